@@ -1,0 +1,13 @@
+//! A process that owns a server and then does nothing: the victim of the test that kills an owner.
+
+use std::io::{Read, Write};
+
+use wheellock_tests::RedisServer;
+
+fn main() -> anyhow::Result<()> {
+    let server = RedisServer::builder().try_start()?;
+    println!("{} {}", server.pid(), server.socket_path().display());
+    std::io::stdout().flush()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! What a server executed, as MONITOR reports it, complete between two moments of the test's choosing.
+
+use std::io;
+
+use crate::cli::{Cli, Reply};
+
+/// A running MONITOR; [`stop`](Self::stop) hands over everything the server executed since it began.
+///
+/// The server buffers what has not been read yet, so keep the observed stretch to some ten thousand commands.
+#[derive(Debug)]
+pub struct Monitor {
+    feed: Cli,
+    /// A second connection: its sentinel command marks the end of the stretch.
+    marker: Cli,
+}
+
+impl Monitor {
+    pub(crate) fn start(mut feed: Cli, marker: Cli) -> io::Result<Self> {
+        match feed.query(&["MONITOR"])? {
+            Reply::Status(ok) if ok == "OK" => Ok(Self { feed, marker }),
+            other => Err(io::Error::other(format!("MONITOR refused: {other}"))),
+        }
+    }
+
+    /// Everything the server has executed since MONITOR began, in the server's order.
+    ///
+    /// Complete: it ends with a command of its own sent last, so all that was executed before it is included.
+    ///
+    /// # Errors
+    ///
+    /// A broken connection, or a line in no known form.
+    pub fn stop(mut self) -> io::Result<Vec<Observed>> {
+        self.marker.query(&["ECHO", SENTINEL])?;
+        let mut observed = Vec::new();
+        loop {
+            let line = self.feed.read_reply()?.to_string();
+            let entry = Observed::parse(&line)
+                .ok_or_else(|| io::Error::other(format!("not a MONITOR line: {line:?}")))?;
+            if entry.args.get(1).is_some_and(|arg| arg == SENTINEL) {
+                return Ok(observed);
+            }
+            observed.push(entry);
+        }
+    }
+}
+
+/// One executed command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// The client's address, or `lua` for what a script called.
+    pub client: String,
+    /// The command's name, as sent, and its arguments.
+    pub args: Vec<String>,
+}
+
+impl Observed {
+    /// Whether a script, not a client, issued the command.
+    #[must_use]
+    pub fn from_script(&self) -> bool {
+        self.client == "lua"
+    }
+
+    /// The command's name in upper case.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.args.first().map_or_else(String::new, |name| name.to_uppercase())
+    }
+
+    /// Parses `1700000000.123456 [0 127.0.0.1:50000] "GET" "key"`.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, rest) = line.split_once(" [")?;
+        let (database_and_client, rest) = rest.split_once("] ")?;
+        let (_, client) = database_and_client.split_once(' ')?;
+        Some(Self { client: client.to_owned(), args: parse_quoted(rest)? })
+    }
+}
+
+/// Splits `"a" "b\"c"`. Escapes are the server's: `\"`, `\\`, `\n`, `\r`, `\t`, `\a`, `\b`, `\xHH`.
+fn parse_quoted(text: &str) -> Option<Vec<String>> {
+    let mut args = Vec::new();
+    let mut chars = text.chars();
+    loop {
+        match chars.next() {
+            None => return Some(args),
+            Some(' ') => {}
+            Some('"') => {
+                let mut arg = String::new();
+                loop {
+                    match chars.next()? {
+                        '"' => break,
+                        '\\' => arg.push(match chars.next()? {
+                            'n' => '\n',
+                            'r' => '\r',
+                            't' => '\t',
+                            'a' => '\x07',
+                            'b' => '\x08',
+                            'x' => char::from(
+                                u8::from_str_radix(&String::from_iter([chars.next()?, chars.next()?]), 16)
+                                    .ok()?,
+                            ),
+                            literal => literal,
+                        }),
+                        plain => arg.push(plain),
+                    }
+                }
+                args.push(arg);
+            }
+            Some(_) => return None,
+        }
+    }
+}
+
+/// No test sends this.
+const SENTINEL: &str = "wheellock-tests: end of the observed stretch";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_clients_and_scripts_are_parsed() {
+        let line =
+            Observed::parse(r#"1700000000.123456 [0 unix:/tmp/a b.sock] "SET" "k\"\\" "\x00\r\n""#).unwrap();
+        assert_eq!(
+            line,
+            Observed {
+                client: "unix:/tmp/a b.sock".into(),
+                args: vec!["SET".into(), "k\"\\".into(), "\0\r\n".into()]
+            }
+        );
+        let line = Observed::parse(r#"1700000000.123456 [0 lua] "hincrby" "k" "" "1""#).unwrap();
+        assert!(line.from_script());
+        assert_eq!(line.name(), "HINCRBY");
+        assert_eq!(line.args, ["hincrby", "k", "", "1"]);
+    }
+
+    #[test]
+    fn other_lines_are_refused() {
+        for line in ["", "OK", "1 [0 lua]", "1 [0 lua] \"open", "1 [0 lua] bare"] {
+            assert_eq!(Observed::parse(line), None, "{line:?}");
+        }
+    }
+}

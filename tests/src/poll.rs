@@ -1,0 +1,73 @@
+//! Waiting for a condition, bounded by a timeout: the only way tests wait for anything.
+
+use std::time::{Duration, Instant};
+
+/// Asks `condition` until it holds or `timeout` has passed; returns whether it held.
+///
+/// Blocks the thread; in async code use [`eventually`].
+#[must_use = "a condition that never held is a failed test"]
+pub fn poll_until(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if condition() {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// The async form of [`poll_until`]: `eventually(timeout, async || lock.is_locked().await == Ok(false))`.
+#[must_use = "a condition that never held is a failed test"]
+pub async fn eventually(timeout: Duration, mut condition: impl AsyncFnMut() -> bool) -> bool {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if condition().await {
+            return true;
+        }
+        if Instant::now() >= deadline {
+            return false;
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
+}
+
+/// Short beside a server's start (about 50 ms), long beside one PING (about 50 us).
+const INTERVAL: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_that_holds_later_is_seen() {
+        let mut left = 3;
+        assert!(poll_until(Duration::from_secs(10), || {
+            left -= 1;
+            left == 0
+        }));
+    }
+
+    #[test]
+    fn a_condition_that_never_holds_is_asked_at_least_once() {
+        let mut asked = 0;
+        assert!(!poll_until(Duration::ZERO, || {
+            asked += 1;
+            false
+        }));
+        assert_eq!(asked, 1);
+    }
+
+    #[tokio::test]
+    async fn the_async_form_agrees() {
+        let mut left = 3;
+        let held = eventually(Duration::from_secs(10), async || {
+            left -= 1;
+            left == 0
+        });
+        assert!(held.await);
+        assert!(!eventually(Duration::ZERO, async || false).await);
+    }
+}

@@ -1,0 +1,148 @@
+//! The support library itself: private servers start, restart, pause, tell all, and never outlive their owner.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, test_kill_process};
+use wheellock_tests::{Cli, RedisServer, Reply, poll_until};
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_server_answers_on_its_socket_only() {
+    let server = RedisServer::start();
+    assert_eq!(server.url(), format!("unix://{}", server.socket_path().display()));
+    assert_eq!(server.cli(&["SET", "key", "value"]), "OK");
+    assert_eq!(server.cli(&["GET", "key"]), "value");
+    assert_eq!(server.cli(&["GET", "nothing"]), "(nil)");
+    assert!(server.cli(&["NOSUCH"]).starts_with("(error) ERR unknown command"));
+    assert_eq!(server.cli(&["CONFIG", "GET", "port"]), "port\n0");
+    assert_eq!(server.cli(&["CONFIG", "GET", "save"]), "save\n");
+}
+
+#[test]
+fn a_tcp_server_answers_on_both() {
+    let server = RedisServer::builder().tcp().start();
+    assert_eq!(server.url(), server.tcp_url());
+    let mut tcp = Cli::connect_tcp(server.addr()).unwrap();
+    assert_eq!(tcp.query(&["INCR", "counter"]).unwrap(), Reply::Integer(1));
+    assert_eq!(server.cli(&["INCR", "counter"]), "2");
+}
+
+#[test]
+fn a_killed_server_is_gone_and_restarts_at_the_same_place_with_its_data() {
+    let mut server =
+        RedisServer::builder().tcp().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let (url, addr, pid) = (server.url(), server.addr(), server.pid());
+    assert_eq!(server.cli(&["SET", "kept", "yes"]), "OK");
+    server.kill();
+    assert!(Cli::connect_tcp(addr).is_err());
+    assert!(!is_alive(pid));
+    server.restart();
+    assert_eq!(server.url(), url);
+    assert_ne!(server.pid(), pid);
+    assert_eq!(server.cli(&["GET", "kept"]), "yes");
+    server.restart();
+    assert_eq!(server.cli(&["GET", "kept"]), "yes");
+}
+
+#[test]
+fn a_paused_server_is_silent_until_resumed() {
+    let server = RedisServer::start();
+    let mut cli = server.connect().unwrap();
+    server.pause();
+    cli.send(&["PING"]).unwrap();
+    assert!(poll_until(LONG, || process_state(server.pid()).is_none_or(|state| state == 'T')));
+    server.resume();
+    assert_eq!(cli.read_reply().unwrap(), Reply::Status("PONG".into()));
+    // A paused server can still be killed.
+    server.pause();
+}
+
+#[test]
+fn a_password_is_required_and_used() {
+    let server = RedisServer::builder().arg("requirepass", "secret").start();
+    assert_eq!(server.cli(&["PING"]), "PONG");
+    let mut anonymous = Cli::connect_unix(&server.socket_path()).unwrap();
+    assert!(anonymous.query(&["PING"]).unwrap().to_string().starts_with("(error) NOAUTH"));
+}
+
+#[test]
+fn a_monitor_tells_all_and_only_that() {
+    let server = RedisServer::start();
+    assert_eq!(server.cli(&["SET", "before", "1"]), "OK");
+    let monitor = server.monitor();
+    for index in 0..500 {
+        assert_eq!(server.cli(&["SET", &format!("key {index}"), "\"quoted\"\n"]), "OK");
+    }
+    assert_eq!(server.cli(&["EVAL", "return redis.call('get', KEYS[1])", "1", "key 7"]), "\"quoted\"\n");
+    let observed = monitor.stop().unwrap();
+    assert_eq!(observed.len(), 502);
+    for (index, entry) in observed[..500].iter().enumerate() {
+        assert_eq!(entry.args, ["SET", &format!("key {index}"), "\"quoted\"\n"]);
+        assert!(!entry.from_script());
+    }
+    assert_eq!(observed[500].name(), "EVAL");
+    assert_eq!(observed[501].args, ["get", "key 7"]);
+    assert!(observed[501].from_script());
+}
+
+#[test]
+fn many_servers_start_side_by_side() {
+    let servers: Vec<_> =
+        (0..4).map(|_| std::thread::spawn(|| RedisServer::builder().tcp().start())).collect();
+    let servers: Vec<_> = servers.into_iter().map(|server| server.join().unwrap()).collect();
+    for (index, server) in servers.iter().enumerate() {
+        assert_eq!(server.cli(&["SET", "index", &index.to_string()]), "OK");
+    }
+    for (index, server) in servers.iter().enumerate() {
+        assert_eq!(server.cli(&["GET", "index"]), index.to_string());
+    }
+}
+
+#[test]
+fn a_server_that_cannot_start_says_why() {
+    let error = RedisServer::builder().arg("no-such-directive", "1").try_start().unwrap_err();
+    assert!(error.to_string().contains("no-such-directive"), "{error}");
+}
+
+#[test]
+fn dropping_a_server_leaves_nothing() {
+    let server = RedisServer::start();
+    let (pid, directory) = (server.pid(), server.directory().to_owned());
+    assert!(directory.exists());
+    drop(server);
+    assert!(!is_alive(pid));
+    assert!(!directory.exists());
+}
+
+#[test]
+fn a_server_dies_with_the_process_that_owns_it() {
+    let mut owner = Command::new(env!("CARGO_BIN_EXE_server_owner"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(owner.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let (pid, socket) = line.trim().split_once(' ').unwrap();
+    let (pid, socket) = (pid.parse().unwrap(), PathBuf::from(socket));
+    assert_eq!(Cli::connect_unix(&socket).unwrap().query(&["PING"]).unwrap().to_string(), "PONG");
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert!(poll_until(LONG, || !is_alive(pid)), "server {pid} outlived its owner");
+    assert!(Cli::connect_unix(&socket).is_err());
+    std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+}
+
+fn is_alive(pid: u32) -> bool {
+    test_kill_process(Pid::from_raw(pid.cast_signed()).unwrap()).is_ok()
+}
+
+/// The kernel's one-letter state, where there is a /proc.
+fn process_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}

@@ -1,1 +1,18 @@
-//! Placeholder.
+//! A RESP2/RESP3 codec without I/O: iterative, resumable, bounded.
+
+mod blob;
+mod command;
+mod decoder;
+mod encode;
+mod error;
+mod grammar;
+mod limits;
+mod number;
+mod value;
+
+pub use blob::Blob;
+pub use command::{Arg, ArgCount, Command, EvalSha};
+pub use decoder::Decoder;
+pub use error::{Error, ErrorKind, LimitKind};
+pub use limits::Limits;
+pub use value::{Frame, Push, Value};

@@ -1,0 +1,297 @@
+//! A byte string as a reply carries it: where its bytes live. Knows nothing of the protocol.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
+use bytes::Bytes;
+
+/// An immutable byte string in 24 bytes, whose storage follows its length.
+///
+/// | length | storage | cost to decode |
+/// |---|---|---|
+/// | up to [`Blob::INLINE`] (22) | in the value itself | no allocation |
+/// | below [`Blob::SHARE`] (32 KiB) | an allocation of its own, of exact size | one allocation, one copy |
+/// | from there on | a slice of the read buffer | no copy |
+///
+/// So a short reply neither allocates nor keeps the block of bytes alive that it was read into, and a megabyte is never
+/// copied. A slice can keep at most the rest of its read block alive, which the reader sized for it.
+///
+/// It dereferences to `[u8]`; [`Bytes::from`] turns it into `Bytes` without copying when it is not inline.
+#[derive(Clone)]
+pub struct Blob(Storage);
+
+#[derive(Clone)]
+enum Storage {
+    Inline { len: u8, bytes: [u8; Blob::INLINE] },
+    Owned(Box<[u8]>),
+    // Boxed because a `Bytes` is 32 bytes: large payloads are rare, values in arrays are many.
+    Shared(Box<Bytes>),
+}
+
+impl Blob {
+    /// The longest byte string kept in the value itself.
+    pub const INLINE: usize = 22;
+
+    /// The shortest byte string that is sliced from the read buffer rather than copied: half of the 64 KiB a reader
+    /// typically reads into, so that what it keeps alive is at most about twice what it is.
+    pub const SHARE: usize = 32 * 1024;
+
+    /// An empty byte string.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Storage::Inline { len: 0, bytes: [0; Self::INLINE] })
+    }
+
+    /// The bytes.
+    #[inline]
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        match &self.0 {
+            // `get` cannot fail: `len` is at most `INLINE` by construction. It costs what indexing costs, without the panic.
+            Storage::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
+            Storage::Owned(bytes) => bytes,
+            Storage::Shared(bytes) => bytes,
+        }
+    }
+
+    /// The bytes as text, if they are UTF-8.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        std::str::from_utf8(self.as_slice()).ok()
+    }
+
+    /// A copy of `bytes`, inline if short enough.
+    #[inline]
+    #[must_use]
+    pub fn copy_from_slice(bytes: &[u8]) -> Self {
+        if bytes.len() <= Self::INLINE { Self::inline(bytes) } else { Self(Storage::Owned(bytes.into())) }
+    }
+
+    /// The first `len` bytes of `window`; `len` is at most `INLINE`.
+    ///
+    /// A window of at least `INLINE` bytes makes it a copy of fixed size, a few instructions instead of a call; what
+    /// follows the first `len` is copied along and never seen.
+    #[inline]
+    pub(crate) fn inline_prefix(window: &[u8], len: u8) -> Self {
+        match window.first_chunk::<{ Self::INLINE }>() {
+            Some(bytes) => Self(Storage::Inline { len, bytes: *bytes }),
+            None => Self::inline(window.get(..usize::from(len)).unwrap_or(window)),
+        }
+    }
+
+    fn inline(from: &[u8]) -> Self {
+        let mut bytes = [0; Self::INLINE];
+        let mut len = 0;
+        for (to, from) in bytes.iter_mut().zip(from) {
+            *to = *from;
+            len += 1;
+        }
+        Self(Storage::Inline { len, bytes })
+    }
+}
+
+impl Default for Blob {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Deref for Blob {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for Blob {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl From<&[u8]> for Blob {
+    fn from(bytes: &[u8]) -> Self {
+        Self::copy_from_slice(bytes)
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Blob {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::copy_from_slice(bytes)
+    }
+}
+
+impl From<&str> for Blob {
+    fn from(text: &str) -> Self {
+        Self::copy_from_slice(text.as_bytes())
+    }
+}
+
+impl From<String> for Blob {
+    fn from(text: String) -> Self {
+        text.into_bytes().into()
+    }
+}
+
+impl From<Vec<u8>> for Blob {
+    fn from(bytes: Vec<u8>) -> Self {
+        if bytes.len() <= Self::INLINE {
+            Self::inline(&bytes)
+        } else {
+            Self(Storage::Owned(bytes.into_boxed_slice()))
+        }
+    }
+}
+
+impl From<Bytes> for Blob {
+    /// Keeps the `Bytes` as it is unless it is short enough to be inline.
+    fn from(bytes: Bytes) -> Self {
+        if bytes.len() <= Self::INLINE {
+            Self::inline(&bytes)
+        } else {
+            Self(Storage::Shared(Box::new(bytes)))
+        }
+    }
+}
+
+impl From<Blob> for Bytes {
+    fn from(blob: Blob) -> Self {
+        match blob.0 {
+            Storage::Inline { .. } => Self::copy_from_slice(blob.as_slice()),
+            Storage::Owned(bytes) => bytes.into(),
+            Storage::Shared(bytes) => *bytes,
+        }
+    }
+}
+
+impl From<Blob> for Vec<u8> {
+    fn from(blob: Blob) -> Self {
+        match blob.0 {
+            Storage::Inline { .. } => blob.as_slice().to_vec(),
+            Storage::Owned(bytes) => bytes.into_vec(),
+            Storage::Shared(bytes) => (*bytes).into(),
+        }
+    }
+}
+
+impl PartialEq for Blob {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Blob {}
+
+impl PartialEq<[u8]> for Blob {
+    fn eq(&self, other: &[u8]) -> bool {
+        self.as_slice() == other
+    }
+}
+
+impl PartialEq<str> for Blob {
+    fn eq(&self, other: &str) -> bool {
+        self.as_slice() == other.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Blob {
+    fn eq(&self, other: &&str) -> bool {
+        self.as_slice() == other.as_bytes()
+    }
+}
+
+impl PartialOrd for Blob {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Blob {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_slice().cmp(other.as_slice())
+    }
+}
+
+impl Hash for Blob {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_slice().hash(state);
+    }
+}
+
+impl fmt::Debug for Blob {
+    /// As a byte string literal, escaped and cut like [`Display`](fmt::Display).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{self}\"")
+    }
+}
+
+impl fmt::Display for Blob {
+    /// Escaped to printable ASCII and cut after 256 bytes, so that no reply can forge or flood a log line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.get(..SHOWN).unwrap_or(self);
+        write!(f, "{}", shown.escape_ascii())?;
+        if shown.len() < self.len() {
+            write!(f, "... ({} bytes)", self.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes shown of one string in a log line.
+const SHOWN: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths() -> impl Iterator<Item = Vec<u8>> {
+        [0, 1, 21, 22, 23, 64, 255, 256, 257, 40_000].into_iter().map(|len| vec![b'x'; len])
+    }
+
+    #[test]
+    fn every_conversion_keeps_the_bytes() {
+        for bytes in lengths() {
+            let blobs = [
+                Blob::from(bytes.as_slice()),
+                Blob::from(bytes.clone()),
+                Blob::from(Bytes::from(bytes.clone())),
+                Blob::from(String::from_utf8(bytes.clone()).unwrap()),
+            ];
+            for blob in blobs {
+                assert_eq!(blob.as_slice(), bytes);
+                assert_eq!(blob.as_str().map(str::len), Some(bytes.len()));
+                assert_eq!(blob, blob.clone());
+                assert_eq!(Bytes::from(blob.clone()), bytes);
+                assert_eq!(Vec::from(blob), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_takes_no_byte_more_than_asked() {
+        let stream = b"0123456789012345678901234567890123456789";
+        for window in 0..stream.len() {
+            for len in 0..=window.min(Blob::INLINE) {
+                let blob = Blob::inline_prefix(&stream[..window], u8::try_from(len).unwrap());
+                assert_eq!(blob.as_slice(), &stream[..len]);
+                assert_eq!(blob, Blob::from(&stream[..len]));
+            }
+        }
+    }
+
+    #[test]
+    fn it_prints_escaped_and_cut() {
+        assert_eq!(Blob::from(b"a\r\n\x1b[31m\xff").to_string(), "a\\r\\n\\x1b[31m\\xff");
+        assert_eq!(format!("{:?}", Blob::from("q\"")), "b\"q\\\"\"");
+        let long = Blob::from(vec![b'x'; 1000]).to_string();
+        assert_eq!(long, format!("{}... (1000 bytes)", "x".repeat(256)));
+    }
+
+    #[test]
+    fn it_is_small() {
+        assert_eq!(size_of::<Blob>(), 24);
+    }
+}

@@ -1,0 +1,587 @@
+//! From bytes to frames: nesting, limits, and picking up where the last bytes ended. Tokens are the grammar's business;
+//! sockets and the meaning of a reply are nobody's here.
+
+use bytes::{Buf, BytesMut};
+
+use crate::grammar::{self, Bad};
+use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
+
+/// An incremental RESP2/RESP3 decoder.
+///
+/// Feed it the front of a buffer and it takes what it understands, a complete value at a time: a large array leaves the
+/// buffer element by element, and nothing is looked at twice except an unfinished number of at most 22 bytes. Work is linear in
+/// the bytes however they are cut. It does not recurse, and never allocates on the strength of a header.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use wheellock_resp::{Decoder, Frame, Limits, Value};
+///
+/// let mut decoder = Decoder::new(Limits::default());
+/// let mut buf = BytesMut::from("*2\r\n:1\r\n$5\r\nhel");
+/// assert_eq!(decoder.decode(&mut buf)?, None);
+/// buf.extend_from_slice(b"lo\r\n");
+/// let hello = Value::Array(vec![1.into(), "hello".into()]);
+/// assert_eq!(decoder.decode(&mut buf)?, Some(Frame::Reply(hello)));
+/// # Ok::<(), wheellock_resp::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Decoder {
+    limits: Limits,
+    /// Whether a frame is unfinished, or the stream has failed: whether `decode` must look at what follows.
+    unfinished: bool,
+    /// Bytes taken from the stream so far: the offset of the buffer's front.
+    consumed: u64,
+    /// The aggregates around the next value, outermost first.
+    stack: Vec<Open>,
+    /// Values announced by the headers of this frame.
+    elements: usize,
+    /// Values for which room may still be reserved before they have arrived.
+    speculation: usize,
+    /// A bulk whose header has been taken and whose payload has not.
+    bulk: Option<Bulk>,
+    /// Bytes at the buffer's front that belong to an unfinished line and hold no end of it.
+    searched: usize,
+    wanted: usize,
+    failed: Option<Error>,
+}
+
+impl Decoder {
+    /// A decoder at the start of a stream. Limits above their ceilings are lowered to them.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits: limits.clamped(),
+            unfinished: false,
+            consumed: 0,
+            stack: Vec::new(),
+            elements: 0,
+            speculation: SPECULATION,
+            bulk: None,
+            searched: 0,
+            wanted: 0,
+            failed: None,
+        }
+    }
+
+    /// Takes one frame from the front of `buf`, or `None` if it does not hold a whole one.
+    ///
+    /// Call it again until it answers `None`, then append to the same buffer and go on. What has been understood of an
+    /// unfinished frame is taken out of the buffer and kept in the decoder.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are not RESP or exceed the [`Limits`]. The stream is lost then: every later call returns the same error
+    /// and takes nothing.
+    #[inline]
+    pub fn decode(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, Error> {
+        if !self.unfinished
+            && let Some((value, used)) = grammar::short_scalar(buf)
+        {
+            buf.advance(used);
+            self.consumed += used as u64;
+            return Ok(Some(Frame::Reply(value)));
+        }
+        self.decode_any(buf)
+    }
+
+    /// The limits in force.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// How many more bytes to make room for: what the bulk under way still lacks, or 0 if no bulk is under way.
+    ///
+    /// Never more than 64 KiB or what has arrived of it already, whichever is larger, so a reader that reserves this much
+    /// holds at most twice what it received and 64 KiB, whatever a header claimed, and still reads a large bulk in a
+    /// logarithmic number of steps.
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Bytes taken from the stream since the decoder was made.
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Whether a frame has begun and not ended, as far as the bytes taken tell. If so, or if the buffer is not empty, the end
+    /// of the stream is a truncation.
+    #[must_use]
+    pub fn is_mid_frame(&self) -> bool {
+        self.failed.is_none() && (self.bulk.is_some() || !self.stack.is_empty() || self.elements > 0)
+    }
+
+    fn decode_any(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, Error> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        self.wanted = 0;
+        loop {
+            let mut used = 0;
+            let step = self.step(buf, &mut used);
+            let step = step.map_err(|Bad { kind, at }| Error::new(kind, self.consumed + at as u64));
+            buf.advance(used.min(buf.len()));
+            self.consumed += used as u64;
+            let frame = match step {
+                Ok(Step::Frame(frame)) => Some(frame),
+                Ok(Step::Share(len)) => {
+                    let payload = buf.split_to(len.min(buf.len())).freeze();
+                    buf.advance(LINE_ENDING.min(buf.len()));
+                    self.consumed += (len + LINE_ENDING) as u64;
+                    let kind = self.bulk.take().map_or(BulkKind::String, |bulk| bulk.kind);
+                    self.emit(kind.value(payload.into()))
+                }
+                Ok(Step::More) => {
+                    self.unfinished = true;
+                    return Ok(None);
+                }
+                Err(error) => {
+                    self.fail(error);
+                    return Err(error);
+                }
+            };
+            if let Some(frame) = frame {
+                self.unfinished = false;
+                self.elements = 0;
+                return Ok(Some(frame));
+            }
+        }
+    }
+
+    /// Reads values until a frame is complete, the bytes end, or a payload comes that is to be sliced from the buffer.
+    /// `used` counts the bytes that are done with. Errors are at an index of `bytes`.
+    fn step(&mut self, bytes: &[u8], used: &mut usize) -> Result<Step, Bad> {
+        loop {
+            let rest = bytes.get(*used..).unwrap_or_default();
+            let token = if let Some(bulk) = self.bulk {
+                self.payload(bulk, rest)
+            } else if !self.push_kind_due()
+                && let Some((value, len)) = grammar::short_scalar(rest)
+            {
+                Ok(Token::Value(value, len))
+            } else {
+                self.token(rest)
+            };
+            let value = match token.map_err(|Bad { kind, at }| Bad { kind, at: *used + at })? {
+                Token::Value(value, len) => {
+                    *used += len;
+                    value
+                }
+                Token::Header(len) => {
+                    *used += len;
+                    continue;
+                }
+                Token::Share(len) => return Ok(Step::Share(len)),
+                Token::More => return Ok(Step::More),
+            };
+            if let Some(frame) = self.emit(value) {
+                return Ok(Step::Frame(frame));
+            }
+        }
+    }
+
+    /// Reads one value or header of any type, type byte first.
+    fn token(&mut self, bytes: &[u8]) -> Result<Token, Bad> {
+        let Some((&kind, rest)) = bytes.split_first() else { return Ok(Token::More) };
+        let after_type = |bad: Bad| Bad { at: bad.at + 1, ..bad };
+        if self.push_kind_due() && is_type(kind) && !matches!(kind, b'+' | b'$' | b'=' | b'|' | b';' | b'.') {
+            return Err(Bad { kind: ErrorKind::PushKind, at: 0 });
+        }
+        let value = match kind {
+            b'+' | b'-' | b'(' | b',' => return self.line(kind, rest).map_err(after_type),
+            b':' => {
+                grammar::integer(rest).map_err(after_type)?.map(|(number, len)| (Value::Integer(number), len))
+            }
+            b'#' => {
+                grammar::boolean(rest).map_err(after_type)?.map(|(truth, len)| (Value::Boolean(truth), len))
+            }
+            b'_' => grammar::null(rest).map_err(after_type)?.map(|((), len)| (Value::Null, len)),
+            b'$' => return self.bulk(BulkKind::String, rest),
+            b'!' => return self.bulk(BulkKind::Error, rest),
+            b'=' => return self.bulk(BulkKind::Verbatim, rest),
+            b'*' => return self.aggregate(Aggregate::Array, rest),
+            b'~' => return self.aggregate(Aggregate::Set, rest),
+            b'%' => return self.aggregate(Aggregate::Map, rest),
+            b'>' => return self.aggregate(Aggregate::Push, rest),
+            b'|' => return self.aggregate(Aggregate::Attribute, rest),
+            b';' | b'.' => return Err(Bad { kind: ErrorKind::Unsupported(kind), at: 0 }),
+            _ => return Err(Bad { kind: ErrorKind::UnknownType(kind), at: 0 }),
+        };
+        Ok(value.map_or(Token::More, |(value, len)| Token::Value(value, 1 + len)))
+    }
+
+    /// Reads a type that is one line of text. Errors are at an index of `rest`, the bytes after the type byte.
+    fn line(&mut self, kind: u8, rest: &[u8]) -> Result<Token, Bad> {
+        let searched = std::mem::take(&mut self.searched);
+        let Some((line, len)) = grammar::line(rest, searched, self.limits.line)? else {
+            // A CR at the end is looked at again together with what follows it.
+            self.searched = rest.len() - usize::from(rest.last() == Some(&b'\r'));
+            return Ok(Token::More);
+        };
+        let value = match kind {
+            b'+' => Value::SimpleString(self.keep(line)),
+            b'-' => Value::Error(self.keep(line)),
+            b'(' => {
+                grammar::big_number(line)?;
+                Value::BigNumber(self.keep(line))
+            }
+            _ => Value::Double(grammar::double(line)?),
+        };
+        Ok(Token::Value(value, 1 + len))
+    }
+
+    /// Reads the header of a bulk.
+    fn bulk(&mut self, kind: BulkKind, rest: &[u8]) -> Result<Token, Bad> {
+        if kind == BulkKind::String && rest.first() == Some(&b'?') {
+            return Err(Bad { kind: ErrorKind::Unsupported(b'$'), at: 1 });
+        }
+        let Some((length, used)) = grammar::length(rest).map_err(|bad| Bad { at: bad.at + 1, ..bad })? else {
+            return Ok(Token::More);
+        };
+        let Some(length) = length else {
+            if kind != BulkKind::String {
+                return Err(Bad { kind: ErrorKind::Length, at: 1 });
+            }
+            if self.push_kind_due() {
+                return Err(Bad { kind: ErrorKind::PushKind, at: 0 });
+            }
+            return Ok(Token::Value(Value::Null, 1 + used));
+        };
+        let len = usize::try_from(length).unwrap_or(usize::MAX);
+        if len > self.limits.bulk {
+            return Err(Bad { kind: ErrorKind::Limit(LimitKind::Bulk), at: 0 });
+        }
+        if kind == BulkKind::Verbatim && len < VERBATIM_PREFIX {
+            return Err(Bad { kind: ErrorKind::Verbatim, at: 1 });
+        }
+        self.bulk = Some(Bulk { kind, len });
+        Ok(Token::Header(1 + used))
+    }
+
+    /// Reads the payload of a bulk and its end.
+    fn payload(&mut self, Bulk { kind, len }: Bulk, bytes: &[u8]) -> Result<Token, Bad> {
+        if kind == BulkKind::Verbatim && bytes.get(VERBATIM_PREFIX - 1).is_some_and(|&byte| byte != b':') {
+            return Err(Bad { kind: ErrorKind::Verbatim, at: VERBATIM_PREFIX - 1 });
+        }
+        if grammar::ended(bytes, len, ())?.is_none() {
+            self.wanted = (len + LINE_ENDING - bytes.len()).min(bytes.len().max(WANTED));
+            return Ok(Token::More);
+        }
+        if len >= Blob::SHARE && !self.skipping() {
+            return Ok(Token::Share(len));
+        }
+        self.bulk = None;
+        let payload = bytes.get(..len).unwrap_or(bytes);
+        let value = if kind == BulkKind::Verbatim {
+            // Taken apart before it is copied, so that the text alone decides where it is kept.
+            let (format, text) = verbatim(payload);
+            Value::Verbatim { format, text: self.keep(text) }
+        } else {
+            kind.value(self.keep(payload))
+        };
+        Ok(Token::Value(value, len + LINE_ENDING))
+    }
+
+    /// Reads the header of an aggregate and opens it, unless it is empty.
+    fn aggregate(&mut self, kind: Aggregate, rest: &[u8]) -> Result<Token, Bad> {
+        let first = |kind| Err(Bad { kind, at: 0 });
+        if kind == Aggregate::Push && !self.stack.is_empty() {
+            return first(ErrorKind::PushInside);
+        }
+        if rest.first() == Some(&b'?') {
+            return Err(Bad { kind: ErrorKind::Unsupported(kind.type_byte()), at: 1 });
+        }
+        let Some((length, used)) = grammar::length(rest).map_err(|bad| Bad { at: bad.at + 1, ..bad })? else {
+            return Ok(Token::More);
+        };
+        let header = 1 + used;
+        let Some(length) = length else {
+            if kind != Aggregate::Array {
+                return Err(Bad { kind: ErrorKind::Length, at: 1 });
+            }
+            return Ok(Token::Value(Value::Null, header));
+        };
+        if kind == Aggregate::Push && length == 0 {
+            return first(ErrorKind::PushKind);
+        }
+        if self.stack.len() >= self.limits.depth {
+            return first(ErrorKind::Limit(LimitKind::Depth));
+        }
+        // An attribute counts as a value of its own, so that an endless chain of empty ones ends.
+        let own = u64::from(kind == Aggregate::Attribute);
+        let values = length.checked_mul(if kind.is_paired() { 2 } else { 1 });
+        let elements = values.and_then(|values| values.checked_add(own)?.checked_add(self.elements as u64));
+        let (Some(values), Some(elements)) = (values, elements) else {
+            return first(ErrorKind::Limit(LimitKind::Elements));
+        };
+        if elements > self.limits.elements as u64 {
+            return first(ErrorKind::Limit(LimitKind::Elements));
+        }
+        // Neither is above the limit, which is a `usize`.
+        self.elements = usize::try_from(elements).unwrap_or(usize::MAX);
+        let left = usize::try_from(values).unwrap_or(usize::MAX);
+
+        let skipped = kind == Aggregate::Attribute || self.skipping();
+        let reserved = if skipped { 0 } else { left.min(self.speculation) };
+        let open = Open { kind, left, reserved, body: Body::new(kind, skipped, reserved) };
+        if left > 0 {
+            self.speculation -= reserved;
+            self.stack.push(open);
+            return Ok(Token::Header(header));
+        }
+        Ok(match open.finish() {
+            Finished::Value(value) => Token::Value(value, header),
+            Finished::Push(_) | Finished::Attribute => Token::Header(header),
+        })
+    }
+
+    /// Adds a value to the innermost aggregate and closes what it completes. Answers the frame, if that was all of it.
+    #[inline]
+    fn emit(&mut self, value: Value) -> Option<Frame> {
+        let mut value = value;
+        loop {
+            let Some(open) = self.stack.last_mut() else { return Some(Frame::Reply(value)) };
+            open.add(value);
+            if open.left > 0 {
+                return None;
+            }
+            let open = self.stack.pop()?;
+            self.speculation += open.reserved;
+            match open.finish() {
+                Finished::Value(finished) => value = finished,
+                Finished::Push(push) => return Some(Frame::Push(push)),
+                Finished::Attribute => return None,
+            }
+        }
+    }
+
+    /// A copy of bytes of the buffer, or nothing if they belong to an attribute.
+    fn keep(&self, bytes: &[u8]) -> Blob {
+        if self.skipping() { Blob::new() } else { Blob::copy_from_slice(bytes) }
+    }
+
+    /// Whether the next value belongs to an attribute and is only checked.
+    fn skipping(&self) -> bool {
+        self.stack.last().is_some_and(|open| matches!(open.body, Body::Skipped))
+    }
+
+    /// Whether the next value is the first of a push.
+    fn push_kind_due(&self) -> bool {
+        self.stack.last().is_some_and(Open::push_kind_due)
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.failed = Some(error);
+        self.unfinished = true;
+        self.stack = Vec::new();
+        self.bulk = None;
+    }
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+/// How far `step` got.
+enum Step {
+    Frame(Frame),
+    /// A payload of this length, checked, lies at the front of the buffer.
+    Share(usize),
+    More,
+}
+
+/// What one look at the bytes found, and how many of them it took.
+enum Token {
+    Value(Value, usize),
+    /// The header of a value whose content follows, or an empty attribute.
+    Header(usize),
+    /// A payload of this length, checked and not taken.
+    Share(usize),
+    More,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bulk {
+    kind: BulkKind,
+    len: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BulkKind {
+    String,
+    Error,
+    Verbatim,
+}
+
+impl BulkKind {
+    fn value(self, payload: Blob) -> Value {
+        match self {
+            Self::String => Value::BulkString(payload),
+            Self::Error => Value::BulkError(payload),
+            Self::Verbatim => {
+                let mut payload = bytes::Bytes::from(payload);
+                let (format, _) = verbatim(&payload);
+                payload.advance(VERBATIM_PREFIX.min(payload.len()));
+                Value::Verbatim { format, text: payload.into() }
+            }
+        }
+    }
+}
+
+/// The format and the text of a verbatim string, whose colon has been checked.
+fn verbatim(payload: &[u8]) -> ([u8; 3], &[u8]) {
+    match payload {
+        [a, b, c, _, text @ ..] => ([*a, *b, *c], text),
+        _ => ([0; 3], payload),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Aggregate {
+    Array,
+    Set,
+    Map,
+    Push,
+    Attribute,
+}
+
+impl Aggregate {
+    fn type_byte(self) -> u8 {
+        match self {
+            Self::Array => b'*',
+            Self::Set => b'~',
+            Self::Map => b'%',
+            Self::Push => b'>',
+            Self::Attribute => b'|',
+        }
+    }
+
+    fn is_paired(self) -> bool {
+        matches!(self, Self::Map | Self::Attribute)
+    }
+}
+
+/// An aggregate some of whose values have not arrived.
+#[derive(Debug)]
+struct Open {
+    kind: Aggregate,
+    /// Values yet to come; a map entry is two.
+    left: usize,
+    /// Values for which room was reserved when it was opened.
+    reserved: usize,
+    body: Body,
+}
+
+impl Open {
+    #[inline]
+    fn add(&mut self, value: Value) {
+        match &mut self.body {
+            Body::List(items) => {
+                if items.len() == items.capacity() {
+                    items.reserve_exact(growth(items.len(), self.left));
+                }
+                items.push(value);
+            }
+            Body::Pairs(pairs, key) => match key.take() {
+                None => *key = Some(value),
+                Some(key) => {
+                    if pairs.len() == pairs.capacity() {
+                        pairs.reserve_exact(growth(pairs.len(), self.left.div_ceil(2)));
+                    }
+                    pairs.push((key, value));
+                }
+            },
+            Body::Skipped => {}
+        }
+        self.left -= 1;
+    }
+
+    fn finish(self) -> Finished {
+        match (self.kind, self.body) {
+            (Aggregate::Attribute, _) => Finished::Attribute,
+            (_, Body::Skipped) => Finished::Value(Value::Null),
+            (_, Body::Pairs(pairs, _)) => Finished::Value(Value::Map(pairs)),
+            (Aggregate::Push, Body::List(items)) => {
+                Push::new(items).map_or(Finished::Attribute, Finished::Push)
+            }
+            (Aggregate::Set, Body::List(items)) => Finished::Value(Value::Set(items)),
+            (_, Body::List(items)) => Finished::Value(Value::Array(items)),
+        }
+    }
+
+    fn push_kind_due(&self) -> bool {
+        self.kind == Aggregate::Push && matches!(&self.body, Body::List(items) if items.is_empty())
+    }
+}
+
+#[derive(Debug)]
+enum Body {
+    List(Vec<Value>),
+    /// The pairs so far, and a key whose value has not arrived.
+    Pairs(Vec<(Value, Value)>, Option<Value>),
+    /// An attribute, or something inside one.
+    Skipped,
+}
+
+impl Body {
+    fn new(kind: Aggregate, skipped: bool, reserved: usize) -> Self {
+        if skipped {
+            Self::Skipped
+        } else if kind == Aggregate::Map {
+            Self::Pairs(Vec::with_capacity(reserved / 2), None)
+        } else {
+            Self::List(Vec::with_capacity(reserved))
+        }
+    }
+}
+
+enum Finished {
+    Value(Value),
+    Push(Push),
+    Attribute,
+}
+
+/// For how many more items to make room: half as many as there are, so that memory stays within 1.5 times what has arrived.
+#[cold]
+fn growth(len: usize, left: usize) -> usize {
+    (len / 2).max(8).min(left)
+}
+
+fn is_type(byte: u8) -> bool {
+    matches!(
+        byte,
+        b'+' | b'-'
+            | b':'
+            | b'$'
+            | b'*'
+            | b'_'
+            | b'#'
+            | b','
+            | b'('
+            | b'!'
+            | b'='
+            | b'%'
+            | b'~'
+            | b'>'
+            | b'|'
+            | b';'
+            | b'.'
+    )
+}
+
+/// Values of 32 bytes for which room is reserved before they arrive, in all open aggregates together: 48 KiB, so that with
+/// the stack itself a header never costs 64 KiB.
+const SPECULATION: usize = 1536;
+
+/// The least [`Decoder::wanted`] asks for, if so much is missing: what a reader typically reads at once.
+const WANTED: usize = 64 * 1024;
+
+/// CR LF.
+const LINE_ENDING: usize = 2;
+
+/// Three bytes of format and a colon.
+const VERBATIM_PREFIX: usize = 4;

@@ -1,0 +1,151 @@
+//! Why a stream of bytes is not RESP, and where. Knows nothing of how it was found out.
+
+use std::fmt;
+
+/// A violation of the protocol or of a [limit](crate::Limits), and the byte at which it happened.
+///
+/// Fatal to the stream: after a framing error nothing tells where the next frame begins, so the decoder repeats the error
+/// for ever and the connection has to be closed. Kind and offset depend on the bytes alone, never on how they were
+/// split into reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Error {
+    kind: ErrorKind,
+    offset: u64,
+}
+
+impl Error {
+    pub(crate) const fn new(kind: ErrorKind, offset: u64) -> Self {
+        Self { kind, offset }
+    }
+
+    /// What was wrong.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Where: the number of bytes the decoder had been given before the offending one, since it was created.
+    /// For a limit it is the first byte (the type byte) of the value that exceeded it.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invalid RESP at byte {}: {}", self.offset, self.kind)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What was wrong with the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A value began with a byte that is no RESP type.
+    UnknownType(u8),
+    /// A streamed type (`$?`, `*?`, `~?`, `%?`, `>?`, `|?`, `;`, `.`): legal RESP3 that no server sends and this codec does not
+    /// read. Carries the type byte.
+    Unsupported(u8),
+    /// CR LF was due, or a CR or LF stood where none may be.
+    LineEnding,
+    /// A length was not `0` or digits without a leading zero (or `-1` after `$` and `*`), or did not fit 64 bits.
+    Length,
+    /// An integer was not an optional sign and digits, or did not fit 64 bits.
+    Integer,
+    /// A double was not a decimal number, `inf`, `-inf` or `nan`.
+    Double,
+    /// A big number was not an optional sign and digits.
+    BigNumber,
+    /// A boolean was neither `#t` nor `#f`.
+    Boolean,
+    /// A null was not `_` and nothing else.
+    Null,
+    /// A verbatim string did not begin with three bytes of format and a colon.
+    Verbatim,
+    /// A push message was empty or began with something other than a string.
+    PushKind,
+    /// A push message began inside another value.
+    PushInside,
+    /// A value exceeded one of the [`Limits`](crate::Limits).
+    Limit(LimitKind),
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::UnknownType(byte) => write!(f, "no type begins with {}", Byte(byte)),
+            Self::Unsupported(byte) => write!(f, "streamed types are not supported (type {})", Byte(byte)),
+            Self::LineEnding => f.write_str("expected CR LF, and no CR or LF before it"),
+            Self::Length => f.write_str("not a length"),
+            Self::Integer => f.write_str("not a 64-bit integer"),
+            Self::Double => f.write_str("not a double"),
+            Self::BigNumber => f.write_str("not a big number"),
+            Self::Boolean => f.write_str("not a boolean"),
+            Self::Null => f.write_str("not a null"),
+            Self::Verbatim => f.write_str("verbatim string without a format"),
+            Self::PushKind => f.write_str("push message that does not begin with a string"),
+            Self::PushInside => f.write_str("push message inside another value"),
+            Self::Limit(kind) => write!(f, "over the limit of {kind}"),
+        }
+    }
+}
+
+/// Which of the [`Limits`](crate::Limits) was exceeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LimitKind {
+    /// [`Limits::depth`](crate::Limits::depth).
+    Depth,
+    /// [`Limits::bulk`](crate::Limits::bulk).
+    Bulk,
+    /// [`Limits::elements`](crate::Limits::elements).
+    Elements,
+    /// [`Limits::line`](crate::Limits::line).
+    Line,
+}
+
+impl fmt::Display for LimitKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Depth => "nested aggregates",
+            Self::Bulk => "bytes in a bulk",
+            Self::Elements => "values in a frame",
+            Self::Line => "bytes in a line",
+        })
+    }
+}
+
+/// A byte for people: as text where it prints, always as a number.
+struct Byte(u8);
+
+impl fmt::Display for Byte {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_ascii_graphic() {
+            write!(f, "'{}' (0x{:02x})", char::from(self.0), self.0)
+        } else {
+            write!(f, "0x{:02x}", self.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_say_what_and_where() {
+        let text = |kind| Error::new(kind, 17).to_string();
+        assert_eq!(
+            text(ErrorKind::UnknownType(b'H')),
+            "invalid RESP at byte 17: no type begins with 'H' (0x48)"
+        );
+        assert_eq!(text(ErrorKind::UnknownType(0)), "invalid RESP at byte 17: no type begins with 0x00");
+        assert_eq!(
+            text(ErrorKind::Limit(LimitKind::Bulk)),
+            "invalid RESP at byte 17: over the limit of bytes in a bulk"
+        );
+    }
+}

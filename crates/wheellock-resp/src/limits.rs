@@ -1,0 +1,70 @@
+//! What a peer may make the decoder hold. Knows sizes only, nothing of the grammar.
+
+/// Bounds on what one frame may contain. Every bound has a default and a hard ceiling; none can be switched off.
+///
+/// A frame that exceeds a bound is an [`ErrorKind::Limit`](crate::ErrorKind::Limit), raised as soon as a header announces
+/// too much: nothing is allocated or waited for on the strength of a header alone.
+///
+/// ```
+/// use wheellock_resp::{Decoder, Limits};
+///
+/// let decoder = Decoder::new(Limits { bulk: 1024 * 1024, ..Limits::default() });
+/// assert_eq!(decoder.limits().depth, 32);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Aggregates (arrays, sets, maps, pushes, attributes) open inside each other. Default 32, ceiling [`Limits::MAX_DEPTH`].
+    pub depth: usize,
+    /// Bytes in one bulk string, bulk error or verbatim string. Default 16 MiB, ceiling [`Limits::MAX_BULK`].
+    pub bulk: usize,
+    /// Values inside one frame at all levels together, attributes included; a map entry counts as two.
+    /// Default 1 Mi, ceiling [`Limits::MAX_ELEMENTS`].
+    pub elements: usize,
+    /// Bytes in one line: a simple string, simple error, double or big number. Default 64 KiB, ceiling [`Limits::MAX_LINE`].
+    pub line: usize,
+}
+
+impl Limits {
+    /// Ceiling of [`Limits::depth`]. Dropping, cloning, comparing and printing a [`Value`](crate::Value) recurse once per
+    /// level; 128 levels fit a 64 KiB stack even without optimisation.
+    pub const MAX_DEPTH: usize = 128;
+    /// Ceiling of [`Limits::bulk`]: 512 MiB, the `proto-max-bulk-len` a server has by default.
+    pub const MAX_BULK: usize = 512 * 1024 * 1024;
+    /// Ceiling of [`Limits::elements`]: 64 Mi values, 2 GiB of [`Value`](crate::Value)s.
+    pub const MAX_ELEMENTS: usize = 64 * 1024 * 1024;
+    /// Ceiling of [`Limits::line`]: 16 MiB.
+    pub const MAX_LINE: usize = 16 * 1024 * 1024;
+
+    /// These limits with every bound above its ceiling lowered to it.
+    #[must_use]
+    pub fn clamped(self) -> Self {
+        Self {
+            depth: self.depth.min(Self::MAX_DEPTH),
+            bulk: self.bulk.min(Self::MAX_BULK),
+            elements: self.elements.min(Self::MAX_ELEMENTS),
+            line: self.line.min(Self::MAX_LINE),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { depth: 32, bulk: 16 * 1024 * 1024, elements: 1024 * 1024, line: 64 * 1024 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_bound_can_be_switched_off() {
+        let all = usize::MAX;
+        let limits = Limits { depth: all, bulk: all, elements: all, line: all }.clamped();
+        assert_eq!(limits.depth, Limits::MAX_DEPTH);
+        assert_eq!(limits.bulk, Limits::MAX_BULK);
+        assert_eq!(limits.elements, Limits::MAX_ELEMENTS);
+        assert_eq!(limits.line, Limits::MAX_LINE);
+        assert_eq!(Limits::default().clamped(), Limits::default());
+    }
+}

@@ -1,0 +1,82 @@
+//! Decimal digits of an integer, without allocating. Knows nothing of RESP.
+
+/// The decimal text of an integer, on the stack.
+#[derive(Clone, Copy)]
+pub(crate) struct Decimal {
+    text: [u8; DIGITS],
+    start: usize,
+}
+
+impl Decimal {
+    #[inline]
+    pub(crate) fn new(number: i64) -> Self {
+        let mut decimal = Self::unsigned(number.unsigned_abs());
+        if number < 0 {
+            decimal.prepend(b'-');
+        }
+        decimal
+    }
+
+    #[inline]
+    pub(crate) fn unsigned(number: u64) -> Self {
+        let mut decimal = Self { text: [0; DIGITS], start: DIGITS };
+        let mut left = number;
+        loop {
+            // A remainder of ten fits a byte.
+            decimal.prepend(b'0' + (left % 10) as u8);
+            left /= 10;
+            if left == 0 {
+                return decimal;
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.text.get(self.start..).unwrap_or_default()
+    }
+
+    #[inline]
+    fn prepend(&mut self, byte: u8) {
+        self.start = self.start.saturating_sub(1);
+        if let Some(place) = self.text.get_mut(self.start) {
+            *place = byte;
+        }
+    }
+}
+
+/// The longest texts, `-9223372036854775808` and `18446744073709551615`.
+const DIGITS: usize = 20;
+
+/// How many decimal digits `number` has.
+#[inline]
+pub(crate) fn digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+/// How many bytes the decimal text of `number` has.
+#[inline]
+pub(crate) fn signed_digits(number: i64) -> usize {
+    digits(number.unsigned_abs()) + usize::from(number < 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decimals_are_what_the_standard_library_prints() {
+        let mut numbers = vec![0, 1, -1, i64::MAX, i64::MIN, i64::MIN + 1];
+        for power in 0..19 {
+            let ten = 10_i64.pow(power);
+            numbers.extend([ten - 1, ten, ten + 1, -ten, 1 - ten]);
+        }
+        for number in numbers {
+            let text = number.to_string();
+            assert_eq!(Decimal::new(number).as_bytes(), text.as_bytes());
+            assert_eq!(signed_digits(number), text.len());
+        }
+        assert_eq!(Decimal::unsigned(u64::MAX).as_bytes(), u64::MAX.to_string().as_bytes());
+        assert_eq!(digits(u64::MAX), 20);
+    }
+}

@@ -1,0 +1,292 @@
+//! What one frame says: values, pushes, and which of the two. Knows the types of RESP, and neither bytes nor meanings.
+
+use bytes::Bytes;
+
+use crate::Blob;
+
+/// One complete message of a server.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Frame {
+    /// The answer to a command; answers come in the order of the commands.
+    Reply(Value),
+    /// Out-of-band data, answering no command.
+    Push(Push),
+}
+
+/// A RESP2 or RESP3 value, 32 bytes.
+///
+/// The codec interprets nothing: `+OK` is a simple string, and an error is a value like any other, because an array may hold
+/// some. RESP2's null bulk string and null array are [`Value::Null`].
+///
+/// Cloning, comparing, printing, encoding and dropping recurse once per level of nesting, which
+/// [`Limits::MAX_DEPTH`](crate::Limits::MAX_DEPTH) bounds for everything that was decoded.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Value {
+    /// `_`, `$-1` or `*-1`.
+    #[default]
+    Null,
+    /// `#t` or `#f`.
+    Boolean(bool),
+    /// `:` A signed 64-bit integer.
+    Integer(i64),
+    /// `,` A double; infinite and not-a-number included.
+    Double(f64),
+    /// `+` A short string without line breaks, such as `OK`.
+    SimpleString(Blob),
+    /// `-` An error without line breaks.
+    Error(Blob),
+    /// `$` A byte string.
+    BulkString(Blob),
+    /// `!` An error that may contain any byte.
+    BulkError(Blob),
+    /// `=` A text and how to read it.
+    Verbatim {
+        /// Three bytes such as `txt` or `mkd`.
+        format: [u8; 3],
+        /// The text, without the format and its colon.
+        text: Blob,
+    },
+    /// `(` An integer of any size, as its decimal digits with an optional sign.
+    BigNumber(Blob),
+    /// `*` Values in order.
+    Array(Vec<Self>),
+    /// `~` Values without an order; kept as they came, duplicates included.
+    Set(Vec<Self>),
+    /// `%` Pairs of key and value; kept as they came, duplicates included.
+    Map(Vec<(Self, Self)>),
+}
+
+impl Value {
+    /// The bytes of a string of any kind: simple, bulk or verbatim. Errors are none: see [`Value::as_error`].
+    #[inline]
+    #[must_use]
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::SimpleString(blob) | Self::BulkString(blob) | Self::Verbatim { text: blob, .. } => {
+                Some(blob)
+            }
+            _ => None,
+        }
+    }
+
+    /// The text of a string of any kind, if it is UTF-8.
+    #[must_use]
+    pub fn as_str(&self) -> Option<&str> {
+        std::str::from_utf8(self.as_bytes()?).ok()
+    }
+
+    /// The bytes of a string of any kind, without copying unless they are inline; see [`Blob`].
+    #[must_use]
+    pub fn into_bytes(self) -> Option<Bytes> {
+        match self {
+            Self::SimpleString(blob) | Self::BulkString(blob) | Self::Verbatim { text: blob, .. } => {
+                Some(blob.into())
+            }
+            _ => None,
+        }
+    }
+
+    /// The number of an integer.
+    #[inline]
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The number of a double.
+    #[must_use]
+    pub fn as_f64(&self) -> Option<f64> {
+        match self {
+            Self::Double(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The truth of a boolean.
+    #[must_use]
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Boolean(truth) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    /// The bytes of an error, simple or bulk.
+    #[inline]
+    #[must_use]
+    pub fn as_error(&self) -> Option<&[u8]> {
+        match self {
+            Self::Error(blob) | Self::BulkError(blob) => Some(blob),
+            _ => None,
+        }
+    }
+
+    /// Whether this is an error, simple or bulk.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        matches!(self, Self::Error(_) | Self::BulkError(_))
+    }
+
+    /// Whether this is null.
+    #[inline]
+    #[must_use]
+    pub fn is_null(&self) -> bool {
+        matches!(self, Self::Null)
+    }
+
+    /// The values of an array.
+    #[must_use]
+    pub fn as_array(&self) -> Option<&[Self]> {
+        match self {
+            Self::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The values of a set.
+    #[must_use]
+    pub fn as_set(&self) -> Option<&[Self]> {
+        match self {
+            Self::Set(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The pairs of a map.
+    #[must_use]
+    pub fn as_map(&self) -> Option<&[(Self, Self)]> {
+        match self {
+            Self::Map(pairs) => Some(pairs),
+            _ => None,
+        }
+    }
+
+    /// The value beside the first key of a map that is the string `key`. Looks at the pairs one by one.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Self> {
+        self.as_map()?
+            .iter()
+            .find(|(name, _)| name.as_bytes() == Some(key.as_bytes()))
+            .map(|(_, value)| value)
+    }
+
+    /// The type's name, for messages about a reply of the wrong one.
+    #[must_use]
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Boolean(_) => "boolean",
+            Self::Integer(_) => "integer",
+            Self::Double(_) => "double",
+            Self::SimpleString(_) => "simple string",
+            Self::Error(_) => "simple error",
+            Self::BulkString(_) => "bulk string",
+            Self::BulkError(_) => "bulk error",
+            Self::Verbatim { .. } => "verbatim string",
+            Self::BigNumber(_) => "big number",
+            Self::Array(_) => "array",
+            Self::Set(_) => "set",
+            Self::Map(_) => "map",
+        }
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<&str> for Value {
+    /// A bulk string.
+    fn from(text: &str) -> Self {
+        Self::BulkString(text.into())
+    }
+}
+
+impl From<&[u8]> for Value {
+    /// A bulk string.
+    fn from(bytes: &[u8]) -> Self {
+        Self::BulkString(bytes.into())
+    }
+}
+
+/// `>` A message the server sends of its own accord: its kind, and what it says.
+///
+/// The first element is always a string, so [`Push::kind`] always has an answer; see [`Push::new`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Push(Vec<Value>);
+
+impl Push {
+    /// A push of these elements, or `None` if the first is not a string.
+    #[must_use]
+    pub fn new(elements: Vec<Value>) -> Option<Self> {
+        elements.first()?.as_bytes()?;
+        Some(Self(elements))
+    }
+
+    /// What kind of message: `message`, `subscribe`, `invalidate` and so on.
+    #[must_use]
+    pub fn kind(&self) -> &[u8] {
+        self.0.first().and_then(Value::as_bytes).unwrap_or_default()
+    }
+
+    /// The elements after the kind.
+    #[must_use]
+    pub fn args(&self) -> &[Value] {
+        self.0.get(1..).unwrap_or_default()
+    }
+
+    /// All elements, the kind included.
+    #[must_use]
+    pub fn elements(&self) -> &[Value] {
+        &self.0
+    }
+
+    /// All elements, the kind included.
+    #[must_use]
+    pub fn into_elements(self) -> Vec<Value> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_what_the_documentation_says() {
+        assert_eq!(size_of::<Value>(), 32);
+        assert_eq!(size_of::<Frame>(), 32);
+        assert_eq!(size_of::<Result<Option<Frame>, crate::Error>>(), 32);
+    }
+
+    #[test]
+    fn a_push_begins_with_a_string() {
+        assert_eq!(Push::new(vec![]), None);
+        assert_eq!(Push::new(vec![Value::Integer(1)]), None);
+        assert_eq!(Push::new(vec![Value::Error("ERR".into())]), None);
+        let push = Push::new(vec![Value::BulkString("message".into()), Value::Integer(1)]).unwrap();
+        assert_eq!(push.kind(), b"message");
+        assert_eq!(push.args(), [Value::Integer(1)]);
+        assert_eq!(push.elements().len(), 2);
+        assert_eq!(push.into_elements().len(), 2);
+    }
+
+    #[test]
+    fn accessors_answer_for_their_type_alone() {
+        let text = Value::Verbatim { format: *b"txt", text: "hi".into() };
+        assert_eq!(text.as_str(), Some("hi"));
+        assert_eq!(text.into_bytes().as_deref(), Some(&b"hi"[..]));
+        assert_eq!(Value::Error("ERR".into()).as_bytes(), None);
+        assert_eq!(Value::BulkError("ERR".into()).as_error(), Some(&b"ERR"[..]));
+        assert_eq!(Value::Boolean(true).as_i64(), None);
+        assert_eq!(Value::Boolean(true).as_bool(), Some(true));
+        let map = Value::Map(vec![("proto".into(), 3.into()), (1.into(), 2.into())]);
+        assert_eq!(map.get("proto").and_then(Value::as_i64), Some(3));
+        assert_eq!(map.get("role"), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! However a stream is cut, the same frames, errors and offsets come out: exhaustive for one cut and two over the golden
+//! corpus, and for single bytes.
+
+mod support;
+
+use support::{TIGHT, corpus, encoded, feed};
+use wheellock_resp::Limits;
+
+#[test]
+fn one_cut_anywhere_changes_nothing() {
+    every(|stream, limits| {
+        let expected = feed(limits, [stream]);
+        for cut in 0..=stream.len() {
+            let (a, b) = stream.split_at(cut);
+            assert_eq!(feed(limits, [a, b]), expected, "{} cut at {cut}", stream.escape_ascii());
+        }
+    });
+}
+
+#[test]
+fn two_cuts_anywhere_change_nothing() {
+    every(|stream, limits| {
+        let expected = feed(limits, [stream]);
+        for second in 0..=stream.len() {
+            let (front, c) = stream.split_at(second);
+            for first in 0..=second {
+                let (a, b) = front.split_at(first);
+                let outcome = feed(limits, [a, b, c]);
+                assert_eq!(outcome, expected, "{} cut at {first} and {second}", stream.escape_ascii());
+            }
+        }
+    });
+}
+
+#[test]
+fn single_bytes_change_nothing() {
+    every(|stream, limits| {
+        let expected = feed(limits, [stream]);
+        assert_eq!(feed(limits, stream.chunks(1)), expected, "{}", stream.escape_ascii());
+    });
+}
+
+/// What a prefix yields, more bytes only add to: no frame is taken back, no error appears earlier than its byte.
+#[test]
+fn a_prefix_yields_a_prefix() {
+    every(|stream, limits| {
+        let expected = feed(limits, [stream]);
+        for end in 0..stream.len() {
+            let outcome = feed(limits, [&stream[..end]]);
+            assert!(encoded(&expected.frames).starts_with(&encoded(&outcome.frames)));
+            if outcome.end.is_err() {
+                assert_eq!(outcome, expected, "{} cut at {end}", stream.escape_ascii());
+            }
+        }
+    });
+}
+
+fn every(check: impl Fn(&[u8], Limits)) {
+    let mut streams = corpus();
+    // One after the other, so that state left over from one would show in the next.
+    let well_formed = support::WELL_FORMED.concat().into_bytes();
+    streams.push(well_formed);
+    for stream in &streams {
+        check(stream, Limits::default());
+        check(stream, TIGHT);
+    }
+}

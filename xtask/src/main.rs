@@ -1,2 +1,63 @@
-//! Placeholder.
-fn main() {}
+//! `cargo xtask`: everything a contributor or a newcomer runs, with no tool to install first.
+//!
+//! Knows how to run things, not what they mean: the demo and the checks live in modules of their own.
+
+mod bench;
+mod demo;
+mod fuzz;
+mod install;
+mod redis;
+mod run;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// The project's own tools.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = false)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Show the main job on a real private server with real processes, and check every property shown
+    ///
+    /// Takes under 30 seconds. The exit code is 0 only if every property held.
+    Demo,
+    /// Run every check that must pass before a push
+    ///
+    /// Formatting, tidy, lints, all feature combinations, documentation, unit, integration and doc tests, loom
+    /// models, examples and a short run of every fuzz target. The last line is `N passed, N failed`.
+    Test(test::Options),
+    /// Start private servers in the foreground, for trying things
+    Redis {
+        #[command(subcommand)]
+        topology: redis::Topology,
+    },
+    /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
+    Tidy,
+    /// Run one fuzz target, or all of them; installs cargo-fuzz if it is missing
+    Fuzz(fuzz::Options),
+    /// Measure one area beside its peers (`cargo xtask bench` lists the areas)
+    Bench(bench::Options),
+    #[command(hide = true)]
+    DemoWorker(demo::WorkerOptions),
+}
+
+fn main() -> Result<ExitCode> {
+    match Arguments::parse().task {
+        Task::Demo => demo::run(),
+        Task::Test(options) => test::run(&options),
+        Task::Redis { topology } => redis::run(&topology),
+        Task::Tidy => tidy::run(),
+        Task::Fuzz(options) => fuzz::run(&options),
+        Task::Bench(options) => bench::run(&options),
+        Task::DemoWorker(options) => demo::work(options),
+    }
+}

@@ -1,0 +1,90 @@
+//! Coverage-guided fuzzing of what reads bytes from the network, on a stable toolchain.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::run;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The target; without it all of them run, one after the other
+    target: Option<String>,
+    /// How long each target runs
+    #[arg(default_value_t = 10)]
+    seconds: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let all = targets()?;
+    let chosen = match &options.target {
+        None => all,
+        Some(target) if all.contains(target) => vec![target.clone()],
+        Some(target) => bail!("no fuzz target {target:?}; there are: {}", all.join(", ")),
+    };
+    ensure_cargo_fuzz()?;
+    for target in &chosen {
+        println!("--- fuzz {target}, {} s", options.seconds);
+        run::run(&mut command(target, options.seconds)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The fuzz targets, by file; none if there is no fuzz folder.
+pub(crate) fn targets() -> Result<Vec<String>> {
+    let Ok(entries) = fs::read_dir(run::root().join("fuzz/fuzz_targets")) else { return Ok(Vec::new()) };
+    let mut targets = Vec::new();
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs")
+            && let Some(stem) = path.file_stem()
+        {
+            targets.push(stem.to_string_lossy().into_owned());
+        }
+    }
+    targets.sort();
+    Ok(targets)
+}
+
+/// Installs cargo-fuzz unless it is there.
+pub(crate) fn ensure_cargo_fuzz() -> Result<()> {
+    let there =
+        run::cargo(["fuzz", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success();
+    if there {
+        return Ok(());
+    }
+    let mut install = run::cargo(["install", "cargo-fuzz", "--locked"]);
+    println!("Found no cargo-fuzz: installing it.\n$ {}", run::shown(&install));
+    run::run(&mut install)
+}
+
+/// One run of one target; a crash is a failure, and leaves its input in `fuzz/artifacts`.
+pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
+    // What fuzzing finds stays out of the repository; only chosen seeds are committed.
+    let corpus = run::target_directory().join("fuzz-corpus").join(target);
+    fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
+    let seeds: PathBuf = run::root().join("fuzz/seeds").join(target);
+
+    // No sanitizer: the project forbids unsafe code, so what could go wrong shows as a panic, a hang or
+    // memory use, and without one the same seconds cover more.
+    let mut command = run::cargo(["fuzz", "run", "--sanitizer", "none", "--target-dir"]);
+    command.arg(run::target_directory().join("fuzz")).arg(target).arg(&corpus);
+    if seeds.is_dir() {
+        command.arg(&seeds);
+    }
+    command.args([
+        "--",
+        &format!("-max_total_time={seconds}"),
+        "-timeout=5",
+        "-rss_limit_mb=1024",
+        "-print_final_stats=1",
+    ]);
+    // The coverage instrumentation is behind `-Z`; this makes the stable compiler accept it.
+    command.env("RUSTC_BOOTSTRAP", "1");
+    // `cargo xtask test` may run under flags of its own.
+    command.env_remove("RUSTFLAGS");
+    Ok(command)
+}

@@ -1,0 +1,288 @@
+//! Every check that must pass before a push, in one run with one tally.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::Value;
+use wheellock_tests::RedisServer;
+
+use crate::{fuzz, install, run, tidy};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Leave out the fuzz targets
+    #[arg(long)]
+    no_fuzz: bool,
+    /// Leave out the loom models
+    #[arg(long)]
+    no_loom: bool,
+    /// How long each fuzz target runs
+    #[arg(long, default_value_t = 10)]
+    fuzz_seconds: u64,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    install::ensure_server()?;
+    let packages = shipped_packages()?;
+    let mut report = Report::default();
+
+    report.commands("formatting", [run::cargo(["fmt", "--all", "--check"])]);
+    report.step("tidy", || {
+        let complaints = tidy::check(run::root())?;
+        complaints.iter().for_each(|complaint| println!("{complaint}"));
+        Ok(if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED })
+    });
+    report
+        .commands("lints", [run::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]);
+    report.commands("features", packages.iter().flat_map(feature_combinations));
+    let mut doc = run::cargo(["doc", "--workspace", "--no-deps", "--all-features"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    report.commands("documentation", [doc]);
+    report.tests("tests", [run::cargo(["test", "--workspace", "--no-fail-fast"])]);
+    if !options.no_loom {
+        report.tests(
+            "loom models",
+            packages.iter().filter(|package| has_loom_models(package)).map(loom_models),
+        );
+    }
+    report.step("examples", || run_examples(&packages));
+    if !options.no_fuzz {
+        report.step("fuzz", || {
+            let targets = fuzz::targets()?;
+            if targets.is_empty() {
+                return Ok(Tally::default());
+            }
+            fuzz::ensure_cargo_fuzz()?;
+            let commands = targets.iter().map(|target| fuzz::command(target, options.fuzz_seconds));
+            Ok(run_each(commands.collect::<Result<Vec<_>>>()?))
+        });
+    }
+    Ok(report.finish())
+}
+
+/// What has been run so far.
+#[derive(Debug, Default)]
+struct Report {
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    name: &'static str,
+    took: Duration,
+    tally: Tally,
+}
+
+impl Report {
+    /// Runs commands that pass or fail as a whole.
+    fn commands(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command>) {
+        self.step(name, || Ok(run_each(commands)));
+    }
+
+    /// Runs commands whose output says how many tests passed and failed.
+    fn tests(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command>) {
+        self.step(name, || {
+            let mut sum = Tally::default();
+            for mut command in commands {
+                sum += run_tests(&mut command)?;
+            }
+            Ok(sum)
+        });
+    }
+
+    fn step(&mut self, name: &'static str, body: impl FnOnce() -> Result<Tally>) {
+        println!("\n=== {name}");
+        let start = Instant::now();
+        let tally = body().unwrap_or_else(|error| {
+            println!("{error:#}");
+            Tally::ONE_FAILED
+        });
+        let took = start.elapsed();
+        println!("=== {name}: {tally}, {:.1} s", took.as_secs_f64());
+        self.steps.push(Step { name, took, tally });
+    }
+
+    /// Prints the summary; its last line is the sum.
+    fn finish(self) -> ExitCode {
+        println!("\n{:<16} {:>7} {:>7} {:>9}", "step", "passed", "failed", "seconds");
+        let mut sum = Tally::default();
+        let mut took = Duration::ZERO;
+        for step in &self.steps {
+            let Tally { passed, failed } = step.tally;
+            println!("{:<16} {passed:>7} {failed:>7} {:>9.1}", step.name, step.took.as_secs_f64());
+            sum += step.tally;
+            took += step.took;
+        }
+        println!("{:<16} {:>7} {:>7} {:>9.1}\n", "all", sum.passed, sum.failed, took.as_secs_f64());
+        println!("{sum}");
+        if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+}
+
+impl Tally {
+    const ONE_PASSED: Self = Self { passed: 1, failed: 0 };
+    const ONE_FAILED: Self = Self { passed: 0, failed: 1 };
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)
+    }
+}
+
+/// Runs every command, also after a failure; each counts once.
+fn run_each(commands: impl IntoIterator<Item = Command>) -> Tally {
+    let mut tally = Tally::default();
+    for mut command in commands {
+        println!("$ {}", run::shown(&command));
+        tally += match run::run(&mut command) {
+            Ok(()) => Tally::ONE_PASSED,
+            Err(error) => {
+                println!("{error:#}");
+                Tally::ONE_FAILED
+            }
+        };
+    }
+    tally
+}
+
+/// Runs `cargo test`, shows its output as it comes, and sums its result lines.
+fn run_tests(command: &mut Command) -> Result<Tally> {
+    println!("$ {}", run::shown(command));
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let line = line?;
+        println!("{line}");
+        tally += result_line(&line).unwrap_or_default();
+    }
+    if !child.wait()?.success() && tally.failed == 0 {
+        // It did not compile, or a test process died without a result line.
+        tally += Tally::ONE_FAILED;
+    }
+    Ok(tally)
+}
+
+/// Parses `test result: ok. 12 passed; 0 failed; ...`.
+fn result_line(line: &str) -> Option<Tally> {
+    let counts = line.trim_start().strip_prefix("test result: ")?;
+    let count = |what: &str| -> Option<u64> {
+        let (before, _) = counts.split_once(what)?;
+        before.rsplit(' ').next()?.parse().ok()
+    };
+    Some(Tally { passed: count(" passed;")?, failed: count(" failed;")? })
+}
+
+/// The packages that users get, leaves first as `cargo metadata` lists them.
+fn shipped_packages() -> Result<Vec<Value>> {
+    let metadata = run::metadata()?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let shipped =
+        packages.iter().filter(|package| tidy::is_shipped(package["name"].as_str().unwrap_or_default()));
+    Ok(shipped.cloned().collect())
+}
+
+/// Lints a package without features, with each one alone, and with all of them.
+fn feature_combinations(package: &Value) -> Vec<Command> {
+    let name = package["name"].as_str().unwrap_or_default();
+    let features = package["features"].as_object().into_iter().flat_map(|features| features.keys());
+    let single =
+        features.filter(|feature| *feature != "default").map(|feature| format!("--features={feature}"));
+    let mut variants = vec![vec!["--no-default-features".to_owned()]];
+    variants.extend(single.map(|feature| vec!["--no-default-features".to_owned(), feature]));
+    if variants.len() > 1 {
+        variants.push(vec!["--all-features".to_owned()]);
+    }
+    let lint = |variant: Vec<String>| {
+        let mut command = run::cargo(["clippy", "--package", name, "--lib"]);
+        command.args(variant).args(["--", "-D", "warnings"]);
+        command
+    };
+    variants.into_iter().map(lint).collect()
+}
+
+fn has_loom_models(package: &Value) -> bool {
+    package["dependencies"].as_array().into_iter().flatten().any(|dependency| dependency["name"] == "loom")
+}
+
+/// Runs the tests whose path contains `loom`, with the primitives swapped for the model checker's.
+fn loom_models(package: &Value) -> Command {
+    let name = package["name"].as_str().unwrap_or_default();
+    // Optimised: a model explores up to millions of interleavings. Without default features: under
+    // `--cfg loom`, tokio would ask for a loom of its own.
+    let mut command =
+        run::cargo(["test", "--release", "--package", name, "--lib", "--tests", "--no-default-features"]);
+    command.arg("loom");
+    command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
+    command.env("CARGO_TARGET_DIR", run::target_directory().join("loom"));
+    command
+}
+
+/// Runs every example to its end, each against a server of its own.
+fn run_examples(packages: &[Value]) -> Result<Tally> {
+    let mut tally = Tally::default();
+    for package in packages {
+        let targets = package["targets"].as_array().into_iter().flatten();
+        for example in targets.filter(|target| target["kind"][0] == "example") {
+            let (package, example) = (package["name"].as_str(), example["name"].as_str());
+            let (package, example) = package.zip(example).context("a target without a name")?;
+            let server = RedisServer::builder().tcp().try_start()?;
+            let mut command = run::cargo(["run", "--quiet", "--package", package, "--example", example]);
+            command.env("REDIS_URL", server.url());
+            tally += run_each([command]);
+        }
+    }
+    Ok(tally)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_counted_and_others_are_not() {
+        let line = "test result: FAILED. 10 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
+        assert_eq!(result_line(line), Some(Tally { passed: 10, failed: 2 }));
+        assert_eq!(result_line("test a::b ... ok"), None);
+        assert_eq!(result_line("test result: odd"), None);
+    }
+
+    #[test]
+    fn a_test_run_without_a_result_counts_as_failed() {
+        assert_eq!(run_tests(Command::new("sh").args(["-c", "exit 101"])).unwrap(), Tally::ONE_FAILED);
+        let printed = "echo 'test result: FAILED. 3 passed; 1 failed; 0 ignored'; exit 101";
+        assert_eq!(
+            run_tests(Command::new("sh").args(["-c", printed])).unwrap(),
+            Tally { passed: 3, failed: 1 }
+        );
+    }
+
+    #[test]
+    fn every_feature_is_built_alone_and_with_all_others() {
+        let package = serde_json::json!({ "name": "p", "features": { "default": [], "a": [], "b": [] } });
+        let shown: Vec<_> = feature_combinations(&package).iter().map(run::shown).collect();
+        assert_eq!(shown.len(), 4);
+        assert!(shown[0].contains("--package p --lib --no-default-features -- "));
+        assert!(
+            shown[1].contains("--features=a")
+                && shown[2].contains("--features=b")
+                && shown[3].contains("--all-features")
+        );
+    }
+}

@@ -1,0 +1,403 @@
+//! What the compiler cannot check: the arrows between crates, the purity of the leaves, and that the
+//! documents speak of this repository.
+//!
+//! Each check is a function from text to complaints, so that its test can show it biting.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::run;
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let complaints = check(run::root())?;
+    complaints.iter().for_each(|complaint| println!("{complaint}"));
+    if complaints.is_empty() {
+        println!("tidy: all well");
+        Ok(ExitCode::SUCCESS)
+    } else {
+        println!("tidy: {} complaints", complaints.len());
+        Ok(ExitCode::FAILURE)
+    }
+}
+
+/// Runs every check on the repository at `root`.
+pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
+    let files = text_files(root)?;
+    let rust: Vec<&File> = files.iter().filter(|file| file.path.ends_with(".rs")).collect();
+    let mut complaints = arrows(&packages(&run::metadata()?));
+    for file in &files {
+        complaints.extend(leftovers(file));
+        if file.path.ends_with("Cargo.toml") {
+            complaints.extend(lints_inherited(file));
+        }
+    }
+    for file in &rust {
+        complaints.extend(starts_with_its_purpose(file));
+        complaints.extend(pure_leaf(file));
+    }
+    complaints.extend(scripts_included(&files));
+    let exists = |path: &str| root.join(path).exists();
+    match files.iter().find(|file| file.path == ARCHITECTURE) {
+        Some(architecture) => {
+            complaints.extend(short_enough(architecture));
+            complaints.extend(named_paths_exist(architecture, exists));
+        }
+        None => complaints.push(Complaint::of(ARCHITECTURE, "is missing")),
+    }
+    Ok(complaints)
+}
+
+/// One thing that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    place: String,
+    what: String,
+}
+
+impl Complaint {
+    fn of(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { place: place.into(), what: what.into() }
+    }
+
+    fn at(file: &File, line: usize, what: impl Into<String>) -> Self {
+        Self::of(format!("{}:{}", file.path, line + 1), what)
+    }
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+/// Whether users get this package.
+pub(crate) fn is_shipped(package: &str) -> bool {
+    SHIPPED.iter().any(|(name, _)| *name == package)
+}
+
+/// What users get, and which of the project's crates each may depend on.
+const SHIPPED: &[(&str, &[&str])] = &[
+    ("wheellock-resp", &[]),
+    ("wheellock-wheel", &[]),
+    ("wheellock-client", &["wheellock-resp", "wheellock-wheel"]),
+    ("wheellock", &["wheellock-client", "wheellock-wheel", "wheellock-resp"]),
+];
+
+/// Invariant: dependencies between crates point downwards only, and nothing shipped depends on tests or tools.
+fn arrows(packages: &[Package]) -> Vec<Complaint> {
+    let ours: BTreeSet<&str> = packages.iter().map(|package| package.name.as_str()).collect();
+    let mut complaints = Vec::new();
+    for (name, allowed) in SHIPPED {
+        let Some(package) = packages.iter().find(|package| package.name == *name) else {
+            complaints.push(Complaint::of(*name, "is not a member of the workspace"));
+            continue;
+        };
+        for dependency in &package.dependencies {
+            if ours.contains(dependency.as_str()) && !allowed.contains(&dependency.as_str()) {
+                complaints.push(Complaint::of(*name, format!("must not depend on {dependency}")));
+            }
+        }
+    }
+    complaints
+}
+
+/// Invariant: the codec and the wheel's core know no clock, no socket and no runtime.
+///
+/// `Duration` is a value, not a clock.
+fn pure_leaf(file: &File) -> Vec<Complaint> {
+    let is_leaf = LEAVES.iter().any(|leaf| file.path.starts_with(leaf));
+    if !is_leaf || EDGES.iter().any(|edge| file.path.starts_with(edge)) {
+        return Vec::new();
+    }
+    let mut complaints = Vec::new();
+    for (number, line) in file.text.lines().enumerate() {
+        let code = line.split("//").next().unwrap_or_default();
+        // The leaf's own tests may measure and spawn; they come last in a file.
+        if code.trim() == "#[cfg(test)]" {
+            break;
+        }
+        let without_duration = code.replace("std::time::Duration", "").replace("core::time::Duration", "");
+        for word in ["std::time", "core::time", "Instant", "SystemTime", "std::net", "std::os", "tokio"] {
+            if without_duration.contains(word) {
+                complaints.push(Complaint::at(file, number, format!("a leaf must not name `{word}`")));
+            }
+        }
+    }
+    complaints
+}
+
+const LEAVES: &[&str] = &["crates/wheellock-resp/src/", "crates/wheellock-wheel/src/"];
+
+/// The thin edges of the leaves: what feeds the wheel's core a clock.
+const EDGES: &[&str] = &[
+    "crates/wheellock-wheel/src/timer/",
+    "crates/wheellock-wheel/src/timer.rs",
+    "crates/wheellock-wheel/src/hashed_wheel_timer.rs",
+];
+
+/// A reader learns from a file's first line what it owns.
+fn starts_with_its_purpose(file: &File) -> Option<Complaint> {
+    // Fuzz targets must start with `#![no_main]`; they are a workspace of their own.
+    let applies = !file.path.starts_with("fuzz/") && !file.text.starts_with("//!");
+    applies.then(|| Complaint::of(&file.path, "must start with `//!`: what it owns, what it refuses to know"))
+}
+
+/// Every Lua file is the text of some script; a file nobody includes is dead.
+fn scripts_included(files: &[File]) -> Vec<Complaint> {
+    let sources = files
+        .iter()
+        .filter(|file| file.path.starts_with("crates/wheellock/src/") && file.path.ends_with(".rs"));
+    let code: String = sources.map(|file| file.text.as_str()).collect();
+    let scripts = files.iter().filter(|file| file.path.starts_with(SCRIPTS) && file.path.ends_with(".lua"));
+    let is_included = |script: &&File| {
+        let name = &script.path[SCRIPTS.len()..];
+        code.split("include_str!").skip(1).any(|call| {
+            call.split(')').next().is_some_and(|path| path.contains(&format!("scripts/{name}\"")))
+        })
+    };
+    scripts
+        .filter(|script| !is_included(script))
+        .map(|script| Complaint::of(&script.path, "is not the argument of any `include_str!`"))
+        .collect()
+}
+
+const SCRIPTS: &str = "crates/wheellock/src/scripts/";
+
+/// Work left for later belongs to the issue tracker, not to the text.
+fn leftovers(file: &File) -> Vec<Complaint> {
+    // Spelt so that this file may be read by itself.
+    let words = [concat!("TO", "DO"), concat!("FIX", "ME")];
+    let mut complaints = Vec::new();
+    for (number, line) in file.text.lines().enumerate() {
+        let mut found = line.split(|c: char| !c.is_alphanumeric()).filter(|word| words.contains(word));
+        if let Some(word) = found.next() {
+            complaints.push(Complaint::at(file, number, format!("{word} left behind")));
+        }
+    }
+    complaints
+}
+
+/// Every package follows the workspace's lints, `unsafe_code = "forbid"` among them.
+fn lints_inherited(manifest: &File) -> Option<Complaint> {
+    let is_package = manifest.text.lines().any(|line| line.trim() == "[package]");
+    let mut after_lints = manifest.text.lines().skip_while(|line| line.trim() != "[lints]").skip(1);
+    let inherits = after_lints.next().is_some_and(|line| line.trim() == "workspace = true");
+    let applies = is_package && !inherits && !manifest.path.starts_with("fuzz/");
+    applies.then(|| Complaint::of(&manifest.path, "must have `[lints] workspace = true`"))
+}
+
+const ARCHITECTURE: &str = "ARCHITECTURE.md";
+
+/// Every contributor has to read it.
+fn short_enough(architecture: &File) -> Option<Complaint> {
+    let lines = architecture.text.lines().count();
+    (lines > MAX_ARCHITECTURE_LINES).then(|| {
+        Complaint::of(ARCHITECTURE, format!("has {lines} lines; {MAX_ARCHITECTURE_LINES} is the limit"))
+    })
+}
+
+const MAX_ARCHITECTURE_LINES: usize = 150;
+
+/// A map that names what is not there misleads: every path between backticks exists.
+fn named_paths_exist(architecture: &File, exists: impl Fn(&str) -> bool) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (number, line) in architecture.text.lines().enumerate() {
+        for quoted in line.split('`').skip(1).step_by(2).filter(|quoted| is_path(quoted)) {
+            if !exists(quoted) {
+                complaints.push(Complaint::at(architecture, number, format!("there is no `{quoted}`")));
+            }
+        }
+    }
+    complaints
+}
+
+/// `crates/wheellock`, `deny.toml` and `docs/` are paths; `a::b`, `redis://` and `uuid:n` are not.
+fn is_path(quoted: &str) -> bool {
+    let plain = quoted.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
+    let extension = Path::new(quoted).extension().and_then(|extension| extension.to_str());
+    let known = matches!(extension, Some("rs" | "toml" | "md" | "lua" | "yml"));
+    plain && (quoted.contains('/') || known)
+}
+
+/// A package and the names it depends on, of every kind.
+#[derive(Debug)]
+struct Package {
+    name: String,
+    dependencies: Vec<String>,
+}
+
+fn packages(metadata: &Value) -> Vec<Package> {
+    let names = |list: &Value| -> Vec<String> {
+        let entries = list.as_array().into_iter().flatten();
+        entries.filter_map(|entry| entry["name"].as_str().map(str::to_owned)).collect()
+    };
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    packages
+        .map(|package| Package {
+            name: package["name"].as_str().unwrap_or_default().to_owned(),
+            dependencies: names(&package["dependencies"]),
+        })
+        .collect()
+}
+
+/// A text file of the repository; `path` is relative to the root, with `/` between its parts.
+#[derive(Debug)]
+struct File {
+    path: String,
+    text: String,
+}
+
+fn text_files(root: &Path) -> Result<Vec<File>> {
+    let mut folders = vec![root.to_path_buf()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let path: PathBuf = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if !["target", ".git", "artifacts", "corpus", "seeds"].contains(&name.as_str()) {
+                    folders.push(path);
+                }
+            } else if [".rs", ".md", ".toml", ".lua", ".yml", "run"].iter().any(|end| name.ends_with(end)) {
+                let text =
+                    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                let path = path.strip_prefix(root)?.to_string_lossy().into_owned();
+                files.push(File { path, text });
+            }
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File { path: path.into(), text: text.into() }
+    }
+
+    fn workspace(edges: &[(&str, &str)]) -> Vec<Package> {
+        let names = SHIPPED.iter().map(|(name, _)| *name).chain(["wheellock-tests", "xtask"]);
+        names
+            .map(|name| Package {
+                name: name.into(),
+                dependencies: edges
+                    .iter()
+                    .filter(|(from, _)| *from == name)
+                    .map(|(_, to)| (*to).into())
+                    .collect(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn arrows_point_downwards() {
+        let good = [
+            ("wheellock-resp", "bytes"),
+            ("wheellock-client", "wheellock-resp"),
+            ("wheellock", "wheellock-client"),
+            ("xtask", "wheellock"),
+        ];
+        assert_eq!(arrows(&workspace(&good)), []);
+        for bad in [
+            ("wheellock-resp", "wheellock-wheel"),
+            ("wheellock-client", "wheellock"),
+            ("wheellock", "wheellock-tests"),
+            ("wheellock-wheel", "xtask"),
+        ] {
+            let complaints = arrows(&workspace(&[bad]));
+            assert_eq!(complaints, [Complaint::of(bad.0, format!("must not depend on {}", bad.1))]);
+        }
+        assert_eq!(arrows(&[]).len(), SHIPPED.len());
+    }
+
+    #[test]
+    fn leaves_know_no_clock_and_no_socket() {
+        for bad in [
+            "use std::time::Instant;",
+            "let a = std::net::Ipv4Addr::LOCALHOST;",
+            "use tokio::io;",
+            "Instant::now()",
+        ] {
+            assert!(!pure_leaf(&file("crates/wheellock-resp/src/value.rs", bad)).is_empty(), "{bad}");
+            assert!(!pure_leaf(&file("crates/wheellock-wheel/src/wheel.rs", bad)).is_empty(), "{bad}");
+            assert!(pure_leaf(&file("crates/wheellock-wheel/src/timer/driver.rs", bad)).is_empty(), "{bad}");
+            assert!(pure_leaf(&file("crates/wheellock-client/src/lib.rs", bad)).is_empty(), "{bad}");
+        }
+        for good in
+            ["//! Knows no tokio.", "use std::time::Duration;", "#[cfg(test)]\nuse std::time::Instant;"]
+        {
+            assert_eq!(pure_leaf(&file("crates/wheellock-resp/src/value.rs", good)), [], "{good}");
+        }
+    }
+
+    #[test]
+    fn files_start_with_their_purpose() {
+        assert!(starts_with_its_purpose(&file("crates/a/src/lib.rs", "use std::fmt;\n")).is_some());
+        assert!(starts_with_its_purpose(&file("crates/a/src/lib.rs", "//! Owns a.\n")).is_none());
+    }
+
+    #[test]
+    fn scripts_nobody_includes_are_found() {
+        let used = file("crates/wheellock/src/scripts/acquire.lua", "return 1");
+        let dead = file("crates/wheellock/src/scripts/quire.lua", "return 1");
+        let code =
+            file("crates/wheellock/src/kind.rs", "const A: &str = include_str!(\"scripts/acquire.lua\");");
+        let complaints = scripts_included(&[used, dead, code]);
+        assert_eq!(complaints.len(), 1);
+        assert_eq!(complaints[0].place, "crates/wheellock/src/scripts/quire.lua");
+    }
+
+    #[test]
+    fn leftovers_are_found() {
+        let text = format!("fine\n// {}: later\n", concat!("TO", "DO"));
+        assert_eq!(leftovers(&file("a.rs", &text))[0].place, "a.rs:2");
+        assert_eq!(leftovers(&file("a.rs", "todo_list MASTODONT")), []);
+    }
+
+    #[test]
+    fn packages_inherit_the_lints() {
+        let bad = file("crates/a/Cargo.toml", "[package]\nname = \"a\"\n");
+        let good = file("crates/a/Cargo.toml", "[package]\nname = \"a\"\n[lints]\nworkspace = true\n");
+        let virtual_root = file("Cargo.toml", "[workspace]\n");
+        assert!(lints_inherited(&bad).is_some());
+        assert!(lints_inherited(&good).is_none());
+        assert!(lints_inherited(&virtual_root).is_none());
+    }
+
+    #[test]
+    fn a_long_architecture_is_refused() {
+        assert!(short_enough(&file(ARCHITECTURE, &"line\n".repeat(150))).is_none());
+        assert!(short_enough(&file(ARCHITECTURE, &"line\n".repeat(151))).is_some());
+    }
+
+    #[test]
+    fn paths_that_do_not_exist_are_found() {
+        let text = "See `crates/a` and `deny.toml`, not `a::b`, `redis://host/0`, `uuid:n` or crates/none.\n`crates/gone/src/x.rs`\n";
+        let complaints = named_paths_exist(&file(ARCHITECTURE, text), |path| path == "crates/a");
+        let places: Vec<_> =
+            complaints.iter().map(|complaint| (complaint.place.as_str(), complaint.what.as_str())).collect();
+        assert_eq!(
+            places,
+            [
+                ("ARCHITECTURE.md:1", "there is no `deny.toml`"),
+                ("ARCHITECTURE.md:2", "there is no `crates/gone/src/x.rs`")
+            ]
+        );
+    }
+
+    #[test]
+    fn this_repository_is_read() {
+        let files = text_files(run::root()).unwrap();
+        assert!(files.iter().any(|file| file.path == "xtask/src/tidy.rs"));
+        assert!(files.iter().all(|file| !file.path.starts_with("target/")));
+    }
+}

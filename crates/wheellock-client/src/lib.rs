@@ -1,1 +1,49 @@
-//! Placeholder.
+//! One pipelined, multiplexed RESP3 connection per Redis or Valkey server.
+//!
+//! Many tasks share one socket; an idle caller writes to it itself, busy callers are served in batches. Scripts go by
+//! hash, pub/sub messages arrive on the same connection, every call has an absolute deadline, and every error says
+//! whether the call may have run.
+//!
+//! ```no_run
+//! use wheellock_client::{Client, Command};
+//!
+//! # async fn example() -> Result<(), wheellock_client::Error> {
+//! let client = Client::connect("redis://127.0.0.1:6379".parse()?).await?;
+//! client.call(&Command::new("SET").arg("greeting").arg("hello")).await?;
+//! let reply = client.call(&Command::new("GET").arg("greeting")).await?;
+//! assert_eq!(reply.as_bytes(), Some(&b"hello"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Layout
+//!
+//! [`Client`] is the handle. `connection` is the state it shares with the `driver`, the one task that owns the
+//! socket's reading side. `pipeline`, `channels`, `handshake` and `backoff` are plain values that decide everything
+//! and touch nothing; only `stream` touches a socket.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod backoff;
+mod call;
+mod channels;
+mod client;
+mod config;
+mod connection;
+mod driver;
+mod error;
+mod handshake;
+mod pipeline;
+mod script;
+mod stream;
+
+pub use client::{CallOptions, Client, Subscription};
+pub use config::{Address, Config, Secret};
+pub use connection::Stats;
+pub use error::{Error, ErrorKind, Outcome};
+pub use handshake::ServerInfo;
+pub use script::Script;
+pub use wheellock_resp::{Arg, Command, Limits, Value};
+pub use wheellock_wheel::Timer;

@@ -1,0 +1,277 @@
+//! What we want to be subscribed to, and what the server has confirmed. Pure: says which order to send next.
+//!
+//! Every channel is reconciled by itself: wanted against confirmed. At most one order per channel is under way, so a
+//! confirmation always answers that order, and after a reconnect nothing needs to be replayed: everything is simply
+//! unconfirmed again. A message is a wake-up and is only counted, so memory is bounded by the number of channels, and
+//! nothing is lost by a slow waiter.
+
+use std::collections::HashMap;
+use std::task::Waker;
+
+use bytes::Bytes;
+use slab::Slab;
+
+/// What to send for a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Subscribe,
+    Unsubscribe,
+}
+
+#[derive(Default)]
+pub(crate) struct Channels {
+    by_name: HashMap<Bytes, u32>,
+    entries: Slab<Channel>,
+}
+
+struct Channel {
+    name: Bytes,
+    /// How many subscriptions hold this channel.
+    wanted: usize,
+    confirmed: Confirmed,
+    /// Messages, and every other reason to look again: a confirmation after a gap, a refusal.
+    count: u64,
+    refused: Option<String>,
+    waiting: Vec<(u64, Waker)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Confirmed {
+    No,
+    Subscribing,
+    Yes,
+    Unsubscribing,
+}
+
+impl Channels {
+    /// Adds one subscription to `name`; returns the channel's index.
+    pub(crate) fn want(&mut self, name: &[u8]) -> u32 {
+        if let Some(&index) = self.by_name.get(name) {
+            if let Some(channel) = self.get_mut(index) {
+                channel.wanted += 1;
+            }
+            return index;
+        }
+        // A copy of its own: a slice of a read buffer would keep the whole buffer alive.
+        let name = Bytes::copy_from_slice(name);
+        let channel = Channel {
+            name: name.clone(),
+            wanted: 1,
+            confirmed: Confirmed::No,
+            count: 0,
+            refused: None,
+            waiting: Vec::new(),
+        };
+        let index = u32::try_from(self.entries.insert(channel)).unwrap_or(u32::MAX);
+        self.by_name.insert(name, index);
+        index
+    }
+
+    /// Takes one subscription away.
+    pub(crate) fn unwant(&mut self, index: u32, waiter: u64) {
+        if let Some(channel) = self.get_mut(index) {
+            channel.wanted -= 1;
+            channel.waiting.retain(|(id, _)| *id != waiter);
+            if channel.wanted == 0 {
+                channel.refused = None;
+                self.forget_if_unused(index);
+            }
+        }
+    }
+
+    /// The order that brings a channel closer to what is wanted, if one is due. The caller sends it.
+    pub(crate) fn next_order(&mut self, index: u32) -> Option<(Order, Bytes)> {
+        let channel = self.get_mut(index)?;
+        let order = match (channel.wanted > 0, channel.confirmed) {
+            (true, Confirmed::No) if channel.refused.is_none() => {
+                channel.confirmed = Confirmed::Subscribing;
+                Order::Subscribe
+            }
+            (false, Confirmed::Yes) => {
+                channel.confirmed = Confirmed::Unsubscribing;
+                Order::Unsubscribe
+            }
+            _ => return None,
+        };
+        Some((order, channel.name.clone()))
+    }
+
+    /// The server confirmed a subscription. Its waiters look again: messages before this moment may have been missed.
+    pub(crate) fn on_subscribed(&mut self, index: u32, wakers: &mut Vec<Waker>) {
+        if let Some(channel) = self.get_mut(index) {
+            channel.confirmed = Confirmed::Yes;
+            channel.wake(wakers);
+        }
+    }
+
+    /// The server confirmed the end of a subscription, or ended it by itself.
+    pub(crate) fn on_unsubscribed(&mut self, index: u32) {
+        if let Some(channel) = self.get_mut(index) {
+            channel.confirmed = Confirmed::No;
+            self.forget_if_unused(index);
+        }
+    }
+
+    /// The server refused to subscribe. Waiters are told once; it is asked again on the next connection.
+    pub(crate) fn on_refused(&mut self, index: u32, why: String, wakers: &mut Vec<Waker>) {
+        if let Some(channel) = self.get_mut(index) {
+            channel.confirmed = Confirmed::No;
+            channel.refused = Some(why);
+            channel.wake(wakers);
+            self.forget_if_unused(index);
+        }
+    }
+
+    /// A message arrived. Returns false for a channel that nobody knows.
+    pub(crate) fn on_message(&mut self, name: &[u8], wakers: &mut Vec<Waker>) -> bool {
+        match self.find(name).and_then(|index| self.get_mut(index)) {
+            Some(channel) => {
+                channel.wake(wakers);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The connection is gone: nothing is confirmed any more. Waiters look again, now and once more when the new
+    /// connection confirms.
+    pub(crate) fn on_disconnect(&mut self, wakers: &mut Vec<Waker>) {
+        for (_, channel) in &mut self.entries {
+            channel.confirmed = Confirmed::No;
+            channel.refused = None;
+            channel.wake(wakers);
+        }
+        let by_name = &mut self.by_name;
+        self.entries.retain(|_, channel| {
+            let keep = channel.wanted > 0;
+            if !keep {
+                by_name.remove(&channel.name);
+            }
+            keep
+        });
+    }
+
+    /// Every channel's index.
+    pub(crate) fn indices(&self) -> Vec<u32> {
+        self.by_name.values().copied().collect()
+    }
+
+    pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// How often waiters of this channel were told to look.
+    pub(crate) fn count(&self, index: u32) -> u64 {
+        self.get(index).map_or(0, |channel| channel.count)
+    }
+
+    pub(crate) fn is_confirmed(&self, index: u32) -> bool {
+        self.get(index).is_some_and(|channel| channel.confirmed == Confirmed::Yes)
+    }
+
+    pub(crate) fn refusal(&self, index: u32) -> Option<String> {
+        self.get(index).and_then(|channel| channel.refused.clone())
+    }
+
+    /// Leaves a waker for the next count; replaces the one that `waiter` left before.
+    pub(crate) fn wait(&mut self, index: u32, waiter: u64, waker: &Waker) {
+        if let Some(channel) = self.get_mut(index) {
+            match channel.waiting.iter_mut().find(|(id, _)| *id == waiter) {
+                Some((_, old)) if old.will_wake(waker) => {}
+                Some((_, old)) => old.clone_from(waker),
+                None => channel.waiting.push((waiter, waker.clone())),
+            }
+        }
+    }
+
+    fn get(&self, index: u32) -> Option<&Channel> {
+        self.entries.get(index as usize)
+    }
+
+    fn get_mut(&mut self, index: u32) -> Option<&mut Channel> {
+        self.entries.get_mut(index as usize)
+    }
+
+    fn forget_if_unused(&mut self, index: u32) {
+        let unused = |channel: &Channel| channel.wanted == 0 && channel.confirmed == Confirmed::No;
+        if self.get(index).is_some_and(unused) {
+            let channel = self.entries.remove(index as usize);
+            self.by_name.remove(&channel.name);
+        }
+    }
+}
+
+impl Channel {
+    fn wake(&mut self, wakers: &mut Vec<Waker>) {
+        self.count += 1;
+        wakers.extend(self.waiting.drain(..).map(|(_, waker)| waker));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(channels: &mut Channels, index: u32) -> Option<Order> {
+        channels.next_order(index).map(|(order, _)| order)
+    }
+
+    #[test]
+    fn one_order_at_a_time_whatever_is_wanted_meanwhile() {
+        let (mut channels, mut wakers) = (Channels::default(), Vec::new());
+        let a = channels.want(b"a");
+        assert_eq!(order(&mut channels, a), Some(Order::Subscribe));
+        assert_eq!(order(&mut channels, a), None, "already under way");
+        channels.unwant(a, 0);
+        assert_eq!(order(&mut channels, a), None, "nothing is confirmed yet");
+        assert_eq!(channels.want(b"a"), a, "the entry stays while an order is under way");
+        channels.unwant(a, 0);
+        channels.on_subscribed(a, &mut wakers);
+        assert_eq!(order(&mut channels, a), Some(Order::Unsubscribe));
+        assert_eq!(channels.want(b"a"), a);
+        channels.on_unsubscribed(a);
+        assert_eq!(order(&mut channels, a), Some(Order::Subscribe), "wanted again meanwhile");
+        channels.on_subscribed(a, &mut wakers);
+        channels.unwant(a, 0);
+        assert_eq!(order(&mut channels, a), Some(Order::Unsubscribe));
+        channels.on_unsubscribed(a);
+        assert_eq!(channels.find(b"a"), None, "nothing is left behind");
+        assert!(channels.entries.is_empty());
+    }
+
+    #[test]
+    fn everything_that_may_hide_a_message_makes_waiters_look() {
+        let (mut channels, mut wakers) = (Channels::default(), Vec::new());
+        let a = channels.want(b"a");
+        let waker = Waker::noop();
+        let mut expect_wake =
+            |channels: &mut Channels, what: &str, act: &dyn Fn(&mut Channels, &mut Vec<Waker>)| {
+                let before = channels.count(a);
+                channels.wait(a, 7, waker);
+                channels.wait(a, 7, waker);
+                act(channels, &mut wakers);
+                assert_eq!((channels.count(a), wakers.len()), (before + 1, 1), "{what}");
+                wakers.clear();
+            };
+        channels.next_order(a);
+        expect_wake(&mut channels, "confirmation", &|c, w| c.on_subscribed(a, w));
+        expect_wake(&mut channels, "message", &|c, w| assert!(c.on_message(b"a", w)));
+        expect_wake(&mut channels, "disconnect", &|c, w| c.on_disconnect(w));
+        channels.next_order(a);
+        expect_wake(&mut channels, "refusal", &|c, w| c.on_refused(a, "NOPERM".to_owned(), w));
+        assert_eq!(order(&mut channels, a), None, "not asked again on this connection");
+        channels.on_disconnect(&mut Vec::new());
+        assert_eq!(order(&mut channels, a), Some(Order::Subscribe), "but on the next");
+        assert!(!channels.on_message(b"unknown", &mut Vec::new()));
+    }
+
+    #[test]
+    fn a_channel_dropped_while_disconnected_leaves_nothing() {
+        let mut channels = Channels::default();
+        let a = channels.want(b"a");
+        channels.next_order(a);
+        channels.unwant(a, 0);
+        channels.on_disconnect(&mut Vec::new());
+        assert!(channels.entries.is_empty() && channels.by_name.is_empty());
+    }
+}

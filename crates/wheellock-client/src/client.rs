@@ -1,0 +1,415 @@
+//! The handle that users hold: calls, scripts, subscriptions. Does no I/O of its own unless the line is idle.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use wheellock_resp::{Arg, Command, Value};
+
+use crate::call::Call;
+use crate::config::Config;
+use crate::connection::{Phase, Shared, Stats};
+use crate::driver;
+use crate::error::{Error, ErrorKind, Outcome};
+use crate::handshake::ServerInfo;
+use crate::pipeline::{Eval, Lane, Request};
+use crate::script::Script;
+
+/// A handle to one server. Cheap to clone; all clones share one pipelined connection, which reconnects by itself.
+///
+/// # Ordering
+///
+/// Calls reach the server in the order of their first polls. A call that is never polled is never sent.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a call before its first poll sends nothing. After that the call is on its way: it may run,
+/// its reply is discarded, and no other caller is affected.
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+/// How one call is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct CallOptions {
+    /// Absolute deadline that covers queueing, connecting and the reply; the configured response timeout from the
+    /// first poll if `None`.
+    pub deadline: Option<Instant>,
+    /// May use the room that is kept free for calls that must not be refused when the queue is full.
+    pub reserved: bool,
+}
+
+impl CallOptions {
+    /// Options with a deadline.
+    pub fn by(deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), ..Self::default() }
+    }
+
+    /// The same options with access to the reserved room.
+    #[must_use]
+    pub fn reserved(self) -> Self {
+        Self { reserved: true, ..self }
+    }
+
+    fn lane(self) -> Lane {
+        if self.reserved { Lane::Reserved } else { Lane::Normal }
+    }
+}
+
+impl Client {
+    /// Connects to the server and waits until it serves. One refused attempt is an error; a server that is still
+    /// loading its data is waited for, up to `connect_timeout`. Later disconnects are healed in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Connect`], [`ErrorKind::Auth`], [`ErrorKind::Unsupported`], [`ErrorKind::NotReady`],
+    /// [`ErrorKind::Protocol`]: always with [`Outcome::NotSent`].
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime with I/O enabled.
+    pub async fn connect(config: Config) -> Result<Self, Error> {
+        let timer = config.timer.clone();
+        let deadline = timer.now() + config.connect_timeout;
+        let client = Self::lazy(config);
+        let shared = &client.shared;
+        let ready = std::future::poll_fn(|cx| {
+            let mut state = shared.lock();
+            match (&state.phase, &state.last_error) {
+                (Phase::Ready(_), _) => return Poll::Ready(Ok(())),
+                (Phase::Refused(error) | Phase::Closed(error), _) => return Poll::Ready(Err(error.clone())),
+                (Phase::Connecting, Some(error)) if error.kind() != ErrorKind::NotReady => {
+                    return Poll::Ready(Err(error.clone()));
+                }
+                (Phase::Connecting, _) => {}
+            }
+            state.phase_waiters.push(cx.waker().clone());
+            Poll::Pending
+        });
+        match timer.timeout_at(deadline, ready).await {
+            Ok(result) => result?,
+            Err(_elapsed) => {
+                let not_yet =
+                    || shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", "no answer in time");
+                let last = shared.lock().last_error.clone();
+                return Err(last.unwrap_or_else(not_yet));
+            }
+        }
+        Ok(client)
+    }
+
+    /// A client that connects in the background. Calls queue, up to their deadlines, until it has.
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime.
+    pub fn lazy(config: Config) -> Self {
+        let shared = Arc::new(Shared::new(config));
+        tokio::spawn(driver::drive(Arc::clone(&shared)));
+        Self { shared }
+    }
+
+    /// Sends `command` and returns the server's reply. An error reply is an `Err`.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Client`]: a dropped call may still run.
+    ///
+    /// # Errors
+    ///
+    /// Every [`ErrorKind`] but `Config`; [`Error::outcome`] says whether the call may have run.
+    pub async fn call(&self, command: &Command<'_>) -> Result<Value, Error> {
+        self.call_with(command, CallOptions::default()).await
+    }
+
+    /// [`call`](Self::call) with options.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Client`].
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub async fn call_with(&self, command: &Command<'_>, options: CallOptions) -> Result<Value, Error> {
+        self.send(Request::Command(command), options).await
+    }
+
+    /// Runs `script`; `params` are its keys, then its arguments. Sends EVALSHA, and EVAL once if the server has lost
+    /// the script (`NOSCRIPT` proves that nothing ran, so this repeats nothing).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Client`].
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call); and [`ErrorKind::Config`] if the script was made for another number of parameters.
+    pub async fn eval(&self, script: &Script, params: &[Arg<'_>]) -> Result<Value, Error> {
+        self.eval_with(script, params, CallOptions::default()).await
+    }
+
+    /// [`eval`](Self::eval) with options.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Client`].
+    ///
+    /// # Errors
+    ///
+    /// As [`eval`](Self::eval).
+    pub async fn eval_with(
+        &self,
+        script: &Script,
+        params: &[Arg<'_>],
+        options: CallOptions,
+    ) -> Result<Value, Error> {
+        match script.arity() {
+            Some((keys, count)) if count == params.len() => {
+                self.eval_keys(script, keys, params, options).await
+            }
+            arity => {
+                let wants =
+                    arity.map_or("a number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
+                let detail = format!("the script takes {wants}, and {} parameters were given", params.len());
+                Err(self.shared.error(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &detail))
+            }
+        }
+    }
+
+    /// Runs a [variadic](Script::variadic) script; the first `keys` of `params` are its keys.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Client`].
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub async fn eval_keys(
+        &self,
+        script: &Script,
+        keys: usize,
+        params: &[Arg<'_>],
+        options: CallOptions,
+    ) -> Result<Value, Error> {
+        let eval = Eval { script, keys, params };
+        match self.send(Request::EvalSha(eval), options).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.send(Request::Eval(eval), options).await,
+            result => result,
+        }
+    }
+
+    fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {
+        Call::new(&self.shared, request, options.lane(), options.deadline)
+    }
+
+    /// Queues `script` without waiting for its reply. If it fails in any way, `token` comes back through
+    /// [`failed`](Self::failed). Uses reserved room, never blocks, and works while the runtime shuts down.
+    ///
+    /// Returns false if nothing was queued: the client is closed, its queue is full, or the number of parameters is not
+    /// the script's.
+    pub fn eval_detached(&self, script: &Script, params: &[Arg<'_>], token: u64) -> bool {
+        let Some((keys, count)) = script.arity() else { return false };
+        if count != params.len() {
+            return false;
+        }
+        let request = Request::EvalSha(Eval { script, keys, params });
+        let now = self.shared.config.timer.now();
+        let mut state = self.shared.lock();
+        if matches!(state.phase, Phase::Closed(_) | Phase::Refused(_)) {
+            return false;
+        }
+        if !state.pipeline.submit_detached(&request, now, token) {
+            return false;
+        }
+        state.stats.calls += 1;
+        let next = state.after_append(None);
+        drop(state);
+        self.shared.act(next);
+        true
+    }
+
+    /// The token of the next detached call that failed. Meant for one task.
+    ///
+    /// # Cancel safety
+    ///
+    /// No token is lost.
+    pub async fn failed(&self) -> u64 {
+        std::future::poll_fn(|cx| self.poll_failed(cx)).await
+    }
+
+    /// [`failed`](Self::failed) for hand-written futures.
+    pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<u64> {
+        match self.shared.lock().pipeline.next_failed(cx.waker()) {
+            Some(token) => Poll::Ready(token),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Subscribes to `channel` on this very connection.
+    ///
+    /// The SUBSCRIBE is queued before this returns, so a call made afterwards reaches the server after it: what is
+    /// checked then cannot miss a message.
+    pub fn subscribe(&self, channel: &[u8]) -> Subscription {
+        let now = self.shared.config.timer.now();
+        let mut state = self.shared.lock();
+        let index = state.pipeline.channels().want(channel);
+        let waiter = state.new_waiter();
+        // The call that usually follows takes the SUBSCRIBE along in its own write; the driver makes sure of it.
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let queued = ready && state.pipeline.reconcile(index, now);
+        let driver = if queued { state.driver_to_wake() } else { None };
+        let count = state.pipeline.channels().count(index);
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        self.shared.handle_cloned();
+        Subscription { shared: Arc::clone(&self.shared), index, waiter, seen: count }
+    }
+
+    /// What the server said about itself when it was last connected.
+    pub fn server_info(&self) -> Option<ServerInfo> {
+        self.shared.lock().info.clone()
+    }
+
+    /// The server's address for messages; contains no credentials.
+    pub fn server_address(&self) -> &str {
+        &self.shared.server
+    }
+
+    /// The configuration this client was made with.
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Whether a connection is up and has passed its handshake.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.shared.lock().phase, Phase::Ready(_))
+    }
+
+    /// Counters since the client was made.
+    pub fn stats(&self) -> Stats {
+        self.shared.stats()
+    }
+
+    /// Closes the connection for all clones: what was sent may still be answered within a second, then every call
+    /// fails with [`ErrorKind::Closed`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The client closes all the same.
+    pub async fn close(&self) {
+        self.shared.begin_closing();
+        std::future::poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if matches!(state.phase, Phase::Closed(_)) {
+                return Poll::Ready(());
+            }
+            state.phase_waiters.push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+impl Clone for Client {
+    fn clone(&self) -> Self {
+        self.shared.handle_cloned();
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.shared.handle_dropped();
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("server", &self.shared.server).finish_non_exhaustive()
+    }
+}
+
+/// Interest in a channel; ends when dropped.
+///
+/// A subscription is a coalesced wake-up, not a queue: it tells that there was a reason to look, however many
+/// messages there were. Reasons are messages, and everything that may have hidden one: the server's confirmation, a
+/// lost connection, a refusal. So whoever looks whenever [`changed`](Self::changed) resolves misses nothing.
+pub struct Subscription {
+    shared: Arc<Shared>,
+    index: u32,
+    waiter: u64,
+    seen: u64,
+}
+
+impl Subscription {
+    /// Resolves when there was a reason to look since the last time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: the next call resolves at once.
+    pub async fn changed(&mut self) {
+        std::future::poll_fn(|cx| self.poll_changed(cx)).await;
+    }
+
+    /// [`changed`](Self::changed) for hand-written futures.
+    pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.shared.lock();
+        let channels = state.pipeline.channels();
+        let count = channels.count(self.index);
+        if count == self.seen {
+            channels.wait(self.index, self.waiter, cx.waker());
+            return Poll::Pending;
+        }
+        self.seen = count;
+        Poll::Ready(())
+    }
+
+    /// Whether there was a reason to look since the last time; forgets it.
+    pub fn take_changed(&mut self) -> bool {
+        let count = self.shared.lock().pipeline.channels().count(self.index);
+        std::mem::replace(&mut self.seen, count) != count
+    }
+
+    /// Whether the server has confirmed the subscription on the present connection.
+    pub fn is_confirmed(&self) -> bool {
+        self.shared.lock().pipeline.channels().is_confirmed(self.index)
+    }
+
+    /// Why the server refused, if it did (an ACL without the channel, for instance). It is asked again on the next
+    /// connection; until then this subscription sees no messages.
+    pub fn refusal(&self) -> Option<String> {
+        self.shared.lock().pipeline.channels().refusal(self.index)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let now = self.shared.config.timer.now();
+        let mut state = self.shared.lock();
+        state.pipeline.channels().unwant(self.index, self.waiter);
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let queued = ready && state.pipeline.reconcile(self.index, now);
+        let driver = if queued { state.driver_to_wake() } else { None };
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        self.shared.handle_dropped();
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").field("server", &self.shared.server).finish_non_exhaustive()
+    }
+}

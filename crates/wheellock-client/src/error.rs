@@ -1,0 +1,286 @@
+//! What can go wrong, said so that it can be acted on: what was tried, on which server, and whether it may have
+//! happened anyway. Owns the error type; knows nothing of sockets or of how a failure came about.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Whether a failed call may have taken effect on the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// No byte of the call left this process. It is safe to repeat.
+    NotSent,
+    /// The server answered that it refused the call before executing it. Repeating is safe; it may be refused again.
+    Rejected,
+    /// The call was written, and no answer tells whether it ran. Only an idempotent call may be repeated.
+    MaybeExecuted,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotSent => "it was not sent",
+            Self::Rejected => "the server refused it before executing it",
+            Self::MaybeExecuted => "it may have been executed",
+        })
+    }
+}
+
+/// The class of a failure; [`Error`] carries the details.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The configuration or URL cannot be used.
+    Config,
+    /// The server could not be reached: DNS, connect, or the socket failed while connecting.
+    Connect,
+    /// The connection broke while the call was on its way.
+    ConnectionLost,
+    /// The call's deadline passed.
+    Timeout,
+    /// The bounded queue of this connection is full.
+    Overloaded,
+    /// The server refused our credentials or asked for some.
+    Auth,
+    /// The server lacks what this client needs (RESP3: Redis 6 or later, any Valkey), or has another role.
+    Unsupported,
+    /// The server is up but does not serve yet (it is loading its data, or its primary link is down).
+    NotReady,
+    /// The server answered the call with an error.
+    Server,
+    /// The server's bytes were not RESP, or a reply did not belong to any call. The connection was closed.
+    Protocol,
+    /// The client was closed, or its runtime was shut down.
+    Closed,
+}
+
+/// A failed call or connection.
+///
+/// `Display` is one line: what was tried, on which server, why it failed, and the [`Outcome`]. Server-sent text is
+/// escaped and cut at 256 bytes. Cloning is cheap.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    outcome: Outcome,
+    operation: String,
+    server: String,
+    detail: String,
+    code: Option<String>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    pub(crate) fn new(
+        kind: ErrorKind,
+        outcome: Outcome,
+        operation: &str,
+        server: &str,
+        detail: String,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            outcome,
+            operation: operation.to_owned(),
+            server: server.to_owned(),
+            detail,
+            code: None,
+            source: None,
+        }))
+    }
+
+    /// An error that a server sent in reply to `operation`.
+    pub(crate) fn server(operation: &str, server: &str, script: bool, text: &[u8]) -> Self {
+        let code = error_code(text);
+        Self(Arc::new(Inner {
+            kind: kind_of_code(code),
+            outcome: outcome_of(code, text, script),
+            operation: operation.to_owned(),
+            server: server.to_owned(),
+            detail: format!("the server answered \"{}\"", printable(text)),
+            code: Some(code.to_owned()),
+            source: None,
+        }))
+    }
+
+    pub(crate) fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        let Inner { kind, outcome, ref operation, ref server, ref detail, ref code, .. } = *self.0;
+        Self(Arc::new(Inner {
+            kind,
+            outcome,
+            operation: operation.clone(),
+            server: server.clone(),
+            detail: detail.clone(),
+            code: code.clone(),
+            source: Some(Arc::new(source)),
+        }))
+    }
+
+    /// The same failure as seen by another operation: one broken connection fails many calls.
+    pub(crate) fn seen_by(&self, operation: &str, kind: ErrorKind, outcome: Outcome) -> Self {
+        Self(Arc::new(Inner {
+            kind,
+            outcome,
+            operation: operation.to_owned(),
+            server: self.0.server.clone(),
+            detail: self.0.detail.clone(),
+            code: self.0.code.clone(),
+            source: self.0.source.clone(),
+        }))
+    }
+
+    /// The class of the failure.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the call may have taken effect.
+    pub fn outcome(&self) -> Outcome {
+        self.0.outcome
+    }
+
+    /// The server that was asked, as `host:port` or a socket path. Never contains credentials.
+    pub fn server_address(&self) -> &str {
+        &self.0.server
+    }
+
+    /// The first word of a server's error reply (`NOSCRIPT`, `READONLY`, `ERR`, ...), if the server sent one.
+    /// Source: the Redis protocol specification, "Simple errors".
+    pub fn code(&self) -> Option<&str> {
+        self.0.code.as_deref()
+    }
+
+    /// What went wrong, without the operation, server and outcome that `Display` adds.
+    pub fn detail(&self) -> &str {
+        &self.0.detail
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { operation, server, detail, outcome, .. } = &*self.0;
+        write!(f, "{operation} on {server} failed: {detail}; {outcome}")
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("outcome", &self.0.outcome)
+            .field("operation", &self.0.operation)
+            .field("server", &self.0.server)
+            .field("detail", &self.0.detail)
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// The first word of an error reply.
+pub(crate) fn error_code(text: &[u8]) -> &str {
+    let word = text.split(|&b| b == b' ' || b == b'\r' || b == b'\n').next().unwrap_or(&[]);
+    match std::str::from_utf8(word) {
+        Ok(word) if !word.is_empty() && word.len() <= 32 && word.bytes().all(|b| b.is_ascii_graphic()) => {
+            word
+        }
+        _ => "ERR",
+    }
+}
+
+fn kind_of_code(code: &str) -> ErrorKind {
+    match code {
+        "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
+        "LOADING" | "MASTERDOWN" => ErrorKind::NotReady,
+        "NOPROTO" => ErrorKind::Unsupported,
+        _ => ErrorKind::Server,
+    }
+}
+
+/// Codes that Redis sends before it executes anything of the command (sources: `processCommand` in server.c,
+/// `scriptPrepareForRun` in script.c, `evalGenericCommand` in eval.c of Redis 7.0).
+const REFUSED_BEFORE_EXECUTION: &[&str] = &[
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "DENIED",
+    "EXECABORT",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOPROTO",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+    "UNKILLABLE",
+    "WRONGPASS",
+];
+
+fn outcome_of(code: &str, text: &[u8], script: bool) -> Outcome {
+    // A script stops at its first failing command, and what it wrote before that stays. Only a refusal that precedes
+    // the script is certain; the server kills a script only while it has not written.
+    let killed_unwritten = contains(text, b"Script killed by user");
+    if !script || REFUSED_BEFORE_EXECUTION.contains(&code) || killed_unwritten {
+        Outcome::Rejected
+    } else {
+        Outcome::MaybeExecuted
+    }
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle)
+}
+
+/// Foreign bytes fit for a log line: escaped, and cut at 256 bytes of input.
+pub(crate) fn printable(bytes: &[u8]) -> String {
+    const LIMIT: usize = 256;
+    let (shown, cut) = if bytes.len() > LIMIT { (&bytes[..LIMIT], "...") } else { (bytes, "") };
+    format!("{}{cut}", shown.escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_says_what_where_why_and_whether() {
+        let error = Error::server("EVALSHA", "127.0.0.1:6379", true, b"NOSCRIPT No matching script.");
+        assert_eq!(
+            error.to_string(),
+            "EVALSHA on 127.0.0.1:6379 failed: the server answered \"NOSCRIPT No matching script.\"; \
+             the server refused it before executing it"
+        );
+        assert_eq!((error.kind(), error.code()), (ErrorKind::Server, Some("NOSCRIPT")));
+    }
+
+    #[test]
+    fn foreign_text_cannot_forge_log_lines_or_flood_them() {
+        let text = [b"ERR \x1b[31m\r\nfake line ".as_slice(), &[0xff; 1000]].concat();
+        let shown = Error::server("GET", "s", false, &text).to_string();
+        assert!(shown.len() < 1500, "{} bytes", shown.len());
+        assert!(shown.chars().all(|c| (' '..='~').contains(&c)), "{shown}");
+    }
+
+    #[test]
+    fn a_script_that_fails_midway_may_have_written() {
+        let failing = |text: &[u8], script| Error::server("EVAL", "s", script, text).outcome();
+        assert_eq!(failing(b"ERR Error running script", true), Outcome::MaybeExecuted);
+        assert_eq!(failing(b"ERR Script killed by user with SCRIPT KILL.", true), Outcome::Rejected);
+        assert_eq!(failing(b"ERR wrong number of arguments", false), Outcome::Rejected);
+        assert_eq!(
+            failing(b"OOM command not allowed when used memory > 'maxmemory'.", true),
+            Outcome::Rejected
+        );
+        assert_eq!(failing(b"", true), Outcome::MaybeExecuted);
+    }
+}

@@ -1,0 +1,297 @@
+//! What is said before a connection may be used. Pure: replies in, flights out.
+//!
+//! `HELLO 3` goes alone and first, because a server that refuses it may swallow or reorder what follows. Everything
+//! else goes in one flight, and the last reply of that flight, a PING, tells whether the server serves at all: while
+//! it loads its data it accepts HELLO and refuses PING (observed on Redis 7.0).
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use wheellock_resp::{Command, Value};
+
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Outcome, error_code, printable};
+use crate::script::Script;
+
+/// What the server said about itself in its reply to HELLO.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// `redis` or `valkey`.
+    pub name: String,
+    /// Version, as in `7.0.15`.
+    pub version: String,
+    /// `standalone`, `sentinel` or `cluster`.
+    pub mode: String,
+    /// `master` or `replica`.
+    pub role: String,
+    /// The server's number for this connection.
+    pub connection_id: i64,
+}
+
+/// What to do after a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Read the next reply.
+    Read,
+    /// Write this flight, then read on.
+    Write,
+    /// The connection is ready.
+    Done,
+}
+
+pub(crate) struct Handshake<'a> {
+    config: &'a Config,
+    server: &'a str,
+    /// Names of the commands whose replies are still to come, in order.
+    expected: std::collections::VecDeque<Expect<'a>>,
+    pub(crate) info: ServerInfo,
+}
+
+enum Expect<'a> {
+    Hello,
+    /// Any reply will do: older servers do not know the command (CLIENT SETINFO came with Redis 7.2).
+    Optional,
+    Ok(&'static str),
+    Loaded(&'a Script),
+    Pong,
+}
+
+impl<'a> Handshake<'a> {
+    /// Starts the handshake; `out` receives the first flight.
+    pub(crate) fn start(config: &'a Config, server: &'a str, out: &mut BytesMut) -> Self {
+        let mut hello = Command::new("HELLO").arg("3");
+        if let Some(password) = &config.password {
+            let user = config.username.as_deref().unwrap_or("default");
+            hello = hello.arg("AUTH").arg(user).arg(password.expose());
+        }
+        hello.arg("SETNAME").arg(config.client_name.as_str()).encode(out);
+        Self { config, server, expected: [Expect::Hello].into(), info: ServerInfo::default() }
+    }
+
+    /// Takes the next reply; on [`Step::Write`] `out` has received the next flight.
+    pub(crate) fn on_reply(&mut self, reply: &Value, out: &mut BytesMut) -> Result<Step, Error> {
+        let Some(expect) = self.expected.pop_front() else {
+            return Err(self.protocol("the server sent a reply that nothing asked for"));
+        };
+        match (expect, reply.as_error()) {
+            (Expect::Optional, _) => {}
+            (Expect::Hello, Some(text)) => return Err(self.refused_hello(text)),
+            (Expect::Hello, None) => {
+                self.info = self.read_hello(reply)?;
+                self.second_flight(out);
+                return Ok(Step::Write);
+            }
+            (Expect::Ok(command), Some(text)) => return Err(self.refused(command, text)),
+            (Expect::Loaded(_), Some(text)) => return Err(self.refused("SCRIPT LOAD", text)),
+            (Expect::Pong, Some(text)) => return Err(self.refused("PING", text)),
+            (Expect::Ok(command), None) => {
+                if reply.as_bytes() != Some(b"OK") {
+                    return Err(self.protocol(&format!("{command} was not answered with OK")));
+                }
+            }
+            (Expect::Loaded(script), None) => {
+                if reply.as_bytes() != Some(script.sha().as_bytes()) {
+                    return Err(self.protocol("SCRIPT LOAD was answered with another script's hash"));
+                }
+            }
+            (Expect::Pong, None) => {
+                if reply.as_bytes() != Some(b"PONG") {
+                    return Err(self.protocol("PING was not answered with PONG"));
+                }
+                return Ok(Step::Done);
+            }
+        }
+        Ok(Step::Read)
+    }
+
+    fn second_flight(&mut self, out: &mut BytesMut) {
+        for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
+            Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
+            self.expected.push_back(Expect::Optional);
+        }
+        if self.config.database != 0 {
+            Command::new("SELECT").arg(u64::from(self.config.database)).encode(out);
+            self.expected.push_back(Expect::Ok("SELECT"));
+        }
+        for script in &self.config.scripts {
+            Command::new("SCRIPT").arg("LOAD").arg(script.text()).encode(out);
+            self.expected.push_back(Expect::Loaded(Arc::as_ref(script)));
+        }
+        Command::new("PING").encode(out);
+        self.expected.push_back(Expect::Pong);
+    }
+
+    fn read_hello(&self, reply: &Value) -> Result<ServerInfo, Error> {
+        let Value::Map(fields) = reply else {
+            return Err(self.protocol("HELLO 3 was not answered with a map"));
+        };
+        let field =
+            |name: &str| fields.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value);
+        let text = |name: &str| field(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        if field("proto").and_then(Value::as_i64) != Some(3) {
+            return Err(self.error(ErrorKind::Unsupported, "the server did not switch to RESP3".to_owned()));
+        }
+        let info = ServerInfo {
+            name: text("server"),
+            version: text("version"),
+            mode: text("mode"),
+            role: text("role"),
+            connection_id: field("id").and_then(Value::as_i64).unwrap_or_default(),
+        };
+        if info.role != "master" {
+            let role = printable(info.role.as_bytes());
+            let detail = format!("it is a {role}, not a primary: locks live on the primary only");
+            return Err(self.error(ErrorKind::NotReady, detail));
+        }
+        Ok(info)
+    }
+
+    fn refused_hello(&self, text: &[u8]) -> Error {
+        let shown = printable(text);
+        match error_code(text) {
+            "WRONGPASS" | "NOAUTH" => {
+                let user = self.config.username.as_deref().unwrap_or("default");
+                let how =
+                    if self.config.password.is_some() { "with a password" } else { "without a password" };
+                let detail = format!("user \"{}\" ({how}) was refused: {shown}", printable(user.as_bytes()));
+                self.error(ErrorKind::Auth, detail)
+            }
+            "NOPROTO" => self.error(ErrorKind::Unsupported, format!("it does not speak RESP3: {shown}")),
+            "ERR" if shown.to_ascii_lowercase().contains("unknown command") => self.error(
+                ErrorKind::Unsupported,
+                format!("it does not know HELLO; Redis 6 or later, or Valkey, is required: {shown}"),
+            ),
+            "ERR" if shown.contains("without any password configured") => {
+                self.error(ErrorKind::Auth, format!("a password was given, but the server has none: {shown}"))
+            }
+            _ => self.refused("HELLO", text),
+        }
+    }
+
+    fn refused(&self, command: &str, text: &[u8]) -> Error {
+        let error = Error::server(command, self.server, false, text);
+        let kind = if error.kind() == ErrorKind::Server { ErrorKind::Connect } else { error.kind() };
+        self.error(kind, format!("{command} was refused: {}", printable(text)))
+    }
+
+    fn protocol(&self, detail: &str) -> Error {
+        self.error(ErrorKind::Protocol, detail.to_owned())
+    }
+
+    fn error(&self, kind: ErrorKind, detail: String) -> Error {
+        Error::new(kind, Outcome::NotSent, "connecting", self.server, detail)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wheellock_resp::{Decoder, Frame, Limits};
+
+    fn replies(wire: &[u8]) -> Vec<Value> {
+        let (mut buf, mut decoder) = (BytesMut::from(wire), Decoder::new(Limits::default()));
+        let mut values = Vec::new();
+        while let Some(frame) = decoder.decode(&mut buf).unwrap() {
+            match frame {
+                Frame::Reply(value) => values.push(value),
+                Frame::Push(push) => panic!("unexpected push {push:?}"),
+            }
+        }
+        values
+    }
+
+    const HELLO: &[u8] = b"%5\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n\
+        $5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
+
+    fn shake(config: &Config, wire: &[u8]) -> Result<(Step, String), Error> {
+        let mut out = BytesMut::new();
+        let mut handshake = Handshake::start(config, "s", &mut out);
+        let mut step = Step::Read;
+        for reply in replies(wire) {
+            step = handshake.on_reply(&reply, &mut out)?;
+        }
+        Ok((step, String::from_utf8_lossy(&out).into_owned()))
+    }
+
+    fn config(url: &str) -> Config {
+        url.parse().unwrap()
+    }
+
+    #[test]
+    fn credentials_go_with_hello_and_the_rest_in_one_flight() {
+        let mut config = config("redis://app:pw@h/3");
+        config.scripts.push(Arc::new(Script::new("return 1", 0, 0)));
+        let sha = config.scripts[0].sha().to_owned();
+        let wire =
+            [HELLO, b"-ERR unknown subcommand\r\n+OK\r\n+OK\r\n$40\r\n", sha.as_bytes(), b"\r\n+PONG\r\n"]
+                .concat();
+        let (step, sent) = shake(&config, &wire).unwrap();
+        assert_eq!(step, Step::Done);
+        let words: Vec<_> =
+            sent.split("\r\n").filter(|w| !w.starts_with(['*', '$']) && !w.is_empty()).collect();
+        assert_eq!(
+            words,
+            [
+                "HELLO",
+                "3",
+                "AUTH",
+                "app",
+                "pw",
+                "SETNAME",
+                "wheellock",
+                "CLIENT",
+                "SETINFO",
+                "LIB-NAME",
+                "wheellock",
+                "CLIENT",
+                "SETINFO",
+                "LIB-VER",
+                env!("CARGO_PKG_VERSION"),
+                "SELECT",
+                "3",
+                "SCRIPT",
+                "LOAD",
+                "return 1",
+                "PING"
+            ]
+        );
+    }
+
+    #[test]
+    fn refusals_say_what_to_change() {
+        let kind = |url: &str, wire: &[u8]| {
+            let error = shake(&config(url), wire).expect_err("refused");
+            assert!(!error.to_string().contains("sesame"), "{error}");
+            (error.kind(), error.to_string())
+        };
+        let (auth, text) = kind("redis://u:sesame@h", b"-WRONGPASS invalid username-password pair\r\n");
+        assert!(auth == ErrorKind::Auth && text.contains("user \"u\" (with a password)"), "{text}");
+        let (auth, text) =
+            kind("redis://h", b"-NOAUTH HELLO must be called with the client already authenticated\r\n");
+        assert!(auth == ErrorKind::Auth && text.contains("without a password"), "{text}");
+        let (unsupported, text) = kind("redis://h", b"-ERR unknown command 'HELLO'\r\n");
+        assert!(unsupported == ErrorKind::Unsupported && text.contains("Redis 6"), "{text}");
+        assert_eq!(kind("redis://h", b"-NOPROTO unsupported protocol version\r\n").0, ErrorKind::Unsupported);
+        let loading = [HELLO, b"+OK\r\n+OK\r\n-LOADING Redis is loading the dataset in memory\r\n"].concat();
+        assert_eq!(kind("redis://h", &loading).0, ErrorKind::NotReady);
+        let replica = String::from_utf8(HELLO.to_vec()).unwrap().replace("$6\r\nmaster", "$7\r\nreplica");
+        assert_eq!(kind("redis://h", replica.as_bytes()).0, ErrorKind::NotReady);
+        let resp2 = String::from_utf8(HELLO.to_vec()).unwrap().replace(":3\r\n", ":2\r\n");
+        assert_eq!(kind("redis://h", resp2.as_bytes()).0, ErrorKind::Unsupported);
+        assert_eq!(kind("redis://h", b"+OK\r\n").0, ErrorKind::Protocol);
+    }
+
+    #[test]
+    fn a_reply_too_many_is_a_protocol_error() {
+        let mut out = BytesMut::new();
+        let config = config("redis://h");
+        let mut handshake = Handshake::start(&config, "s", &mut out);
+        let wire = [HELLO, b"+OK\r\n+OK\r\n+PONG\r\n+OK\r\n"].concat();
+        let results: Vec<_> = replies(&wire).iter().map(|r| handshake.on_reply(r, &mut out)).collect();
+        assert!(matches!(
+            results[..],
+            [Ok(Step::Write), Ok(Step::Read), Ok(Step::Read), Ok(Step::Done), Err(_)]
+        ));
+    }
+}

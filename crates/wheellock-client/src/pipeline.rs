@@ -1,0 +1,544 @@
+//! The state of one connection as a value: bytes to write, calls in wire order, replies to callers. Pure: no socket,
+//! no clock, no lock; the one invariant everything rests on is that the order of bytes is the order of entries.
+//!
+//! Bytes are addressed by their offset in the endless stream of everything ever queued. `claimed` separates what a
+//! writer has taken (it may be on the wire) from what certainly never left: that is what makes `NotSent` true.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use slab::Slab;
+use wheellock_resp::{Arg, Command, Frame, Push, Value};
+
+use crate::channels::{Channels, Order};
+use crate::error::{Error, ErrorKind, Outcome};
+use crate::script::Script;
+
+/// What a caller wants sent.
+#[derive(Clone, Copy)]
+pub(crate) enum Request<'a> {
+    Command(&'a Command<'a>),
+    EvalSha(Eval<'a>),
+    Eval(Eval<'a>),
+}
+
+/// A script and its parameters: the keys, then the arguments.
+#[derive(Clone, Copy)]
+pub(crate) struct Eval<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) keys: usize,
+    pub(crate) params: &'a [Arg<'a>],
+}
+
+impl Request<'_> {
+    fn encode(&self, out: &mut BytesMut) {
+        match self {
+            Request::Command(command) => command.encode(out),
+            Request::EvalSha(eval) => eval.script.encode_evalsha(eval.keys, eval.params, out),
+            Request::Eval(eval) => eval.script.encode_eval(eval.keys, eval.params, out),
+        }
+    }
+
+    /// The command's name, for messages.
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Request::Command(command) => match command.iter().next() {
+                Some(Arg::Bytes(name)) => std::str::from_utf8(name).unwrap_or("a command"),
+                _ => "a command",
+            },
+            Request::EvalSha(_) => "EVALSHA",
+            Request::Eval(_) => "EVAL",
+        }
+    }
+
+    pub(crate) fn is_script(&self) -> bool {
+        !matches!(self, Request::Command(_))
+    }
+}
+
+/// Who may use the room that is kept free for what must not be refused: renewals and releases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    Normal,
+    Reserved,
+}
+
+/// Bounds of the pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) in_flight: usize,
+    pub(crate) queued_bytes: usize,
+}
+
+impl Bounds {
+    fn admits(self, lane: Lane, in_flight: usize, queued_bytes: usize) -> bool {
+        let allow = |bound: usize| match lane {
+            Lane::Normal => bound,
+            Lane::Reserved => bound.saturating_add(bound / 8),
+        };
+        in_flight < allow(self.in_flight) && queued_bytes < allow(self.queued_bytes)
+    }
+}
+
+/// How a call ended without a reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: ErrorKind,
+    pub(crate) outcome: Outcome,
+    /// The broken connection, if it was one that failed many calls.
+    pub(crate) cause: Option<Error>,
+}
+
+/// Why the connection must be closed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Desync(pub(crate) &'static str);
+
+pub(crate) struct Pipeline {
+    bounds: Bounds,
+    out: BytesMut,
+    spare: BytesMut,
+    /// Offset behind the last byte of `out`.
+    queued: u64,
+    /// Offset of the first byte that no writer has taken.
+    claimed: u64,
+    entries: VecDeque<Entry>,
+    /// Sequence number of the first entry; an entry's place is its sequence number minus this.
+    first: u64,
+    slots: Slab<Slot>,
+    channels: Channels,
+    /// Detached calls that failed, by token, and who waits for them.
+    failed: VecDeque<u64>,
+    failed_waiter: Option<Waker>,
+    last_reply: Instant,
+    pub(crate) pushes: u64,
+    pub(crate) strays: u64,
+}
+
+/// One command in wire order.
+struct Entry {
+    what: What,
+    /// Offset of its first byte.
+    start: u64,
+    /// When it was queued on this connection.
+    at: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Call(u32),
+    /// Nobody waits; the token is reported if the call fails.
+    Detached(u64),
+    /// Its caller left; the reply is still to come.
+    Orphan,
+    Ping,
+    Subscribe(u32),
+    Unsubscribe(u32),
+}
+
+struct Slot {
+    state: SlotState,
+    sequence: u64,
+    deadline: Instant,
+}
+
+enum SlotState {
+    Waiting(Waker),
+    Done(Result<Value, Failure>),
+}
+
+impl Pipeline {
+    pub(crate) fn new(bounds: Bounds, now: Instant) -> Self {
+        Self {
+            bounds,
+            out: BytesMut::new(),
+            spare: BytesMut::new(),
+            queued: 0,
+            claimed: 0,
+            entries: VecDeque::new(),
+            first: 0,
+            slots: Slab::new(),
+            channels: Channels::default(),
+            failed: VecDeque::new(),
+            failed_waiter: None,
+            last_reply: now,
+            pushes: 0,
+            strays: 0,
+        }
+    }
+
+    /// Queues a call; the returned slot holds its result until [`take`](Self::take) or [`leave`](Self::leave).
+    pub(crate) fn submit(
+        &mut self,
+        request: &Request<'_>,
+        lane: Lane,
+        now: Instant,
+        deadline: Instant,
+        waker: Waker,
+    ) -> Option<u32> {
+        if !self.bounds.admits(lane, self.entries.len(), self.out.len()) {
+            return None;
+        }
+        let sequence = self.first + self.entries.len() as u64;
+        let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
+        let slot = u32::try_from(slot).ok()?;
+        self.push(What::Call(slot), now);
+        request.encode(&mut self.out);
+        self.close_entry();
+        Some(slot)
+    }
+
+    /// Queues a call whose reply nobody waits for. `token` comes back through [`next_failed`](Self::next_failed) if
+    /// the call fails in any way.
+    pub(crate) fn submit_detached(&mut self, request: &Request<'_>, now: Instant, token: u64) -> bool {
+        if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.out.len()) {
+            return false;
+        }
+        self.push(What::Detached(token), now);
+        request.encode(&mut self.out);
+        self.close_entry();
+        true
+    }
+
+    pub(crate) fn submit_ping(&mut self, now: Instant) {
+        self.push(What::Ping, now);
+        Command::new("PING").encode(&mut self.out);
+        self.close_entry();
+    }
+
+    fn push(&mut self, what: What, now: Instant) {
+        self.entries.push_back(Entry { what, start: self.queued, at: now });
+    }
+
+    /// Accounts for the bytes that were just encoded.
+    fn close_entry(&mut self) {
+        self.queued = self.claimed + self.out.len() as u64;
+    }
+
+    /// The result of a slot, if it has one; the slot is then free. Otherwise leaves the waker.
+    pub(crate) fn take(&mut self, slot: u32, waker: &Waker) -> Option<Result<Value, Failure>> {
+        let index = slot as usize;
+        match &mut self.slots.get_mut(index)?.state {
+            SlotState::Waiting(old) => {
+                if !old.will_wake(waker) {
+                    old.clone_from(waker);
+                }
+                None
+            }
+            SlotState::Done(_) => match self.slots.remove(index).state {
+                SlotState::Done(result) => Some(result),
+                SlotState::Waiting(_) => None,
+            },
+        }
+    }
+
+    /// The caller is gone: its slot is free at once, its reply will pass by.
+    pub(crate) fn leave(&mut self, slot: u32) -> Option<Slotted> {
+        let slot = self.slots.try_remove(slot as usize)?;
+        if let SlotState::Waiting(_) = &slot.state {
+            self.orphan(slot.sequence);
+        }
+        Some(Slotted(slot))
+    }
+
+    fn orphan(&mut self, sequence: u64) {
+        let place = sequence.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
+        if let Some(entry) = place.and_then(|place| self.entries.get_mut(place)) {
+            entry.what = What::Orphan;
+        }
+    }
+
+    /// Whether nothing that was written still waits for a reply: then the line is free, and a caller may write.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.entries.front().is_none_or(|entry| entry.start >= self.claimed)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Hands all queued bytes to a writer. Exactly one writer may exist at a time.
+    pub(crate) fn take_output(&mut self) -> BytesMut {
+        self.claimed = self.queued;
+        std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
+    }
+
+    /// The writer is done; `rest` is what the socket did not take (usually nothing). It goes back in front.
+    pub(crate) fn give_back(&mut self, mut rest: BytesMut) {
+        if rest.is_empty() {
+            rest.clear();
+            // One flood must not keep megabytes for ever.
+            if rest.capacity() <= SPARE_LIMIT {
+                self.spare = rest;
+            }
+            return;
+        }
+        self.claimed -= rest.len() as u64;
+        rest.extend_from_slice(&self.out);
+        self.out = rest;
+    }
+
+    /// Takes one decoded frame. Wakers go to `wakers`, to be woken after unlocking.
+    pub(crate) fn on_frame(
+        &mut self,
+        frame: Frame,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), Desync> {
+        match frame {
+            Frame::Reply(value) => self.on_reply(value, now, wakers),
+            Frame::Push(push) => self.on_push(&push, now, wakers),
+        }
+    }
+
+    fn on_reply(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
+        let Some(entry) = self.pop_written() else {
+            return Err(Desync("a reply came that nothing asked for"));
+        };
+        self.last_reply = now;
+        match entry.what {
+            What::Call(slot) => self.finish(slot, Ok(value), wakers),
+            What::Detached(token) => {
+                if value.as_error().is_some() {
+                    self.fail_detached(token, wakers);
+                }
+            }
+            What::Orphan | What::Ping => {}
+            // In RESP3 the confirmation is a push; only a refusal is a reply.
+            What::Subscribe(channel) => match value.as_error() {
+                Some(text) => self.channels.on_refused(channel, crate::error::printable(text), wakers),
+                None => return Err(Desync("SUBSCRIBE was answered with a reply that is no error")),
+            },
+            What::Unsubscribe(_) => return Err(Desync("UNSUBSCRIBE was answered with a reply")),
+        }
+        Ok(())
+    }
+
+    /// A push never consumes a call's reply. A (un)subscribe confirmation is matched by its channel, because a server
+    /// may also end a subscription by itself.
+    fn on_push(&mut self, push: &Push, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
+        self.pushes += 1;
+        let channel = push.args().first().and_then(Value::as_bytes).unwrap_or_default();
+        match push.kind() {
+            b"message" => {
+                if !self.channels.on_message(channel, wakers) {
+                    self.strays += 1;
+                }
+            }
+            b"subscribe" => match self.channels.find(channel) {
+                Some(index) if self.front_is(What::Subscribe(index)) => {
+                    self.pop_written();
+                    self.last_reply = now;
+                    self.channels.on_subscribed(index, wakers);
+                    self.reconcile(index, now);
+                }
+                _ => return Err(Desync("a subscription was confirmed out of order")),
+            },
+            b"unsubscribe" => {
+                if let Some(index) = self.channels.find(channel) {
+                    if self.front_is(What::Unsubscribe(index)) {
+                        self.pop_written();
+                        self.last_reply = now;
+                    }
+                    self.channels.on_unsubscribed(index);
+                    self.reconcile(index, now);
+                }
+            }
+            _ => self.strays += 1,
+        }
+        Ok(())
+    }
+
+    fn front_is(&self, what: What) -> bool {
+        self.entries.front().is_some_and(|entry| entry.what == what && entry.start < self.claimed)
+    }
+
+    fn pop_written(&mut self) -> Option<Entry> {
+        let claimed = self.claimed;
+        let entry = self.entries.pop_front_if(|entry| entry.start < claimed)?;
+        self.first += 1;
+        Some(entry)
+    }
+
+    fn finish(&mut self, slot: u32, result: Result<Value, Failure>, wakers: &mut Vec<Waker>) {
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            if let SlotState::Waiting(waker) = std::mem::replace(&mut slot.state, SlotState::Done(result)) {
+                wakers.push(waker);
+            }
+        }
+    }
+
+    fn fail_detached(&mut self, token: u64, wakers: &mut Vec<Waker>) {
+        self.failed.push_back(token);
+        wakers.extend(self.failed_waiter.take());
+    }
+
+    /// The next failed detached call; otherwise leaves the waker.
+    pub(crate) fn next_failed(&mut self, waker: &Waker) -> Option<u64> {
+        let token = self.failed.pop_front();
+        if token.is_none() {
+            self.failed_waiter = Some(waker.clone());
+        }
+        token
+    }
+
+    pub(crate) fn channels(&mut self) -> &mut Channels {
+        &mut self.channels
+    }
+
+    /// Queues the order that a channel needs, if any. Call only while connected.
+    pub(crate) fn reconcile(&mut self, channel: u32, now: Instant) -> bool {
+        let Some((order, name)) = self.channels.next_order(channel) else { return false };
+        let (what, verb) = match order {
+            Order::Subscribe => (What::Subscribe(channel), "SUBSCRIBE"),
+            Order::Unsubscribe => (What::Unsubscribe(channel), "UNSUBSCRIBE"),
+        };
+        self.push(what, now);
+        Command::new(verb).arg(&name[..]).encode(&mut self.out);
+        self.close_entry();
+        true
+    }
+
+    /// Fails every call whose deadline has passed; returns the earliest deadline that is left.
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        connected: bool,
+        wakers: &mut Vec<Waker>,
+    ) -> Option<Instant> {
+        let mut earliest = None::<Instant>;
+        for place in 0..self.entries.len() {
+            let Some(&Entry { what: What::Call(slot), .. }) = self.entries.get(place) else { continue };
+            let Some(deadline) = self.slots.get(slot as usize).map(|slot| slot.deadline) else { continue };
+            if deadline > now {
+                earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+                continue;
+            }
+            // While connected, what is queued will still be written; an orphan that never was is dropped below.
+            let outcome = if connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
+            let failure = Failure { kind: ErrorKind::Timeout, outcome, cause: None };
+            if let Some(entry) = self.entries.get_mut(place) {
+                entry.what = What::Orphan;
+            }
+            self.finish(slot, Err(failure), wakers);
+        }
+        earliest
+    }
+
+    /// Since when the oldest written entry has been waiting without any reply arriving.
+    pub(crate) fn waiting_since(&self) -> Option<Instant> {
+        let oldest = self.entries.front().filter(|entry| entry.start < self.claimed)?;
+        Some(oldest.at.max(self.last_reply))
+    }
+
+    /// The connection broke. Written calls fail with `MaybeExecuted`; unwritten ones stay queued for the next
+    /// connection. Orphans, pings and subscription orders are dropped: the first have no caller, the others are made
+    /// anew.
+    pub(crate) fn disconnect(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
+        let lost = Failure {
+            kind: ErrorKind::ConnectionLost,
+            outcome: Outcome::MaybeExecuted,
+            cause: Some(cause.clone()),
+        };
+        while let Some(entry) = self.pop_written() {
+            match entry.what {
+                What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
+                What::Detached(token) => self.fail_detached(token, wakers),
+                _ => {}
+            }
+        }
+        self.channels.on_disconnect(wakers);
+        self.drop_unwritten(|what| matches!(what, What::Call(_) | What::Detached(_)));
+    }
+
+    /// A connection is up: subscribes to what is wanted, in front of the calls that were queued meanwhile.
+    pub(crate) fn reconnect(&mut self, now: Instant) {
+        let calls = std::mem::take(&mut self.out);
+        let entries = std::mem::take(&mut self.entries);
+        let base = self.claimed;
+        self.queued = base;
+        for channel in self.channels.indices() {
+            self.reconcile(channel, now);
+        }
+        let moved = self.queued - base;
+        let orders = self.entries.len() as u64;
+        for entry in entries {
+            if let What::Call(slot) = entry.what {
+                if let Some(slot) = self.slots.get_mut(slot as usize) {
+                    slot.sequence += orders;
+                }
+            }
+            self.entries.push_back(Entry { start: entry.start + moved, at: now, ..entry });
+        }
+        self.out.extend_from_slice(&calls);
+        self.close_entry();
+        self.last_reply = now;
+    }
+
+    /// Nothing will ever be sent again: every call fails.
+    pub(crate) fn close(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
+        self.disconnect(cause, wakers);
+        self.fail_unwritten(cause, wakers);
+    }
+
+    /// Fails the calls that were never written, with `cause`.
+    pub(crate) fn fail_unwritten(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
+        let failure = Failure { kind: cause.kind(), outcome: Outcome::NotSent, cause: Some(cause.clone()) };
+        let entries = std::mem::take(&mut self.entries);
+        self.first += entries.len() as u64;
+        for entry in entries {
+            match entry.what {
+                What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
+                What::Detached(token) => self.fail_detached(token, wakers),
+                _ => {}
+            }
+        }
+        self.out.clear();
+        self.queued = self.claimed;
+    }
+
+    /// Keeps of the unwritten entries only those that `keep` names, with their bytes.
+    fn drop_unwritten(&mut self, keep: impl Fn(What) -> bool) {
+        let old_bytes = std::mem::take(&mut self.out);
+        let old_entries = std::mem::take(&mut self.entries);
+        let (base, end) = (self.queued - old_bytes.len() as u64, self.queued);
+        let ends: Vec<u64> = old_entries.iter().skip(1).map(|entry| entry.start).chain([end]).collect();
+        // Whatever was only partly written went down with its connection.
+        self.claimed = base;
+        self.queued = base;
+        for (entry, end) in old_entries.into_iter().zip(ends) {
+            if !keep(entry.what) {
+                continue;
+            }
+            let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
+            let Some(bytes) = old_bytes.get(within(entry.start)..within(end)) else { continue };
+            if let What::Call(slot) = entry.what {
+                if let Some(slot) = self.slots.get_mut(slot as usize) {
+                    slot.sequence = self.first + self.entries.len() as u64;
+                }
+            }
+            self.entries.push_back(Entry { start: self.queued, ..entry });
+            self.out.extend_from_slice(bytes);
+            self.close_entry();
+        }
+    }
+}
+
+/// A slot's remains; dropped outside the lock, because wakers and values may run foreign code.
+pub(crate) struct Slotted(#[expect(dead_code, reason = "held only to be dropped later")] Slot);
+
+/// Largest buffer that is kept between flushes.
+const SPARE_LIMIT: usize = 256 << 10;

@@ -1,0 +1,196 @@
+//! Who turns the wheel: a thread of its own, a task of a tokio runtime, or the caller.
+//!
+//! Owns sleeping until the next turn and being woken. Knows nothing of slots or deadlines.
+
+use std::boxed::Box;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::string::String;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::{self, Thread};
+use std::vec::Vec;
+
+use super::clock::VirtualTime;
+use super::shards::Hub;
+use crate::sync::{Mutex, lock};
+use std::time::{Duration, Instant};
+
+/// What a turn does with a value that is due.
+pub(crate) trait Expire: Send + 'static {
+    /// Runs outside every lock; may panic.
+    fn expire(self);
+}
+
+impl Expire for Waker {
+    fn expire(self) {
+        self.wake();
+    }
+}
+
+/// Fires each in turn. A panic has been reported by the panic hook and must not take the others with it.
+pub(crate) fn fire_all<T: Expire>(due: &mut Vec<(u64, T)>) {
+    for (_, value) in due.drain(..) {
+        let _ = catch_unwind(AssertUnwindSafe(|| value.expire()));
+    }
+}
+
+pub(crate) enum Driver {
+    /// A thread that is started by the first timer that needs it.
+    Thread { name: String, thread: Mutex<Option<Thread>> },
+    #[cfg(feature = "tokio")]
+    Tokio(Box<tokio_task::TokioDriver>),
+    /// Turned by whoever moves the clock.
+    Manual,
+}
+
+impl Driver {
+    pub(crate) fn thread(name: &str) -> Self {
+        Self::Thread { name: name.into(), thread: Mutex::new(None) }
+    }
+
+    /// Wakes a driver that has been started; nothing to do for one that has not.
+    pub(crate) fn wake(&self) {
+        match self {
+            Self::Thread { thread, .. } => {
+                if let Some(thread) = &*lock(thread) {
+                    thread.unpark();
+                }
+            }
+            #[cfg(feature = "tokio")]
+            Self::Tokio(driver) => driver.wake(),
+            Self::Manual => {}
+        }
+    }
+}
+
+impl<T: Expire> Hub<T> {
+    /// Wakes the driver, which is started if it has not been. False if it cannot be.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn start_or_wake(self: &Arc<Self>) -> bool {
+        match &self.driver {
+            Driver::Thread { name, thread } => {
+                let mut thread = lock(thread);
+                if let Some(thread) = &*thread {
+                    thread.unpark();
+                    return true;
+                }
+                let hub = self.clone();
+                let started = thread::Builder::new()
+                    .name(name.clone())
+                    .stack_size(DRIVER_STACK)
+                    .spawn(move || hub.run_thread());
+                *thread = started.ok().map(|handle| handle.thread().clone());
+                thread.is_some()
+            }
+            #[cfg(feature = "tokio")]
+            Driver::Tokio(driver) => driver.start_or_wake(self),
+            Driver::Manual => true,
+        }
+    }
+
+    fn run_thread(&self) {
+        let mut due = Vec::new();
+        while !self.is_closed() {
+            let now = self.clock.now();
+            let next = self.turn(self.ticks.at_or_before(now), &mut due);
+            fire_all(&mut due);
+            match next.map(|tick| self.ticks.start_of(tick)) {
+                Some(Some(next)) => {
+                    if let Some(left) =
+                        next.checked_duration_since(self.clock.now()).filter(|left| !left.is_zero())
+                    {
+                        thread::park_timeout(left);
+                    }
+                }
+                // Nothing pending, or nothing within the next centuries.
+                Some(None) | None => thread::park(),
+            }
+        }
+    }
+}
+
+/// Runs due timers up to the new time, tick by tick, each at its own time.
+pub(crate) fn advance_manually<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {
+    let Some(target) = time.now().checked_add(by) else { return };
+    let mut due = Vec::new();
+    loop {
+        let next = hub.turn(hub.ticks.at_or_before(time.now()), &mut due);
+        let fired = !due.is_empty();
+        fire_all(&mut due);
+        let next: Option<Instant> = next.and_then(|tick| hub.ticks.start_of(tick));
+        match next {
+            // What the fired ones have armed is only seen by another turn.
+            _ if fired => {}
+            Some(next) if next <= target => time.move_to(next),
+            // The last turn is at the target itself, so that the wheels have caught up with the clock.
+            _ if time.now() < target => time.move_to(target),
+            _ => break,
+        }
+    }
+}
+
+/// Wakers and tasks run on it.
+const DRIVER_STACK: usize = 2 << 20;
+
+#[cfg(feature = "tokio")]
+pub(crate) mod tokio_task {
+    use super::*;
+    use tokio::runtime::Handle;
+    use tokio::sync::Notify;
+
+    pub(crate) struct TokioDriver {
+        runtime: Handle,
+        started: Mutex<bool>,
+        woken: Notify,
+    }
+
+    impl TokioDriver {
+        pub(crate) fn new(runtime: Handle) -> Self {
+            Self { runtime, started: Mutex::new(false), woken: Notify::new() }
+        }
+
+        pub(crate) fn wake(&self) {
+            self.woken.notify_one();
+        }
+
+        pub(crate) fn start_or_wake<T: Expire>(&self, hub: &Arc<Hub<T>>) -> bool {
+            let first = !std::mem::replace(&mut *lock(&self.started), true);
+            if first {
+                let ending = EndsWithRuntime(hub.clone());
+                self.runtime.spawn(async move { ending.0.run_task().await });
+            } else {
+                self.wake();
+            }
+            true
+        }
+    }
+
+    /// A task that is dropped by its runtime leaves its sleepers to look at the clock themselves.
+    struct EndsWithRuntime<T: Expire>(Arc<Hub<T>>);
+
+    impl<T: Expire> Drop for EndsWithRuntime<T> {
+        fn drop(&mut self) {
+            let mut left = self.0.abandon().into_iter().map(|value| (0, value)).collect();
+            fire_all(&mut left);
+        }
+    }
+
+    impl<T: Expire> Hub<T> {
+        async fn run_task(&self) {
+            let Driver::Tokio(driver) = &self.driver else { return };
+            let mut due = Vec::new();
+            while !self.is_closed() {
+                let next = self.turn(self.ticks.at_or_before(self.clock.now()), &mut due);
+                fire_all(&mut due);
+                match next.map(|tick| self.ticks.start_of(tick)) {
+                    Some(Some(next)) => {
+                        let deadline = tokio::time::Instant::from_std(next);
+                        let _ = tokio::time::timeout_at(deadline, driver.woken.notified()).await;
+                    }
+                    Some(None) | None => driver.woken.notified().await,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Futures that complete at a deadline.
+//!
+//! Owns the life of one registration: none before the first poll, gone on drop. Knows nothing of drivers.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use super::shards::{Armed, Shard};
+use crate::TimerKey;
+
+/// Completes at its deadline: never before, and less than one tick (of the [`Timer`](super::Timer)) plus the driver's own
+/// latency after.
+///
+/// Made by [`Timer::sleep`](super::Timer::sleep) and [`Timer::sleep_until`](super::Timer::sleep_until). Nothing is registered
+/// until the first poll, and dropping it removes the registration and frees its memory at once.
+#[must_use = "futures do nothing unless polled"]
+pub struct Sleep {
+    shard: Arc<Shard<Waker>>,
+    deadline: Instant,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Unpolled,
+    Pending(TimerKey),
+    /// Nobody drives the timer: every poll looks at the clock.
+    Alone,
+    Elapsed,
+}
+
+impl Sleep {
+    pub(crate) fn new(shard: Arc<Shard<Waker>>, deadline: Instant) -> Self {
+        Self { shard, deadline, state: State::Unpolled }
+    }
+
+    /// When it completes.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// True once it has completed. It does not look at the clock: a sleep that was never polled has not elapsed.
+    #[must_use]
+    pub fn is_elapsed(&self) -> bool {
+        match self.state {
+            State::Elapsed => true,
+            State::Pending(key) => self.shard.pending(key, |_| ()).is_none() && !self.shard.is_abandoned(),
+            State::Unpolled | State::Alone => false,
+        }
+    }
+
+    /// Moves the deadline. If it has completed it must be polled again to be woken; if it is pending, the waker of the last poll stays.
+    ///
+    /// Moving a pending deadline back costs a few nanoseconds: it is only noted until the old one is reached.
+    pub fn reset(&mut self, deadline: Instant) {
+        self.deadline = deadline;
+        self.state = match self.state {
+            State::Pending(key) if self.shard.rearm(key, self.shard.hub().ticks.at_or_after(deadline)) => {
+                return;
+            }
+            _ => State::Unpolled,
+        };
+    }
+
+    #[cold]
+    fn poll_alone(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.shard.hub().clock.now() >= self.deadline {
+            self.state = State::Elapsed;
+            return Poll::Ready(());
+        }
+        self.state = State::Alone;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_first(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let tick = self.shard.hub().ticks.at_or_after(self.deadline);
+        // Cloned before the lock is taken: cloning a waker is somebody else's code.
+        match self.shard.arm(tick, cx.waker().clone()) {
+            Armed::Pending(key) => {
+                self.state = State::Pending(key);
+                Poll::Pending
+            }
+            Armed::Due => {
+                self.state = State::Elapsed;
+                Poll::Ready(())
+            }
+            Armed::NoDriver => self.poll_alone(cx),
+        }
+    }
+
+    fn poll_pending(&mut self, cx: &Context<'_>, key: TimerKey) -> Poll<()> {
+        match self.shard.pending(key, |waker| waker.will_wake(cx.waker())) {
+            Some(true) => return Poll::Pending,
+            Some(false) => {
+                let mut waker = cx.waker().clone();
+                let swapped = self.shard.pending(key, |old| std::mem::swap(old, &mut waker)).is_some();
+                drop(waker);
+                if swapped {
+                    return Poll::Pending;
+                }
+            }
+            None => {}
+        }
+        if self.shard.is_abandoned() {
+            return self.poll_alone(cx);
+        }
+        self.state = State::Elapsed;
+        Poll::Ready(())
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.state {
+            State::Unpolled => self.poll_first(cx),
+            State::Pending(key) => self.poll_pending(cx, key),
+            State::Alone => self.poll_alone(cx),
+            State::Elapsed => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let State::Pending(key) = self.state {
+            // The waker that comes back is dropped after the lock has been released.
+            drop(self.shard.disarm(key));
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").field("deadline", &self.deadline).field("state", &self.state).finish()
+    }
+}

@@ -1,0 +1,568 @@
+//! The timing wheel itself: deadlines in ticks go in, expired values come out in order.
+//!
+//! Owns the slots and the order of firing. Knows no clock, no thread and no waker: `now` is always passed in.
+//!
+//! Level 0 is a sliding window of `ticks_per_wheel` slots, one tick each. What lies beyond it waits in overflow levels of
+//! 64 slots, each slot as wide as the whole level below, and moves down when its slot's start is reached: at most once per
+//! level in its life, and never if it was due within the window.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use core::fmt;
+use core::num::NonZeroU64;
+
+use crate::occupancy::Occupancy;
+use crate::slab::{NIL, Slab};
+
+/// Names one timer of one [`Wheel`]. A key is never reused: that of a fired or removed timer matches nothing for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TimerKey(NonZeroU64);
+
+impl TimerKey {
+    #[inline]
+    fn new(index: u32, generation: u32) -> Self {
+        // Generations start at 1, so the minimum is never taken.
+        Self(NonZeroU64::new(u64::from(generation) << 32 | u64::from(index)).unwrap_or(NonZeroU64::MIN))
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
+    fn index(self) -> u32 {
+        self.0.get() as u32
+    }
+
+    #[inline]
+    fn generation(self) -> u32 {
+        (self.0.get() >> 32) as u32
+    }
+}
+
+impl fmt::Debug for TimerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TimerKey({}#{})", self.index(), self.generation())
+    }
+}
+
+/// A single-owner timing wheel. Time is a `u64` of ticks, of whatever length the caller likes.
+///
+/// Insert, remove and reschedule are O(1); a removed timer's memory is reused at once. [`advance`](Self::advance) jumps from
+/// occupied slot to occupied slot, so that an hour without timers costs the same as a tick. Timers fire in the order of
+/// their deadlines, and those of one deadline in the order of insertion, exactly.
+///
+/// ```
+/// use wheellock_wheel::Wheel;
+///
+/// let mut wheel = Wheel::new(512);
+/// let lease = wheel.insert(30_000, "lease");
+/// wheel.insert(3_000, "request");
+/// assert_eq!(wheel.next_expiration(), Some(512 * 5)); // a lower bound: the start of the slot that holds it
+///
+/// let mut fired = Vec::new();
+/// wheel.advance(3_000, |deadline, name| fired.push((deadline, name)));
+/// assert_eq!(fired, [(3_000, "request")]);
+///
+/// assert_eq!(wheel.remove(lease), Some("lease"));
+/// assert_eq!(wheel.remove(lease), None);
+/// ```
+pub struct Wheel<T> {
+    now: u64,
+    /// Slots of level 0, less one.
+    mask: u64,
+    /// log2 of the slots of level 0.
+    bits: u32,
+    /// The levels of `far` that hold anything, one bit each.
+    far_levels: u32,
+    /// The overflow slot, starting at `now`, that a budget left half moved; `NIL` if none.
+    half_moved: u32,
+    near: Occupancy,
+    far: [u64; MAX_FAR_LEVELS],
+    /// First entry of each slot, level 0 first. A slot is a circular list: its last entry is the first one's `prev`.
+    heads: Box<[u32]>,
+    slab: Slab<T>,
+}
+
+impl<T> Wheel<T> {
+    /// An empty wheel at tick 0.
+    ///
+    /// `ticks_per_wheel` is rounded up to a power of two and kept within `1..=65_536`. It changes cost, never meaning:
+    /// deadlines up to `ticks_per_wheel` ahead are placed once, later ones move once or more on their way.
+    #[must_use]
+    pub fn new(ticks_per_wheel: usize) -> Self {
+        Self::starting_at(ticks_per_wheel, 0)
+    }
+
+    /// An empty wheel at tick `now`.
+    #[must_use]
+    pub fn starting_at(ticks_per_wheel: usize, now: u64) -> Self {
+        let slots = ticks_per_wheel.clamp(1, MAX_TICKS_PER_WHEEL).next_power_of_two();
+        let bits = slots.trailing_zeros();
+        let far_levels = (u64::BITS - bits).div_ceil(FAR_BITS) as usize;
+        Self {
+            now,
+            mask: slots as u64 - 1,
+            bits,
+            far_levels: 0,
+            half_moved: NIL,
+            near: Occupancy::new(slots),
+            far: [0; MAX_FAR_LEVELS],
+            heads: vec![NIL; slots + far_levels * FAR_SLOTS].into(),
+            slab: Slab::new(),
+        }
+    }
+
+    /// Adds a timer. A deadline that has passed counts as [`now`](Self::now): it fires at the next advance, in the order of
+    /// insertion among those. `u64::MAX` is in practice never.
+    ///
+    /// # Panics
+    /// When 2<sup>32</sup> - 1 timers are pending already.
+    #[inline]
+    pub fn insert(&mut self, deadline: u64, value: T) -> TimerKey {
+        let when = deadline.max(self.now);
+        let slot = self.slot_for(when);
+        let (index, generation) = self.slab.insert(when, slot, value);
+        self.link_last(slot, index);
+        TimerKey::new(index, generation)
+    }
+
+    /// Removes a pending timer and returns its value; `None` if it has fired or was removed.
+    #[inline]
+    pub fn remove(&mut self, key: TimerKey) -> Option<T> {
+        let slot = self.slab.slot(key.index(), key.generation())?;
+        self.unlink(slot, key.index());
+        self.slab.remove(key.index())
+    }
+
+    /// Moves a pending timer to another deadline, as if it were removed and inserted anew but under the same key.
+    /// False if it has fired or was removed.
+    #[inline]
+    pub fn reschedule(&mut self, key: TimerKey, deadline: u64) -> bool {
+        let Some(slot) = self.slab.slot(key.index(), key.generation()) else { return false };
+        self.unlink(slot, key.index());
+        self.place_last(key.index(), deadline.max(self.now));
+        true
+    }
+
+    /// Like [`reschedule`](Self::reschedule), but a *later* deadline is only noted: the timer moves when its old slot is
+    /// reached. Cheaper for a deadline that is pushed back again and again.
+    ///
+    /// Until it moves, [`next_expiration`](Self::next_expiration) may still answer the old deadline, and among timers of one
+    /// deadline a deferred one has the place of its move.
+    #[inline]
+    pub fn defer(&mut self, key: TimerKey, deadline: u64) -> bool {
+        if self.slab.slot(key.index(), key.generation()).is_none() {
+            return false;
+        }
+        let entry = &mut self.slab[key.index()];
+        if deadline >= entry.when {
+            entry.when = deadline;
+            return true;
+        }
+        self.reschedule(key, deadline)
+    }
+
+    /// The value of a pending timer.
+    #[must_use]
+    pub fn get(&self, key: TimerKey) -> Option<&T> {
+        self.slab.value(key.index(), key.generation())
+    }
+
+    /// The value of a pending timer, to change in place.
+    #[inline]
+    #[must_use]
+    pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
+        self.slab.value_mut(key.index(), key.generation())
+    }
+
+    /// The deadline of a pending timer, in ticks.
+    #[must_use]
+    pub fn deadline(&self, key: TimerKey) -> Option<u64> {
+        self.slab.slot(key.index(), key.generation()).map(|_| self.slab[key.index()].when)
+    }
+
+    /// Moves to tick `now` and hands every timer due by then to `sink`, with its deadline, in order.
+    /// A `now` behind the wheel's own counts as the wheel's own.
+    pub fn advance(&mut self, now: u64, sink: impl FnMut(u64, T)) {
+        self.run(now, &mut { usize::MAX }, sink);
+    }
+
+    /// Like [`advance`](Self::advance), but stops when `budget` timers have fired or moved between levels, whichever they do.
+    /// Returns true when all that was due has fired; otherwise the next call goes on where this one stopped, in order.
+    pub fn advance_within(&mut self, now: u64, budget: usize, sink: impl FnMut(u64, T)) -> bool {
+        self.run(now, &mut { budget }, sink)
+    }
+
+    /// The next timer due by tick `now`, one at a time; `None` when there is none (left), and the wheel has moved to `now`.
+    ///
+    /// A loop that inserts an already due timer for each that it takes never ends.
+    pub fn poll(&mut self, now: u64) -> Option<(u64, T)> {
+        loop {
+            let next = self.step(now)?;
+            while let Some(head) = self.first(self.near_slot(next)) {
+                if let Some(fired) = self.fire(head) {
+                    return Some(fired);
+                }
+            }
+        }
+    }
+
+    /// The earliest tick at which [`advance`](Self::advance) may have something to do: the earliest deadline, if that timer
+    /// waits in level 0, or else the start of its overflow slot, a lower bound. `None` if nothing is pending.
+    #[inline]
+    #[must_use]
+    pub fn next_expiration(&self) -> Option<u64> {
+        let near = self.next_near();
+        match self.next_far() {
+            Some((_, start)) => Some(near.map_or(start, |near| near.min(start))),
+            None => near,
+        }
+    }
+
+    /// Timers pending.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// True if no timer is pending.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slab.len() == 0
+    }
+
+    /// The wheel's own time: the largest tick ever passed to [`advance`](Self::advance), less if a budget ran out.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// Slots of level 0, after rounding.
+    #[must_use]
+    pub fn ticks_per_wheel(&self) -> usize {
+        self.heads.len() - (u64::BITS - self.bits).div_ceil(FAR_BITS) as usize * FAR_SLOTS
+    }
+
+    /// Pending timers as `(key, deadline, value)`, in no order that means anything.
+    pub fn iter(&self) -> impl Iterator<Item = (TimerKey, u64, &T)> {
+        self.slab
+            .iter()
+            .map(|(index, generation, when, value)| (TimerKey::new(index, generation), when, value))
+    }
+
+    /// Removes every pending timer, handing each to `sink`, with its deadline. Time does not move.
+    pub fn drain(&mut self, mut sink: impl FnMut(u64, T)) {
+        for slot in 0..u32::try_from(self.heads.len()).unwrap_or(NIL) {
+            while let Some(head) = self.first(slot) {
+                let when = self.slab[head].when;
+                self.unlink(slot, head);
+                if let Some(value) = self.slab.remove(head) {
+                    sink(when, value);
+                }
+            }
+        }
+    }
+
+    /// Timers that fit without asking for more memory.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity()
+    }
+
+    /// Gives the memory of past timers back, if none is pending. Old keys still match nothing.
+    pub fn shrink_to_fit(&mut self) {
+        self.slab.release();
+    }
+
+    fn run(&mut self, target: u64, budget: &mut usize, mut sink: impl FnMut(u64, T)) -> bool {
+        let target = self.depart(target);
+        loop {
+            let far = self.next_far();
+            let near = self.next_near();
+            let next = match (near, far) {
+                (Some(near), Some((_, start))) => near.min(start),
+                (Some(near), None) => near,
+                (None, Some((_, start))) => start,
+                (None, None) => break,
+            };
+            if next > target {
+                break;
+            }
+            self.now = next;
+            if let Some((slot, start)) = far
+                && start == next
+                && !self.cascade(slot, budget)
+            {
+                return false;
+            }
+            let slot = self.near_slot(next);
+            while let Some(head) = self.first(slot) {
+                if *budget == 0 {
+                    return false;
+                }
+                *budget -= 1;
+                if let Some((when, value)) = self.fire(head) {
+                    sink(when, value);
+                }
+            }
+        }
+        self.now = target;
+        true
+    }
+
+    /// Goes to the next tick that has something to do, at most to `target`, with everything that is due then in level 0.
+    fn step(&mut self, target: u64) -> Option<u64> {
+        let target = self.depart(target);
+        match self.next_expiration() {
+            Some(next) if next <= target => {
+                self.now = next;
+                if let Some((slot, start)) = self.next_far()
+                    && start == next
+                {
+                    self.cascade(slot, &mut { usize::MAX });
+                }
+                Some(next)
+            }
+            _ => {
+                self.now = target;
+                None
+            }
+        }
+    }
+
+    /// Before time moves, at most to the tick returned.
+    fn depart(&mut self, target: u64) -> u64 {
+        if self.half_moved != NIL && self.heads[self.half_moved as usize] == NIL {
+            // Its last entries were removed one by one. Only as long as `now` is its start can nobody refill it.
+            self.half_moved = NIL;
+        }
+        target.max(self.now)
+    }
+
+    /// Takes the first entry of the slot of `now`: fired, or moved on if it was deferred.
+    #[inline]
+    fn fire(&mut self, head: u32) -> Option<(u64, T)> {
+        let when = self.slab[head].when;
+        self.unlink(self.near_slot(self.now), head);
+        if when > self.now {
+            self.place_last(head, when);
+            return None;
+        }
+        self.slab.remove(head).map(|value| (when, value))
+    }
+
+    /// Moves the entries of an overflow slot whose start is `now` down, last first and each to the front: whatever waits here
+    /// is older than anything of the same deadline that was inserted below, so the order of insertion holds.
+    fn cascade(&mut self, slot: u32, budget: &mut usize) -> bool {
+        while let Some(head) = self.first(slot) {
+            if *budget == 0 {
+                self.half_moved = slot;
+                return false;
+            }
+            *budget -= 1;
+            let last = self.slab[head].prev;
+            self.unlink(slot, last);
+            let to = self.slot_for(self.slab[last].when);
+            self.slab.set_slot(last, to);
+            self.link_last(to, last);
+            // In a circular list the first place is the last place with the head moved back by one.
+            self.heads[to as usize] = last;
+        }
+        self.half_moved = NIL;
+        true
+    }
+
+    #[inline]
+    fn next_near(&self) -> Option<u64> {
+        let here = self.near_slot(self.now);
+        let slot = self.near.first_from(here as usize)? as u64;
+        Some(self.now.wrapping_add(slot.wrapping_sub(self.now) & self.mask))
+    }
+
+    /// The first occupied overflow slot and its start. The lowest occupied level has it: every slot of a level lies within
+    /// the slot of the level above that `now` is in. Only a slot that is half moved may have fed the levels below it already.
+    #[inline]
+    fn next_far(&self) -> Option<(u32, u64)> {
+        if self.far_levels == 0 {
+            return None;
+        }
+        if self.half_moved != NIL && self.heads[self.half_moved as usize] != NIL {
+            return Some((self.half_moved, self.now));
+        }
+        let level = self.far_levels.trailing_zeros();
+        let digit = self.far[level as usize].trailing_zeros();
+        let shift = self.bits + FAR_BITS * level;
+        let block = self.now >> shift & !(FAR_SLOTS as u64 - 1);
+        Some((self.far_slot(level, digit), (block | u64::from(digit)) << shift))
+    }
+
+    /// Where an entry due at `when`, not before `now`, belongs.
+    #[inline]
+    fn slot_for(&self, when: u64) -> u32 {
+        if when - self.now <= self.mask {
+            return self.near_slot(when);
+        }
+        let differs = u64::BITS - 1 - (when ^ self.now).leading_zeros();
+        let level = (differs - self.bits) / FAR_BITS;
+        let digit = when >> (self.bits + FAR_BITS * level) & (FAR_SLOTS as u64 - 1);
+        self.far_slot(level, truncate(digit))
+    }
+
+    #[inline]
+    fn near_slot(&self, when: u64) -> u32 {
+        truncate(when & self.mask)
+    }
+
+    #[inline]
+    fn far_slot(&self, level: u32, digit: u32) -> u32 {
+        truncate(self.mask) + 1 + level * truncate(FAR_SLOTS as u64) + digit
+    }
+
+    #[inline]
+    fn first(&self, slot: u32) -> Option<u32> {
+        Some(self.heads[slot as usize]).filter(|&head| head != NIL)
+    }
+
+    #[inline]
+    fn place_last(&mut self, index: u32, when: u64) {
+        let slot = self.slot_for(when);
+        self.slab[index].when = when;
+        self.slab.set_slot(index, slot);
+        self.link_last(slot, index);
+    }
+
+    #[inline]
+    fn link_last(&mut self, slot: u32, index: u32) {
+        let head = self.heads[slot as usize];
+        if head == NIL {
+            let entry = &mut self.slab[index];
+            entry.prev = index;
+            entry.next = index;
+            self.heads[slot as usize] = index;
+            self.mark(slot);
+        } else {
+            let last = core::mem::replace(&mut self.slab[head].prev, index);
+            self.slab[last].next = index;
+            let entry = &mut self.slab[index];
+            entry.prev = last;
+            entry.next = head;
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, slot: u32, index: u32) {
+        let (prev, next) = (self.slab[index].prev, self.slab[index].next);
+        if next == index {
+            self.heads[slot as usize] = NIL;
+            self.unmark(slot);
+            return;
+        }
+        self.slab[prev].next = next;
+        self.slab[next].prev = prev;
+        if self.heads[slot as usize] == index {
+            self.heads[slot as usize] = next;
+        }
+    }
+
+    #[inline]
+    fn mark(&mut self, slot: u32) {
+        match self.far_position(slot) {
+            None => self.near.set(slot as usize),
+            Some((level, digit)) => {
+                self.far[level] |= 1 << digit;
+                self.far_levels |= 1 << level;
+            }
+        }
+    }
+
+    #[inline]
+    fn unmark(&mut self, slot: u32) {
+        match self.far_position(slot) {
+            None => self.near.clear(slot as usize),
+            Some((level, digit)) => {
+                self.far[level] &= !(1 << digit);
+                if self.far[level] == 0 {
+                    self.far_levels &= !(1 << level);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn far_position(&self, slot: u32) -> Option<(usize, usize)> {
+        let far = (u64::from(slot)).checked_sub(self.mask + 1)?;
+        let far = truncate(far) as usize;
+        Some((far / FAR_SLOTS, far % FAR_SLOTS))
+    }
+}
+
+impl<T> fmt::Debug for Wheel<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wheel")
+            .field("now", &self.now)
+            .field("len", &self.len())
+            .field("ticks_per_wheel", &self.ticks_per_wheel())
+            .field("next_expiration", &self.next_expiration())
+            .finish()
+    }
+}
+
+/// Larger wheels would cost memory and win nothing: the overflow levels take the rest.
+const MAX_TICKS_PER_WHEEL: usize = 1 << 16;
+/// An overflow level has 64 slots, so that its occupancy is one word.
+const FAR_BITS: u32 = 6;
+const FAR_SLOTS: usize = 1 << FAR_BITS;
+/// Enough for 64 bits of ticks over a wheel of a single slot.
+const MAX_FAR_LEVELS: usize = 64_usize.div_ceil(FAR_BITS as usize);
+
+/// For values that are below a slot count.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "slot counts are below 2^17")]
+const fn truncate(value: u64) -> u32 {
+    value as u32
+}
+
+#[cfg(any(test, fuzzing))]
+impl<T> Wheel<T> {
+    /// Walks everything there is and panics on the first broken invariant; `exact` if no timer was ever deferred.
+    pub(crate) fn check(&self, exact: bool) {
+        let mut reached = 0;
+        for slot in 0..truncate(self.heads.len() as u64) {
+            let far = self.far_position(slot);
+            let marked = match far {
+                None => self.near.contains(slot as usize),
+                Some((level, digit)) => self.far[level] >> digit & 1 == 1,
+            };
+            assert_eq!(marked, self.heads[slot as usize] != NIL, "occupancy of slot {slot}");
+            let Some(head) = self.first(slot) else { continue };
+            let mut index = head;
+            loop {
+                reached += 1;
+                assert!(reached <= self.len(), "slot {slot} loops");
+                let entry = &self.slab[index];
+                assert_eq!(self.slab[entry.next].prev, index);
+                assert_eq!(self.slab.slot_of_live(index), Some(slot));
+                match far {
+                    None if exact => assert_eq!(
+                        (self.near_slot(entry.when), entry.when - self.now <= self.mask),
+                        (slot, true)
+                    ),
+                    None => {}
+                    Some(_) => {
+                        assert!(entry.when > self.now || !exact || self.next_expiration() == Some(self.now))
+                    }
+                }
+                index = entry.next;
+                if index == head {
+                    break;
+                }
+            }
+        }
+        assert_eq!(reached, self.len(), "entries in no slot");
+        for level in 0..MAX_FAR_LEVELS {
+            assert_eq!(self.far_levels >> level & 1 == 1, self.far[level] != 0, "level {level}");
+        }
+        self.slab.check();
+    }
+}

@@ -167,6 +167,8 @@ impl Decoder {
             let value = match token.map_err(|Bad { kind, at }| Bad { kind, at: *used + at })? {
                 Token::Value(value, len) => {
                     *used += len;
+                    // Whichever path finished the line, the next one has not been searched.
+                    self.searched = 0;
                     value
                 }
                 Token::Header(len) => {
@@ -214,8 +216,7 @@ impl Decoder {
 
     /// Reads a type that is one line of text. Errors are at an index of `rest`, the bytes after the type byte.
     fn line(&mut self, kind: u8, rest: &[u8]) -> Result<Token, Bad> {
-        let searched = std::mem::take(&mut self.searched);
-        let Some((line, len)) = grammar::line(rest, searched, self.limits.line)? else {
+        let Some((line, len)) = grammar::line(rest, self.searched, self.limits.line)? else {
             // A CR at the end is looked at again together with what follows it.
             self.searched = rest.len() - usize::from(rest.last() == Some(&b'\r'));
             return Ok(Token::More);
@@ -545,10 +546,11 @@ enum Finished {
     Attribute,
 }
 
-/// For how many more items to make room: half as many as there are, so that memory stays within 1.5 times what has arrived.
+/// For how many more items to make room: a quarter of what there is, so that at most a fifth of a large array's memory is
+/// spare, however many values its header announced.
 #[cold]
 fn growth(len: usize, left: usize) -> usize {
-    (len / 2).max(8).min(left)
+    (len / 4).max(8).min(left)
 }
 
 fn is_type(byte: u8) -> bool {

@@ -132,6 +132,8 @@ pub(crate) const WELL_FORMED: &[&str] = &[
     ">2\r\n|1\r\n+a\r\n+b\r\n+kind\r\n:1\r\n",
     "%1\r\n$3\r\nkey\r\n%1\r\n$3\r\nkey\r\n%1\r\n+a\r\n#t\r\n",
     "*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+    // Found by fuzzing: what was searched of one line, cut in the middle, was counted as searched of the next.
+    "*3\r\n+0123456789abcdef\r\n+a\r\n-b\r\n",
 ];
 
 pub(crate) const MALFORMED: &[&str] = &[
@@ -153,6 +155,7 @@ pub(crate) const MALFORMED: &[&str] = &[
     "$5\r\nhello\n",
     "$5\r\nhello\rX",
     "*1\n:1\r\n",
+    "*2\r\n+0123456789abcdef\r\n+a\rb\r\n",
     "_\n",
     "_\rX",
     "#t\n",

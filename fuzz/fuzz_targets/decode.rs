@@ -1,0 +1,25 @@
+//! One-shot decoding: no panic, bounded memory, offsets inside the input, and what was decoded encodes to itself.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wheellock_fuzz::{TIGHT, bounded, encoded, feed};
+use wheellock_resp::Limits;
+
+fuzz_target!(|data: &[u8]| {
+    for limits in [Limits::default(), TIGHT] {
+        let outcome = bounded(data.len(), || feed(limits, [data]));
+        match outcome.end {
+            Ok((taken, _)) => assert_eq!(taken, data.len() as u64),
+            Err(error) => {
+                assert!(error.offset() < data.len() as u64);
+                assert!(!error.to_string().is_empty());
+            }
+        }
+        // Again what it says, and again the bytes: an encoding is a fixed point.
+        let bytes = encoded(&outcome.frames);
+        let again = feed(Limits::default(), [&bytes[..]]);
+        assert_eq!(again.end, Ok((bytes.len() as u64, false)), "{}", bytes.escape_ascii());
+        assert_eq!(again.frames.len(), outcome.frames.len());
+        assert_eq!(encoded(&again.frames), bytes);
+    }
+});

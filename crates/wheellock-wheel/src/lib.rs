@@ -3,7 +3,7 @@
 //! | type | what it is | needs |
 //! |---|---|---|
 //! | [`Wheel`] | the single-owner core: deadlines in ticks in, expired values out | `alloc` |
-//! | `Cohorts` | members of one period, visited in dense groups and never re-armed | `alloc` |
+//! | [`Cohorts`] | members of one period, visited in dense groups and never re-armed | `alloc` |
 //! | [`Timer`] | a shared handle with async sleeps, timeouts and intervals | `std` |
 //! | `HashedWheelTimer` | callbacks with Netty's semantics | `std` |
 //!
@@ -14,6 +14,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+mod cohort;
 mod occupancy;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -21,6 +22,7 @@ pub mod oracle;
 mod slab;
 mod wheel;
 
+pub use cohort::{Cohorts, Member};
 pub use wheel::{TimerKey, Wheel};
 
 #[cfg(feature = "std")]

@@ -550,7 +550,7 @@ impl<T> Wheel<T> {
                     ),
                     None => {}
                     Some(_) => {
-                        assert!(entry.when > self.now || !exact || self.next_expiration() == Some(self.now))
+                        assert!(entry.when > self.now || !exact || self.next_expiration() == Some(self.now));
                     }
                 }
                 index = entry.next;

@@ -214,11 +214,6 @@ impl<T: Expire> Shard<T> {
         self.hub().abandoned.load(Ordering::Acquire)
     }
 
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        lock(&self.wheel).len()
-    }
-
     /// True if the driver had to be told and cannot be.
     #[inline]
     fn must_tell(&self, tick: u64) -> bool {

@@ -80,6 +80,7 @@ pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
         &format!("-max_total_time={seconds}"),
         "-timeout=5",
         "-rss_limit_mb=1024",
+        "-verbosity=0",
         "-print_final_stats=1",
     ]);
     // The coverage instrumentation is behind `-Z`; this makes the stable compiler accept it.

@@ -1,1 +1,413 @@
-//! Placeholder.
+//! How everything here is measured: contenders side by side, round by round. Knows clocks and tables, not what is measured.
+//!
+//! - Contenders take turns within a round, so a slow second of the machine falls on all of them. Figures are medians over
+//!   rounds with minimum and maximum; ratios are taken inside a round, before the median.
+//! - A round of one contender lasts at least [`SAMPLE`]; how many iterations that takes is found out beforehand.
+//! - Every contender answers how much work it did. They must all answer the same.
+//! - CPU time is the process's; allocations are the calling thread's, counted by the global allocator. Counting costs a few
+//!   nanoseconds per allocation: the no-op row `one allocation` says how many.
+//!
+//! ```no_run
+//! use wheellock_benches::{Bench, Report};
+//!
+//! let mut report = Report::new("area");
+//! Bench::new("copy 1 KiB", "copy")
+//!     .no_op()
+//!     .subject("wheellock", |times| (0..times).map(|_| std::hint::black_box([1_u8; 1024])[0] as u64).sum())
+//!     .subject("peer", |times| (0..times).map(|_| std::hint::black_box([1_u8; 1024])[0] as u64).sum())
+//!     .run(&mut report)?;
+//! report.finish()?;
+//! # Ok::<(), anyhow::Error>(())
+//! ```
+
+use std::fmt;
+use std::fs;
+use std::hint::black_box;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use allocation_counter::measure;
+use anyhow::{Context as _, Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+/// Rows of one area; a table on the standard output as they come, and a file at the end.
+#[derive(Debug)]
+pub struct Report {
+    area: String,
+    rows: Vec<Row>,
+    rounds: usize,
+    filter: Option<String>,
+}
+
+impl Report {
+    /// An empty report. Reads `--rounds N` and a word that benches' names must contain from the command line.
+    #[must_use]
+    pub fn new(area: &str) -> Self {
+        let mut report = Self { area: area.to_owned(), rows: Vec::new(), rounds: ROUNDS, filter: None };
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            if arg == "--rounds" {
+                report.rounds = args.next().and_then(|n| n.parse().ok()).unwrap_or(ROUNDS).max(1);
+            } else {
+                report.filter = Some(arg);
+            }
+        }
+        println!("{}", Row::HEADER);
+        report
+    }
+
+    /// How many rounds to run; at least five unless the command line says otherwise.
+    #[must_use]
+    pub fn rounds(&self) -> usize {
+        self.rounds
+    }
+
+    /// Whether the command line asks for this bench.
+    #[must_use]
+    pub fn wants(&self, bench: &str) -> bool {
+        self.filter.as_ref().is_none_or(|word| bench.contains(word.as_str()))
+    }
+
+    /// Adds a figure, one sample per round, and prints it.
+    pub fn row(&mut self, bench: &str, subject: &str, metric: &str, unit: &str, samples: &[f64]) {
+        let row = self.add(bench, subject, metric, unit, samples);
+        println!("{row}");
+    }
+
+    fn add(&mut self, bench: &str, subject: &str, metric: &str, unit: &str, samples: &[f64]) -> &Row {
+        let (median, min, max) = summary(samples);
+        let row = Row {
+            bench: bench.to_owned(),
+            subject: subject.to_owned(),
+            metric: metric.to_owned(),
+            unit: unit.to_owned(),
+            median,
+            min,
+            max,
+            n: samples.len(),
+        };
+        self.rows.push(row);
+        &self.rows[self.rows.len() - 1]
+    }
+
+    /// Writes `target/bench/<area>.json`, unless only some benches were asked for.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub fn finish(self) -> Result<()> {
+        if self.filter.is_some() {
+            return Ok(());
+        }
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
+        let folder = target.join("bench");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let path = folder.join(format!("{}.json", self.area));
+        let rows: Vec<_> = self.rows.iter().map(Row::json).collect();
+        let mut file =
+            fs::File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        serde_json::to_writer_pretty(&mut file, &rows)?;
+        writeln!(file)?;
+        println!("wrote {}", path.display());
+        Ok(())
+    }
+}
+
+/// One figure of one contender.
+#[derive(Debug)]
+struct Row {
+    bench: String,
+    subject: String,
+    metric: String,
+    unit: String,
+    median: f64,
+    min: f64,
+    max: f64,
+    n: usize,
+}
+
+impl Row {
+    const HEADER: &str = "bench                              subject                        metric              \
+                          median       min       max   n  unit";
+
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "bench": self.bench, "subject": self.subject, "metric": self.metric, "unit": self.unit,
+            "median": self.median, "min": self.min, "max": self.max, "n": self.n,
+        })
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bench, subject, metric, unit, median, min, max, n } = self;
+        write!(
+            f,
+            "{bench:<34} {subject:<30} {metric:<16} {:>9} {:>9} {:>9} {n:>3}  {unit}",
+            Figure(*median),
+            Figure(*min),
+            Figure(*max)
+        )
+    }
+}
+
+/// Three significant digits or so.
+struct Figure(f64);
+
+impl fmt::Display for Figure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimals = match self.0.abs() {
+            magnitude if magnitude >= 100.0 => 0,
+            magnitude if magnitude >= 10.0 => 1,
+            magnitude if magnitude >= 1.0 => 2,
+            _ => 3,
+        };
+        f.pad(&format!("{:.decimals$}", self.0))
+    }
+}
+
+/// The same work, done by several contenders.
+pub struct Bench<'a> {
+    name: String,
+    unit: String,
+    subjects: Vec<Subject<'a>>,
+}
+
+struct Subject<'a> {
+    name: String,
+    run: Box<dyn FnMut(u64) -> Measured + 'a>,
+    /// Whether it does the work or is there for comparison only.
+    compared: bool,
+    ns: Vec<f64>,
+    cpu: Vec<f64>,
+    allocations: Vec<f64>,
+    bytes: Vec<f64>,
+}
+
+impl<'a> Bench<'a> {
+    /// A bench whose figures are per `unit`.
+    #[must_use]
+    pub fn new(name: &str, unit: &str) -> Self {
+        Self { name: name.to_owned(), unit: unit.to_owned(), subjects: Vec::new() }
+    }
+
+    /// A contender. `run` does the work so many times and answers how many units that were in all.
+    #[must_use]
+    pub fn subject(self, name: &str, run: impl FnMut(u64) -> u64 + 'a) -> Self {
+        self.add(name, measured(run), true)
+    }
+
+    /// A contender that needs something prepared for each unit: only `run` is measured, neither `prepare` nor dropping what
+    /// `run` answers. Reading the clock costs some 50 ns per unit then; compare with [`no_op_each`](Self::no_op_each).
+    #[must_use]
+    pub fn subject_each<I: 'a, O: 'a>(
+        self,
+        name: &str,
+        prepare: impl FnMut() -> I + 'a,
+        run: impl FnMut(I) -> O + 'a,
+    ) -> Self {
+        self.add(name, measured_each(prepare, run), true)
+    }
+
+    /// Something beside the contenders that does other work, such as a floor.
+    #[must_use]
+    pub fn beside(self, name: &str, run: impl FnMut(u64) -> u64 + 'a) -> Self {
+        self.add(name, measured(run), false)
+    }
+
+    /// The harness's own cost: a unit that is nothing.
+    #[must_use]
+    pub fn no_op(self) -> Self {
+        self.beside("no-op", |times| (0..times).fold(0, |sum, _| black_box(sum) + 1))
+    }
+
+    /// The harness's own cost beside [`subject_each`](Self::subject_each).
+    #[must_use]
+    pub fn no_op_each(self) -> Self {
+        self.add("no-op", measured_each(|| (), |()| ()), false)
+    }
+
+    /// Runs the rounds and reports them. The first contender is the one the others are compared with.
+    ///
+    /// # Errors
+    ///
+    /// When contenders did not do the same work.
+    pub fn run(mut self, report: &mut Report) -> Result<()> {
+        if !report.wants(&self.name) {
+            return Ok(());
+        }
+        let mut times = Vec::new();
+        let mut work = None;
+        for subject in &mut self.subjects {
+            let units = (subject.run)(1).units;
+            if subject.compared {
+                let expected = *work.get_or_insert(units);
+                ensure!(units == expected, "{}: {} did {units}, not {expected}", self.name, subject.name);
+            }
+            times.push(calibrate(&mut subject.run));
+        }
+        for _ in 0..report.rounds() {
+            for (subject, &times) in self.subjects.iter_mut().zip(&times) {
+                subject.sample(times);
+            }
+        }
+        let first = self.subjects.iter().position(|subject| subject.compared).unwrap_or_default();
+        let Some(base) = self.subjects.get(first) else { return Ok(()) };
+        let per = |unit: &str| format!("{unit}/{}", self.unit);
+        for (index, subject) in self.subjects.iter().enumerate() {
+            let mut row = |metric: &str, unit: &str, samples: &[f64]| {
+                println!("{}", report.add(&self.name, &subject.name, metric, unit, samples));
+            };
+            row("time", &per("ns"), &subject.ns);
+            row("cpu", &per("ns"), &subject.cpu);
+            if index != first && subject.compared {
+                row("time ratio", "x", &ratios(&subject.ns, &base.ns));
+                row("cpu ratio", "x", &ratios(&subject.cpu, &base.cpu));
+            }
+            if subject.compared {
+                row("allocations", &per("1"), &subject.allocations);
+                row("allocated", &per("B"), &subject.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(mut self, name: &str, run: impl FnMut(u64) -> Measured + 'a, compared: bool) -> Self {
+        self.subjects.push(Subject {
+            name: name.to_owned(),
+            run: Box::new(run),
+            compared,
+            ns: Vec::new(),
+            cpu: Vec::new(),
+            allocations: Vec::new(),
+            bytes: Vec::new(),
+        });
+        self
+    }
+}
+
+impl fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bench({}, {} subjects)", self.name, self.subjects.len())
+    }
+}
+
+impl Subject<'_> {
+    fn sample(&mut self, times: u64) {
+        let Measured { units, elapsed, cpu, allocations, bytes } = (self.run)(times);
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let per_unit = |total: u64| total as f64 / units.max(1) as f64;
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let ns_per_unit = |total: Duration| total.as_secs_f64() * 1e9 / units.max(1) as f64;
+        self.ns.push(ns_per_unit(elapsed));
+        self.cpu.push(ns_per_unit(cpu));
+        self.allocations.push(per_unit(allocations));
+        self.bytes.push(per_unit(bytes));
+    }
+}
+
+/// What a run of a contender came to.
+#[derive(Debug, Default)]
+struct Measured {
+    units: u64,
+    elapsed: Duration,
+    cpu: Duration,
+    allocations: u64,
+    bytes: u64,
+}
+
+/// Measures a whole run.
+fn measured(mut run: impl FnMut(u64) -> u64) -> impl FnMut(u64) -> Measured {
+    move |times| {
+        let mut measured = Measured::default();
+        let allocated = measure(|| {
+            let cpu_before = process_cpu();
+            let before = Instant::now();
+            measured.units = black_box(run(times));
+            measured.elapsed = before.elapsed();
+            measured.cpu = process_cpu() - cpu_before;
+        });
+        measured.allocations = allocated.count_total;
+        measured.bytes = allocated.bytes_total;
+        measured
+    }
+}
+
+/// Measures each time a run does its work, and nothing in between. CPU time is taken to be the time elapsed: reading it each
+/// time would cost more than what is measured.
+fn measured_each<I, O>(
+    mut prepare: impl FnMut() -> I,
+    mut run: impl FnMut(I) -> O,
+) -> impl FnMut(u64) -> Measured {
+    move |times| {
+        let mut measured = Measured { units: times, ..Measured::default() };
+        for _ in 0..times {
+            let input = black_box(prepare());
+            let mut output = None;
+            let allocated = measure(|| {
+                let before = Instant::now();
+                output = Some(black_box(run(input)));
+                measured.elapsed += before.elapsed();
+            });
+            measured.allocations += allocated.count_total;
+            measured.bytes += allocated.bytes_total;
+        }
+        measured.cpu = measured.elapsed;
+        measured
+    }
+}
+
+/// CPU time this process has used, on all its threads, in user and kernel mode.
+#[must_use]
+pub fn process_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
+/// How much more each sample is than the base's of the same round.
+fn ratios(samples: &[f64], base: &[f64]) -> Vec<f64> {
+    samples.iter().zip(base).map(|(sample, base)| sample / base).collect()
+}
+
+/// Median, minimum and maximum; all zero if there are no samples.
+#[must_use]
+pub fn summary(samples: &[f64]) -> (f64, f64, f64) {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |index: usize| sorted.get(index).copied().unwrap_or_default();
+    let last = sorted.len().saturating_sub(1);
+    ((at(last / 2) + at(last.div_ceil(2))) / 2.0, at(0), at(last))
+}
+
+/// How often to run so that it takes `SAMPLE`.
+fn calibrate(run: &mut impl FnMut(u64) -> Measured) -> u64 {
+    let mut times = 1;
+    loop {
+        let before = Instant::now();
+        black_box(run(times));
+        let elapsed = before.elapsed();
+        if elapsed >= SAMPLE / 4 {
+            let scale = SAMPLE.as_secs_f64() / elapsed.as_secs_f64();
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss,
+                reason = "a number of iterations, positive and far from the bounds"
+            )]
+            return ((times as f64 * scale) as u64).max(1);
+        }
+        times *= 2;
+    }
+}
+
+/// What one contender runs for within a round: long against a scheduler tick, short against a neighbour's mood.
+pub const SAMPLE: Duration = Duration::from_millis(40);
+
+/// Rounds unless the command line says otherwise; odd, so that the median is one of them.
+const ROUNDS: usize = 9;

@@ -2,35 +2,42 @@
 //!
 //! Owns sleeping until the next turn and being woken. Knows nothing of slots or deadlines.
 
-use std::boxed::Box;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::String;
 use std::sync::Arc;
 use std::task::Waker;
 use std::thread::{self, Thread};
-use std::vec::Vec;
 
 use super::clock::VirtualTime;
 use super::shards::Hub;
 use crate::sync::{Mutex, lock};
 use std::time::{Duration, Instant};
 
-/// What a turn does with a value that is due.
-pub(crate) trait Expire: Send + 'static {
+/// A value that a timer fires.
+pub(crate) trait Expire: Send + Sized + 'static {
+    /// What all values of one timer share.
+    type Shared: Send + Sync;
+
+    /// Whether a pending value keeps its timer from ending. It is let go when nobody is left to move a manual clock.
+    const KEEPS_TIMER: bool;
+
+    /// Takes the right to fire it. False if somebody else was first. Runs under a lock.
+    fn claim(&self) -> bool;
+
     /// Runs outside every lock; may panic.
     fn expire(self);
 }
 
 impl Expire for Waker {
+    type Shared = ();
+
+    const KEEPS_TIMER: bool = false;
+
+    fn claim(&self) -> bool {
+        true
+    }
+
     fn expire(self) {
         self.wake();
-    }
-}
-
-/// Fires each in turn. A panic has been reported by the panic hook and must not take the others with it.
-pub(crate) fn fire_all<T: Expire>(due: &mut Vec<(u64, T)>) {
-    for (_, value) in due.drain(..) {
-        let _ = catch_unwind(AssertUnwindSafe(|| value.expire()));
     }
 }
 
@@ -38,7 +45,7 @@ pub(crate) enum Driver {
     /// A thread that is started by the first timer that needs it.
     Thread { name: String, thread: Mutex<Option<Thread>> },
     #[cfg(feature = "tokio")]
-    Tokio(Box<tokio_task::TokioDriver>),
+    Tokio(std::boxed::Box<tokio_task::TokioDriver>),
     /// Turned by whoever moves the clock.
     Manual,
 }
@@ -90,11 +97,9 @@ impl<T: Expire> Hub<T> {
     }
 
     fn run_thread(&self) {
-        let mut due = Vec::new();
         while !self.is_closed() {
-            let now = self.clock.now();
-            let next = self.turn(self.ticks.at_or_before(now), &mut due);
-            fire_all(&mut due);
+            let next = self.turn(self.ticks.at_or_before(self.clock.now()));
+            self.fire();
             match next.map(|tick| self.ticks.start_of(tick)) {
                 Some(Some(next)) => {
                     if let Some(left) =
@@ -113,11 +118,9 @@ impl<T: Expire> Hub<T> {
 /// Runs due timers up to the new time, tick by tick, each at its own time.
 pub(crate) fn advance_manually<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {
     let Some(target) = time.now().checked_add(by) else { return };
-    let mut due = Vec::new();
     loop {
-        let next = hub.turn(hub.ticks.at_or_before(time.now()), &mut due);
-        let fired = !due.is_empty();
-        fire_all(&mut due);
+        let next = hub.turn(hub.ticks.at_or_before(time.now()));
+        let fired = hub.fire();
         let next: Option<Instant> = next.and_then(|tick| hub.ticks.start_of(tick));
         match next {
             // What the fired ones have armed is only seen by another turn.
@@ -135,6 +138,8 @@ const DRIVER_STACK: usize = 2 << 20;
 
 #[cfg(feature = "tokio")]
 pub(crate) mod tokio_task {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use super::*;
     use tokio::runtime::Handle;
     use tokio::sync::Notify;
@@ -171,18 +176,20 @@ pub(crate) mod tokio_task {
 
     impl<T: Expire> Drop for EndsWithRuntime<T> {
         fn drop(&mut self) {
-            let mut left = self.0.abandon().into_iter().map(|value| (0, value)).collect();
-            fire_all(&mut left);
+            for value in self.0.close() {
+                if value.claim() {
+                    let _ = catch_unwind(AssertUnwindSafe(|| value.expire()));
+                }
+            }
         }
     }
 
     impl<T: Expire> Hub<T> {
         async fn run_task(&self) {
             let Driver::Tokio(driver) = &self.driver else { return };
-            let mut due = Vec::new();
             while !self.is_closed() {
-                let next = self.turn(self.ticks.at_or_before(self.clock.now()), &mut due);
-                fire_all(&mut due);
+                let next = self.turn(self.ticks.at_or_before(self.clock.now()));
+                self.fire();
                 match next.map(|tick| self.ticks.start_of(tick)) {
                     Some(Some(next)) => {
                         let deadline = tokio::time::Instant::from_std(next);

@@ -4,10 +4,10 @@
 //! idle timer wakes nobody.
 
 mod alarm;
-mod clock;
-mod driver;
+pub(crate) mod clock;
+pub(crate) mod driver;
 mod interval;
-mod shards;
+pub(crate) mod shards;
 mod sleep;
 
 pub use interval::{Interval, MissedTicks};
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use clock::{Clock, Ticks, VirtualTime};
+use clock::{Clock, VirtualTime};
 use driver::Driver;
 use shards::Shards;
 
@@ -90,8 +90,7 @@ impl Timer {
     }
 
     fn new(driver: Driver, clock: Clock, tick: Duration) -> Self {
-        let ticks = Ticks::new(clock.now(), tick);
-        Self { shards: Arc::new(Shards::new(driver, clock, ticks, TICKS_PER_WHEEL)) }
+        Self { shards: Shards::new(driver, clock, tick, TICKS_PER_WHEEL, ()) }
     }
 
     /// The timer's own present: that of its clock.

@@ -8,77 +8,143 @@
 
 use std::boxed::Box;
 use std::cell::Cell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering as StdOrdering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 use std::vec::Vec;
 
 use super::alarm::Alarm;
 use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Expire};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::{TimerKey, Wheel};
 
 /// What a driver needs, and nothing that keeps the timer alive.
-pub(crate) struct Hub<T> {
+pub(crate) struct Hub<T: Expire> {
     alarm: Alarm,
     shards: Mutex<Vec<Weak<Shard<T>>>>,
+    /// What has been taken out of the wheels and not been fired yet. Locked before any shard.
+    due: Mutex<Due<T>>,
+    /// No timer will be fired any more: nobody is left to wait for one, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,
-    /// Set when the driver has ended although the timer has not: whoever waits must look at the clock himself.
-    abandoned: AtomicBool,
     pub(crate) driver: Driver,
     pub(crate) clock: Clock,
     pub(crate) ticks: Ticks,
-    ticks_per_wheel: usize,
+    pub(crate) ticks_per_wheel: usize,
+    pub(crate) shared: T::Shared,
+}
+
+struct Due<T> {
+    queue: VecDeque<(u64, T)>,
+    /// Those in the queue that nobody has claimed.
+    pending: usize,
 }
 
 impl<T: Expire> Hub<T> {
-    /// Takes up to `TURN_BUDGET` due values per shard into `due`, in order, and returns the tick of the next turn: not after
-    /// `now` if something due is left, `None` if nothing is pending at all.
-    pub(crate) fn turn(&self, now: u64, due: &mut Vec<(u64, T)>) -> Option<u64> {
+    /// Takes up to `TURN_BUDGET` due values per shard out, in order, for [`fire`](Self::fire). Returns the tick of the next turn:
+    /// not after `now` if something due is left, `None` if nothing is pending at all.
+    pub(crate) fn turn(&self, now: u64) -> Option<u64> {
         let asked = self.alarm.open();
         // A wish for a later tick stays promised even if its timer is gone: one idle wake-up then, in place of one per insert.
         let mut next = Some(asked).filter(|&tick| tick > now && tick != u64::MAX);
-        let mut sources = 0;
-        for shard in self.live_shards() {
+        let shards = self.live_shards();
+        let mut due = lock(&self.due);
+        let mut sources = usize::from(!due.queue.is_empty());
+        for shard in &shards {
             let mut wheel = lock(&shard.wheel);
-            let before = due.len();
-            wheel.advance_within(now, TURN_BUDGET, |deadline, value| due.push((deadline, value)));
+            let before = due.queue.len();
+            wheel.advance_within(now, TURN_BUDGET, |deadline, value| due.queue.push_back((deadline, value)));
             let pending = wheel.next_expiration();
             if pending.is_none() && wheel.capacity() > KEPT_CAPACITY {
                 wheel.shrink_to_fit();
             }
             drop(wheel);
-            sources += usize::from(due.len() > before);
+            due.pending += due.queue.len() - before;
+            sources += usize::from(due.queue.len() > before);
             next = next.into_iter().chain(pending).min();
         }
+        // Before anything runs, or every insert meanwhile would have to tell.
         if let Some(next) = next {
             self.alarm.promise(next);
         }
         if sources > 1 {
             // Each shard's part is in order already, and the sort is stable.
-            due.sort_by_key(|&(deadline, _)| deadline);
+            due.queue.make_contiguous().sort_by_key(|&(deadline, _)| deadline);
         }
         next
     }
 
-    /// Takes every pending value out, due or not.
-    pub(crate) fn drain(&self) -> Vec<T> {
-        let mut all = Vec::new();
-        for shard in self.live_shards() {
-            lock(&shard.wheel).drain(|_, value| all.push(value));
+    /// Fires what turns have taken out, one after the other, and says whether there was anything. A panic is contained: the panic
+    /// hook has reported it, and it must not take the others with it.
+    pub(crate) fn fire(&self) -> bool {
+        let outer = RUNNING.with(|running| running.replace(self.address()));
+        let mut any = false;
+        while let Some(value) = self.next_due() {
+            any = true;
+            // The value is dropped in there too.
+            let _ = catch_unwind(AssertUnwindSafe(|| value.expire()));
         }
-        all
+        RUNNING.with(|running| running.set(outer));
+        any
+    }
+
+    fn next_due(&self) -> Option<T> {
+        let mut due = lock(&self.due);
+        loop {
+            let (_, value) = due.queue.pop_front()?;
+            if value.claim() {
+                due.pending -= 1;
+                return Some(value);
+            }
+            // Cancelled; may run somebody's `Drop`.
+            drop(due);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
+            due = lock(&self.due);
+        }
+    }
+
+    /// After a value was claimed by somebody else while it was waiting to be fired.
+    fn claimed_elsewhere(&self) {
+        let mut due = lock(&self.due);
+        // Whoever closes the timer counts from nought once it gets the lock.
+        if !self.is_closed() {
+            due.pending -= 1;
+        }
+    }
+
+    /// True while a value of this timer is being fired by the calling thread.
+    pub(crate) fn fires_here(&self) -> bool {
+        RUNNING.with(Cell::get) == self.address()
+    }
+
+    /// Values that are armed and have not been claimed.
+    pub(crate) fn pending(&self) -> usize {
+        let shards = self.live_shards();
+        let due = lock(&self.due);
+        due.pending + shards.iter().map(|shard| lock(&shard.wheel).len()).sum::<usize>()
+    }
+
+    /// Ends the timer and takes everything out that has not been fired. Nothing can be armed afterwards.
+    pub(crate) fn close(&self) -> Vec<T> {
+        self.closed.store(true, Ordering::Release);
+        self.driver.wake();
+        let shards = self.live_shards();
+        let mut due = lock(&self.due);
+        due.pending = 0;
+        let mut left: Vec<T> = due.queue.drain(..).map(|(_, value)| value).collect();
+        for shard in &shards {
+            let mut wheel = lock(&shard.wheel);
+            wheel.drain(|_, value| left.push(value));
+            wheel.shrink_to_fit();
+        }
+        left
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
-    }
-
-    /// Tells everyone that no driver will come.
-    pub(crate) fn abandon(&self) -> Vec<T> {
-        self.abandoned.store(true, Ordering::Release);
-        self.drain()
     }
 
     fn live_shards(&self) -> Vec<Arc<Shard<T>>> {
@@ -86,12 +152,21 @@ impl<T: Expire> Hub<T> {
         shards.retain(|shard| shard.strong_count() > 0);
         shards.iter().filter_map(Weak::upgrade).collect()
     }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+}
+
+std::thread_local! {
+    /// The timer that the thread is firing a value of.
+    static RUNNING: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Held by every handle and every shard; the driver ends when it goes.
-pub(crate) struct Alive<T>(Arc<Hub<T>>);
+pub(crate) struct Alive<T: Expire>(Arc<Hub<T>>);
 
-impl<T> Drop for Alive<T> {
+impl<T: Expire> Drop for Alive<T> {
     fn drop(&mut self) {
         self.0.closed.store(true, Ordering::Release);
         self.0.driver.wake();
@@ -99,25 +174,34 @@ impl<T> Drop for Alive<T> {
 }
 
 /// All shards of a timer; what a timer handle points to.
-pub(crate) struct Shards<T> {
+pub(crate) struct Shards<T: Expire> {
+    this: Weak<Self>,
     shards: Box<[OnceLock<Arc<Shard<T>>>]>,
     alive: Arc<Alive<T>>,
 }
 
 impl<T: Expire> Shards<T> {
-    pub(crate) fn new(driver: Driver, clock: Clock, ticks: Ticks, ticks_per_wheel: usize) -> Self {
+    pub(crate) fn new(
+        driver: Driver,
+        clock: Clock,
+        tick: Duration,
+        ticks_per_wheel: usize,
+        shared: T::Shared,
+    ) -> Arc<Self> {
         let hub = Hub {
             alarm: Alarm::new(),
             shards: Mutex::new(Vec::new()),
+            due: Mutex::new(Due { queue: VecDeque::new(), pending: 0 }),
             closed: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
             driver,
+            ticks: Ticks::new(clock.now(), tick),
             clock,
-            ticks,
             ticks_per_wheel,
+            shared,
         };
         let shards = (0..shard_count()).map(|_| OnceLock::new()).collect();
-        Self { shards, alive: Arc::new(Alive(Arc::new(hub))) }
+        let alive = Arc::new(Alive(Arc::new(hub)));
+        Arc::new_cyclic(|this| Self { this: this.clone(), shards, alive })
     }
 
     #[inline]
@@ -137,17 +221,27 @@ impl<T: Expire> Shards<T> {
         let hub = self.hub();
         // Starting at the present, so that a deadline that has passed already is seen as such.
         let wheel = Wheel::starting_at(hub.ticks_per_wheel, hub.ticks.at_or_before(hub.clock.now()));
-        let shard = Arc::new(Shard { wheel: Mutex::new(wheel), alive: self.alive.clone() });
+        let shard =
+            Arc::new(Shard { wheel: Mutex::new(wheel), alive: self.alive.clone(), all: self.this.clone() });
         lock(&hub.shards).push(Arc::downgrade(&shard));
         shard
     }
 }
 
+impl<T: Expire> Drop for Shards<T> {
+    fn drop(&mut self) {
+        if T::KEEPS_TIMER && matches!(self.hub().driver, Driver::Manual) {
+            drop(self.hub().close());
+        }
+    }
+}
+
 /// One wheel and its lock.
 #[repr(align(128))]
-pub(crate) struct Shard<T> {
+pub(crate) struct Shard<T: Expire> {
     wheel: Mutex<Wheel<T>>,
     alive: Arc<Alive<T>>,
+    all: Weak<Shards<T>>,
 }
 
 /// What became of an attempt to arm a timer.
@@ -155,7 +249,9 @@ pub(crate) enum Armed {
     Pending(TimerKey),
     /// The tick has been fired already.
     Due,
-    /// There is no driver (left) to fire it.
+    /// The timer has ended.
+    Closed,
+    /// There is no driver to fire it, and none could be started.
     NoDriver,
 }
 
@@ -165,23 +261,48 @@ impl<T: Expire> Shard<T> {
         &self.alive.0
     }
 
-    /// Arms a timer and wakes the driver if it would sleep past it. A tick that has been fired is not armed again.
+    /// All shards of the timer, as long as it has a handle.
+    pub(crate) fn all(&self) -> Option<Arc<Shards<T>>> {
+        self.all.upgrade()
+    }
+
+    /// Arms a timer, unless its tick has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
-    pub(crate) fn arm(&self, tick: u64, value: T) -> Armed {
-        let mut wheel = lock(&self.wheel);
+    pub(crate) fn arm_unless_due(&self, tick: u64, value: T) -> Armed {
+        let wheel = lock(&self.wheel);
         if tick <= wheel.now() {
+            // The value is dropped after the lock.
             drop(wheel);
             return Armed::Due;
         }
-        if self.hub().abandoned.load(Ordering::Relaxed) {
+        self.arm_in(wheel, tick, value)
+    }
+
+    /// Arms a timer, at the next tick if its own has been fired already, and wakes the driver if it would sleep past it.
+    #[inline]
+    pub(crate) fn arm(&self, tick: u64, value: T) -> Armed {
+        let wheel = lock(&self.wheel);
+        let tick = tick.max(wheel.now().saturating_add(1));
+        self.arm_in(wheel, tick, value)
+    }
+
+    #[inline]
+    fn arm_in(&self, mut wheel: MutexGuard<'_, Wheel<T>>, tick: u64, value: T) -> Armed {
+        // Under the lock, so that whoever closes the timer either is seen here or takes the value out.
+        if self.hub().closed.load(Ordering::Relaxed) {
             drop(wheel);
-            return Armed::NoDriver;
+            return Armed::Closed;
         }
         let key = wheel.insert(tick, value);
         drop(wheel);
         if self.must_tell(tick) {
-            drop(self.disarm(key));
-            return Armed::NoDriver;
+            return match self.disarm(key) {
+                Some(value) => {
+                    drop(value);
+                    Armed::NoDriver
+                }
+                None => Armed::Due,
+            };
         }
         Armed::Pending(key)
     }
@@ -190,6 +311,13 @@ impl<T: Expire> Shard<T> {
     #[inline]
     pub(crate) fn disarm(&self, key: TimerKey) -> Option<T> {
         lock(&self.wheel).remove(key)
+    }
+
+    /// After a value was claimed by other means than firing: takes it out, wherever it is.
+    pub(crate) fn take_claimed(&self, key: TimerKey) {
+        if self.disarm(key).is_none() {
+            self.hub().claimed_elsewhere();
+        }
     }
 
     /// Moves a pending timer; false if it has fired. The place among equals of a timer that moves back is its move's.
@@ -207,11 +335,6 @@ impl<T: Expire> Shard<T> {
     /// Runs `with` on a pending timer's value, under the lock; `None` if it has fired.
     pub(crate) fn pending<R>(&self, key: TimerKey, with: impl FnOnce(&mut T) -> R) -> Option<R> {
         lock(&self.wheel).get_mut(key).map(with)
-    }
-
-    /// True if the driver has ended although the timer has not.
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.hub().abandoned.load(Ordering::Acquire)
     }
 
     /// True if the driver had to be told and cannot be.

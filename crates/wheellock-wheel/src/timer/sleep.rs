@@ -49,7 +49,7 @@ impl Sleep {
     pub fn is_elapsed(&self) -> bool {
         match self.state {
             State::Elapsed => true,
-            State::Pending(key) => self.shard.pending(key, |_| ()).is_none() && !self.shard.is_abandoned(),
+            State::Pending(key) => self.shard.pending(key, |_| ()).is_none() && !self.shard.hub().is_closed(),
             State::Unpolled | State::Alone => false,
         }
     }
@@ -81,7 +81,7 @@ impl Sleep {
     fn poll_first(&mut self, cx: &Context<'_>) -> Poll<()> {
         let tick = self.shard.hub().ticks.at_or_after(self.deadline);
         // Cloned before the lock is taken: cloning a waker is somebody else's code.
-        match self.shard.arm(tick, cx.waker().clone()) {
+        match self.shard.arm_unless_due(tick, cx.waker().clone()) {
             Armed::Pending(key) => {
                 self.state = State::Pending(key);
                 Poll::Pending
@@ -90,7 +90,7 @@ impl Sleep {
                 self.state = State::Elapsed;
                 Poll::Ready(())
             }
-            Armed::NoDriver => self.poll_alone(cx),
+            Armed::Closed | Armed::NoDriver => self.poll_alone(cx),
         }
     }
 
@@ -107,7 +107,7 @@ impl Sleep {
             }
             None => {}
         }
-        if self.shard.is_abandoned() {
+        if self.shard.hub().is_closed() {
             return self.poll_alone(cx);
         }
         self.state = State::Elapsed;

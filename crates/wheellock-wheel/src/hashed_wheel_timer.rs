@@ -1,0 +1,546 @@
+//! Callbacks after a delay, with the semantics of Netty's `HashedWheelTimer`.
+//!
+//! Owns the life of a timeout (pending, then expired or cancelled, once) and of the timer (running, then stopped). The wheel,
+//! the thread and the clock are those of [`crate::timer`].
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::string::String;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::vec::Vec;
+
+use crate::TimerKey;
+use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use crate::timer::clock::{Clock, VirtualTime};
+use crate::timer::driver::{Driver, Expire, advance_manually};
+use crate::timer::shards::{Armed, Shard, Shards};
+
+/// Runs tasks after a delay; most are cancelled before. A cheap handle to one timer: clones share it.
+///
+/// The semantics are Netty's: one thread, started by the first timeout; deadlines rounded up to the tick, so that nothing runs
+/// early; tasks that panic are contained; [`stop`](Self::stop) returns what has not run. What is different:
+///
+/// | Netty | here |
+/// |---|---|
+/// | wakes every tick, for ever | sleeps until the next timeout; an idle timer never wakes |
+/// | lateness is (0, 1 tick] | [0, 1 tick): a deadline that is a multiple of the tick is on time |
+/// | a cancelled timeout keeps its memory until the next tick | freed by `cancel` |
+/// | `cancelled` runs on the worker, at the next tick | on the thread that cancels, before `cancel` returns |
+/// | `stop` interrupts and waits for the running task | does not wait: when it returns, no further task starts |
+/// | `stop` leaves `pendingTimeouts` as it was, and does not call `cancelled` | counts down, and calls it |
+/// | a timeout created while `stop` runs may be lost | it is an error, or it is returned by `stop` |
+/// | far delays are touched once per revolution | at most once per level of the wheel |
+/// | an unstopped timer is a leak | its thread ends when the last handle and the last timeout are gone |
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, Timeout};
+///
+/// let timer = HashedWheelTimer::new();
+/// let timeout = timer.new_timeout(|_: &Timeout| println!("no reply"), Duration::from_secs(3))?;
+/// assert_eq!(timer.pending_timeouts(), 1);
+/// assert!(timeout.cancel());
+/// assert_eq!(timer.pending_timeouts(), 0);
+/// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
+/// ```
+#[derive(Clone)]
+pub struct HashedWheelTimer {
+    shards: Arc<Shards<Entry>>,
+}
+
+impl HashedWheelTimer {
+    /// A timer with Netty's defaults: 100 ms ticks, 512 of them per wheel, any number of pending timeouts.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::builder().assemble(Driver::thread(THREAD_NAME), Clock::System)
+    }
+
+    /// A timer with other than the default settings.
+    pub fn builder() -> HashedWheelTimerBuilder {
+        HashedWheelTimerBuilder {
+            tick: Duration::from_millis(100),
+            ticks_per_wheel: 512,
+            max_pending_timeouts: 0,
+            thread_name: THREAD_NAME.into(),
+            executor: None,
+        }
+    }
+
+    /// Starts the timer's thread now. There is no need to: the first timeout does.
+    ///
+    /// # Errors
+    /// [`NewTimeoutError::Stopped`] after [`stop`](Self::stop), [`NewTimeoutError::NoThread`] if the system refuses a thread.
+    pub fn start(&self) -> Result<(), NewTimeoutError> {
+        let hub = self.shards.hub();
+        if hub.is_closed() {
+            return Err(NewTimeoutError::Stopped);
+        }
+        if hub.start_or_wake() { Ok(()) } else { Err(NewTimeoutError::NoThread) }
+    }
+
+    /// Runs `task` on the timer's thread (or its executor) after `delay`, less than a tick late. A delay of zero means the next tick; one
+    /// too long to count means never.
+    ///
+    /// # Errors
+    /// [`NewTimeoutError::Full`] with [`max_pending_timeouts`](HashedWheelTimerBuilder::max_pending_timeouts) pending,
+    /// [`NewTimeoutError::Stopped`] after [`stop`](Self::stop), [`NewTimeoutError::NoThread`] if the system refuses a thread.
+    pub fn new_timeout(&self, task: impl TimerTask, delay: Duration) -> Result<Timeout, NewTimeoutError> {
+        let now = self.shards.hub().clock.now();
+        self.schedule(task, now.checked_add(delay))
+    }
+
+    /// Runs `task` at `deadline`. Like [`new_timeout`](Self::new_timeout), but reads no clock.
+    ///
+    /// # Errors
+    /// As [`new_timeout`](Self::new_timeout).
+    pub fn new_timeout_at(
+        &self,
+        task: impl TimerTask,
+        deadline: Instant,
+    ) -> Result<Timeout, NewTimeoutError> {
+        self.schedule(task, Some(deadline))
+    }
+
+    /// Timeouts that have neither expired nor been cancelled. Exact at every moment: one that is being run has expired.
+    #[must_use]
+    pub fn pending_timeouts(&self) -> usize {
+        self.shards.hub().pending()
+    }
+
+    /// Stops the timer for good, cancels every pending timeout and returns those. When it returns, no further task starts; one that is
+    /// running goes on. Empty if it was stopped before.
+    ///
+    /// # Errors
+    /// [`StopError`] when called by a task on the timer's own thread, as in Netty. A task on an executor may.
+    pub fn stop(&self) -> Result<Vec<Timeout>, StopError> {
+        let hub = self.shards.hub();
+        if hub.fires_here() {
+            return Err(StopError(()));
+        }
+        let mut unprocessed = Vec::new();
+        for entry in hub.close() {
+            if entry.0.leave(CANCELLED) {
+                let timeout = Timeout { cell: entry.0, key: None };
+                timeout.tell_cancelled();
+                unprocessed.push(timeout);
+            }
+        }
+        Ok(unprocessed)
+    }
+
+    /// True after [`stop`](Self::stop).
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.shards.hub().is_closed()
+    }
+
+    /// The length of a tick.
+    #[must_use]
+    pub fn tick_duration(&self) -> Duration {
+        self.shards.hub().ticks.tick()
+    }
+
+    /// Ticks per wheel, after rounding up to a power of two.
+    #[must_use]
+    pub fn ticks_per_wheel(&self) -> usize {
+        self.shards.hub().ticks_per_wheel
+    }
+
+    fn schedule<T: TimerTask>(&self, task: T, deadline: Option<Instant>) -> Result<Timeout, NewTimeoutError> {
+        let hub = self.shards.hub();
+        let tick = deadline.map_or(crate::timer::clock::NEVER, |deadline| hub.ticks.at_or_after(deadline));
+        hub.shared.enter()?;
+        let shard = self.shards.own();
+        let cell: Arc<TimeoutCell<dyn TimerTask>> =
+            Arc::new(TimeoutCell { state: AtomicU8::new(PENDING), tick, shard: shard.clone(), task });
+        let key = match shard.arm(tick, Entry(cell.clone())) {
+            Armed::Pending(key) => Some(key),
+            // It has been fired already.
+            Armed::Due => None,
+            Armed::Closed => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
+            Armed::NoDriver => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
+        };
+        Ok(Timeout { cell, key })
+    }
+}
+
+impl Default for HashedWheelTimer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for HashedWheelTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashedWheelTimer")
+            .field("tick_duration", &self.tick_duration())
+            .field("ticks_per_wheel", &self.ticks_per_wheel())
+            .field("pending_timeouts", &self.pending_timeouts())
+            .field("stopped", &self.is_stopped())
+            .finish()
+    }
+}
+
+/// Settings of a [`HashedWheelTimer`].
+#[derive(Clone)]
+#[must_use]
+pub struct HashedWheelTimerBuilder {
+    tick: Duration,
+    ticks_per_wheel: usize,
+    max_pending_timeouts: usize,
+    thread_name: String,
+    executor: Option<Executor>,
+}
+
+impl HashedWheelTimerBuilder {
+    /// The resolution: 100 ms by default. Less than 1 ms counts as 1 ms.
+    pub fn tick_duration(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// Ticks per revolution: 512 by default, rounded up to a power of two, at most 65,536. It changes cost, not meaning.
+    pub fn ticks_per_wheel(mut self, ticks: usize) -> Self {
+        self.ticks_per_wheel = ticks;
+        self
+    }
+
+    /// Timeouts that may be pending at once; any number by default, and with 0.
+    pub fn max_pending_timeouts(mut self, timeouts: usize) -> Self {
+        self.max_pending_timeouts = timeouts;
+        self
+    }
+
+    /// The name of the timer's thread.
+    pub fn thread_name(mut self, name: impl Into<String>) -> Self {
+        self.thread_name = name.into();
+        self
+    }
+
+    /// Where tasks run, in place of the timer's own thread, which a slow task would hold up. The executor is called on that thread and should
+    /// pass the [`Job`] on. A job that is dropped is lost, as when a Java executor rejects one.
+    pub fn executor(mut self, execute: impl Fn(Job) + Send + Sync + 'static) -> Self {
+        self.executor = Some(Arc::new(execute));
+        self
+    }
+
+    /// A timer with a thread of its own.
+    ///
+    /// # Errors
+    /// If the tick or the number of ticks is zero, or a revolution is longer than 292 years.
+    pub fn build(self) -> Result<HashedWheelTimer, BuildError> {
+        self.check()?;
+        let driver = Driver::thread(&self.thread_name);
+        Ok(self.assemble(driver, Clock::System))
+    }
+
+    /// A timer without a thread, whose clock is moved by hand, for tests: tasks run in [`ManualTicker::advance`].
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn build_manual(self) -> Result<(HashedWheelTimer, ManualTicker), BuildError> {
+        self.check()?;
+        let time = Arc::new(VirtualTime::new());
+        let timer = self.assemble(Driver::Manual, Clock::Manual(time.clone()));
+        Ok((timer.clone(), ManualTicker { timer, time }))
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        if self.tick.is_zero() {
+            return Err(BuildError::ZeroTick);
+        }
+        if self.ticks_per_wheel == 0 {
+            return Err(BuildError::ZeroTicksPerWheel);
+        }
+        let revolution = self.tick.as_nanos().saturating_mul(self.ticks() as u128);
+        if revolution >= i64::MAX as u128 {
+            return Err(BuildError::RevolutionTooLong);
+        }
+        Ok(())
+    }
+
+    fn ticks(&self) -> usize {
+        self.ticks_per_wheel.clamp(1, 1 << 16).next_power_of_two()
+    }
+
+    fn assemble(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
+        let (tick, ticks_per_wheel) = (self.tick.max(Duration::from_millis(1)), self.ticks());
+        let shared = Shared {
+            executor: self.executor,
+            limit: self.max_pending_timeouts,
+            counted: AtomicUsize::new(0),
+        };
+        HashedWheelTimer { shards: Shards::new(driver, clock, tick, ticks_per_wheel, shared) }
+    }
+}
+
+impl fmt::Debug for HashedWheelTimerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashedWheelTimerBuilder")
+            .field("tick_duration", &self.tick)
+            .field("ticks_per_wheel", &self.ticks_per_wheel)
+            .field("max_pending_timeouts", &self.max_pending_timeouts)
+            .field("thread_name", &self.thread_name)
+            .field("executor", &self.executor.is_some())
+            .finish()
+    }
+}
+
+/// Moves the time of a timer from [`HashedWheelTimerBuilder::build_manual`].
+#[derive(Debug, Clone)]
+pub struct ManualTicker {
+    timer: HashedWheelTimer,
+    time: Arc<VirtualTime>,
+}
+
+impl ManualTicker {
+    /// Moves time on by `duration` and runs what becomes due on the calling thread, in order, each at its own tick.
+    pub fn advance(&self, duration: Duration) {
+        advance_manually(self.timer.shards.hub(), &self.time, duration);
+    }
+
+    /// The present of the timer.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.time.now()
+    }
+}
+
+/// What a [`HashedWheelTimer`] runs. Implemented by every `Fn(&Timeout)`.
+pub trait TimerTask: Send + Sync + 'static {
+    /// Runs once, when the delay is over. A panic is contained and reported by the panic hook.
+    fn run(&self, timeout: &Timeout);
+
+    /// Runs once if the timeout is cancelled, on the thread that cancels. A panic is contained.
+    fn cancelled(&self, timeout: &Timeout) {
+        let _ = timeout;
+    }
+}
+
+impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
+    fn run(&self, timeout: &Timeout) {
+        self(timeout);
+    }
+}
+
+/// A task that was handed to a [`HashedWheelTimer`]. Dropping it changes nothing.
+#[derive(Clone)]
+pub struct Timeout {
+    cell: Arc<TimeoutCell<dyn TimerTask>>,
+    /// None once it is known that the wheel does not hold it.
+    key: Option<TimerKey>,
+}
+
+impl Timeout {
+    /// The timer; none once every handle to it is gone. What is pending then still runs.
+    #[must_use]
+    pub fn timer(&self) -> Option<HashedWheelTimer> {
+        self.cell.shard.all().map(|shards| HashedWheelTimer { shards })
+    }
+
+    /// The task.
+    #[must_use]
+    pub fn task(&self) -> &dyn TimerTask {
+        &self.cell.task
+    }
+
+    /// True once its time has come: while the task runs, and after.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.cell.state.load(Ordering::Acquire) == EXPIRED
+    }
+
+    /// True if it was cancelled, or returned by [`HashedWheelTimer::stop`].
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cell.state.load(Ordering::Acquire) == CANCELLED
+    }
+
+    /// Cancels it, frees its place at once and calls [`TimerTask::cancelled`]. False if it has expired or was cancelled before.
+    pub fn cancel(&self) -> bool {
+        if !self.cell.leave(CANCELLED) {
+            return false;
+        }
+        if let Some(key) = self.key {
+            self.cell.shard.take_claimed(key);
+        }
+        self.tell_cancelled();
+        true
+    }
+
+    fn tell_cancelled(&self) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.cell.task.cancelled(self)));
+    }
+}
+
+impl fmt::Debug for Timeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hub = self.cell.shard.hub();
+        let now = hub.clock.now();
+        let mut out = f.debug_struct("Timeout");
+        match hub.ticks.start_of(self.cell.tick) {
+            None => out.field("deadline", &"never"),
+            Some(at) if at > now => out.field("due_in", &(at - now)),
+            Some(at) => out.field("due_ago", &(now - at)),
+        };
+        out.field("expired", &self.is_expired()).field("cancelled", &self.is_cancelled()).finish()
+    }
+}
+
+/// An expired timeout on its way to run on an executor.
+#[derive(Debug)]
+pub struct Job(Timeout);
+
+impl Job {
+    /// Runs the task. A panic is the caller's to contain.
+    pub fn run(self) {
+        self.0.cell.task.run(&self.0);
+    }
+
+    /// The timeout.
+    #[must_use]
+    pub fn timeout(&self) -> &Timeout {
+        &self.0
+    }
+}
+
+/// Why there is no timeout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NewTimeoutError {
+    /// As many timeouts are pending as may be.
+    Full {
+        /// The most that may be pending.
+        max: usize,
+    },
+    /// The timer was stopped.
+    Stopped,
+    /// The system refused the timer's thread.
+    NoThread,
+}
+
+impl fmt::Display for NewTimeoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full { max } => write!(f, "the timer has {max} timeouts pending, the most it may have"),
+            Self::Stopped => f.write_str("the timer was stopped"),
+            Self::NoThread => f.write_str("the system refused a thread for the timer"),
+        }
+    }
+}
+
+impl core::error::Error for NewTimeoutError {}
+
+/// Why there is no timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The tick must be longer than nothing.
+    ZeroTick,
+    /// A wheel has at least one tick.
+    ZeroTicksPerWheel,
+    /// A revolution must take less than 2<sup>63</sup> ns.
+    RevolutionTooLong,
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ZeroTick => "the tick duration is zero",
+            Self::ZeroTicksPerWheel => "the number of ticks per wheel is zero",
+            Self::RevolutionTooLong => "tick duration times ticks per wheel is not less than 2^63 ns",
+        })
+    }
+}
+
+impl core::error::Error for BuildError {}
+
+/// A task on the timer's own thread tried to stop the timer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopError(());
+
+impl fmt::Display for StopError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a timer cannot be stopped by one of its own tasks")
+    }
+}
+
+impl core::error::Error for StopError {}
+
+type Executor = Arc<dyn Fn(Job) + Send + Sync>;
+
+/// What all timeouts of a timer share.
+pub(crate) struct Shared {
+    executor: Option<Executor>,
+    /// 0: any number.
+    limit: usize,
+    /// Pending timeouts, if there is a limit. A timer without one spares its threads the contention.
+    counted: AtomicUsize,
+}
+
+impl Shared {
+    fn enter(&self) -> Result<(), NewTimeoutError> {
+        if self.limit > 0 && self.counted.fetch_add(1, Ordering::AcqRel) >= self.limit {
+            return Err(self.refuse(NewTimeoutError::Full { max: self.limit }));
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, error: NewTimeoutError) -> NewTimeoutError {
+        self.leave();
+        error
+    }
+
+    fn leave(&self) {
+        if self.limit > 0 {
+            self.counted.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// One timeout: its state, and the task in the same allocation.
+struct TimeoutCell<T: ?Sized> {
+    state: AtomicU8,
+    tick: u64,
+    shard: Arc<Shard<Entry>>,
+    task: T,
+}
+
+impl<T: ?Sized> TimeoutCell<T> {
+    /// From pending to `to`. Whoever succeeds owns what follows; nobody else counts, runs or tells.
+    fn leave(&self, to: u8) -> bool {
+        let left = self.state.compare_exchange(PENDING, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if left {
+            self.shard.hub().shared.leave();
+        }
+        left
+    }
+}
+
+/// What the wheel holds.
+pub(crate) struct Entry(Arc<TimeoutCell<dyn TimerTask>>);
+
+impl Expire for Entry {
+    type Shared = Shared;
+
+    const KEEPS_TIMER: bool = true;
+
+    fn claim(&self) -> bool {
+        self.0.leave(EXPIRED)
+    }
+
+    fn expire(self) {
+        let job = Job(Timeout { cell: self.0, key: None });
+        match job.0.cell.shard.hub().shared.executor.clone() {
+            None => job.run(),
+            Some(execute) => execute(job),
+        }
+    }
+}
+
+const PENDING: u8 = 0;
+const CANCELLED: u8 = 1;
+const EXPIRED: u8 = 2;
+
+const THREAD_NAME: &str = "hashed-wheel-timer";

@@ -68,18 +68,6 @@ impl Blob {
         if bytes.len() <= Self::INLINE { Self::inline(bytes) } else { Self(Storage::Owned(bytes.into())) }
     }
 
-    /// The first `len` bytes of `window`; `len` is at most `INLINE`.
-    ///
-    /// A window of at least `INLINE` bytes makes it a copy of fixed size, a few instructions instead of a call; what
-    /// follows the first `len` is copied along and never seen.
-    #[inline]
-    pub(crate) fn inline_prefix(window: &[u8], len: u8) -> Self {
-        match window.first_chunk::<{ Self::INLINE }>() {
-            Some(bytes) => Self(Storage::Inline { len, bytes: *bytes }),
-            None => Self::inline(window.get(..usize::from(len)).unwrap_or(window)),
-        }
-    }
-
     fn inline(from: &[u8]) -> Self {
         let mut bytes = [0; Self::INLINE];
         let mut len = 0;
@@ -88,6 +76,56 @@ impl Blob {
             len += 1;
         }
         Self(Storage::Inline { len, bytes })
+    }
+}
+
+/// As many bytes as are kept inline, on their way from a buffer into a value.
+///
+/// In numbers rather than an array so that the compiler keeps them in registers: a value that is written in pieces and then
+/// moved has to wait for its own bytes, which costs more than reading a short reply does.
+#[derive(Clone, Copy)]
+pub(crate) struct Window(u64, u64, u32, u16);
+
+impl Window {
+    /// The bytes at `from`; zeros where there are none.
+    #[inline(always)]
+    pub(crate) fn load(bytes: &[u8], from: usize) -> Self {
+        let rest = bytes.get(from..).unwrap_or_default();
+        match rest.first_chunk::<{ Blob::INLINE }>() {
+            Some(bytes) => Self::split(bytes),
+            None => Self::load_last(rest),
+        }
+    }
+
+    /// The first `len` of them; `len` is at most [`Blob::INLINE`]. What follows is kept and never seen.
+    #[inline(always)]
+    pub(crate) fn blob(self, len: u8) -> Blob {
+        let mut bytes = [0; Blob::INLINE];
+        bytes[..8].copy_from_slice(&self.0.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.1.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&self.2.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.3.to_ne_bytes());
+        Blob(Storage::Inline { len, bytes })
+    }
+
+    /// What is left of a buffer that ends sooner.
+    #[cold]
+    fn load_last(rest: &[u8]) -> Self {
+        let mut bytes = [0; Blob::INLINE];
+        for (to, from) in bytes.iter_mut().zip(rest) {
+            *to = *from;
+        }
+        Self::split(&bytes)
+    }
+
+    #[inline(always)]
+    fn split(bytes: &[u8; Blob::INLINE]) -> Self {
+        let [a, b, c, d, e, f, g, h, rest @ ..] = *bytes;
+        let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        let [a, b, c, d, e, f, g, h, rest @ ..] = rest;
+        let second = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        let [a, b, c, d, e, f] = rest;
+        Self(first, second, u32::from_ne_bytes([a, b, c, d]), u16::from_ne_bytes([e, f]))
     }
 }
 
@@ -275,7 +313,7 @@ mod tests {
         let stream = b"0123456789012345678901234567890123456789";
         for window in 0..stream.len() {
             for len in 0..=window.min(Blob::INLINE) {
-                let blob = Blob::inline_prefix(&stream[..window], u8::try_from(len).unwrap());
+                let blob = Window::load(&stream[..window], 0).blob(u8::try_from(len).unwrap());
                 assert_eq!(blob.as_slice(), &stream[..len]);
                 assert_eq!(blob, Blob::from(&stream[..len]));
             }

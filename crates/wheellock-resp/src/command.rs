@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::BytesMut;
 
 use crate::number::{self, Decimal};
+use crate::writer::Writer;
 
 /// One argument of a command, borrowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,30 +21,122 @@ pub enum Arg<'a> {
 impl Arg<'_> {
     /// The bytes of the argument itself, without its header.
     #[inline]
-    fn len(self) -> usize {
+    fn len(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
-            Self::Int(number) => number::signed_digits(number),
-            Self::Uint(number) => number::digits(number),
+            Self::Int(number) => number::signed_digits(*number),
+            Self::Uint(number) => number::digits(*number),
         }
     }
 
     /// The bytes of the argument on the wire.
     #[inline]
-    pub(crate) fn encoded_len(self) -> usize {
+    fn encoded_len(&self) -> usize {
         let len = self.len();
         1 + number::digits(len as u64) + 2 + len + 2
     }
 
+    /// Room the argument needs at most, cheaper to know than how much exactly.
     #[inline]
-    pub(crate) fn encode(self, out: &mut BytesMut) {
+    fn room(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len() + HEADER + LINE_ENDING,
+            Self::Int(_) | Self::Uint(_) => DIGITS + HEADER + LINE_ENDING,
+        }
+    }
+
+    // By reference: a copy of what was just built in pieces is dearer than all that follows.
+    #[inline]
+    fn write(&self, out: &mut Writer<'_>) {
+        match self {
+            Self::Bytes(bytes) => out.bulk(bytes),
+            Self::Int(number) => out.number(*number < 0, number.unsigned_abs()),
+            Self::Uint(number) => out.number(false, *number),
+        }
+    }
+
+    fn put(&self, out: &mut BytesMut) {
         match self {
             Self::Bytes(bytes) => put_bulk(out, bytes),
-            Self::Int(number) => put_bulk(out, Decimal::new(number).as_bytes()),
-            Self::Uint(number) => put_bulk(out, Decimal::unsigned(number).as_bytes()),
+            Self::Int(number) => put_bulk(out, Decimal::new(*number).as_bytes()),
+            Self::Uint(number) => put_bulk(out, Decimal::unsigned(*number).as_bytes()),
         }
     }
 }
+
+/// Appends the front of a command and its arguments.
+#[inline]
+fn put_all<'b, 'a: 'b>(
+    out: &mut BytesMut,
+    front: Front<'_>,
+    args: impl Iterator<Item = &'b Arg<'a>> + Clone,
+) {
+    let room = front.room() + args.clone().map(Arg::room).sum::<usize>();
+    if room > SHORT {
+        return put_long(out, front, args);
+    }
+    Writer::append(out, room, |out| {
+        match front {
+            Front::Count(count) => out.header(b'*', count),
+            Front::Encoded(bytes) => out.bytes(bytes),
+        }
+        for arg in args {
+            arg.write(out);
+        }
+    });
+}
+
+/// The same, piece by piece into room of the exact size: nothing is written twice.
+#[cold]
+fn put_long<'b, 'a: 'b>(
+    out: &mut BytesMut,
+    front: Front<'_>,
+    args: impl Iterator<Item = &'b Arg<'a>> + Clone,
+) {
+    let front_len = match front {
+        Front::Count(count) => header_len(count),
+        Front::Encoded(bytes) => bytes.len(),
+    };
+    out.reserve(front_len + args.clone().map(Arg::encoded_len).sum::<usize>());
+    match front {
+        Front::Count(count) => put_header(out, b'*', count),
+        Front::Encoded(bytes) => out.extend_from_slice(bytes),
+    }
+    for arg in args {
+        arg.put(out);
+    }
+}
+
+/// What a command begins with.
+#[derive(Clone, Copy)]
+enum Front<'a> {
+    /// The number of its arguments.
+    Count(usize),
+    /// Encoded beforehand.
+    Encoded(&'a [u8]),
+}
+
+impl Front<'_> {
+    #[inline]
+    fn room(self) -> usize {
+        match self {
+            Self::Count(_) => HEADER,
+            Self::Encoded(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// The longest header: a type, digits, CR LF.
+const HEADER: usize = 1 + DIGITS + LINE_ENDING;
+
+/// The most digits of a number, its sign included.
+const DIGITS: usize = 20;
+
+/// CR LF.
+const LINE_ENDING: usize = 2;
+
+/// Room up to which a command is written the short way: that the room is zeroed first is not worth more.
+const SHORT: usize = 1024;
 
 impl fmt::Debug for Arg<'_> {
     /// The length alone for bytes: an argument may be a password.
@@ -230,25 +323,27 @@ impl<'a> Command<'a> {
     }
 
     /// The arguments so far, the command's name first.
-    pub fn iter(&self) -> impl Iterator<Item = Arg<'a>> {
-        self.inline.iter().take(self.len).chain(&self.spilled).copied()
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = Arg<'a>> + Clone {
+        self.iter_ref().copied()
+    }
+
+    #[inline]
+    fn iter_ref(&self) -> impl Iterator<Item = &Arg<'a>> + Clone {
+        self.inline.iter().take(self.len).chain(&self.spilled)
     }
 
     /// Exactly how many bytes [`encode`](Self::encode) appends.
     #[inline]
     #[must_use]
     pub fn encoded_len(&self) -> usize {
-        header_len(self.len) + self.iter().map(Arg::encoded_len).sum::<usize>()
+        header_len(self.len) + self.iter_ref().map(Arg::encoded_len).sum::<usize>()
     }
 
     /// Appends the command to `out`.
     #[inline]
     pub fn encode(&self, out: &mut BytesMut) {
-        out.reserve(self.encoded_len());
-        put_header(out, b'*', self.len);
-        for arg in self.iter() {
-            arg.encode(out);
-        }
+        put_all(out, Front::Count(self.len), self.iter_ref());
     }
 }
 
@@ -298,7 +393,7 @@ impl EvalSha {
     /// Exactly how many bytes [`encode`](Self::encode) appends for these keys and arguments.
     #[must_use]
     pub fn encoded_len(&self, rest: &[Arg<'_>]) -> usize {
-        self.front.len() + rest.iter().map(|arg| arg.encoded_len()).sum::<usize>()
+        self.front.len() + rest.iter().map(Arg::encoded_len).sum::<usize>()
     }
 
     /// Appends a call with these keys and then these arguments.
@@ -311,11 +406,7 @@ impl EvalSha {
         if rest.len() != self.rest {
             return Err(ArgCount { expected: self.rest, given: rest.len() });
         }
-        out.reserve(self.encoded_len(rest));
-        out.extend_from_slice(&self.front);
-        for arg in rest {
-            arg.encode(out);
-        }
+        put_all(out, Front::Encoded(&self.front), rest.iter());
         Ok(())
     }
 }

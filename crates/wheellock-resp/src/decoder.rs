@@ -3,7 +3,8 @@
 
 use bytes::{Buf, BytesMut};
 
-use crate::grammar::{self, Bad};
+use crate::blob::Window;
+use crate::grammar::{self, Bad, Short};
 use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
 
 /// An incremental RESP2/RESP3 decoder.
@@ -75,11 +76,30 @@ impl Decoder {
     #[inline]
     pub fn decode(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, Error> {
         if !self.unfinished
-            && let Some((value, used)) = grammar::short_scalar(buf)
+            && let Some((short, used)) = Short::find(buf)
         {
-            buf.advance(used);
             self.consumed += used as u64;
-            return Ok(Some(Frame::Reply(value)));
+            // One arm each, so that every value is written once, where the caller finds it.
+            return match short {
+                Short::Null => {
+                    buf.advance(used);
+                    Ok(Some(Frame::Reply(Value::Null)))
+                }
+                Short::Integer(number) => {
+                    buf.advance(used);
+                    Ok(Some(Frame::Reply(Value::Integer(number))))
+                }
+                Short::Line { len } => {
+                    let window = Window::load(buf, 1);
+                    buf.advance(used);
+                    Ok(Some(Frame::Reply(Value::SimpleString(window.blob(len)))))
+                }
+                Short::Bulk { header, len } => {
+                    let window = Window::load(buf, header.into());
+                    buf.advance(used);
+                    Ok(Some(Frame::Reply(Value::BulkString(window.blob(len)))))
+                }
+            };
         }
         self.decode_any(buf)
     }
@@ -157,17 +177,28 @@ impl Decoder {
             let rest = bytes.get(*used..).unwrap_or_default();
             let token = if let Some(bulk) = self.bulk {
                 self.payload(bulk, rest)
-            } else if !self.push_kind_due()
-                && let Some((value, len)) = grammar::short_scalar(rest)
-            {
-                Ok(Token::Value(value, len))
             } else {
+                // The hot path: a short value in an array that is not complete with it.
+                if let Some((short, len)) = Short::find(rest)
+                    && let Some(open) = self.stack.last_mut()
+                    && !open.push_kind_due()
+                {
+                    *used += len;
+                    // Whichever path finished the line, the next one has not been searched.
+                    self.searched = 0;
+                    open.add(short.value(rest));
+                    if open.left == 0
+                        && let Some(frame) = self.close()
+                    {
+                        return Ok(Step::Frame(frame));
+                    }
+                    continue;
+                }
                 self.token(rest)
             };
             let value = match token.map_err(|Bad { kind, at }| Bad { kind, at: *used + at })? {
                 Token::Value(value, len) => {
                     *used += len;
-                    // Whichever path finished the line, the next one has not been searched.
                     self.searched = 0;
                     value
                 }
@@ -339,21 +370,26 @@ impl Decoder {
     }
 
     /// Adds a value to the innermost aggregate and closes what it completes. Answers the frame, if that was all of it.
-    #[inline]
     fn emit(&mut self, value: Value) -> Option<Frame> {
-        let mut value = value;
+        let Some(open) = self.stack.last_mut() else { return Some(Frame::Reply(value)) };
+        open.add(value);
+        if open.left > 0 { None } else { self.close() }
+    }
+
+    /// Closes the innermost aggregate, which is complete, and those that it completes. Answers the frame, if that was all.
+    fn close(&mut self) -> Option<Frame> {
         loop {
-            let Some(open) = self.stack.last_mut() else { return Some(Frame::Reply(value)) };
-            open.add(value);
-            if open.left > 0 {
-                return None;
-            }
             let open = self.stack.pop()?;
             self.speculation += open.reserved;
-            match open.finish() {
-                Finished::Value(finished) => value = finished,
+            let value = match open.finish() {
+                Finished::Value(value) => value,
                 Finished::Push(push) => return Some(Frame::Push(push)),
                 Finished::Attribute => return None,
+            };
+            let Some(around) = self.stack.last_mut() else { return Some(Frame::Reply(value)) };
+            around.add(value);
+            if around.left > 0 {
+                return None;
             }
         }
     }

@@ -4,6 +4,7 @@
 //! early to tell; or it is wrong, and at which byte. The answer depends on the bytes alone, so a decoder that asks again when
 //! more have come gets the same error at the same place however they were split.
 
+use crate::blob::Window;
 use crate::{Blob, ErrorKind, LimitKind, Value};
 
 /// A token and the bytes it took, or `None` if it is not complete.
@@ -16,64 +17,97 @@ pub(crate) struct Bad {
     pub(crate) at: usize,
 }
 
-/// A whole scalar reply of the common kinds, type byte included, if it is short, well-formed and all there.
+/// A scalar reply of a common kind, short, well-formed and all there.
 ///
-/// The fast path: what it declines, for whatever reason, is read again by the functions below, which find out why.
-/// Never more than [`Blob::INLINE`] bytes and a header are looked at, so declining costs a constant.
-#[inline]
-pub(crate) fn short_scalar(bytes: &[u8]) -> Option<(Value, usize)> {
-    match *bytes {
-        [b':', ref rest @ ..] => short_integer(rest),
-        [b'$', ones @ b'0'..=b'9', b'\r', b'\n', ref rest @ ..] => short_bulk(rest, ones - b'0', 4),
-        [b'$', tens @ b'1'..=b'2', ones @ b'0'..=b'9', b'\r', b'\n', ref rest @ ..] => {
-            short_bulk(rest, (tens - b'0') * 10 + (ones - b'0'), 5)
+/// Only where it is, so that the value itself is built once, in the place where it is to stay: moving 32 bytes that were just
+/// written in pieces costs more than reading the reply did.
+#[derive(Clone, Copy)]
+pub(crate) enum Short {
+    Null,
+    Integer(i64),
+    /// A simple string behind the type byte.
+    Line {
+        len: u8,
+    },
+    /// A bulk string behind a header.
+    Bulk {
+        header: u8,
+        len: u8,
+    },
+}
+
+impl Short {
+    /// Finds a short scalar at the front of `bytes`, and how many bytes it takes.
+    ///
+    /// What it declines, for whatever reason, is read again by the functions below, which find out why. Never more than
+    /// [`Blob::INLINE`] bytes and a header are looked at, so declining costs a constant.
+    #[inline(always)]
+    pub(crate) fn find(bytes: &[u8]) -> Option<(Self, usize)> {
+        match *bytes {
+            [b':', ref rest @ ..] => Self::integer(rest),
+            [b'$', ones @ b'0'..=b'9', b'\r', b'\n', ref rest @ ..] => Self::bulk(rest, ones - b'0', 4),
+            [b'$', tens @ b'1'..=b'2', ones @ b'0'..=b'9', b'\r', b'\n', ref rest @ ..] => {
+                Self::bulk(rest, (tens - b'0') * 10 + (ones - b'0'), 5)
+            }
+            [b'+', b'O', b'K', b'\r', b'\n', ..] => Some((Self::Line { len: 2 }, 5)),
+            [b'+', ref rest @ ..] => Self::line(rest),
+            [b'_', b'\r', b'\n', ..] => Some((Self::Null, 3)),
+            _ => None,
         }
-        [b'+', ref rest @ ..] => short_line(rest),
-        [b'_', b'\r', b'\n', ..] => Some((Value::Null, 3)),
-        _ => None,
     }
-}
 
-#[inline]
-fn short_bulk(rest: &[u8], len: u8, header: usize) -> Option<(Value, usize)> {
-    let end = usize::from(len);
-    if end > Blob::INLINE || rest.get(end..end + 2)? != b"\r\n" {
-        return None;
+    /// The value, read from the bytes it was found in.
+    #[inline(always)]
+    pub(crate) fn value(self, bytes: &[u8]) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Integer(number) => Value::Integer(number),
+            Self::Line { len } => Value::SimpleString(Window::load(bytes, 1).blob(len)),
+            Self::Bulk { header, len } => Value::BulkString(Window::load(bytes, header.into()).blob(len)),
+        }
     }
-    Some((Value::BulkString(Blob::inline_prefix(rest, len)), header + end + 2))
-}
 
-#[inline]
-fn short_integer(rest: &[u8]) -> Option<(Value, usize)> {
-    let (negative, digits) = match *rest {
-        [b'-', ref digits @ ..] => (true, digits),
-        _ => (false, rest),
-    };
-    let mut number: i64 = 0;
-    // 18 digits cannot overflow.
-    for (at, &byte) in digits.iter().take(19).enumerate() {
-        let digit = byte.wrapping_sub(b'0');
-        if digit < 10 && at < 18 {
-            number = number * 10 + i64::from(digit);
-        } else if byte == b'\r' && at > 0 && digits.get(at + 1) == Some(&b'\n') {
-            let signed = if negative { -number } else { number };
-            return Some((Value::Integer(signed), 1 + usize::from(negative) + at + 2));
-        } else {
+    #[inline(always)]
+    fn bulk(rest: &[u8], len: u8, header: u8) -> Option<(Self, usize)> {
+        let end = usize::from(len);
+        if end > Blob::INLINE || rest.get(end..end + 2)? != b"\r\n" {
             return None;
         }
+        Some((Self::Bulk { header, len }, usize::from(header) + end + 2))
     }
-    None
-}
 
-#[inline]
-fn short_line(rest: &[u8]) -> Option<(Value, usize)> {
-    let window = rest.get(..=Blob::INLINE).unwrap_or(rest);
-    let at = window.iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
-    if rest.get(at..at + 2)? != b"\r\n" {
-        return None;
+    #[inline(always)]
+    fn integer(rest: &[u8]) -> Option<(Self, usize)> {
+        let (negative, digits) = match *rest {
+            [b'-', ref digits @ ..] => (true, digits),
+            _ => (false, rest),
+        };
+        let mut number: i64 = 0;
+        // 18 digits cannot overflow.
+        for (at, &byte) in digits.iter().take(19).enumerate() {
+            let digit = byte.wrapping_sub(b'0');
+            if digit < 10 && at < 18 {
+                number = number * 10 + i64::from(digit);
+            } else if byte == b'\r' && at > 0 && digits.get(at + 1) == Some(&b'\n') {
+                let signed = if negative { -number } else { number };
+                return Some((Self::Integer(signed), 1 + usize::from(negative) + at + 2));
+            } else {
+                return None;
+            }
+        }
+        None
     }
-    let len = u8::try_from(at).ok()?;
-    Some((Value::SimpleString(Blob::inline_prefix(rest, len)), 1 + at + 2))
+
+    #[inline]
+    fn line(rest: &[u8]) -> Option<(Self, usize)> {
+        let window = rest.get(..=Blob::INLINE).unwrap_or(rest);
+        let at = window.iter().position(|byte| matches!(byte, b'\r' | b'\n'))?;
+        if rest.get(at..at + 2)? != b"\r\n" {
+            return None;
+        }
+        let len = u8::try_from(at).ok()?;
+        Some((Self::Line { len }, 1 + at + 2))
+    }
 }
 
 /// The number after `$`, `*` and their kin: `0`, or digits without a leading zero. `-1` is `None`.

@@ -9,6 +9,7 @@ mod grammar;
 mod limits;
 mod number;
 mod value;
+mod writer;
 
 pub use blob::Blob;
 pub use command::{Arg, ArgCount, Command, EvalSha};

@@ -51,7 +51,13 @@ const DIGITS: usize = 20;
 /// How many decimal digits `number` has.
 #[inline]
 pub(crate) fn digits(number: u64) -> usize {
-    number.checked_ilog10().map_or(1, |log| log as usize + 1)
+    // Most numbers are lengths of short strings.
+    match number {
+        0..10 => 1,
+        10..100 => 2,
+        100..1000 => 3,
+        _ => number.ilog10() as usize + 1,
+    }
 }
 
 /// How many bytes the decimal text of `number` has.

@@ -210,47 +210,34 @@ impl Client {
         Call::new(&self.shared, request, options.lane(), options.deadline)
     }
 
-    /// Queues `script` without waiting for its reply. If it fails in any way, `token` comes back through
-    /// [`failed`](Self::failed). Uses reserved room, never blocks, and works while the runtime shuts down.
+    /// Queues `script` without waiting for its reply; the result goes to [`Config::on_detached`] with `token`. The
+    /// first `keys` of `params` are its keys; with `by_hash` false the whole text is sent.
     ///
-    /// Returns false if nothing was queued: the client is closed, its queue is full, or the number of parameters is not
-    /// the script's.
-    pub fn eval_detached(&self, script: &Script, params: &[Arg<'_>], token: u64) -> bool {
-        let Some((keys, count)) = script.arity() else { return false };
-        if count != params.len() {
-            return false;
-        }
-        let request = Request::EvalSha(Eval { script, keys, params });
+    /// Only appends to a buffer: it may be called under a caller's own lock, which is how the order of effects and the
+    /// order on the wire are made one. Bytes leave when the returned [`Flush`] is dropped. Uses reserved room, never
+    /// blocks, needs no runtime.
+    ///
+    /// Returns `None` if nothing was queued: the client is closed or refused, or its queue is full.
+    pub fn queue_eval(
+        &self,
+        script: &Script,
+        keys: usize,
+        params: &[Arg<'_>],
+        by_hash: bool,
+        token: u64,
+    ) -> Option<Flush<'_>> {
+        let eval = Eval { script, keys, params };
+        let request = if by_hash { Request::EvalSha(eval) } else { Request::Eval(eval) };
         let now = self.shared.config.timer.now();
         let mut state = self.shared.lock();
         if matches!(state.phase, Phase::Closed(_) | Phase::Refused(_)) {
-            return false;
+            return None;
         }
         if !state.pipeline.submit_detached(&request, now, token) {
-            return false;
+            return None;
         }
         state.stats.calls += 1;
-        let next = state.after_append(None);
-        drop(state);
-        self.shared.act(next);
-        true
-    }
-
-    /// The token of the next detached call that failed. Meant for one task.
-    ///
-    /// # Cancel safety
-    ///
-    /// No token is lost.
-    pub async fn failed(&self) -> u64 {
-        std::future::poll_fn(|cx| self.poll_failed(cx)).await
-    }
-
-    /// [`failed`](Self::failed) for hand-written futures.
-    pub fn poll_failed(&self, cx: &mut Context<'_>) -> Poll<u64> {
-        match self.shared.lock().pipeline.next_failed(cx.waker()) {
-            Some(token) => Poll::Ready(token),
-            None => Poll::Pending,
-        }
+        Some(Flush { shared: &self.shared })
     }
 
     /// Subscribes to `channel` on this very connection.
@@ -339,11 +326,31 @@ impl fmt::Debug for Client {
     }
 }
 
+/// Sends what [`Client::queue_eval`] queued when it is dropped: writes it right here if the line is idle, and leaves it
+/// to the connection's task otherwise.
+#[must_use = "drop it outside of your own locks: it may make a system call"]
+pub struct Flush<'a> {
+    shared: &'a Shared,
+}
+
+impl Drop for Flush<'_> {
+    fn drop(&mut self) {
+        let next = self.shared.lock().after_append(None);
+        self.shared.act(next);
+    }
+}
+
+impl fmt::Debug for Flush<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Flush")
+    }
+}
+
 /// Interest in a channel; ends when dropped.
 ///
 /// A subscription is a coalesced wake-up, not a queue: it tells that there was a reason to look, however many
-/// messages there were. Reasons are messages, and everything that may have hidden one: the server's confirmation, a
-/// lost connection, a refusal. So whoever looks whenever [`changed`](Self::changed) resolves misses nothing.
+/// messages there were. Reasons are messages, and everything that may have hidden one: a lost connection, a refusal.
+/// So whoever looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
 pub struct Subscription {
     shared: Arc<Shared>,
     index: u32,
@@ -372,6 +379,24 @@ impl Subscription {
         }
         self.seen = count;
         Poll::Ready(())
+    }
+
+    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn settled(&self) {
+        std::future::poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            let channels = state.pipeline.channels();
+            if channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
+                return Poll::Ready(());
+            }
+            channels.wait(self.index, self.waiter, cx.waker());
+            Poll::Pending
+        })
+        .await;
     }
 
     /// Whether there was a reason to look since the last time; forgets it.

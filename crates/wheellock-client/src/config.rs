@@ -11,7 +11,11 @@ use wheellock_resp::Limits;
 use wheellock_wheel::Timer;
 
 use crate::error::{Error, ErrorKind, Outcome};
+use crate::pipeline::Detached;
 use crate::script::Script;
+
+/// See [`Config::on_detached`].
+pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
 
 /// One server's address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -107,6 +111,9 @@ pub struct Config {
     pub limits: Limits,
     /// Scripts loaded while connecting, so that the first call finds them.
     pub scripts: Vec<Arc<Script>>,
+    /// Receives the results of [detached](crate::Client::queue_eval) calls, in batches and in order, on the task of the
+    /// connection. Must be quick and must not block. What it leaves in the vector is dropped.
+    pub on_detached: Option<DetachedSink>,
     /// Clock and timer. Default: the process-wide timer thread.
     pub timer: Timer,
 }
@@ -128,6 +135,7 @@ impl Config {
             max_queued_bytes: 16 << 20,
             limits: Limits::default(),
             scripts: Vec::new(),
+            on_detached: None,
             timer: Timer::global().clone(),
         }
     }

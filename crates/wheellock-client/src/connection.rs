@@ -15,7 +15,7 @@ use bytes::BytesMut;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::ServerInfo;
-use crate::pipeline::{Bounds, Pipeline};
+use crate::pipeline::{Bounds, Detached, Pipeline};
 use crate::stream::WriteHalf;
 
 /// One server as seen by callers and by the driver.
@@ -177,6 +177,16 @@ impl Shared {
         }
     }
 
+    /// Hands the results of detached calls to whoever asked for them. Not called under the lock.
+    pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
+        if !detached.is_empty() {
+            if let Some(sink) = &self.config.on_detached {
+                sink(detached);
+            }
+            detached.clear();
+        }
+    }
+
     pub(crate) fn handle_cloned(&self) {
         self.handles.fetch_add(1, Ordering::Relaxed);
     }
@@ -197,6 +207,9 @@ impl State {
             self.armed = None;
         }
         if let Phase::Ready(writer) = &self.phase {
+            if !self.pipeline.has_output() {
+                return Next::Nothing;
+            }
             if !self.writing && !self.corked && self.pipeline.is_idle() && !earlier {
                 let writer = Arc::clone(writer);
                 self.writing = true;

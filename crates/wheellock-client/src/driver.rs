@@ -16,6 +16,7 @@ use crate::backoff::Backoff;
 use crate::connection::{Phase, Shared};
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::{Handshake, ServerInfo, Step};
+use crate::pipeline::Detached;
 use crate::stream::{self, ReadHalf, WriteHalf};
 
 /// Spare room offered to each read. A short read tells tokio that the socket is drained, which saves a system call.
@@ -81,8 +82,11 @@ impl Drop for EndOnDrop<'_> {
         state.pipeline.close(&cause, &mut wakers);
         let phase = std::mem::replace(&mut state.phase, Phase::Closed(cause));
         wakers.append(&mut state.phase_waiters);
+        let mut detached = Vec::new();
+        state.pipeline.take_detached(&mut detached);
         drop(state);
         drop(phase);
+        shared.report(&mut detached);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -111,7 +115,10 @@ fn connect_failed(shared: &Shared, error: &Error) {
         state.phase = Phase::Connecting;
     }
     wakers.append(&mut state.phase_waiters);
+    let mut detached = Vec::new();
+    state.pipeline.take_detached(&mut detached);
     drop(state);
+    shared.report(&mut detached);
     wakers.into_iter().for_each(Waker::wake);
 }
 
@@ -245,6 +252,7 @@ struct Running<'a> {
     output: BytesMut,
     frames: Vec<Frame>,
     wakers: Vec<Waker>,
+    detached: Vec<Detached>,
     timer: Sleep,
     /// Last time any byte arrived.
     heard: Instant,
@@ -283,6 +291,7 @@ impl<'a> Running<'a> {
             output: BytesMut::new(),
             frames: Vec::new(),
             wakers,
+            detached: Vec::new(),
             timer: shared.config.timer.sleep_until(now),
             heard: now,
             closing_since: None,
@@ -365,8 +374,10 @@ impl<'a> Running<'a> {
                     break;
                 }
             }
+            state.pipeline.take_detached(&mut self.detached);
             drop(state);
             woken += self.wakers.len();
+            self.shared.report(&mut self.detached);
             self.wake_all();
             if let Some(desync) = desync {
                 return Err(self.error(ErrorKind::Protocol, desync.0));
@@ -495,7 +506,9 @@ impl<'a> Running<'a> {
         // Bytes that this flush took but the socket did not accept never left.
         state.pipeline.give_back(std::mem::take(&mut self.output));
         state.pipeline.disconnect(error, &mut self.wakers);
+        state.pipeline.take_detached(&mut self.detached);
         drop(state);
+        self.shared.report(&mut self.detached);
         self.wake_all();
     }
 }

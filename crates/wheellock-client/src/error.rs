@@ -244,7 +244,8 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 /// Foreign bytes fit for a log line: escaped, and cut at 256 bytes of input.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     const LIMIT: usize = 256;
-    let (shown, cut) = if bytes.len() > LIMIT { (&bytes[..LIMIT], "...") } else { (bytes, "") };
+    let (shown, cut) =
+        bytes.get(..LIMIT).filter(|_| bytes.len() > LIMIT).map_or((bytes, ""), |cut| (cut, "..."));
     format!("{}{cut}", shown.escape_ascii())
 }
 

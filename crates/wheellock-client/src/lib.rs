@@ -39,11 +39,12 @@ mod pipeline;
 mod script;
 mod stream;
 
-pub use client::{CallOptions, Client, Subscription};
-pub use config::{Address, Config, Secret};
+pub use client::{CallOptions, Client, Flush, Subscription};
+pub use config::{Address, Config, DetachedSink, Secret};
 pub use connection::Stats;
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
+pub use pipeline::Detached;
 pub use script::Script;
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

@@ -82,6 +82,16 @@ impl Bounds {
     }
 }
 
+/// The end of a call that nobody waited for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Detached {
+    /// What the call was queued with.
+    pub token: u64,
+    /// The reply; an error reply is an `Ok` holding an error value. Otherwise, what may have become of the call.
+    pub result: Result<Value, Outcome>,
+}
+
 /// How a call ended without a reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -108,9 +118,8 @@ pub(crate) struct Pipeline {
     first: u64,
     slots: Slab<Slot>,
     channels: Channels,
-    /// Detached calls that failed, by token, and who waits for them.
-    failed: VecDeque<u64>,
-    failed_waiter: Option<Waker>,
+    /// Results of detached calls, to be handed out after unlocking.
+    detached: Vec<Detached>,
     last_reply: Instant,
     pub(crate) pushes: u64,
     pub(crate) strays: u64,
@@ -128,7 +137,7 @@ struct Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Call(u32),
-    /// Nobody waits; the token is reported if the call fails.
+    /// Nobody waits; the result is handed out with the token.
     Detached(u64),
     /// Its caller left; the reply is still to come.
     Orphan,
@@ -160,8 +169,7 @@ impl Pipeline {
             first: 0,
             slots: Slab::new(),
             channels: Channels::default(),
-            failed: VecDeque::new(),
-            failed_waiter: None,
+            detached: Vec::new(),
             last_reply: now,
             pushes: 0,
             strays: 0,
@@ -189,8 +197,7 @@ impl Pipeline {
         Some(slot)
     }
 
-    /// Queues a call whose reply nobody waits for. `token` comes back through [`next_failed`](Self::next_failed) if
-    /// the call fails in any way.
+    /// Queues a call whose result goes to [`take_detached`](Self::take_detached), with its token.
     pub(crate) fn submit_detached(&mut self, request: &Request<'_>, now: Instant, token: u64) -> bool {
         if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.out.len()) {
             return false;
@@ -311,11 +318,7 @@ impl Pipeline {
         self.last_reply = now;
         match entry.what {
             What::Call(slot) => self.finish(slot, Ok(value), wakers),
-            What::Detached(token) => {
-                if value.as_error().is_some() {
-                    self.fail_detached(token, wakers);
-                }
-            }
+            What::Detached(token) => self.detached.push(Detached { token, result: Ok(value) }),
             What::Orphan | What::Ping => {}
             // In RESP3 the confirmation is a push; only a refusal is a reply.
             What::Subscribe(channel) => match value.as_error() {
@@ -367,32 +370,28 @@ impl Pipeline {
     }
 
     fn pop_written(&mut self) -> Option<Entry> {
-        let claimed = self.claimed;
-        let entry = self.entries.pop_front_if(|entry| entry.start < claimed)?;
+        if self.is_idle() {
+            return None;
+        }
         self.first += 1;
-        Some(entry)
+        self.entries.pop_front()
     }
 
     fn finish(&mut self, slot: u32, result: Result<Value, Failure>, wakers: &mut Vec<Waker>) {
-        if let Some(slot) = self.slots.get_mut(slot as usize) {
-            if let SlotState::Waiting(waker) = std::mem::replace(&mut slot.state, SlotState::Done(result)) {
-                wakers.push(waker);
-            }
+        if let Some(slot) = self.slots.get_mut(slot as usize)
+            && let SlotState::Waiting(waker) = std::mem::replace(&mut slot.state, SlotState::Done(result))
+        {
+            wakers.push(waker);
         }
     }
 
-    fn fail_detached(&mut self, token: u64, wakers: &mut Vec<Waker>) {
-        self.failed.push_back(token);
-        wakers.extend(self.failed_waiter.take());
+    fn fail_detached(&mut self, token: u64, outcome: Outcome) {
+        self.detached.push(Detached { token, result: Err(outcome) });
     }
 
-    /// The next failed detached call; otherwise leaves the waker.
-    pub(crate) fn next_failed(&mut self, waker: &Waker) -> Option<u64> {
-        let token = self.failed.pop_front();
-        if token.is_none() {
-            self.failed_waiter = Some(waker.clone());
-        }
-        token
+    /// Moves the results of detached calls to `into`, which must be empty.
+    pub(crate) fn take_detached(&mut self, into: &mut Vec<Detached>) {
+        std::mem::swap(&mut self.detached, into);
     }
 
     pub(crate) fn channels(&mut self) -> &mut Channels {
@@ -456,16 +455,18 @@ impl Pipeline {
         while let Some(entry) = self.pop_written() {
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
-                What::Detached(token) => self.fail_detached(token, wakers),
+                What::Detached(token) => self.fail_detached(token, Outcome::MaybeExecuted),
                 _ => {}
             }
         }
         self.channels.on_disconnect(wakers);
-        self.drop_unwritten(|what| matches!(what, What::Call(_) | What::Detached(_)));
+        self.drop_unwritten(is_kept);
     }
 
     /// A connection is up: subscribes to what is wanted, in front of the calls that were queued meanwhile.
     pub(crate) fn reconnect(&mut self, now: Instant) {
+        // Whoever gave up meanwhile was told that nothing was sent.
+        self.drop_unwritten(is_kept);
         let calls = std::mem::take(&mut self.out);
         let entries = std::mem::take(&mut self.entries);
         let base = self.claimed;
@@ -476,10 +477,10 @@ impl Pipeline {
         let moved = self.queued - base;
         let orders = self.entries.len() as u64;
         for entry in entries {
-            if let What::Call(slot) = entry.what {
-                if let Some(slot) = self.slots.get_mut(slot as usize) {
-                    slot.sequence += orders;
-                }
+            if let What::Call(slot) = entry.what
+                && let Some(slot) = self.slots.get_mut(slot as usize)
+            {
+                slot.sequence += orders;
             }
             self.entries.push_back(Entry { start: entry.start + moved, at: now, ..entry });
         }
@@ -502,7 +503,7 @@ impl Pipeline {
         for entry in entries {
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
-                What::Detached(token) => self.fail_detached(token, wakers),
+                What::Detached(token) => self.fail_detached(token, Outcome::NotSent),
                 _ => {}
             }
         }
@@ -525,16 +526,21 @@ impl Pipeline {
             }
             let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
             let Some(bytes) = old_bytes.get(within(entry.start)..within(end)) else { continue };
-            if let What::Call(slot) = entry.what {
-                if let Some(slot) = self.slots.get_mut(slot as usize) {
-                    slot.sequence = self.first + self.entries.len() as u64;
-                }
+            if let What::Call(slot) = entry.what
+                && let Some(slot) = self.slots.get_mut(slot as usize)
+            {
+                slot.sequence = self.first + self.entries.len() as u64;
             }
             self.entries.push_back(Entry { start: self.queued, ..entry });
             self.out.extend_from_slice(bytes);
             self.close_entry();
         }
     }
+}
+
+/// What outlives a connection if it was not written.
+fn is_kept(what: What) -> bool {
+    matches!(what, What::Call(_) | What::Detached(_))
 }
 
 /// A slot's remains; dropped outside the lock, because wakers and values may run foreign code.

@@ -1,1 +1,33 @@
-//! Placeholder.
+//! Distributed locks on Redis and Valkey, wire-compatible with Java's Redisson.
+//!
+//! # Layout
+//!
+//! [`LockManager`] makes [`Lock`]s, [`Lock::acquire`] gives a [`Guard`]. `acquire` is the one acquire loop, `keeper` the
+//! watchdog; `holds`, `waiters` and `lease` are plain values that decide; `kind` knows the wire contract.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod acquire;
+mod clock;
+mod error;
+mod guard;
+mod holds;
+mod keeper;
+mod kind;
+mod lease;
+mod lock;
+mod manager;
+mod name;
+mod owner;
+mod waiters;
+
+pub use clock::BootInstant;
+pub use error::{Error, Outcome};
+pub use guard::{Guard, LostReason, Released};
+pub use lease::Lease;
+pub use lock::Lock;
+pub use manager::{LockManager, LockManagerBuilder};
+pub use owner::Owner;
+pub use wheellock_client as client;

@@ -1,0 +1,337 @@
+//! The one acquire loop. Only this module loops over attempts.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use wheellock_client::{Arg, CallOptions, Script, Value};
+
+use crate::clock::BootInstant;
+use crate::error::{Error, Outcome};
+use crate::guard::Guard;
+use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
+use crate::lease::Lease;
+use crate::lock::Lock;
+use crate::manager::Inner;
+use crate::name::Name;
+use crate::waiters::Turn;
+
+/// How long to wait for a lock that somebody else holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    No,
+    Until(Instant),
+    Forever,
+}
+
+impl Wait {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Until(deadline) => Some(deadline),
+            Self::No | Self::Forever => None,
+        }
+    }
+}
+
+/// Takes one hold of `lock`, or `None` if it is still held by somebody else when the wait is over.
+pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Error> {
+    let (inner, name) = (&lock.inner, &lock.name);
+    name.check()?;
+    let owner = lock.owner_number()?;
+    let asked =
+        Asked { inner, name, owner, presented: lock.has_owner(), lease: lock.lease()?, renew: lock.renews() };
+    let timer = &inner.client.config().timer;
+    let mut place = None;
+    // Whoever comes while others wait stands in line behind them, unless it holds the lock already.
+    let must_wait = wait != Wait::No && !name.waiters().is_empty();
+    if must_wait && !(asked.presented && inner.holds().is_held_by(name, owner)) {
+        place = Some(Place::join(inner, name));
+    }
+    let mut known_held = place.is_some();
+    loop {
+        match &mut place {
+            None => name.waiters().about_to_ask(),
+            Some(place) => {
+                if !place.turn(wait.deadline()).await? {
+                    return Ok(None);
+                }
+            }
+        }
+        match asked.once(wait.deadline()).await {
+            Ok(Answer::Granted(guard)) => {
+                if let Some(place) = &mut place {
+                    place.got_it = true;
+                }
+                return Ok(Some(guard));
+            }
+            Ok(Answer::Held { lease_left }) => {
+                if wait == Wait::No {
+                    return Ok(None);
+                }
+                known_held = true;
+                let place = place.get_or_insert_with(|| Place::join(inner, name));
+                place.heard_held(timer.now(), lease_left);
+            }
+            // The wait is over, the lock was held, and what the last question may have done is taken back.
+            Err(_) if known_held && wait.deadline().is_some_and(|deadline| timer.now() >= deadline) => {
+                return Ok(None);
+            }
+            Err(error) => {
+                if let Some(place) = &place {
+                    place.fail_all(&error);
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// What every attempt of one acquire has in common.
+struct Asked<'a> {
+    inner: &'a Arc<Inner>,
+    name: &'a Arc<Name>,
+    owner: u64,
+    /// Whether others can present this owner too.
+    presented: bool,
+    lease: Lease,
+    renew: bool,
+}
+
+enum Answer {
+    Granted(Guard),
+    Held { lease_left: Option<Duration> },
+}
+
+impl Asked<'_> {
+    /// Asks the server once; if the answer gets lost, asks again for the very same hold.
+    async fn once(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
+        let Self { inner, name, owner, presented, lease, renew } = *self;
+        let (hold, count) = std::future::poll_fn(|cx| {
+            let now = BootInstant::now();
+            inner.holds().begin_attempt((name, owner), presented, lease, now, cx.waker())
+        })
+        .await;
+        let mut attempt = Attempt { inner, hold: Some(hold) };
+        let text = inner.owner_text(owner);
+        let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
+        let Persisted { result, sent, ambiguous } =
+            persist(inner, &name.kind().acquire, &params, deadline, false).await;
+        let reply = match result {
+            Ok(Value::Null) => Ok(GrantReply::Fresh),
+            Ok(Value::Integer(pttl)) => Err(pttl),
+            Ok(reply) if reply.as_bytes() == Some(b"AGAIN") => Ok(GrantReply::Again),
+            Ok(reply) => {
+                let reply = format!("reply of type {}", reply.type_name());
+                return Err(Error::UnexpectedReply { operation: self.operation(), reply });
+            }
+            Err(source) => {
+                if !ambiguous {
+                    attempt.refused();
+                }
+                return Err(Error::Server { operation: self.operation(), source });
+            }
+        };
+        match reply {
+            Ok(reply) => attempt.granted(Terms { lease, renew, sent }, reply).map(Answer::Granted),
+            Err(pttl) => {
+                attempt.taken_by_other();
+                // -1: held without a TTL, which only a foreign hand can have done.
+                let lease_left = u64::try_from(pttl).ok().map(Duration::from_millis);
+                Ok(Answer::Held { lease_left })
+            }
+        }
+    }
+
+    fn operation(&self) -> String {
+        format!("acquire lock {:?}", self.name)
+    }
+}
+
+/// An attempt under way. Dropped before it has ended, it takes back whatever the server may have granted: the release
+/// is queued right behind the request, so it takes effect after it.
+struct Attempt<'a> {
+    inner: &'a Arc<Inner>,
+    hold: Option<HoldIndex>,
+}
+
+impl Attempt<'_> {
+    fn granted(&mut self, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
+        let mut wake = Vec::new();
+        let mut holds = self.inner.holds();
+        let granted = self
+            .hold
+            .take()
+            .and_then(|hold| holds.granted(hold, terms, reply, BootInstant::now(), &mut wake));
+        match granted {
+            Some(Granted::Held(hold, settle)) => {
+                let name = holds.get(hold).map(|hold| Arc::clone(&hold.name));
+                self.inner.finish(holds, settle, wake);
+                match name {
+                    Some(name) => Ok(Guard::new(Arc::clone(self.inner), name, hold, terms.renew)),
+                    None => Err(Error::GrantedTooLate { lock: String::new(), lease: terms.lease.duration() }),
+                }
+            }
+            Some(Granted::TooLate(settle)) => {
+                let lock = settle.name.key().to_owned();
+                self.inner.finish(holds, Some(settle), wake);
+                Err(Error::GrantedTooLate { lock, lease: terms.lease.duration() })
+            }
+            None => Err(Error::GrantedTooLate { lock: String::new(), lease: terms.lease.duration() }),
+        }
+    }
+
+    fn refused(&mut self) {
+        let mut wake = Vec::new();
+        let mut holds = self.inner.holds();
+        let settle = self.hold.take().and_then(|hold| holds.refused(hold, &mut wake));
+        self.inner.finish(holds, settle, wake);
+    }
+
+    fn taken_by_other(&mut self) {
+        let mut wake = Vec::new();
+        let mut holds = self.inner.holds();
+        let settle = self.hold.take().and_then(|hold| {
+            holds.taken_by_other(hold, &mut wake);
+            holds.refused(hold, &mut wake)
+        });
+        self.inner.finish(holds, settle, wake);
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            let mut holds = self.inner.holds();
+            let settle = holds.cancel_attempt(hold, BootInstant::now());
+            self.inner.finish(holds, settle, Vec::new());
+        }
+    }
+}
+
+/// A place in the line of waiters; left when dropped.
+struct Place<'a> {
+    inner: &'a Arc<Inner>,
+    name: &'a Arc<Name>,
+    ticket: u64,
+    got_it: bool,
+}
+
+impl<'a> Place<'a> {
+    fn join(inner: &'a Arc<Inner>, name: &'a Arc<Name>) -> Self {
+        let ticket = name.waiters().join();
+        Self { inner, name, ticket, got_it: false }
+    }
+
+    /// Waits until it is time to ask; false if the deadline came first.
+    async fn turn(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
+        let timer = &self.inner.client.config().timer;
+        let mut sleep = timer.sleep_until(timer.now());
+        std::future::poll_fn(|cx| {
+            loop {
+                let now = timer.now();
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    return Poll::Ready(Ok(false));
+                }
+                let until = match self.name.waiters().turn(self.ticket, now, cx) {
+                    Turn::Ask => return Poll::Ready(Ok(true)),
+                    Turn::Failed(error) => return Poll::Ready(Err(error)),
+                    Turn::Wait(until) => until.into_iter().chain(deadline).min(),
+                };
+                let Some(until) = until else { return Poll::Pending };
+                if sleep.deadline() != until {
+                    sleep.reset(until);
+                }
+                if Pin::new(&mut sleep).poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    fn heard_held(&self, now: Instant, lease_left: Option<Duration>) {
+        let mut waiters = self.name.waiters();
+        if waiters.is_head(self.ticket) {
+            waiters.heard_held(now, lease_left);
+            waiters.listen(|| self.inner.client.subscribe(self.name.channel().as_bytes()));
+        }
+    }
+
+    fn fail_all(&self, error: &Error) {
+        let wake = self.name.waiters().fail_all(error);
+        wake.into_iter().for_each(std::task::Waker::wake);
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let now = self.inner.client.config().timer.now();
+        let mut waiters = self.name.waiters();
+        let next = waiters.leave(self.ticket, self.got_it, now);
+        let quiet = waiters.begin_lingering();
+        drop(waiters);
+        if let Some(next) = next {
+            next.wake();
+        }
+        if quiet {
+            let mut holds = self.inner.holds();
+            holds.quiet(Arc::clone(self.name), BootInstant::now());
+            self.inner.finish(holds, None, Vec::new());
+        }
+    }
+}
+
+/// The end of a call that was repeated while that could help.
+pub(crate) struct Persisted {
+    pub(crate) result: Result<Value, wheellock_client::Error>,
+    /// Just before the request was sent that was answered.
+    pub(crate) sent: BootInstant,
+    /// An earlier or the last request may have been executed without an answer.
+    pub(crate) ambiguous: bool,
+}
+
+/// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
+/// response timeout, whichever is earlier.
+pub(crate) async fn persist(
+    inner: &Inner,
+    script: &Script,
+    params: &[Arg<'_>],
+    deadline: Option<Instant>,
+    reserved: bool,
+) -> Persisted {
+    let config = inner.client.config();
+    let patience = config.timer.now() + config.response_timeout;
+    let deadline = deadline.map_or(patience, |deadline| deadline.min(patience));
+    let options = CallOptions::by(deadline);
+    let options = if reserved { options.reserved() } else { options };
+    let mut ambiguous = false;
+    loop {
+        let sent = BootInstant::now();
+        let result = inner.client.eval_with(script, params, options).await;
+        let Err(error) = &result else { return Persisted { result, sent, ambiguous } };
+        ambiguous |= error.outcome() == Outcome::MaybeExecuted;
+        let Some(pause) =
+            pause_before_repeating(error).filter(|pause| config.timer.now() + *pause < deadline)
+        else {
+            return Persisted { result, sent, ambiguous };
+        };
+        if !pause.is_zero() {
+            config.timer.sleep(pause).await;
+        }
+    }
+}
+
+/// How long to wait before the same request has a chance; `None` if it has none.
+fn pause_before_repeating(error: &wheellock_client::Error) -> Option<Duration> {
+    use wheellock_client::ErrorKind;
+    match (error.kind(), error.code()) {
+        // The next connection is waited for in the queue.
+        (ErrorKind::ConnectionLost, _) => Some(Duration::ZERO),
+        (_, Some("LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN")) => {
+            Some(Duration::from_millis(10))
+        }
+        _ => None,
+    }
+}

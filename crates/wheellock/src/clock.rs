@@ -1,0 +1,60 @@
+//! The clock by which leases are believed. Owns the choice of clock; everything else is handed instants.
+
+use std::fmt;
+use std::ops::Add;
+use std::time::Duration;
+
+/// An instant on a clock that goes on while the machine is suspended.
+///
+/// `std::time::Instant` stops during suspend on Linux (`CLOCK_MONOTONIC`), while the server's TTLs run on: a lease
+/// judged by it would be believed after it has expired. This is `CLOCK_BOOTTIME` on Linux and Android, and the
+/// monotonic clock elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootInstant(Duration);
+
+impl BootInstant {
+    /// This instant.
+    pub fn now() -> Self {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+        let time = rustix::time::clock_gettime(CLOCK);
+        // Neither part is negative on these clocks.
+        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+        let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
+        Self(Duration::new(seconds, nanos))
+    }
+
+    /// The time from `earlier` to this instant; zero if `earlier` is later.
+    #[must_use]
+    pub fn saturating_duration_since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The instant `duration` before this one, or the clock's start.
+    #[must_use]
+    pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(duration))
+    }
+
+    /// The time from now until this instant; zero if it has passed.
+    #[must_use]
+    pub fn remaining(self) -> Duration {
+        self.saturating_duration_since(Self::now())
+    }
+}
+
+impl Add<Duration> for BootInstant {
+    type Output = Self;
+
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration))
+    }
+}
+
+impl fmt::Debug for BootInstant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BootInstant({:?} after boot)", self.0)
+    }
+}

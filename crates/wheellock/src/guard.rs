@@ -1,0 +1,255 @@
+//! Proof of holding one hold of a lock. Owns the release, and the news of a loss.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use wheellock_client::Value;
+
+use crate::acquire::{Persisted, persist};
+use crate::clock::BootInstant;
+use crate::error::Error;
+use crate::holds::{HoldIndex, State};
+use crate::manager::Inner;
+use crate::name::Name;
+use crate::owner::Owner;
+
+/// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
+/// confirmation.
+///
+/// Dropping never blocks, spawns nothing and works while the runtime shuts down. From the drop on, no renewal of the
+/// lease is sent.
+pub struct Guard {
+    inner: Arc<Inner>,
+    name: Arc<Name>,
+    hold: HoldIndex,
+    /// Whether this guard wants the watchdog.
+    renew: bool,
+    released: bool,
+}
+
+/// How a release ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a lock that was lost before its release did not protect the work to its end"]
+pub enum Released {
+    /// The hold was ours until now, and now it is given back.
+    Released,
+    /// The lock had been lost before: its lease ran out, or somebody freed or took it by force. Nothing was changed.
+    AlreadyLost,
+}
+
+/// Why a lock is no longer held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The lease has run as long as it may be believed: it was a fixed one, or its renewals did not come through.
+    Expired,
+    /// The server says that this owner does not hold the lock: it was freed by force, deleted, or evicted.
+    NotOwner,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its lease ran out without a renewal",
+            Self::NotOwner => "the server no longer knows this owner as the holder",
+        })
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(inner: Arc<Inner>, name: Arc<Name>, hold: HoldIndex, renew: bool) -> Self {
+        Self { inner, name, hold, renew, released: false }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        self.name.key()
+    }
+
+    /// Who holds. Present it to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more.
+    pub fn owner(&self) -> Owner {
+        let number = self.inner.holds().present(self.hold);
+        self.inner.owner(number)
+    }
+
+    /// Until when the lock may be believed held, as far as is known now. Moves when a renewal succeeds.
+    ///
+    /// Counted from before the request was sent, less 1 % and 2 ms: the server keeps the key for longer.
+    pub fn valid_until(&self) -> BootInstant {
+        let holds = self.inner.holds();
+        holds.get(self.hold).map_or_else(BootInstant::now, |hold| hold.valid_until)
+    }
+
+    /// Whether the lock may be believed held right now.
+    pub fn is_valid(&self) -> bool {
+        let now = BootInstant::now();
+        let holds = self.inner.holds();
+        holds.get(self.hold).is_some_and(|hold| hold.state == State::Held && now < hold.valid_until)
+    }
+
+    /// Resolves, with the reason, when the lock can no longer be believed held: no later than
+    /// [`valid_until`](Self::valid_until), as long as the runtime polls its tasks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn lost(&self) -> LostReason {
+        Lost { guard: self, watcher: None }.await
+    }
+
+    /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped where it stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the guard lives on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]. How far `work` got is not known.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let mut work = pin!(work);
+        let mut lost = pin!(self.lost());
+        std::future::poll_fn(|cx| {
+            // A lost lock comes first: the work must not take another step under it.
+            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
+                return Poll::Ready(Err(Error::Lost { lock: self.name.key().to_owned(), reason }));
+            }
+            work.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// Gives the hold back and waits for the server's word.
+    ///
+    /// A release whose answer got lost is repeated, which is safe: it only ever takes this owner's hold.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases in the background, as dropping the guard does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`] if no answer came within the response timeout. The release is then repeated in the background
+    /// until the lease has ended.
+    pub async fn release(mut self) -> Result<Released, Error> {
+        let believed = self.is_valid();
+        let settle = std::future::poll_fn(|cx| {
+            let now = BootInstant::now();
+            self.inner.holds().begin_release(self.hold, self.renew, now, cx.waker())
+        })
+        .await;
+        self.released = true;
+        let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
+        let mut release = Release { inner: &self.inner, hold: Some(self.hold) };
+        let owner = self.inner.owner_text(settle.owner);
+        let name = &self.name;
+        let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
+        let Persisted { result, ambiguous, .. } =
+            persist(&self.inner, &name.kind().release, &params, None, true).await;
+        match result {
+            Ok(Value::Integer(_)) => {
+                release.confirmed(true);
+                Ok(Released::Released)
+            }
+            Ok(Value::Null) => {
+                release.confirmed(false);
+                // An unanswered request before this one has done it if the lock was ours when it was sent.
+                Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
+            }
+            Ok(reply) => {
+                let reply = format!("reply of type {}", reply.type_name());
+                Err(Error::UnexpectedReply { operation: self.operation(), reply })
+            }
+            Err(source) => {
+                release.failed();
+                Err(Error::Server { operation: self.operation(), source })
+            }
+        }
+    }
+
+    fn operation(&self) -> String {
+        format!("release lock {:?}", self.name)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if !self.released {
+            let mut holds = self.inner.holds();
+            let settle = holds.release(self.hold, self.renew, BootInstant::now());
+            self.inner.finish(holds, settle, Vec::new());
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", &self.name)
+            .field("valid", &self.is_valid())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A release under way. Dropped before it has ended, it goes on in the background.
+struct Release<'a> {
+    inner: &'a Inner,
+    hold: Option<HoldIndex>,
+}
+
+impl Release<'_> {
+    fn confirmed(&mut self, known: bool) {
+        let mut wake = Vec::new();
+        let mut holds = self.inner.holds();
+        let settle = self.hold.take().and_then(|hold| holds.settled(hold, known, &mut wake));
+        self.inner.finish(holds, settle, wake);
+    }
+
+    fn failed(&mut self) {
+        let mut wake = Vec::new();
+        let mut holds = self.inner.holds();
+        if let Some(hold) = self.hold.take() {
+            holds.unsettled(hold, BootInstant::now(), &mut wake);
+        }
+        self.inner.finish(holds, None, wake);
+    }
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            let mut holds = self.inner.holds();
+            let settle = holds.settle_again(hold);
+            self.inner.finish(holds, settle, Vec::new());
+        }
+    }
+}
+
+/// See [`Guard::lost`].
+struct Lost<'a> {
+    guard: &'a Guard,
+    watcher: Option<u64>,
+}
+
+impl Future for Lost<'_> {
+    type Output = LostReason;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
+        let guard = self.guard;
+        match guard.inner.holds().watch(guard.hold, &mut self.watcher, cx.waker()) {
+            Some(reason) => Poll::Ready(reason),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Lost<'_> {
+    fn drop(&mut self) {
+        if let Some(watcher) = self.watcher {
+            self.guard.inner.holds().unwatch(self.guard.hold, watcher);
+        }
+    }
+}

@@ -1,0 +1,664 @@
+//! What this process holds: counts, leases, and when to look after each. Pure: instants in, decisions out; sends
+//! nothing and wakes nobody.
+//!
+//! A hold is one (lock, owner) pair on the server. Its count there is always *set* to what this table wants, never
+//! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
+//! wanted count is the number of guards plus the attempts that are under way.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use slab::Slab;
+use wheellock_wheel::{TimerKey, Wheel};
+
+use crate::clock::BootInstant;
+use crate::guard::LostReason;
+use crate::lease::Lease;
+use crate::name::Name;
+
+/// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
+type Presented = (u64, usize);
+
+fn presented_key(owner: u64, name: &Arc<Name>) -> Presented {
+    (owner, Arc::as_ptr(name).addr())
+}
+
+/// Index of a hold. Valid as long as a guard, an attempt or an operation counts on it.
+pub(crate) type HoldIndex = u32;
+
+pub(crate) struct Holds {
+    holds: Slab<Hold>,
+    /// Holds whose owner was shown to the outside, where it may be presented again.
+    presented: HashMap<Presented, HoldIndex>,
+    wheel: Wheel<Event>,
+    /// Renewals under way, with the instant before they were sent.
+    renewals: Slab<(Vec<Renewal>, BootInstant)>,
+    /// Names whose last waiter has left a little while ago.
+    quiet: Slab<Arc<Name>>,
+    /// Where tick 0 of the wheel lies.
+    start: BootInstant,
+    next_serial: u64,
+    next_watcher: u64,
+    /// When the keeper has promised to look, and how to call it earlier.
+    pub(crate) keeper_armed: Option<BootInstant>,
+    pub(crate) keeper: Option<Waker>,
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    Hold(HoldIndex),
+    Quiet(u32),
+}
+
+pub(crate) struct Hold {
+    pub(crate) name: Arc<Name>,
+    pub(crate) owner: u64,
+    /// Tells this hold from others that have had or will have its index.
+    pub(crate) serial: u64,
+    pub(crate) lease: Lease,
+    pub(crate) state: State,
+    pub(crate) valid_until: BootInstant,
+    /// When the server has certainly forgotten it.
+    gone_after: BootInstant,
+    presented: bool,
+    guards: u32,
+    /// Guards that want the lease renewed.
+    renewing_guards: u32,
+    attempts: u32,
+    /// Releases under way.
+    operations: u32,
+    /// The wanted count changed while a request was under way; another one must follow it.
+    outdated: bool,
+    /// Tasks with this owner that wait for the request under way: two at once could overtake each other, and then nobody
+    /// would know whose count the server was told last.
+    gate: Vec<Waker>,
+    /// The server's count may differ from the wanted one, and no request is under way to change that.
+    unsettled: bool,
+    renew_at: BootInstant,
+    renewal_under_way: bool,
+    renewal_failed: bool,
+    alarm: Option<TimerKey>,
+    watchers: Vec<(u64, Waker)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Nothing was granted yet.
+    Asked,
+    Held,
+    Lost(LostReason),
+}
+
+/// A request that brings the server's count to what is wanted.
+pub(crate) struct Settle {
+    pub(crate) hold: HoldIndex,
+    pub(crate) name: Arc<Name>,
+    pub(crate) owner: u64,
+    pub(crate) count: u32,
+}
+
+/// One hold in a renewal.
+#[derive(Clone)]
+pub(crate) struct Renewal {
+    pub(crate) hold: HoldIndex,
+    pub(crate) serial: u64,
+    pub(crate) name: Arc<Name>,
+    pub(crate) owner: u64,
+    pub(crate) lease: Lease,
+    /// The renewal before this one failed.
+    pub(crate) repeated: bool,
+}
+
+/// What the keeper has to do now.
+#[derive(Default)]
+pub(crate) struct Due {
+    pub(crate) renew: Vec<Renewal>,
+    pub(crate) settle: Vec<Settle>,
+    /// Names whose subscription has lingered long enough.
+    pub(crate) quiet: Vec<Arc<Name>>,
+    pub(crate) wake: Vec<Waker>,
+}
+
+/// What became of a grant.
+pub(crate) enum Granted {
+    /// The hold, and the request that puts its count right if one is needed.
+    Held(HoldIndex, Option<Settle>),
+    /// It came so late that it must not be believed; this takes it back.
+    TooLate(Settle),
+}
+
+/// How a renewal of one hold ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Renewed {
+    Extended,
+    NotOwner,
+    /// Refused, or nothing is known.
+    Failed,
+}
+
+impl Holds {
+    pub(crate) fn new(now: BootInstant) -> Self {
+        Self {
+            holds: Slab::new(),
+            presented: HashMap::new(),
+            wheel: Wheel::new(TICKS),
+            renewals: Slab::new(),
+            quiet: Slab::new(),
+            start: now,
+            next_serial: 0,
+            next_watcher: 0,
+            keeper_armed: None,
+            keeper: None,
+        }
+    }
+
+    pub(crate) fn get(&self, hold: HoldIndex) -> Option<&Hold> {
+        self.holds.get(hold as usize)
+    }
+
+    fn get_mut(&mut self, hold: HoldIndex) -> Option<&mut Hold> {
+        self.holds.get_mut(hold as usize)
+    }
+
+    /// Whether `owner` is believed to hold `name`.
+    pub(crate) fn is_held_by(&self, name: &Arc<Name>, owner: u64) -> bool {
+        let hold = self.presented.get(&presented_key(owner, name)).and_then(|hold| self.get(*hold));
+        hold.is_some_and(|hold| hold.state == State::Held)
+    }
+
+    /// Starts an attempt; returns the hold and the count to ask for. Pending while another request of the same owner is
+    /// under way, which takes one of several tasks that share an owner.
+    pub(crate) fn begin_attempt(
+        &mut self,
+        (name, owner): (&Arc<Name>, u64),
+        presented: bool,
+        lease: Lease,
+        now: BootInstant,
+        waker: &Waker,
+    ) -> Poll<(HoldIndex, u32)> {
+        let known = if presented { self.presented.get(&presented_key(owner, name)).copied() } else { None };
+        let index = known.unwrap_or_else(|| self.insert(name, owner, presented, lease, now));
+        let Some(hold) = self.get_mut(index) else { return Poll::Pending };
+        if hold.is_busy() {
+            hold.wait_at_gate(waker);
+            return Poll::Pending;
+        }
+        hold.attempts += 1;
+        hold.gone_after = hold.gone_after.max(lease.gone_after(now));
+        Poll::Ready((index, hold.wanted()))
+    }
+
+    fn insert(
+        &mut self,
+        name: &Arc<Name>,
+        owner: u64,
+        presented: bool,
+        lease: Lease,
+        now: BootInstant,
+    ) -> HoldIndex {
+        self.next_serial += 1;
+        let hold = Hold {
+            name: Arc::clone(name),
+            owner,
+            serial: self.next_serial,
+            lease,
+            state: State::Asked,
+            valid_until: now,
+            gone_after: now,
+            presented,
+            guards: 0,
+            renewing_guards: 0,
+            attempts: 0,
+            operations: 0,
+            outdated: false,
+            gate: Vec::new(),
+            unsettled: false,
+            renew_at: now,
+            renewal_under_way: false,
+            renewal_failed: false,
+            alarm: None,
+            watchers: Vec::new(),
+        };
+        let index = u32::try_from(self.holds.insert(hold)).unwrap_or(u32::MAX);
+        if presented {
+            self.presented.insert(presented_key(owner, name), index);
+        }
+        index
+    }
+
+    /// The server refused an attempt, or it was never sent: nothing changed there.
+    pub(crate) fn refused(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) -> Option<Settle> {
+        self.get_mut(index)?.attempts -= 1;
+        self.after_request(index, wake)
+    }
+
+    /// The server says that another holder has a lock which this owner was believed to hold.
+    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) {
+        if self.get(index).is_some_and(|hold| hold.state == State::Held) {
+            self.lose(index, LostReason::NotOwner, wake);
+        }
+    }
+
+    /// The server granted an attempt that was sent no earlier than `sent` and asked for `count`.
+    pub(crate) fn granted(
+        &mut self,
+        index: HoldIndex,
+        terms: Terms,
+        reply: GrantReply,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) -> Option<Granted> {
+        let mut index = index;
+        let valid_until = terms.lease.valid_until(terms.sent);
+        let hold = self.get_mut(index)?;
+        if reply == GrantReply::Fresh && hold.guards > 0 && matches!(hold.state, State::Held) {
+            // The lock had vanished from under the older guards (an operator's DEL, a clock jump): they have lost it,
+            // and the new guard starts a hold of its own.
+            let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
+            hold.attempts -= 1;
+            self.lose(index, LostReason::NotOwner, wake);
+            index = self.insert(&name, owner, presented, terms.lease, now);
+            self.get_mut(index)?.attempts += 1;
+        }
+        let hold = self.get_mut(index)?;
+        hold.attempts -= 1;
+        hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
+        if now >= valid_until {
+            return self.settle(index).map(Granted::TooLate);
+        }
+        if hold.guards == 0 {
+            (hold.lease, hold.valid_until) = (terms.lease, valid_until);
+        } else {
+            // The script never shortens what an outer guard relies on.
+            hold.lease = hold.lease.max(terms.lease);
+            hold.valid_until = hold.valid_until.max(valid_until);
+        }
+        hold.guards += 1;
+        if terms.renew {
+            hold.renewing_guards += 1;
+            hold.renew_at = terms.sent + hold.lease.renew_after();
+        }
+        hold.state = State::Held;
+        self.schedule(index, now);
+        let settle = self.after_request(index, wake);
+        Some(Granted::Held(index, settle))
+    }
+
+    /// An attempt ended without an answer that anybody will act on: takes back whatever it may have done.
+    pub(crate) fn cancel_attempt(&mut self, index: HoldIndex, now: BootInstant) -> Option<Settle> {
+        let hold = self.get_mut(index)?;
+        hold.attempts -= 1;
+        hold.gone_after = hold.gone_after.max(hold.lease.gone_after(now));
+        self.settle(index)
+    }
+
+    /// One guard less. From here on no renewal of its hold is sent if it was the last. The returned request tells the
+    /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
+    /// will be followed by another.
+    pub(crate) fn release(&mut self, index: HoldIndex, renew: bool, now: BootInstant) -> Option<Settle> {
+        let hold = self.get_mut(index)?;
+        hold.guards -= 1;
+        if renew {
+            hold.renewing_guards -= 1;
+        }
+        let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing());
+        hold.outdated |= busy && ours;
+        self.schedule(index, now);
+        if busy || !ours {
+            self.free_if_unused(index);
+            return None;
+        }
+        self.settle(index)
+    }
+
+    /// As [`release`](Self::release) for a caller who can wait until no request is under way.
+    pub(crate) fn begin_release(
+        &mut self,
+        index: HoldIndex,
+        renew: bool,
+        now: BootInstant,
+        waker: &Waker,
+    ) -> Poll<Option<Settle>> {
+        match self.get_mut(index) {
+            Some(hold) if hold.is_busy() && hold.is_worth_releasing() => {
+                hold.wait_at_gate(waker);
+                Poll::Pending
+            }
+            _ => Poll::Ready(self.release(index, renew, now)),
+        }
+    }
+
+    /// A settling request is made once more, with the count that is wanted now.
+    pub(crate) fn settle_again(&mut self, index: HoldIndex) -> Option<Settle> {
+        self.get_mut(index)?.operations -= 1;
+        self.settle(index)
+    }
+
+    fn settle(&mut self, index: HoldIndex) -> Option<Settle> {
+        let hold = self.get_mut(index)?;
+        hold.operations += 1;
+        hold.unsettled = false;
+        hold.outdated = false;
+        Some(Settle { hold: index, name: Arc::clone(&hold.name), owner: hold.owner, count: hold.wanted() })
+    }
+
+    /// A settling request was answered; `known` tells whether the server knows this hold.
+    pub(crate) fn settled(&mut self, index: HoldIndex, known: bool, wake: &mut Vec<Waker>) -> Option<Settle> {
+        let hold = self.get_mut(index)?;
+        hold.operations -= 1;
+        if !known && hold.guards > 0 && hold.state == State::Held {
+            self.lose(index, LostReason::NotOwner, wake);
+        }
+        self.after_request(index, wake)
+    }
+
+    /// A settling request failed, or could not be sent: the keeper will make another.
+    pub(crate) fn unsettled(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.operations -= 1;
+            hold.unsettled = true;
+            wake.append(&mut hold.gate);
+        }
+        self.schedule(index, now);
+    }
+
+    /// A request has ended: the next one may go.
+    fn after_request(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) -> Option<Settle> {
+        let hold = self.get_mut(index)?;
+        if hold.is_busy() {
+            return None;
+        }
+        if std::mem::take(&mut hold.outdated) && hold.is_worth_releasing() {
+            return self.settle(index);
+        }
+        wake.append(&mut hold.gate);
+        self.free_if_unused(index);
+        None
+    }
+
+    /// Everything that is due at `now`.
+    pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due) {
+        let tick = self.tick_at_or_before(now);
+        let mut fired = Vec::new();
+        self.wheel.advance(tick, |_, event| fired.push(event));
+        for event in fired {
+            let index = match event {
+                Event::Hold(index) => index,
+                Event::Quiet(index) => {
+                    due.quiet.extend(self.quiet.try_remove(index as usize));
+                    continue;
+                }
+            };
+            let Some(hold) = self.get_mut(index) else { continue };
+            hold.alarm = None;
+            if hold.unsettled {
+                if hold.is_busy() {
+                    self.schedule(index, now);
+                } else if now >= hold.gone_after {
+                    hold.unsettled = false;
+                    self.free_if_unused(index);
+                } else {
+                    due.settle.extend(self.settle(index));
+                }
+                continue;
+            }
+            if hold.state != State::Held || hold.guards == 0 {
+                continue;
+            }
+            if now >= hold.lost_at() {
+                self.lose(index, LostReason::Expired, &mut due.wake);
+                continue;
+            }
+            if hold.renewing_guards > 0 && !hold.renewal_under_way && now >= hold.renew_at {
+                hold.renewal_under_way = true;
+                due.renew.push(Renewal {
+                    hold: index,
+                    serial: hold.serial,
+                    name: Arc::clone(&hold.name),
+                    owner: hold.owner,
+                    lease: hold.lease,
+                    repeated: std::mem::take(&mut hold.renewal_failed),
+                });
+            }
+            self.schedule(index, now);
+        }
+    }
+
+    /// Remembers a renewal that is about to be sent; returns its number.
+    pub(crate) fn begin_renewal(&mut self, group: Vec<Renewal>, sent: BootInstant) -> u32 {
+        u32::try_from(self.renewals.insert((group, sent))).unwrap_or(u32::MAX)
+    }
+
+    /// A renewal has ended; `how` tells for each place in its group.
+    pub(crate) fn end_renewal(
+        &mut self,
+        renewal: u32,
+        how: impl Fn(usize) -> Renewed,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) {
+        let Some((group, sent)) = self.renewals.try_remove(renewal as usize) else { return };
+        for (place, renewal) in group.iter().enumerate() {
+            self.renewed(renewal, how(place), sent, now, wake);
+        }
+    }
+
+    /// One that is too late changes nothing: what was lost stays lost.
+    fn renewed(
+        &mut self,
+        renewal: &Renewal,
+        how: Renewed,
+        sent: BootInstant,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) {
+        let Some(hold) = self.get_mut(renewal.hold).filter(|hold| hold.serial == renewal.serial) else {
+            return;
+        };
+        hold.renewal_under_way = false;
+        if how != Renewed::NotOwner {
+            hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
+        }
+        if hold.state != State::Held {
+            return;
+        }
+        match how {
+            Renewed::Extended => {
+                hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
+                hold.renew_at = sent + renewal.lease.renew_after();
+            }
+            Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, wake),
+            Renewed::Failed => {
+                hold.renew_at = now + renewal.lease.retry_after();
+                hold.renewal_failed = true;
+            }
+        }
+        self.schedule(renewal.hold, now);
+    }
+
+    fn lose(&mut self, index: HoldIndex, reason: LostReason, wake: &mut Vec<Waker>) {
+        let Some(hold) = self.get_mut(index) else { return };
+        hold.state = State::Lost(reason);
+        wake.extend(hold.watchers.drain(..).map(|(_, waker)| waker));
+        let alarm = hold.alarm.take();
+        let key = presented_key(hold.owner, &hold.name);
+        if let Some(alarm) = alarm {
+            self.wheel.remove(alarm);
+        }
+        if self.presented.get(&key) == Some(&index) {
+            self.presented.remove(&key);
+        }
+    }
+
+    /// The owner of a hold is about to be shown to the outside.
+    pub(crate) fn present(&mut self, index: HoldIndex) -> u64 {
+        let Some(hold) = self.get_mut(index) else { return 0 };
+        let (owner, key) = (hold.owner, presented_key(hold.owner, &hold.name));
+        if !std::mem::replace(&mut hold.presented, true) && hold.state == State::Held {
+            self.presented.insert(key, index);
+        }
+        owner
+    }
+
+    /// Why a hold was lost, if it was; otherwise leaves a waker under the number of `watcher`.
+    pub(crate) fn watch(
+        &mut self,
+        index: HoldIndex,
+        watcher: &mut Option<u64>,
+        waker: &Waker,
+    ) -> Option<LostReason> {
+        let next_watcher = &mut self.next_watcher;
+        let hold = self.holds.get_mut(index as usize)?;
+        if let State::Lost(reason) = hold.state {
+            return Some(reason);
+        }
+        let number = *watcher.get_or_insert_with(|| {
+            *next_watcher += 1;
+            *next_watcher
+        });
+        match hold.watchers.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, old)) => old.clone_from(waker),
+            None => hold.watchers.push((number, waker.clone())),
+        }
+        None
+    }
+
+    pub(crate) fn unwatch(&mut self, index: HoldIndex, watcher: u64) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.watchers.retain(|(known, _)| *known != watcher);
+        }
+    }
+
+    /// The last waiter for `name` has left: its subscription may end if nobody comes soon.
+    pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
+        let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
+        let tick = tick_at_or_after((now + LINGER).saturating_duration_since(self.start));
+        self.wheel.insert(tick, Event::Quiet(index));
+    }
+
+    /// When something is due next.
+    pub(crate) fn next_due(&self) -> Option<BootInstant> {
+        self.wheel
+            .next_expiration()
+            .map(|tick| self.start + Duration::from_millis(tick.saturating_mul(TICK_MILLIS)))
+    }
+
+    /// The keeper, if something is due before it has promised to look.
+    pub(crate) fn keeper_to_wake(&mut self) -> Option<Waker> {
+        let next = self.next_due()?;
+        if self.keeper_armed.is_some_and(|armed| armed <= next) {
+            return None;
+        }
+        self.keeper_armed = Some(next);
+        self.keeper.clone()
+    }
+
+    fn schedule(&mut self, index: HoldIndex, now: BootInstant) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        let at = match hold.state {
+            _ if hold.unsettled => Some(now + hold.lease.retry_after()),
+            State::Held if hold.guards > 0 => {
+                let renew = hold.renewing_guards > 0 && !hold.renewal_under_way;
+                Some(if renew { hold.renew_at.min(hold.lost_at()) } else { hold.lost_at() })
+            }
+            _ => None,
+        };
+        let old = hold.alarm.take();
+        if let Some(old) = old {
+            self.wheel.remove(old);
+        }
+        if let Some(at) = at {
+            let tick = tick_at_or_after(at.saturating_duration_since(self.start));
+            hold.alarm = Some(self.wheel.insert(tick, Event::Hold(index)));
+        }
+    }
+
+    fn free_if_unused(&mut self, index: HoldIndex) {
+        let unused =
+            |hold: &Hold| hold.guards == 0 && hold.attempts == 0 && hold.operations == 0 && !hold.unsettled;
+        if !self.get(index).is_some_and(unused) {
+            return;
+        }
+        let hold = self.holds.remove(index as usize);
+        if let Some(alarm) = hold.alarm {
+            self.wheel.remove(alarm);
+        }
+        let key = presented_key(hold.owner, &hold.name);
+        if hold.presented && self.presented.get(&key) == Some(&index) {
+            self.presented.remove(&key);
+        }
+    }
+
+    fn tick_at_or_before(&self, now: BootInstant) -> u64 {
+        let ticks = now.saturating_duration_since(self.start).as_nanos() / TICK.as_nanos();
+        u64::try_from(ticks).unwrap_or(u64::MAX)
+    }
+}
+
+/// On what terms an attempt was made.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) lease: Lease,
+    /// Whether the watchdog keeps the lease alive.
+    pub(crate) renew: bool,
+    pub(crate) sent: BootInstant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GrantReply {
+    /// The lock was free.
+    Fresh,
+    /// The owner held it already.
+    Again,
+}
+
+impl Hold {
+    /// Whether the key may still be this hold's to give back.
+    fn is_worth_releasing(&self) -> bool {
+        match self.state {
+            State::Asked | State::Held => true,
+            // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
+            // taken the lock again in the meantime, for the key is then that hold's.
+            State::Lost(LostReason::Expired) => !self.presented,
+            State::Lost(_) => false,
+        }
+    }
+
+    fn wait_at_gate(&mut self, waker: &Waker) {
+        if !self.gate.iter().any(|known| known.will_wake(waker)) {
+            self.gate.push(waker.clone());
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.attempts > 0 || self.operations > 0
+    }
+
+    fn wanted(&self) -> u32 {
+        self.guards + self.attempts
+    }
+
+    /// When to give up believing: early enough that whoever waits for it learns of it before `valid_until`.
+    fn lost_at(&self) -> BootInstant {
+        let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
+        self.valid_until.saturating_sub(early)
+    }
+}
+
+/// The wheel's resolution: small beside the shortest useful lease.
+const TICK: Duration = Duration::from_millis(TICK_MILLIS);
+const TICK_MILLIS: u64 = 2;
+/// 16 s: a watchdog's 10 s never leave the first level.
+const TICKS: usize = 8192;
+/// Scheduling delay that a `lost()` may suffer and still be on time.
+const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(5);
+
+/// How long a subscription outlives its last waiter: contention comes in bursts, and subscribing anew for each handoff
+/// would cost more than a few idle messages.
+const LINGER: Duration = Duration::from_secs(2);
+
+fn tick_at_or_after(since_start: Duration) -> u64 {
+    u64::try_from(since_start.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,172 @@
+//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. Only this
+//! module renews.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
+
+use wheellock_client::{Arg, Detached, Flush, Timer, Value};
+
+use crate::clock::BootInstant;
+use crate::holds::{Due, Holds, Renewal, Renewed, Settle};
+use crate::kind;
+use crate::manager::Inner;
+
+/// Locks renewed by one script. Keeps a script well below a millisecond on the server.
+const BATCH: usize = 100;
+
+/// Runs until the manager is gone.
+pub(crate) async fn keep(manager: Weak<Inner>, timer: Timer) {
+    let mut sleep = timer.sleep_until(timer.now());
+    std::future::poll_fn(move |cx| {
+        loop {
+            let Some(inner) = manager.upgrade() else { return Poll::Ready(()) };
+            let next = turn(&inner, cx.waker());
+            drop(inner);
+            let Some(next) = next else { return Poll::Pending };
+            sleep.reset(timer.now() + next.remaining());
+            if Pin::new(&mut sleep).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+}
+
+/// Does everything that is due; returns when to come back.
+fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
+    let now = BootInstant::now();
+    let mut due = Due::default();
+    let mut flushes = Vec::new();
+    let mut holds = inner.holds();
+    holds.due(now, &mut due);
+    // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
+    // before is not among them.
+    for settle in due.settle {
+        flushes.extend(queue_settle(inner, &mut holds, &settle, false, &mut due.wake));
+    }
+    for group in due.renew.chunks(BATCH) {
+        flushes.extend(queue_renewal(inner, &mut holds, group, now, &mut due.wake));
+    }
+    let next = holds.next_due();
+    holds.keeper_armed = next;
+    if !holds.keeper.as_ref().is_some_and(|keeper| keeper.will_wake(waker)) {
+        holds.keeper = Some(waker.clone());
+    }
+    drop(holds);
+    drop(flushes);
+    due.wake.into_iter().for_each(Waker::wake);
+    for name in due.quiet {
+        let subscription = name.waiters().stop_listening();
+        drop(subscription);
+    }
+    next
+}
+
+/// Queues a release. A repeated one goes with the script's whole text: the first may have failed for want of it.
+pub(crate) fn queue_settle<'a>(
+    inner: &'a Inner,
+    holds: &mut Holds,
+    settle: &Settle,
+    by_hash: bool,
+    wake: &mut Vec<Waker>,
+) -> Option<Flush<'a>> {
+    let owner = inner.owner_text(settle.owner);
+    let name = &settle.name;
+    let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
+    let token = Token::Settle { hold: settle.hold };
+    let flush = inner.client.queue_eval(&name.kind().release, 2, &params, by_hash, token.into());
+    if flush.is_none() {
+        holds.unsettled(settle.hold, BootInstant::now(), wake);
+    }
+    flush
+}
+
+fn queue_renewal<'a>(
+    inner: &'a Inner,
+    holds: &mut Holds,
+    group: &[Renewal],
+    now: BootInstant,
+    wake: &mut Vec<Waker>,
+) -> Option<Flush<'a>> {
+    let owners: Vec<_> = group.iter().map(|renewal| inner.owner_text(renewal.owner)).collect();
+    let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
+    let args = group
+        .iter()
+        .zip(&owners)
+        .flat_map(|(renewal, owner)| [renewal.lease.millis().into(), owner.as_bytes().into()]);
+    let params: Vec<Arg<'_>> = keys.chain(args).collect();
+    let batch = holds.begin_renewal(group.to_vec(), now);
+    let token = Token::Renewal { batch };
+    let by_hash = !group.iter().any(|renewal| renewal.repeated);
+    let flush = inner.client.queue_eval(&kind::RENEW, group.len(), &params, by_hash, token.into());
+    if flush.is_none() {
+        holds.end_renewal(batch, |_| Renewed::Failed, now, wake);
+    }
+    flush
+}
+
+/// Takes the results of requests that nobody waited for. Runs on the connection's task.
+pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
+    let now = BootInstant::now();
+    let mut wake = Vec::new();
+    let mut again = Vec::new();
+    let mut flushes = Vec::new();
+    let mut holds = inner.holds();
+    for Detached { token, result, .. } in results.drain(..) {
+        match Token::from(token) {
+            Token::Settle { hold } => match result {
+                Ok(reply) if !reply.is_error() => {
+                    again.extend(holds.settled(hold, !reply.is_null(), &mut wake));
+                }
+                Ok(_) | Err(_) => holds.unsettled(hold, now, &mut wake),
+            },
+            Token::Renewal { batch } => {
+                let replies = result.ok();
+                let replies = replies.as_ref().and_then(Value::as_array).unwrap_or_default();
+                let how = |place: usize| match replies.get(place).and_then(Value::as_i64) {
+                    Some(1) => Renewed::Extended,
+                    Some(0) => Renewed::NotOwner,
+                    _ => Renewed::Failed,
+                };
+                holds.end_renewal(batch, how, now, &mut wake);
+            }
+        }
+    }
+    for settle in again {
+        flushes.extend(queue_settle(inner, &mut holds, &settle, true, &mut wake));
+    }
+    let keeper = holds.keeper_to_wake();
+    drop(holds);
+    drop(flushes);
+    wake.into_iter().chain(keeper).for_each(Waker::wake);
+}
+
+/// What a detached request was about, packed into the number that comes back with its result.
+enum Token {
+    Settle { hold: u32 },
+    Renewal { batch: u32 },
+}
+
+const RENEWAL: u64 = 1 << 63;
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        match token {
+            Token::Settle { hold } => Self::from(hold),
+            Token::Renewal { batch } => RENEWAL | Self::from(batch),
+        }
+    }
+}
+
+impl From<u64> for Token {
+    #[expect(clippy::cast_possible_truncation, reason = "takes apart what was put together above")]
+    fn from(token: u64) -> Self {
+        if token & RENEWAL == 0 {
+            Self::Settle { hold: token as u32 }
+        } else {
+            Self::Renewal { batch: token as u32 }
+        }
+    }
+}

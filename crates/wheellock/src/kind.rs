@@ -1,0 +1,70 @@
+//! What makes a kind of lock: its scripts and its names. The only place that knows key and channel names; a new kind
+//! is a row here and its Lua files.
+
+use std::sync::{Arc, LazyLock};
+
+use wheellock_client::Script;
+
+/// One kind of lock, as data.
+pub(crate) struct Kind {
+    pub(crate) acquire: Arc<Script>,
+    pub(crate) release: Arc<Script>,
+    pub(crate) force_release: Arc<Script>,
+    /// Prefix of the channel on which releases are told.
+    channel_prefix: &'static str,
+}
+
+/// The reentrant lock: Redisson's `RLock`.
+pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind {
+    acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
+    release: Arc::new(Script::new(include_str!("scripts/release.lua"), 2, 2)),
+    force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 2, 0)),
+    channel_prefix: "redisson_lock__channel",
+});
+
+/// Extends the leases of many locks at once, whatever their kind.
+pub(crate) static RENEW: LazyLock<Arc<Script>> =
+    LazyLock::new(|| Arc::new(Script::variadic(include_str!("scripts/renew.lua"))));
+
+/// Everything a connection should have loaded before it is used.
+pub(crate) fn scripts() -> Vec<Arc<Script>> {
+    let kind = &*REENTRANT;
+    [&kind.acquire, &kind.release, &kind.force_release, &RENEW].map(Arc::clone).into()
+}
+
+impl Kind {
+    /// The channel of the lock named `name`.
+    pub(crate) fn channel(&self, name: &str) -> String {
+        prefix_name(self.channel_prefix, name)
+    }
+}
+
+/// Puts the lock and what belongs to it into one hash slot, exactly as Redisson's `prefixName` does: braces are added
+/// unless the name contains an opening one anywhere, closed or not.
+fn prefix_name(prefix: &str, name: &str) -> String {
+    if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn channels_are_named_as_redisson_names_them() {
+        let channel = |name: &str| REENTRANT.channel(name);
+        assert_eq!(channel("orders"), "redisson_lock__channel:{orders}");
+        assert_eq!(channel("a:{b}:c"), "redisson_lock__channel:a:{b}:c");
+        assert_eq!(channel("odd{"), "redisson_lock__channel:odd{");
+        assert_eq!(channel("odd}"), "redisson_lock__channel:{odd}}");
+        assert_eq!(channel("blå lås"), "redisson_lock__channel:{blå lås}");
+    }
+
+    #[test]
+    fn scripts_keep_to_their_declared_keys() {
+        for script in scripts() {
+            let text = script.text();
+            assert!(!text.contains(".."), "no key is built inside a script: {text}");
+            assert!(text.starts_with("-- "), "every script says what it does");
+        }
+    }
+}

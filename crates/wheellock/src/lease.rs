@@ -1,0 +1,100 @@
+//! The arithmetic of leases: how long one lasts, and how long it may be believed. Pure; reads no clock.
+
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+use crate::error::Error;
+
+/// A lease's length: whole milliseconds, at least one, small enough for Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lease(Duration);
+
+impl Lease {
+    /// Redisson's default `lockWatchdogTimeout`.
+    pub const DEFAULT: Self = Self(Duration::from_secs(30));
+
+    /// A lease of `duration`, rounded up to a whole millisecond.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidLease`] below 1 ms, where Redis would delete the key at once (`PEXPIRE 0`), and above 100 years,
+    /// where its arithmetic on absolute times comes near overflow.
+    pub fn new(duration: Duration) -> Result<Self, Error> {
+        let millis = duration.as_nanos().div_ceil(1_000_000);
+        match u64::try_from(millis) {
+            Ok(whole) if duration >= Duration::from_millis(1) && whole <= MAX_MILLIS => {
+                Ok(Self(Duration::from_millis(whole)))
+            }
+            _ => Err(Error::InvalidLease { lease: duration }),
+        }
+    }
+
+    /// The length.
+    pub fn duration(self) -> Duration {
+        self.0
+    }
+
+    /// The length in milliseconds, for `PEXPIRE`.
+    pub(crate) fn millis(self) -> i64 {
+        i64::try_from(self.0.as_millis()).unwrap_or(i64::MAX)
+    }
+
+    /// Until when a grant may be believed whose request was handed to the socket no earlier than `before_send`.
+    ///
+    /// The server starts its TTL after that, so it cannot expire the key before the lease has run by its own clock; 1 %
+    /// covers the difference in rate between the two clocks and 2 ms their granularity (the drift that Redis' Redlock
+    /// page proposes).
+    pub(crate) fn valid_until(self, before_send: BootInstant) -> BootInstant {
+        before_send + (self.0 - self.0 / 100).saturating_sub(Duration::from_millis(2))
+    }
+
+    /// By when the server has certainly expired a key whose TTL was set to this lease by a request that had been answered
+    /// or given up at `after_send`.
+    pub(crate) fn gone_after(self, after_send: BootInstant) -> BootInstant {
+        after_send + self.0 + self.0 / 100 + Duration::from_millis(2)
+    }
+
+    /// When the watchdog renews: after a third of the lease, as Redisson's does.
+    pub(crate) fn renew_after(self) -> Duration {
+        self.0 / 3
+    }
+
+    /// How long the watchdog waits after a failed renewal.
+    pub(crate) fn retry_after(self) -> Duration {
+        (self.0 / 20).max(Duration::from_millis(1))
+    }
+}
+
+const MAX_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_that_redis_would_misread_are_rejected() {
+        for bad in [Duration::ZERO, Duration::from_nanos(1), Duration::from_micros(999), Duration::MAX] {
+            assert!(matches!(Lease::new(bad), Err(Error::InvalidLease { .. })), "{bad:?}");
+        }
+        assert_eq!(Lease::new(Duration::from_millis(1)).unwrap().millis(), 1);
+        assert_eq!(Lease::new(Duration::from_micros(1500)).unwrap().millis(), 2, "rounded up, never down");
+        assert_eq!(Lease::new(Duration::from_millis(MAX_MILLIS)).unwrap().millis(), 3_153_600_000_000);
+        assert!(Lease::new(Duration::from_millis(MAX_MILLIS + 1)).is_err());
+    }
+
+    #[test]
+    fn a_grant_is_believed_for_less_than_the_server_keeps_it() {
+        let sent = BootInstant::now();
+        let lease = Lease::DEFAULT;
+        assert_eq!(
+            lease.valid_until(sent).saturating_duration_since(sent),
+            Duration::from_millis(30_000 - 300 - 2)
+        );
+        assert_eq!(
+            lease.gone_after(sent).saturating_duration_since(sent),
+            Duration::from_millis(30_000 + 300 + 2)
+        );
+        let tiny = Lease::new(Duration::from_millis(1)).unwrap();
+        assert_eq!(tiny.valid_until(sent), sent, "no underflow; such a lease is never believed");
+    }
+}

@@ -1,0 +1,263 @@
+//! A lock by name: what one may hold. Owns the public verbs; the work is done by the acquire loop and the guard.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wheellock_client::{Command, Value};
+
+use crate::acquire::{self, Wait};
+use crate::error::Error;
+use crate::guard::{Guard, Released};
+use crate::lease::Lease;
+use crate::manager::Inner;
+use crate::name::Name;
+use crate::owner::Owner;
+
+/// A reentrant lock, shared by everybody who uses its name: tasks, processes, and Redisson's `RLock` in Java.
+///
+/// A handle costs no I/O and may be cloned and shared. Every acquire is a holder of its own, so two tasks that share a
+/// handle exclude each other; to take the lock once more on purpose, present the owner: [`with_owner`](Self::with_owner).
+#[derive(Clone)]
+pub struct Lock {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) name: Arc<Name>,
+    lease: Option<Duration>,
+    owner: Option<Owner>,
+}
+
+impl Lock {
+    pub(crate) fn new(inner: Arc<Inner>, name: Arc<Name>) -> Self {
+        Self { inner, name, lease: None, owner: None }
+    }
+
+    /// The lock's name, which is also its key on the server.
+    pub fn name(&self) -> &str {
+        self.name.key()
+    }
+
+    /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before. A
+    /// lease below 1 ms or above 100 years fails when acquiring.
+    #[must_use]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        Self { lease: Some(lease), ..self.clone() }
+    }
+
+    /// The same lock taken as `owner`. If that owner holds it, acquiring succeeds at once and raises the hold count;
+    /// each guard gives back one hold.
+    #[must_use]
+    pub fn with_owner(&self, owner: Owner) -> Self {
+        Self { owner: Some(owner), ..self.clone() }
+    }
+
+    /// Waits until the lock is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews the lease
+    /// until the guard is released or dropped, or this process dies.
+    ///
+    /// Waiters of one process are served in the order in which they came.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe at every point: what the server may have granted meanwhile is released, and the next waiter is woken.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::InvalidName`],
+    /// [`Error::InvalidLease`], [`Error::ForeignOwner`] before anything is sent; [`Error::GrantedTooLate`] if the lease
+    /// had run out before the grant arrived.
+    pub async fn acquire(&self) -> Result<Guard, Error> {
+        loop {
+            if let Some(guard) = acquire::acquire(self, Wait::Forever).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Takes the lock if it is free: one round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        acquire::acquire(self, Wait::No).await
+    }
+
+    /// Waits up to `wait` for the lock. Returns `None` if it is still held by somebody else then, and no later.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); also if the wait ended before the server has ever answered.
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
+        let now = self.inner.client.config().timer.now();
+        let wait = now.checked_add(wait).map_or(Wait::Forever, Wait::Until);
+        acquire::acquire(self, wait).await
+    }
+
+    /// Acquires, runs `work` with the guard, and releases with confirmation. If the lock is lost meanwhile, `work` is
+    /// dropped where it stands.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+    /// let total = locks.lock("orders:42").run(async |_guard| 40 + 2).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and releases in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended. Once `work` has ended
+    /// under the lock its result is returned, even if the release could not be confirmed.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let result = guard.run(work(&guard)).await?;
+        match guard.release().await {
+            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
+        }
+    }
+
+    /// Whether anybody holds the lock now. Always asked of the primary.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn is_locked(&self) -> Result<bool, Error> {
+        let reply = self.ask(Command::new("EXISTS").arg(self.name())).await?;
+        Ok(self.integer(&reply)? != 0)
+    }
+
+    /// How often `owner` holds the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
+        let owner = owner.to_string();
+        let reply = self.ask(Command::new("HGET").arg(self.name()).arg(&owner)).await?;
+        if reply.is_null() {
+            return Ok(0);
+        }
+        let count = reply.as_str().and_then(|count| count.parse().ok());
+        count.ok_or_else(|| self.unexpected(&reply))
+    }
+
+    /// Whether `owner` holds the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        let owner = owner.to_string();
+        let reply = self.ask(Command::new("HEXISTS").arg(self.name()).arg(&owner)).await?;
+        Ok(self.integer(&reply)? != 0)
+    }
+
+    /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if nobody holds
+    /// the lock, [`Duration::MAX`] if somebody has taken its TTL away.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
+        let reply = self.ask(Command::new("PTTL").arg(self.name())).await?;
+        // -2: no such key; -1: no TTL (source: the PTTL command's documentation).
+        Ok(match self.integer(&reply)? {
+            -2 => None,
+            millis => Some(u64::try_from(millis).map_or(Duration::MAX, Duration::from_millis)),
+        })
+    }
+
+    /// Frees the lock whoever holds it, and wakes the waiters. Returns whether it was held. Its holder learns of it by
+    /// the next renewal, within a third of its lease; until then two may work.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn force_release(&self) -> Result<bool, Error> {
+        self.name.check()?;
+        let params = [self.name().into(), self.name.channel().into()];
+        let reply = self.inner.client.eval(&self.name.kind().force_release, &params).await;
+        let reply = reply
+            .map_err(|source| Error::Server { operation: self.operation("force the release of"), source })?;
+        Ok(self.integer(&reply)? != 0)
+    }
+
+    async fn ask(&self, command: Command<'_>) -> Result<Value, Error> {
+        self.name.check()?;
+        let reply = self.inner.client.call(&command).await;
+        reply.map_err(|source| Error::Server { operation: self.operation("query"), source })
+    }
+
+    fn integer(&self, reply: &Value) -> Result<i64, Error> {
+        reply.as_i64().ok_or_else(|| self.unexpected(reply))
+    }
+
+    fn unexpected(&self, reply: &Value) -> Error {
+        let reply = format!("reply of type {}", reply.type_name());
+        Error::UnexpectedReply { operation: self.operation("query"), reply }
+    }
+
+    fn operation(&self, verb: &str) -> String {
+        format!("{verb} lock {:?}", self.name)
+    }
+
+    pub(crate) fn owner_number(&self) -> Result<u64, Error> {
+        match &self.owner {
+            None => Ok(self.inner.new_owner()),
+            Some(owner) if owner.manager == self.inner.uuid => Ok(owner.number),
+            Some(owner) => Err(Error::ForeignOwner { owner: owner.to_string() }),
+        }
+    }
+
+    pub(crate) fn has_owner(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    pub(crate) fn lease(&self) -> Result<Lease, Error> {
+        self.lease.map_or(Ok(self.inner.watchdog_lease), Lease::new)
+    }
+
+    pub(crate) fn renews(&self) -> bool {
+        self.lease.is_none()
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("name", &self.name)
+            .field("lease", &self.lease)
+            .field("owner", &self.owner)
+            .finish_non_exhaustive()
+    }
+}

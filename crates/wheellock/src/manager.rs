@@ -1,0 +1,231 @@
+//! The shared context of all locks of one connection: identity, names, holds. Owns the lifetime of the keeper.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Duration;
+
+use wheellock_client::{Client, Config};
+
+use crate::clock::BootInstant;
+use crate::error::Error;
+use crate::holds::{Holds, Settle};
+use crate::keeper;
+use crate::kind::{self, Kind};
+use crate::lease::Lease;
+use crate::lock::Lock;
+use crate::name::Name;
+use crate::owner::{Owner, OwnerText, new_uuid};
+
+/// Makes locks on one server. Cheap to clone; all clones share one connection, one watchdog and one identity.
+#[derive(Clone)]
+pub struct LockManager {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) client: Client,
+    /// Who we are on the wire: the part of every owner before the colon.
+    pub(crate) uuid: Arc<str>,
+    pub(crate) watchdog_lease: Lease,
+    next_owner: AtomicU64,
+    names: Mutex<Names>,
+    holds: Mutex<Holds>,
+}
+
+/// Locks with the same name share one line of waiters, so handles to the same name share one `Name`.
+#[derive(Default)]
+struct Names {
+    known: HashMap<Box<str>, Weak<Name>>,
+    purge_at: usize,
+}
+
+/// Settings of a [`LockManager`]; made by [`LockManager::builder`].
+#[derive(Debug)]
+pub struct LockManagerBuilder {
+    config: Result<Config, wheellock_client::Error>,
+    watchdog_lease: Duration,
+}
+
+impl LockManager {
+    /// Connects to the server at `url`, with default settings. The URL's grammar is that of
+    /// [`Config`](wheellock_client::Config).
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), wheellock::Error> {
+    /// let locks = wheellock::LockManager::connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`] if the URL is wrong, or the server cannot be reached, refuses us or is too old;
+    /// [`Error::NoRandomness`].
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime with I/O enabled.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect().await
+    }
+
+    /// Starts the settings of a manager. An error in the URL is reported when connecting.
+    pub fn builder(url: &str) -> LockManagerBuilder {
+        LockManagerBuilder { config: url.parse(), watchdog_lease: Lease::DEFAULT.duration() }
+    }
+
+    /// A reentrant lock, shared with every process that uses this name, Redisson's `getLock(name)` included. No I/O.
+    pub fn lock(&self, name: &str) -> Lock {
+        Lock::new(Arc::clone(&self.inner), self.inner.name(name, &kind::REENTRANT))
+    }
+
+    /// A new owner, for taking locks reentrantly: see [`Lock::with_owner`].
+    pub fn owner(&self) -> Owner {
+        self.inner.owner(self.inner.new_owner())
+    }
+
+    /// The identity of this manager on the wire: the part of its owners before the colon.
+    pub fn id(&self) -> &str {
+        &self.inner.uuid
+    }
+
+    /// The connection, for other commands on the same server. Mind that they share its pipeline.
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager")
+            .field("server", &self.inner.client.server_address())
+            .field("id", &self.inner.uuid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LockManagerBuilder {
+    /// How long a lock that the watchdog keeps alive outlives its holder's death. It is renewed after every third of
+    /// this. Default 30 s, as in Redisson (`lockWatchdogTimeout`).
+    #[must_use]
+    pub fn watchdog_lease(mut self, lease: Duration) -> Self {
+        self.watchdog_lease = lease;
+        self
+    }
+
+    /// Adjusts the connection's settings: timeouts, credentials, limits.
+    #[must_use]
+    pub fn configure(mut self, adjust: impl FnOnce(&mut Config)) -> Self {
+        if let Ok(config) = &mut self.config {
+            adjust(config);
+        }
+        self
+    }
+
+    /// Connects.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManager::connect`], and [`Error::InvalidLease`].
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime with I/O enabled.
+    pub async fn connect(self) -> Result<LockManager, Error> {
+        let watchdog_lease = Lease::new(self.watchdog_lease)?;
+        let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
+        let server = |source| Error::Server { operation: "connect".to_owned(), source };
+        let mut config = self.config.map_err(server)?;
+        config.scripts.extend(kind::scripts());
+        // The connection reports to a manager that is made right after it.
+        let reports_to = Arc::new(OnceLock::<Weak<Inner>>::new());
+        let sink = Arc::clone(&reports_to);
+        config.on_detached = Some(Arc::new(move |results| {
+            if let Some(inner) = sink.get().and_then(Weak::upgrade) {
+                keeper::on_results(&inner, results);
+            }
+        }));
+        let client = Client::connect(config).await.map_err(server)?;
+        let inner = Arc::new(Inner {
+            client,
+            uuid,
+            watchdog_lease,
+            next_owner: AtomicU64::new(1),
+            names: Mutex::default(),
+            holds: Mutex::new(Holds::new(BootInstant::now())),
+        });
+        let _first = reports_to.set(Arc::downgrade(&inner));
+        tokio::spawn(keeper::keep(Arc::downgrade(&inner), inner.client.config().timer.clone()));
+        Ok(LockManager { inner })
+    }
+}
+
+impl Inner {
+    pub(crate) fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn new_owner(&self) -> u64 {
+        self.next_owner.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn owner(&self, number: u64) -> Owner {
+        Owner { manager: Arc::clone(&self.uuid), number }
+    }
+
+    pub(crate) fn owner_text(&self, number: u64) -> OwnerText {
+        OwnerText::new(&self.uuid, number)
+    }
+
+    fn name(&self, key: &str, kind: &'static Kind) -> Arc<Name> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = names.known.get(key).and_then(Weak::upgrade) {
+            return name;
+        }
+        if names.known.len() >= names.purge_at {
+            // Forgetting in bulk keeps the cost per name constant.
+            names.known.retain(|_, name| name.strong_count() > 0);
+            names.purge_at = 2 * names.known.len() + 64;
+        }
+        let name = Arc::new(Name::new(key, kind));
+        names.known.insert(key.into(), Arc::downgrade(&name));
+        name
+    }
+
+    /// Unlocks, sends a settling request, and wakes the keeper if something is due earlier than it knows.
+    pub(crate) fn finish(
+        &self,
+        mut holds: MutexGuard<'_, Holds>,
+        settle: Option<Settle>,
+        mut wake: Vec<Waker>,
+    ) {
+        // Queued under the lock, so that no renewal can come after it; written after unlocking.
+        let flush =
+            settle.and_then(|settle| keeper::queue_settle(self, &mut holds, &settle, true, &mut wake));
+        let keeper = holds.keeper_to_wake();
+        drop(holds);
+        drop(flush);
+        wake.into_iter().chain(keeper).for_each(Waker::wake);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // The keeper finds its manager gone and ends.
+        let holds = self.holds.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = holds.keeper.take() {
+            keeper.wake();
+        }
+    }
+}

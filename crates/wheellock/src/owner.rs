@@ -1,0 +1,101 @@
+//! Who holds a lock. Owns the identity's text; knows no lock.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The identity of a holder, as it stands in the lock's hash: `uuid:number`, where the uuid is the manager's and the
+/// number is unique within it (source: Redisson's `uuid:threadId`).
+///
+/// Whoever presents the same owner may take the same lock again. Every acquire without an explicit owner is a fresh
+/// one, so sharing a [`Lock`](crate::Lock) between tasks never lets two of them in.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Owner {
+    pub(crate) manager: Arc<str>,
+    pub(crate) number: u64,
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.manager, self.number)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({self})")
+    }
+}
+
+/// An owner's text on the stack: it is written with every call and must not cost an allocation.
+pub(crate) struct OwnerText {
+    bytes: [u8; Self::LEN],
+    start: usize,
+}
+
+impl OwnerText {
+    /// A uuid, a colon, and the longest `u64`.
+    const LEN: usize = 36 + 1 + 20;
+
+    pub(crate) fn new(manager: &str, number: u64) -> Self {
+        let mut text = Self { bytes: [0; Self::LEN], start: Self::LEN };
+        let mut rest = number;
+        loop {
+            text.push_front(b'0' + u8::try_from(rest % 10).unwrap_or_default());
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        text.push_front(b':');
+        manager.bytes().rev().for_each(|byte| text.push_front(byte));
+        text
+    }
+
+    fn push_front(&mut self, byte: u8) {
+        let place = self.start.checked_sub(1).and_then(|start| self.bytes.get_mut(start));
+        if let Some(place) = place {
+            *place = byte;
+            self.start -= 1;
+        }
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+}
+
+/// A random (version 4) UUID.
+pub(crate) fn new_uuid() -> Result<String, getrandom::Error> {
+    let mut bytes = [0_u8; 16];
+    getrandom::fill(&mut bytes)?;
+    let [.., six, _, eight, _, _, _, _, _, _, _] = &mut bytes;
+    *six = (*six & 0x0F) | 0x40;
+    *eight = (*eight & 0x3F) | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)];
+    Ok(parts.map(|(from, to)| hex.get(from..to).unwrap_or_default()).join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_on_the_stack_is_the_text_displayed() {
+        let manager: Arc<str> = new_uuid().unwrap().into();
+        for number in [0, 1, 9, 10, 12_345, u64::MAX] {
+            let owner = Owner { manager: Arc::clone(&manager), number };
+            assert_eq!(OwnerText::new(&manager, number).as_bytes(), owner.to_string().as_bytes());
+        }
+    }
+
+    #[test]
+    fn uuids_are_version_4_and_differ() {
+        let (a, b) = (new_uuid().unwrap(), new_uuid().unwrap());
+        assert_ne!(a, b);
+        let dashes: Vec<_> = a.match_indices('-').map(|(at, _)| at).collect();
+        assert_eq!((a.len(), dashes), (36, vec![8, 13, 18, 23]));
+        assert_eq!(a.as_bytes()[14], b'4');
+        assert!(b"89ab".contains(&a.as_bytes()[19]));
+    }
+}

@@ -1,0 +1,18 @@
+-- Brings a holder's hold count down; at zero the lock is free and waiters are told.
+--
+-- KEYS[1]  the lock
+-- KEYS[2]  its channel
+-- ARGV[1]  holder
+-- ARGV[2]  the holder's hold count once this call has succeeded
+--
+-- Returns 1 (the lock is free now), 0 (still held) or nil (this holder does not hold it; nothing was changed).
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
+    return nil
+end
+if tonumber(ARGV[2]) > 0 then
+    redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
+    return 0
+end
+redis.call('del', KEYS[1])
+redis.call('publish', KEYS[2], '0')
+return 1

@@ -1,0 +1,206 @@
+//! Who waits for a lock in this process, in order. Pure but for the subscription it keeps.
+//!
+//! Only the first in line asks the server, and only when there is a reason: a message, the end of the holder's lease,
+//! or the bounded re-poll. Everybody else just stands in line, so a thousand waiters cost the server as much as one.
+//! Whoever leaves the head of the line passes on what it may have learnt and not used.
+
+use std::collections::BTreeMap;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use wheellock_client::Subscription;
+
+use crate::error::Error;
+
+#[derive(Default)]
+pub(crate) struct Waiters {
+    line: BTreeMap<u64, Waiter>,
+    next_ticket: u64,
+    /// Kept while somebody waits, and a little longer.
+    subscription: Option<Subscription>,
+    /// When the head asks again even if it hears nothing.
+    look_at: Option<Instant>,
+    /// The head has a reason to ask at once.
+    look_now: bool,
+    /// The end of the subscription is planned.
+    lingering: bool,
+}
+
+#[derive(Default)]
+struct Waiter {
+    waker: Option<Waker>,
+    failed: Option<Error>,
+}
+
+/// What a waiter has to do.
+pub(crate) enum Turn {
+    /// Ask the server now.
+    Ask,
+    /// Sleep; if a time is given, until then at most.
+    Wait(Option<Instant>),
+    /// The server cannot be asked; everybody in line is told.
+    Failed(Error),
+}
+
+impl Waiters {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+
+    /// Stands in line.
+    pub(crate) fn join(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.line.insert(self.next_ticket, Waiter::default());
+        self.next_ticket
+    }
+
+    /// Somebody is about to ask the server without standing in line: what was heard so far is not news to the answer.
+    pub(crate) fn about_to_ask(&mut self) {
+        if let Some(subscription) = self.subscription.as_mut().filter(|_| self.line.is_empty()) {
+            subscription.take_changed();
+        }
+    }
+
+    /// Makes sure that messages arrive. A new subscription is followed by a question at once: the answer to an earlier
+    /// one may have been overtaken by a message that nobody heard.
+    pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
+        if self.subscription.is_none() {
+            self.subscription = Some(subscribe());
+            self.look_now = true;
+        }
+    }
+
+    /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
+    pub(crate) fn heard_held(&mut self, now: Instant, lease_left: Option<Duration>) {
+        // One millisecond more, because the server rounds down.
+        let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
+        // Without messages (an ACL may forbid the channel) only asking helps.
+        let deaf = self.subscription.as_ref().is_some_and(|news| news.refusal().is_some());
+        let left = if deaf { left.min(POLL_WHEN_DEAF) } else { left };
+        self.look_at = Some(now + left);
+    }
+
+    /// What the holder of `ticket` has to do; leaves its waker if it has to wait.
+    pub(crate) fn turn(&mut self, ticket: u64, now: Instant, cx: &mut Context<'_>) -> Turn {
+        let is_head = self.is_head(ticket);
+        let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask };
+        if let Some(error) = waiter.failed.take() {
+            return Turn::Failed(error);
+        }
+        waiter.waker = Some(cx.waker().clone());
+        if !is_head {
+            return Turn::Wait(None);
+        }
+        let heard = self.subscription.as_mut().is_some_and(|news| news.poll_changed(cx) == Poll::Ready(()));
+        let due = self.look_at.is_none_or(|at| now >= at);
+        if std::mem::take(&mut self.look_now) || heard || due {
+            return Turn::Ask;
+        }
+        Turn::Wait(self.look_at)
+    }
+
+    /// Leaves the line. Returns whom to wake: the next head, if the head left.
+    ///
+    /// A head that leaves without the lock may have consumed a wake-up, so the next one asks at once. A head that got the
+    /// lock has nothing to pass on: the next one hears of its release.
+    pub(crate) fn leave(&mut self, ticket: u64, got_it: bool, now: Instant) -> Option<Waker> {
+        let was_head = self.is_head(ticket);
+        self.line.remove(&ticket);
+        if !was_head {
+            return None;
+        }
+        if got_it {
+            self.look_at = Some(now + REPOLL);
+            self.look_now = false;
+        } else {
+            self.look_now = true;
+        }
+        self.line.first_entry().and_then(|mut head| head.get_mut().waker.take())
+    }
+
+    /// The server could not be asked, and what stopped the head stops everybody.
+    pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
+        self.line
+            .values_mut()
+            .filter_map(|waiter| {
+                waiter.failed = Some(error.clone());
+                waiter.waker.take()
+            })
+            .collect()
+    }
+
+    /// Whether the last waiter has just left, and the end of its subscription is to be planned.
+    pub(crate) fn begin_lingering(&mut self) -> bool {
+        let quiet = self.line.is_empty() && self.subscription.is_some();
+        quiet && !std::mem::replace(&mut self.lingering, true)
+    }
+
+    /// Gives the subscription up if nobody waits. The caller drops it after unlocking.
+    pub(crate) fn stop_listening(&mut self) -> Option<Subscription> {
+        self.lingering = false;
+        if self.line.is_empty() { self.subscription.take() } else { None }
+    }
+
+    /// Whether the holder of `ticket` is first in line.
+    pub(crate) fn is_head(&self, ticket: u64) -> bool {
+        self.line.first_key_value().is_some_and(|(first, _)| *first == ticket)
+    }
+}
+
+/// Longest time between two questions of a waiting process. Only matters if a message got lost without the connection
+/// breaking; so it costs latency then, and one small command per process and lock until then.
+const REPOLL: Duration = Duration::from_secs(5);
+
+/// Time between two questions where the server refuses the subscription.
+const POLL_WHEN_DEAF: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(waiters: &mut Waiters, ticket: u64, now: Instant) -> bool {
+        matches!(waiters.turn(ticket, now, &mut Context::from_waker(Waker::noop())), Turn::Ask)
+    }
+
+    #[test]
+    fn only_the_head_asks_and_the_line_is_first_come_first_served() {
+        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (a, b, c) = (waiters.join(), waiters.join(), waiters.join());
+        assert!(ask(&mut waiters, a, now), "nothing is known yet");
+        assert!(!ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
+        waiters.heard_held(now, Some(Duration::from_millis(100)));
+        assert!(!ask(&mut waiters, a, now));
+        assert!(!ask(&mut waiters, a, now + Duration::from_millis(100)), "the server rounds down");
+        assert!(ask(&mut waiters, a, now + Duration::from_millis(101)), "the lease may have ended");
+        assert!(waiters.leave(a, true, now).is_some(), "the next head is woken");
+        assert!(!ask(&mut waiters, b, now), "it waits for the release");
+        assert!(ask(&mut waiters, b, now + REPOLL), "but not for ever");
+        assert!(waiters.leave(c, false, now).is_none());
+        assert!(waiters.leave(b, false, now).is_none());
+        assert!(waiters.is_empty());
+    }
+
+    #[test]
+    fn a_head_that_leaves_without_the_lock_passes_its_wake_up_on() {
+        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (a, b) = (waiters.join(), waiters.join());
+        waiters.heard_held(now, None);
+        assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
+        assert!(waiters.leave(a, false, now).is_some());
+        assert!(ask(&mut waiters, b, now));
+        assert!(!ask(&mut waiters, b, now), "once");
+    }
+
+    #[test]
+    fn an_error_reaches_everybody_in_line() {
+        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let tickets = [waiters.join(), waiters.join()];
+        waiters.heard_held(now, None);
+        assert!(tickets.iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
+        assert_eq!(waiters.fail_all(&Error::NoRandomness).len(), 2);
+        for ticket in tickets {
+            let turn = waiters.turn(ticket, now, &mut Context::from_waker(Waker::noop()));
+            assert!(matches!(turn, Turn::Failed(Error::NoRandomness)));
+        }
+    }
+}

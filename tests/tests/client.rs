@@ -1,0 +1,252 @@
+//! `wheellock-client` against real servers: calls, scripts, pushes, deadlines, reconnects.
+
+use std::time::{Duration, Instant};
+
+use wheellock_client::{CallOptions, Client, Command, Config, ErrorKind, Outcome, Script};
+use wheellock_tests::{RedisServer, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn config(server: &RedisServer) -> Config {
+    server.url().parse().expect("the support library makes valid URLs")
+}
+
+async fn client(server: &RedisServer) -> Client {
+    Client::connect(config(server)).await.expect("the server is up")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_caller_gets_its_own_reply() {
+    let server = RedisServer::builder().tcp().start();
+    for url in [server.url(), server.tcp_url()] {
+        let client = Client::connect(url.parse().unwrap()).await.unwrap();
+        let tasks: Vec<_> = (0..64)
+            .map(|task| {
+                let client = client.clone();
+                tokio::spawn(async move {
+                    for round in 0..200 {
+                        let nonce = format!("{task}:{round}:{}", "x".repeat(round));
+                        let reply = client.call(&Command::new("ECHO").arg(&nonce)).await.unwrap();
+                        assert_eq!(reply.as_str(), Some(nonce.as_str()));
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        let stats = client.stats();
+        assert_eq!((stats.calls, stats.in_flight, stats.queued_bytes), (64 * 200, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn an_error_reply_is_a_typed_error() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let error = client.call(&Command::new("GET")).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome(), error.code()),
+        (ErrorKind::Server, Outcome::Rejected, Some("ERR"))
+    );
+    assert!(error.to_string().contains("GET on "), "{error}");
+}
+
+#[tokio::test]
+async fn a_flushed_script_is_healed_without_shifting_neighbours() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let script = Script::new("return {KEYS[1], ARGV[1]}", 1, 1);
+    for round in 0..20_i64 {
+        let _reply = server.cli(&["SCRIPT", "FLUSH"]);
+        let params = ["a".into(), round.into()];
+        let before = round.to_string();
+        let echo = Command::new("ECHO").arg(&before);
+        let (first, reply, second) =
+            tokio::join!(client.call(&echo), client.eval(&script, &params), client.call(&echo));
+        assert_eq!(first.unwrap().as_str(), Some(before.as_str()));
+        assert_eq!(second.unwrap().as_str(), Some(before.as_str()));
+        let reply = reply.unwrap();
+        assert_eq!(reply.as_array().unwrap()[1].as_str(), Some(before.as_str()));
+    }
+    let error = client.eval(&script, &["a".into()]).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Config, Outcome::NotSent));
+}
+
+#[tokio::test]
+async fn scripts_of_the_config_are_loaded_while_connecting() {
+    let server = RedisServer::start();
+    let mut config = config(&server);
+    config.scripts.push(Script::new("return 42", 0, 0).into());
+    let script = config.scripts[0].clone();
+    let client = Client::connect(config).await.unwrap();
+    let monitor = server.monitor();
+    assert_eq!(client.eval(&script, &[]).await.unwrap().as_i64(), Some(42));
+    let seen: Vec<_> = monitor.stop().unwrap().iter().map(|line| line.name()).collect();
+    assert_eq!(seen, ["EVALSHA"]);
+}
+
+#[tokio::test]
+async fn messages_wake_the_subscriber_and_calls_go_on() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let mut news = client.subscribe(b"news");
+    // What is called after subscribing reaches the server after it.
+    let subscribers = client.call(&Command::new("PUBLISH").arg("news").arg("1")).await.unwrap();
+    assert_eq!(subscribers.as_i64(), Some(1));
+    news.changed().await;
+    assert!(news.is_confirmed());
+    news.take_changed();
+    let _reply = server.cli(&["PUBLISH", "news", "2"]);
+    news.changed().await;
+    drop(news);
+    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
+    assert_eq!(client.call(&Command::new("ECHO").arg("on")).await.unwrap().as_str(), Some("on"));
+}
+
+#[tokio::test]
+async fn a_deadline_ends_the_call_and_not_the_neighbours() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    server.pause();
+    let before = Instant::now();
+    let options = CallOptions::by(client.config().timer.now() + Duration::from_millis(50));
+    let slow = Command::new("ECHO").arg("slow");
+    let patient = client.call(&slow);
+    let (error, reply) = tokio::join!(
+        async {
+            let error = client.call_with(&Command::new("ECHO").arg("hasty"), options).await.unwrap_err();
+            server.resume();
+            error
+        },
+        patient
+    );
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted));
+    assert!(before.elapsed() >= Duration::from_millis(50), "never early");
+    assert_eq!(reply.unwrap().as_str(), Some("slow"), "the reply of the hasty call passed by");
+    assert_eq!(client.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn a_killed_server_fails_what_was_written_and_keeps_what_was_not() {
+    let mut server = RedisServer::start();
+    let mut config = config(&server);
+    config.response_timeout = PATIENCE;
+    let client = Client::connect(config).await.unwrap();
+    let mut news = client.subscribe(b"news");
+    news.settled().await;
+
+    server.pause();
+    let task = tokio::spawn({
+        let client = client.clone();
+        async move { client.call(&Command::new("ECHO").arg("lost")).await }
+    });
+    assert!(eventually(PATIENCE, async || client.stats().in_flight == 1).await);
+    server.kill();
+    let error = task.await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::ConnectionLost, Outcome::MaybeExecuted),
+        "{error}"
+    );
+    assert!(eventually(PATIENCE, async || !client.is_ready()).await);
+
+    let hasty = CallOptions::by(client.config().timer.now() + Duration::from_millis(30));
+    let error = client.call_with(&Command::new("SET").arg("hasty").arg("1"), hasty).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent), "{error}");
+    assert!(error.to_string().contains("connect"), "{error}");
+
+    assert!(news.take_changed(), "a lost connection is a reason to look");
+    let kept = Command::new("ECHO").arg("kept");
+    let (reply, ()) = tokio::join!(client.call(&kept), async { server.restart() });
+    assert_eq!(reply.unwrap().as_str(), Some("kept"));
+    news.settled().await;
+    assert!(news.is_confirmed(), "subscribed again by itself");
+    let _reply = server.cli(&["PUBLISH", "news", "1"]);
+    news.changed().await;
+    assert_eq!(client.stats().connections, 2);
+    assert_eq!(server.cli(&["EXISTS", "hasty"]), "0", "what was reported as not sent never was");
+}
+
+#[tokio::test]
+async fn a_silent_server_is_found_out_and_the_socket_replaced() {
+    let server = RedisServer::builder().tcp().start();
+    let mut config: Config = server.tcp_url().parse().unwrap();
+    config.heartbeat = Duration::from_millis(50);
+    config.response_timeout = Duration::from_millis(200);
+    let client = Client::connect(config).await.unwrap();
+    server.pause();
+    assert!(eventually(PATIENCE, async || !client.is_ready()).await, "nobody called, the heartbeat noticed");
+    server.resume();
+    assert!(eventually(PATIENCE, async || client.is_ready()).await);
+    assert!(client.call(&Command::new("PING")).await.is_ok());
+}
+
+#[tokio::test]
+async fn connecting_fails_with_what_to_do_about_it() {
+    let server = RedisServer::builder().tcp().arg("requirepass", "sesame").start();
+    let refused = Client::connect(config(&server)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Auth, "{refused}");
+    let wrong = server.tcp_url().replace("redis://", "redis://:wrong@");
+    let error = Client::connect(wrong.parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Auth);
+    assert!(!format!("{error} {error:?}").contains("wrong@"));
+    let right = server.tcp_url().replace("redis://", "redis://:sesame@");
+    Client::connect(right.parse().unwrap()).await.unwrap();
+
+    let nobody = "unix:///nonexistent/redis.sock".parse().unwrap();
+    let error = Client::connect(nobody).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent));
+    assert!(error.to_string().contains("/nonexistent/redis.sock"), "{error}");
+    assert!(std::error::Error::source(&error).is_some());
+}
+
+#[tokio::test]
+async fn closing_fails_calls_and_a_dropped_runtime_does_too() {
+    let server = RedisServer::start();
+    let client = client(&server).await;
+    let other = client.clone();
+    client.close().await;
+    let error = other.call(&Command::new("PING")).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Closed, Outcome::NotSent));
+
+    let config = config(&server);
+    let orphan = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(Client::connect(config)).unwrap()
+    })
+    .join()
+    .unwrap();
+    let error = orphan.call(&Command::new("PING")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert!(error.to_string().contains("runtime was shut down"), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once_and_keeps_room_for_the_reserved() {
+    let server = RedisServer::start();
+    let mut config = config(&server);
+    config.max_in_flight = 16;
+    let client = Client::connect(config).await.unwrap();
+    server.pause();
+    let deadline = client.config().timer.now() + PATIENCE;
+    let calls: Vec<_> = (0..16)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(
+                async move { client.call_with(&Command::new("PING"), CallOptions::by(deadline)).await },
+            )
+        })
+        .collect();
+    assert!(eventually(PATIENCE, async || client.stats().in_flight == 16).await);
+    let error = client.call(&Command::new("PING")).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Overloaded, Outcome::NotSent));
+    let ping = Command::new("PING");
+    let (reserved, ()) = tokio::join!(client.call_with(&ping, CallOptions::by(deadline).reserved()), async {
+        server.resume()
+    });
+    assert!(reserved.is_ok());
+    for call in calls {
+        assert!(call.await.unwrap().is_ok());
+    }
+}

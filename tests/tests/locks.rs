@@ -1,0 +1,336 @@
+//! The lock layer against real servers: exclusion, reentrancy, leases, waiting, cancellation, ambiguity.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use wheellock::{Error, LockManager, LostReason, Outcome, Released};
+use wheellock_tests::{RedisServer, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+async fn manager(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url()).await.expect("the server is up")
+}
+
+async fn gone(server: &RedisServer, key: &str) -> bool {
+    eventually(PATIENCE, async || server.cli(&["EXISTS", key]) == "0").await
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_a_plain_lock() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let lock = locks.lock("orders:42");
+    let guard = lock.acquire().await.unwrap();
+    let owner = guard.owner().to_string();
+    assert!(owner.starts_with(locks.id()) && owner.len() > 37, "{owner}");
+    assert_eq!(server.cli(&["TYPE", "orders:42"]), "hash");
+    assert_eq!(server.cli(&["HGETALL", "orders:42"]).split_whitespace().collect::<Vec<_>>(), [&owner, "1"]);
+    let pttl: u64 = server.cli(&["PTTL", "orders:42"]).parse().unwrap();
+    assert!((29_000..=30_000).contains(&pttl), "{pttl}");
+    assert_eq!(server.cli(&["KEYS", "*"]), "orders:42", "no other key");
+    assert!(lock.is_locked().await.unwrap() && lock.is_held_by(&guard.owner()).await.unwrap());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+    assert_eq!(lock.remaining_lease().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn one_evalsha_each_and_nothing_else() {
+    let server = RedisServer::start();
+    let lock = manager(&server).await.lock("quiet");
+    let monitor = server.monitor();
+    for _ in 0..3 {
+        let _released = lock.acquire().await.unwrap().release().await.unwrap();
+    }
+    drop(lock.acquire().await.unwrap());
+    assert!(gone(&server, "quiet").await);
+    let seen = monitor.stop().unwrap();
+    let sent: Vec<_> = seen.iter().filter(|line| !line.from_script()).map(|line| line.name()).collect();
+    let ours: Vec<_> = sent.iter().filter(|name| *name != "EXISTS").collect();
+    assert_eq!(ours, ["EVALSHA"; 8]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_share_a_handle_exclude_each_other() {
+    let server = RedisServer::start();
+    let lock = manager(&server).await.lock("shared");
+    let (inside, entered) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let (lock, inside, entered) = (lock.clone(), Arc::clone(&inside), Arc::clone(&entered));
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let guard = lock.acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                    tokio::task::yield_now().await;
+                    entered.fetch_add(1, Ordering::SeqCst);
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    if entered.load(Ordering::Relaxed) % 2 == 0 {
+                        assert_eq!(guard.release().await.unwrap(), Released::Released);
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(entered.load(Ordering::SeqCst), 640);
+    assert!(gone(&server, "shared").await);
+}
+
+#[tokio::test]
+async fn reentrancy_is_counted_on_the_server() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let lock = locks.lock("nested");
+    let first = lock.acquire().await.unwrap();
+    let owner = first.owner();
+    let again = lock.with_owner(owner.clone());
+    let count = || server.cli(&["HGET", "nested", &owner.to_string()]);
+    let second = again.acquire().await.unwrap();
+    let third = again.try_acquire().await.unwrap().expect("reentrant");
+    assert_eq!((count().as_str(), lock.hold_count(&owner).await.unwrap()), ("3", 3));
+    assert!(lock.try_acquire().await.unwrap().is_none(), "another owner");
+    assert_eq!(second.release().await.unwrap(), Released::Released);
+    assert_eq!(count(), "2");
+    drop(first);
+    assert!(eventually(PATIENCE, async || count() == "1").await, "in any order");
+    assert_eq!(third.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["EXISTS", "nested"]), "0");
+
+    let stranger = LockManager::connect(&server.url()).await.unwrap().owner();
+    let error = lock.with_owner(stranger).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::ForeignOwner { .. }));
+    assert_eq!(error.outcome(), Outcome::NotSent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_share_an_owner_end_with_the_right_count() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let lock = locks.lock("crowd").with_owner(locks.owner());
+    for _ in 0..20 {
+        let tasks: Vec<_> = (0..8)
+            .map(|task| {
+                let lock = lock.clone();
+                tokio::spawn(async move {
+                    let guard = lock.acquire().await.unwrap();
+                    if task % 2 == 0 { Some(guard) } else { None }
+                })
+            })
+            .collect();
+        let mut kept = Vec::new();
+        for task in tasks {
+            kept.extend(task.await.unwrap());
+        }
+        let counts = async || server.cli(&["HVALS", "crowd"]) == "4";
+        assert!(eventually(PATIENCE, counts).await, "{}", server.cli(&["HVALS", "crowd"]));
+        for guard in kept {
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+        assert!(gone(&server, "crowd").await);
+    }
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
+    let server = RedisServer::start();
+    let lease = Duration::from_millis(300);
+    let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
+    let kept = locks.lock("kept").acquire().await.unwrap();
+    let fixed = locks.lock("fixed").with_lease(lease).acquire().await.unwrap();
+    assert!(kept.is_valid() && fixed.is_valid());
+    let (before, promised) = (wheellock::BootInstant::now(), fixed.valid_until());
+    let reason = fixed.lost().await;
+    assert_eq!(reason, LostReason::Expired);
+    assert!(wheellock::BootInstant::now() <= promised, "the news came after the deadline");
+    assert!(!fixed.is_valid());
+    assert!(gone(&server, "fixed").await);
+    assert_eq!(fixed.release().await.unwrap(), Released::AlreadyLost);
+    assert!(
+        eventually(PATIENCE, async || kept.valid_until() > before + 3 * lease).await,
+        "renewed three leases on"
+    );
+    assert!(kept.is_valid());
+    assert_eq!(kept.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_lock_taken_away_is_reported_and_never_renewed_into_being() {
+    let server = RedisServer::start();
+    let lease = Duration::from_millis(300);
+    let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
+    let lock = locks.lock("taken");
+    let guard = lock.acquire().await.unwrap();
+    assert!(lock.force_release().await.unwrap());
+    assert!(!lock.force_release().await.unwrap());
+    assert_eq!(guard.lost().await, LostReason::NotOwner);
+    assert_eq!(server.cli(&["EXISTS", "taken"]), "0");
+    let work = guard.run(std::future::pending::<()>()).await;
+    assert!(matches!(work, Err(Error::Lost { reason: LostReason::NotOwner, .. })));
+    let other = lock.acquire().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(other.is_valid() && server.cli(&["EXISTS", "taken"]) == "1", "the next holder is unharmed");
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_release_and_gives_up_on_time() {
+    let server = RedisServer::start();
+    let (here, there) = (manager(&server).await, manager(&server).await);
+    let guard = here.lock("handed").acquire().await.unwrap();
+
+    let before = Instant::now();
+    let wait = Duration::from_millis(80);
+    assert!(there.lock("handed").try_acquire_for(wait).await.unwrap().is_none());
+    assert!(before.elapsed() >= wait);
+
+    let lock = there.lock("handed");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    let waits = async || server.cli(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{handed}"]).ends_with('1');
+    assert!(eventually(PATIENCE, waits).await);
+    let monitor = server.monitor();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let taken = waiter.await.unwrap().unwrap();
+    let seen = monitor.stop().unwrap();
+    let asked = seen.iter().filter(|line| !line.from_script() && line.name() == "EVALSHA").count();
+    assert_eq!(asked, 2, "one release, one acquire");
+    drop(taken);
+    assert!(gone(&server, "handed").await);
+}
+
+#[tokio::test]
+async fn a_dead_holders_lock_passes_on_after_its_lease() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let _ok = server.cli(&["HSET", "dead", "00000000-0000-4000-8000-000000000000:7", "1"]);
+    let _ok = server.cli(&["PEXPIRE", "dead", "200"]);
+    let guard = locks.lock("dead").try_acquire_for(PATIENCE).await.unwrap().expect("free after 200 ms");
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn a_dropped_acquire_leaves_nothing_behind_at_any_point() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let blocker = manager(&server).await;
+    for contended in [false, true] {
+        for polls in 0..12 {
+            let held = if contended { Some(blocker.lock("dropped").acquire().await.unwrap()) } else { None };
+            let lock = locks.lock("dropped");
+            let mut acquire = Box::pin(lock.acquire());
+            let mut left = polls;
+            let done = std::future::poll_fn(|cx| {
+                if left == 0 {
+                    return std::task::Poll::Ready(None);
+                }
+                left -= 1;
+                acquire.as_mut().poll(cx).map(Some)
+            });
+            let outcome = tokio::time::timeout(Duration::from_millis(20), done).await;
+            drop(acquire);
+            drop(outcome);
+            drop(held);
+            assert!(gone(&server, "dropped").await, "contended {contended}, after {polls} polls");
+        }
+    }
+    // Whatever was taken back is free for the next one, and nobody is stuck in line.
+    let guard = locks.lock("dropped").try_acquire_for(PATIENCE).await.unwrap();
+    assert!(guard.is_some());
+}
+
+#[tokio::test]
+async fn an_ambiguous_acquire_is_resolved_by_the_library() {
+    let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let locks = manager(&server).await;
+    let lock = locks.lock("ambiguous");
+    for round in 0..5 {
+        server.pause();
+        let acquiring = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await }
+        });
+        assert!(eventually(PATIENCE, async || locks.client().stats().in_flight > 0).await);
+        server.kill();
+        server.restart();
+        let guard = acquiring.await.unwrap().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(server.cli(&["HVALS", "ambiguous"]), "1", "counted once");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    assert!(gone(&server, "ambiguous").await);
+}
+
+#[tokio::test]
+async fn a_release_that_cannot_be_sent_is_made_good() {
+    let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let locks = manager(&server).await;
+    let guard = locks.lock("late").acquire().await.unwrap();
+    server.kill();
+    drop(guard);
+    server.restart();
+    assert!(gone(&server, "late").await, "released after the restart, long before its lease of 30 s");
+}
+
+#[tokio::test]
+async fn bad_names_and_leases_fail_before_anything_is_sent() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    for (name, lease) in [("", 1000), (&"x".repeat(4097), 1000), ("fine", 0)] {
+        let error = locks.lock(name).with_lease(Duration::from_millis(lease)).acquire().await.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
+    }
+    for name in ["a{b", "}{", "mit Leerzeichen", "\r\n$1\r\n\0", "ключ"] {
+        let lock = locks.lock(name);
+        let guard = lock.acquire().await.unwrap();
+        let waiting = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await }
+        });
+        assert!(
+            eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).contains("redisson_lock"))
+                .await
+        );
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        drop(waiting.await.unwrap().unwrap());
+        assert!(gone(&server, name).await);
+    }
+}
+
+#[tokio::test]
+async fn somebody_elses_data_under_the_name_is_an_error_and_stays() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let _ok = server.cli(&["SET", "theirs", "precious"]);
+    let error = locks.lock("theirs").acquire().await.unwrap_err();
+    assert!(error.to_string().contains("theirs") && error.to_string().contains("WRONGTYPE"), "{error}");
+    assert_eq!(server.cli(&["GET", "theirs"]), "precious");
+}
+
+#[tokio::test]
+async fn the_closure_form_releases_when_done() {
+    let server = RedisServer::start();
+    let lock = manager(&server).await.lock("closure");
+    let sum = lock
+        .run(async |guard| {
+            assert!(guard.is_valid());
+            tokio::task::yield_now().await;
+            2 + 2
+        })
+        .await
+        .unwrap();
+    assert_eq!((sum, server.cli(&["EXISTS", "closure"]).as_str()), (4, "0"));
+}
+
+#[tokio::test]
+async fn subscriptions_end_after_the_last_waiter() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let guard = locks.lock("busy").acquire().await.unwrap();
+    let lock = locks.lock("busy");
+    assert!(lock.try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
+    assert_ne!(server.cli(&["PUBSUB", "CHANNELS"]), "", "it lingers");
+    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
+    drop(guard);
+}

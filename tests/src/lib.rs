@@ -1,15 +1,21 @@
 //! Support for tests and tools that need real servers: private `redis-server` processes that cannot
 //! outlive their owner, a small blocking client to look at them from outside, and bounded polling.
 //!
-//! Knows nothing of the project's own crates: what a test sees through this library is seen by a second,
-//! independent pair of eyes.
+//! Only [`worker`] knows the project's own crates: what a test sees through the rest of this library is seen
+//! by a second, independent pair of eyes.
 
 mod cli;
 mod monitor;
 mod poll;
 mod server;
+pub mod worker;
 
 pub use cli::{Cli, Reply};
 pub use monitor::{Monitor, Observed};
 pub use poll::{eventually, poll_until};
 pub use server::{Builder, RedisServer, find_server_binary};
+
+/// The README's example must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

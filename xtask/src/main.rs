@@ -58,6 +58,6 @@ fn main() -> Result<ExitCode> {
         Task::Tidy => tidy::run(),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),
-        Task::DemoWorker(options) => demo::work(options),
+        Task::DemoWorker(options) => demo::work(&options),
     }
 }

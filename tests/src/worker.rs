@@ -1,0 +1,276 @@
+//! Worker processes that take and release one lock on command, so that properties between processes are
+//! shown between real processes.
+//!
+//! The parent writes one request per line to the worker's stdin and reads one answer per line from its stdout.
+//! A worker ends when its stdin closes, so it cannot outlive its parent.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::sync::mpsc as async_mpsc;
+use wheellock::{Guard, Lock, LockManager, Released};
+
+/// The parent's end of a worker process; dropping it kills the process.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    requests: ChildStdin,
+    answers: mpsc::Receiver<String>,
+}
+
+impl Worker {
+    /// Starts a process whose `main` calls [`serve`] with the arguments appended here: the URL, the lock's
+    /// name, and the watchdog's lease in milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot be started.
+    pub fn spawn(mut program: Command, url: &str, lock: &str, lease: Duration) -> Result<Self> {
+        let mut child = program
+            .args([url, lock, &lease.as_millis().to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {program:?}"))?;
+        let requests = child.stdin.take().context("the worker has no stdin")?;
+        let output = child.stdout.take().context("the worker has no stdout")?;
+        let (sender, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { child, requests, answers })
+    }
+
+    /// Sends a request without waiting for its answer.
+    ///
+    /// # Errors
+    ///
+    /// The worker is gone.
+    pub fn request(&mut self, request: &Request<'_>) -> Result<()> {
+        writeln!(self.requests, "{}", request.to_line()).context("the worker is gone")
+    }
+
+    /// Waits for the next answer, at most [`ANSWER_TIMEOUT`].
+    ///
+    /// # Errors
+    ///
+    /// No answer in time, the worker died, or it reports an error of the lock layer.
+    pub fn answer(&mut self) -> Result<Answer> {
+        let line = self.answers.recv_timeout(ANSWER_TIMEOUT).context("no answer from the worker")?;
+        Answer::parse(&line)
+    }
+
+    /// Sends a request and waits for its answer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`request`](Self::request) and [`answer`](Self::answer).
+    pub fn ask(&mut self, request: &Request<'_>) -> Result<Answer> {
+        self.request(request)?;
+        self.answer()
+    }
+
+    /// Kills the worker with SIGKILL: no cleanup runs in it. Returns once it is gone.
+    ///
+    /// # Errors
+    ///
+    /// Those of `kill(2)` and `wait(2)`.
+    pub fn kill(mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a worker can be asked to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Request<'a> {
+    /// Acquire the lock, waiting as long as it takes, and keep it. Answer: `Acquired`.
+    Acquire,
+    /// Acquire the lock, waiting no longer than this. Answer: `Acquired` or `GaveUp`.
+    TryAcquireFor(Duration),
+    /// Release what is held. Answer: `Released` or `AlreadyLost`.
+    Release,
+    /// So many times: acquire, read the number in the file, add one, write it back, release. Answer: `Done`.
+    Increment(u32, &'a Path),
+    /// The same without the lock, to show that it matters.
+    IncrementUnlocked(u32, &'a Path),
+}
+
+impl Request<'_> {
+    fn to_line(self) -> String {
+        match self {
+            Self::Acquire => "acquire".into(),
+            Self::TryAcquireFor(wait) => format!("try {}", wait.as_millis()),
+            Self::Release => "release".into(),
+            Self::Increment(times, file) => format!("increment {times} {}", file.display()),
+            Self::IncrementUnlocked(times, file) => format!("unlocked {times} {}", file.display()),
+        }
+    }
+}
+
+/// What a worker answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What happened.
+    pub what: Outcome,
+    /// When the worker's call returned, on the clock of [`monotonic`], which all processes share.
+    pub at: Duration,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The lock is held now.
+    Acquired,
+    /// The wait was over before the lock was free.
+    GaveUp,
+    /// The hold was released.
+    Released,
+    /// There was nothing left to release.
+    AlreadyLost,
+    /// The increments are done.
+    Done,
+}
+
+impl Answer {
+    fn to_line(self) -> String {
+        format!("{} {:?}", self.at.as_nanos(), self.what)
+    }
+
+    fn parse(line: &str) -> Result<Self> {
+        let (at, what) = line.split_once(' ').with_context(|| format!("not an answer: {line:?}"))?;
+        let at = Duration::from_nanos(at.parse().with_context(|| format!("not an answer: {line:?}"))?);
+        let outcomes =
+            [Outcome::Acquired, Outcome::GaveUp, Outcome::Released, Outcome::AlreadyLost, Outcome::Done];
+        match outcomes.into_iter().find(|outcome| format!("{outcome:?}") == what) {
+            Some(what) => Ok(Self { what, at }),
+            None => bail!("the worker reports: {what}"),
+        }
+    }
+}
+
+/// `CLOCK_MONOTONIC`: the one clock whose readings can be compared between the processes of a machine.
+#[must_use]
+pub fn monotonic() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
+}
+
+/// A manager whose watchdog keeps locks alive in steps of `lease`.
+///
+/// # Errors
+///
+/// Those of connecting.
+pub async fn connect(url: &str, lease: Duration) -> Result<LockManager> {
+    Ok(LockManager::builder(url).watchdog_lease(lease).connect().await?)
+}
+
+/// The worker's `main`: answers requests until stdin closes.
+///
+/// # Errors
+///
+/// Bad arguments, or no connection.
+pub fn serve(arguments: &[String]) -> Result<()> {
+    let [url, name, lease] = arguments else { bail!("expected: <url> <lock> <lease in ms>") };
+    let lease = Duration::from_millis(lease.parse()?);
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let locks = connect(url, lease).await?;
+        let mut session = Session { lock: locks.lock(name), held: None };
+        let mut requests = requests_from_stdin();
+        while let Some(line) = requests.recv().await {
+            let answered = match session.answer(&line).await {
+                Ok(what) => Answer { what, at: monotonic() }.to_line(),
+                Err(error) => format!("0 {error:#}"),
+            };
+            println!("{answered}");
+        }
+        Ok(())
+    })
+}
+
+/// What one worker has in hand.
+struct Session {
+    lock: Lock,
+    held: Option<Guard>,
+}
+
+impl Session {
+    async fn answer(&mut self, line: &str) -> Result<Outcome> {
+        let mut words = line.splitn(3, ' ');
+        let mut word = || words.next().unwrap_or_default();
+        match word() {
+            "acquire" => {
+                ensure!(self.held.is_none(), "the lock is held already");
+                self.held = Some(self.lock.acquire().await?);
+                Ok(Outcome::Acquired)
+            }
+            "try" => {
+                ensure!(self.held.is_none(), "the lock is held already");
+                self.held = self.lock.try_acquire_for(Duration::from_millis(word().parse()?)).await?;
+                Ok(if self.held.is_some() { Outcome::Acquired } else { Outcome::GaveUp })
+            }
+            "release" => match self.held.take().context("nothing is held")?.release().await? {
+                Released::Released => Ok(Outcome::Released),
+                Released::AlreadyLost => Ok(Outcome::AlreadyLost),
+            },
+            "increment" => {
+                let (times, file) = (word().parse()?, Path::new(word()));
+                for _ in 0..times {
+                    let guard = self.lock.acquire().await?;
+                    increment(file)?;
+                    ensure!(guard.release().await? == Released::Released, "the lock was lost meanwhile");
+                }
+                Ok(Outcome::Done)
+            }
+            "unlocked" => {
+                let (times, file) = (word().parse()?, Path::new(word()));
+                for _ in 0..times {
+                    // A reader may find the file just emptied by another writer; that, too, is a lost update.
+                    let _ = increment(file);
+                }
+                Ok(Outcome::Done)
+            }
+            other => bail!("no such request: {other}"),
+        }
+    }
+}
+
+/// Read, add one, write: three steps on purpose.
+fn increment(file: &Path) -> Result<()> {
+    let number: u64 = fs::read_to_string(file)?.trim().parse()?;
+    fs::write(file, (number + 1).to_string()).context("cannot write the counter")
+}
+
+/// Lines of stdin; the process ends when the parent closes it, whatever it is doing then.
+fn requests_from_stdin() -> async_mpsc::UnboundedReceiver<String> {
+    let (sender, receiver) = async_mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    receiver
+}
+
+/// Longer than any single request takes, so that a hang is an error and not a hang.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,0 +1,139 @@
+//! The server dies and comes back under load: nothing panics, nothing hangs, every failure is an error value,
+//! and service resumes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use wheellock::{Error, LockManager};
+use wheellock_tests::worker::connect;
+use wheellock_tests::{RedisServer, eventually};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
+    // Persistent, so that a restart forgets no lock and exclusion can be checked throughout.
+    let mut server =
+        RedisServer::builder().tcp().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let load = Arc::new(Load::default());
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        tasks.spawn(lock_and_unlock(locks.clone(), Arc::clone(&load), task));
+    }
+
+    for round in 0..ROUNDS {
+        assert!(load.gains(&load.served, TASKS).await, "no service before kill {round}: {load:?}");
+        server.kill();
+        // Long enough for every task to have met the dead server, and for the first errors.
+        assert!(
+            load.gains(&load.ended, 2 * TASKS).await,
+            "waits do not end while the server is dead: {load:?}"
+        );
+        assert!(load.gains(&load.errors, 1).await, "no errors while the server is dead: {load:?}");
+        let served = load.served.load(SeqCst);
+        server.restart();
+        let resumed = eventually(RESUMES_WITHIN, async || load.served.load(SeqCst) > served).await;
+        assert!(resumed, "no service {RESUMES_WITHIN:?} after the server's return {round}: {load:?}");
+    }
+
+    load.stop.store(true, SeqCst);
+    while let Some(ended) = timeout(NO_HANG, tasks.join_next()).await.expect("a task hangs") {
+        ended.expect("a task panicked");
+    }
+    assert_eq!(load.violations.load(SeqCst), 0, "{load:?}");
+    assert_eq!(load.hangs.load(SeqCst), 0, "{load:?}");
+    // What was granted to nobody is released, or ends with its lease; nothing is renewed for ever.
+    let all_free = eventually(NO_HANG, async || server.cli(&["DBSIZE"]) == "0").await;
+    assert!(all_free, "leaked: {}", server.cli(&["KEYS", "*"]));
+}
+
+#[tokio::test]
+async fn without_a_server_calls_fail_by_their_deadline() {
+    let mut server = RedisServer::builder().tcp().start();
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let lock = locks.lock("orders");
+    let guard = lock.acquire().await.unwrap();
+    server.kill();
+    let refused = timeout(NO_HANG, lock.try_acquire_for(PATIENCE)).await.expect("hangs");
+    assert!(!refused.unwrap_err().to_string().is_empty());
+    // Nobody can renew: the guard stops claiming the lock by itself.
+    timeout(NO_HANG, guard.lost()).await.expect("a guard outlives its lease");
+    assert!(!guard.is_valid());
+}
+
+/// One task: acquire one of a few locks, check that nobody else is inside, release; over and over.
+async fn lock_and_unlock(locks: LockManager, load: Arc<Load>, task: u64) {
+    let place = usize::try_from(task).unwrap() % PLACES;
+    let lock = locks.lock(&format!("place:{place}"));
+    while !load.stop.load(SeqCst) {
+        let guard = match timeout(PATIENCE + NO_HANG, lock.try_acquire_for(PATIENCE)).await {
+            Ok(Ok(Some(guard))) => guard,
+            Ok(Ok(None)) => {
+                load.ended.fetch_add(1, SeqCst);
+                continue;
+            }
+            Ok(Err(error)) => {
+                load.count(&error);
+                continue;
+            }
+            Err(_) => {
+                load.hangs.fetch_add(1, SeqCst);
+                return;
+            }
+        };
+        if load.inside[place].swap(true, SeqCst) {
+            load.violations.fetch_add(1, SeqCst);
+        }
+        tokio::task::yield_now().await;
+        load.inside[place].store(false, SeqCst);
+        match timeout(NO_HANG, guard.release()).await {
+            Ok(Ok(_)) => _ = load.served.fetch_add(1, SeqCst),
+            Ok(Err(error)) => load.count(&error),
+            Err(_) => {
+                load.hangs.fetch_add(1, SeqCst);
+                return;
+            }
+        }
+    }
+}
+
+/// What all tasks have seen together.
+#[derive(Debug, Default)]
+struct Load {
+    stop: AtomicBool,
+    served: AtomicU64,
+    /// Waits that ended without the lock, and failed releases.
+    ended: AtomicU64,
+    errors: AtomicU64,
+    hangs: AtomicU64,
+    violations: AtomicU64,
+    inside: [AtomicBool; PLACES],
+}
+
+impl Load {
+    fn count(&self, error: &Error) {
+        assert!(!error.to_string().is_empty());
+        self.errors.fetch_add(1, SeqCst);
+        self.ended.fetch_add(1, SeqCst);
+    }
+
+    /// Waits until a counter has grown by `by`.
+    async fn gains(&self, counter: &AtomicU64, by: u64) -> bool {
+        let from = counter.load(SeqCst);
+        eventually(NO_HANG, async || counter.load(SeqCst) >= from + by).await
+    }
+}
+
+const TASKS: u64 = 32;
+const PLACES: usize = 8;
+const ROUNDS: u32 = 3;
+/// How long a task waits for its lock.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Short, so that what a dead connection left behind is gone soon; far longer than a restart takes.
+const LEASE: Duration = Duration::from_secs(4);
+/// The promise.
+const RESUMES_WITHIN: Duration = Duration::from_secs(1);
+/// Beyond every deadline in play.
+const NO_HANG: Duration = Duration::from_secs(30);

@@ -1,0 +1,190 @@
+//! The properties that `cargo xtask demo` shows, as tests: real servers, real processes where it matters.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use wheellock::Released;
+use wheellock_tests::worker::{Outcome, Request, Worker, connect};
+use wheellock_tests::{RedisServer, poll_until};
+
+#[test]
+fn four_processes_incrementing_a_file_lose_no_update() {
+    let server = RedisServer::builder().tcp().start();
+    let file = server.directory().join("counter");
+    fs::write(&file, "0").unwrap();
+    let mut workers: Vec<_> = (0..4).map(|_| worker(&server, LEASE)).collect();
+    for worker in &mut workers {
+        worker.request(&Request::Increment(250, &file)).unwrap();
+    }
+    for worker in &mut workers {
+        assert_eq!(worker.answer().unwrap().what, Outcome::Done);
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "1000");
+    assert_eq!(server.cli(&["EXISTS", NAME]), "0");
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_a_long_hold_alive() {
+    let server = RedisServer::start();
+    let mut holder = worker(&server, SHORT_LEASE);
+    assert_eq!(holder.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+
+    // Renewed every third of the lease: more than nine renewals are more than three leases.
+    let (mut previous, mut renewals, mut lapsed) = (ttl(&server), 0, false);
+    let renewed = poll_until(LONG, || {
+        let now = ttl(&server);
+        renewals += u32::from(now > previous);
+        lapsed |= now < 0;
+        previous = now;
+        lapsed || renewals > 9
+    });
+    assert!(renewed && !lapsed, "{renewals} renewals, lapsed: {lapsed}");
+
+    let other = connect(&server.url(), LEASE).await.unwrap().lock(NAME);
+    assert!(other.try_acquire().await.unwrap().is_none());
+    assert_eq!(holder.ask(&Request::Release).unwrap().what, Outcome::Released);
+    assert!(other.try_acquire().await.unwrap().is_some());
+}
+
+#[test]
+fn a_killed_holder_is_succeeded_when_its_lease_ends() {
+    let server = RedisServer::start();
+    let mut holder = worker(&server, SHORT_LEASE);
+    // The successor's own lease is long: were it to poll by that, the answer would come too late.
+    let mut successor = worker(&server, LEASE);
+    assert_eq!(holder.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+    let dead = server.cli(&["HKEYS", NAME]);
+    successor.request(&Request::TryAcquireFor(LEASE / 2)).unwrap();
+    wait_for_a_waiter(&server);
+    holder.kill().unwrap();
+    assert_eq!(successor.answer().unwrap().what, Outcome::Acquired);
+    assert_ne!(server.cli(&["HKEYS", NAME]), dead);
+}
+
+#[test]
+fn a_waiter_sleeps_until_the_release_wakes_it() {
+    let server = RedisServer::start();
+    let mut holder = worker(&server, LEASE);
+    let mut waiter = worker(&server, LEASE);
+    assert_eq!(holder.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+    waiter.request(&Request::Acquire).unwrap();
+    wait_for_a_waiter(&server);
+
+    let monitor = server.monitor();
+    assert_eq!(holder.ask(&Request::Release).unwrap().what, Outcome::Released);
+    assert_eq!(waiter.answer().unwrap().what, Outcome::Acquired);
+    let sent: Vec<_> = monitor.stop().unwrap().into_iter().filter(|command| !command.from_script()).collect();
+    let scripts = sent.iter().filter(|command| command.name() == "EVALSHA").count();
+    assert_eq!(scripts, 2, "one release and one attempt: {sent:?}");
+    assert!(
+        sent.iter().all(|command| ["EVALSHA", "UNSUBSCRIBE"].contains(&command.name().as_str())),
+        "{sent:?}"
+    );
+}
+
+#[tokio::test]
+async fn holds_of_one_owner_are_counted_in_redis() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let owner = locks.owner();
+    let lock = locks.lock(NAME).with_owner(owner.clone());
+    let stranger = locks.lock(NAME);
+    let count = || server.cli(&["HGET", NAME, &owner.to_string()]);
+
+    let mut guards = Vec::new();
+    for expected in ["1", "2", "3"] {
+        guards.push(lock.try_acquire().await.unwrap().unwrap());
+        assert_eq!(count(), expected);
+        assert_eq!(lock.hold_count(&owner).await.unwrap().to_string(), expected);
+    }
+    for expected in ["2", "1"] {
+        assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+        assert_eq!(count(), expected);
+        assert!(lock.is_held_by(&owner).await.unwrap());
+        assert!(stranger.try_acquire().await.unwrap().is_none());
+    }
+    assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+    assert_eq!(count(), "(nil)");
+    assert!(!lock.is_locked().await.unwrap());
+    assert!(stranger.try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn try_acquire_for_gives_up_but_not_early() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let held = locks.lock(NAME).acquire().await.unwrap();
+    let wait = Duration::from_millis(200);
+    let start = Instant::now();
+    assert!(locks.lock(NAME).try_acquire_for(wait).await.unwrap().is_none());
+    // The round trips at the end may come off the wait, never be added to it.
+    assert!(start.elapsed() >= wait / 2, "gave up after {:?}", start.elapsed());
+    assert!(held.is_valid());
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_fixed_lease_ends_by_itself_and_the_release_says_so() {
+    let server = RedisServer::start();
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let guard = locks.lock(NAME).with_lease(Duration::from_millis(300)).acquire().await.unwrap();
+    assert!(guard.is_valid());
+    tokio::time::timeout(LONG, guard.lost()).await.unwrap();
+    assert!(!guard.is_valid());
+    assert!(poll_until(LONG, || server.cli(&["EXISTS", NAME]) == "0"));
+    // Somebody else has it now; the late release must not take it away.
+    let next = locks.lock(NAME).try_acquire().await.unwrap().unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(server.cli(&["EXISTS", NAME]), "1");
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+#[test]
+fn the_uncontended_path_is_one_evalsha_each_way_and_nothing_else() {
+    let server = RedisServer::start();
+    let mut worker = worker(&server, LEASE);
+    // The first round may have to load the scripts.
+    worker.ask(&Request::Acquire).unwrap();
+    worker.ask(&Request::Release).unwrap();
+    let monitor = server.monitor();
+    for _ in 0..10 {
+        worker.ask(&Request::Acquire).unwrap();
+        worker.ask(&Request::Release).unwrap();
+    }
+    let sent: Vec<_> = monitor.stop().unwrap().into_iter().filter(|command| !command.from_script()).collect();
+    let names: Vec<_> = sent.iter().map(wheellock_tests::Observed::name).collect();
+    assert_eq!(names, ["EVALSHA"; 20], "{sent:?}");
+}
+
+fn worker(server: &RedisServer, lease: Duration) -> Worker {
+    let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
+    Worker::spawn(program, &server.url(), NAME, lease).unwrap()
+}
+
+/// The key's remaining milliseconds; negative if there is none.
+fn ttl(server: &RedisServer) -> i64 {
+    server.cli(&["PTTL", NAME]).parse().unwrap()
+}
+
+/// Until somebody listens for the release, and has looked at the lock since.
+fn wait_for_a_waiter(server: &RedisServer) {
+    // Both attempts that precede the sleep; whoever looks once more has not slept yet.
+    let channel = format!("redisson_lock__channel:{{{NAME}}}");
+    assert!(poll_until(LONG, || server.cli(&["PUBSUB", "NUMSUB", &channel]).ends_with("\n1")));
+    let refused = || server.cli(&["INFO", "commandstats"]);
+    let calls = |stats: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    };
+    assert!(poll_until(LONG, || calls(&refused()) >= 3), "{}", refused());
+}
+
+/// Every test has a server of its own, so one name does for all.
+const NAME: &str = "orders:42";
+/// Redisson's default.
+const LEASE: Duration = Duration::from_secs(30);
+/// Short enough to see many renewals, long enough for a busy machine to make them.
+const SHORT_LEASE: Duration = Duration::from_millis(1500);
+/// Long enough for anything that happens at all.
+const LONG: Duration = Duration::from_secs(30);

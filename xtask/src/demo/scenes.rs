@@ -1,0 +1,301 @@
+//! What the demo shows: one function per property, each judging by what it saw, not by what was meant.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tokio::runtime::Runtime;
+use wheellock::Released;
+use wheellock_tests::poll_until;
+use wheellock_tests::worker::{Outcome, Request, Worker, connect};
+
+use super::{Finding, Latency, Stage};
+
+pub(super) struct Scene {
+    pub(super) claim: &'static str,
+    pub(super) show: fn(&Stage, &Runtime) -> Result<Finding>,
+}
+
+/// In the order of the table.
+pub(super) const ALL: &[Scene] = &[
+    Scene { claim: "(a) one holder at a time: 4 processes lose no update", show: no_update_is_lost },
+    Scene { claim: "(b) the watchdog keeps a hold of three leases alive", show: a_long_hold_survives },
+    Scene {
+        claim: "(c) a SIGKILLed holder is succeeded within one lease",
+        show: a_killed_holder_is_succeeded,
+    },
+    Scene { claim: "(d) a waiter is woken by the release, it does not poll", show: a_waiter_is_woken },
+    Scene { claim: "(e) reentrant to depth 3 and back, counted in Redis", show: holds_are_counted },
+    Scene { claim: "(f) try_acquire_for gives up on time", show: a_wait_ends_on_time },
+    Scene { claim: "(g) a fixed lease ends by itself, and release says so", show: a_fixed_lease_ends },
+    Scene { claim: "(h) a free lock costs one round trip each way", show: a_free_lock_is_quick },
+];
+
+/// (a) Workers read a file, add one, and write it back; without the lock, updates get lost.
+fn no_update_is_lost(stage: &Stage, _: &Runtime) -> Result<Finding> {
+    const WORKERS: u32 = 4;
+    const TIMES: u32 = 250;
+    let file = stage.server.directory().join("counter");
+    let mut workers =
+        (0..WORKERS).map(|_| stage.worker("demo:counter", LEASE)).collect::<Result<Vec<_>>>()?;
+    let mut count = |request: Request<'_>| -> Result<u32> {
+        fs::write(&file, "0")?;
+        for worker in &mut workers {
+            worker.request(&request)?;
+        }
+        for worker in &mut workers {
+            expect(worker, Outcome::Done)?;
+        }
+        // Two unlocked writers can leave the file empty.
+        Ok(fs::read_to_string(&file)?.trim().parse().unwrap_or(0))
+    };
+    let unlocked = count(Request::IncrementUnlocked(TIMES, &file))?;
+    let start = Instant::now();
+    let locked = count(Request::Increment(TIMES, &file))?;
+    let took = start.elapsed();
+    let all = WORKERS * TIMES;
+    Ok(Finding {
+        held: locked == all,
+        seen: format!("{locked} of {all} increments in {} ms; without the lock {unlocked}", took.as_millis()),
+        latency: None,
+    })
+}
+
+/// (b) A worker holds on for three leases; Redis is asked all the while.
+fn a_long_hold_survives(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:watchdog";
+    let mut worker = stage.worker(NAME, SHORT_LEASE)?;
+    expect_of(&mut worker, &Request::Acquire, Outcome::Acquired)?;
+    let start = Instant::now();
+    let mut least = i64::MAX;
+    let lapsed = poll_until(3 * SHORT_LEASE + SHORT_LEASE / 4, || {
+        let ttl = stage.redis(&["PTTL", NAME]).parse().unwrap_or(-2);
+        least = least.min(ttl);
+        ttl < 0
+    });
+    let held_for = start.elapsed();
+    let excluded = runtime.block_on(async {
+        let lock = connect(&stage.server.url(), LEASE).await?.lock(NAME);
+        anyhow::Ok(lock.try_acquire().await?.is_none())
+    })?;
+    let released = worker.ask(&Request::Release)?.what;
+    Ok(Finding {
+        held: !lapsed && excluded && released == Outcome::Released,
+        seen: format!(
+            "held {:.1} s on a lease of {:.1} s; never under {least} ms left",
+            held_for.as_secs_f64(),
+            SHORT_LEASE.as_secs_f64()
+        ),
+        latency: None,
+    })
+}
+
+/// (c) The holder dies without a word; a worker that waits gets the lock when the lease runs out.
+fn a_killed_holder_is_succeeded(stage: &Stage, _: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:crash";
+    let mut holder = stage.worker(NAME, CRASH_LEASE)?;
+    let mut waiter = stage.worker(NAME, CRASH_LEASE)?;
+    expect_of(&mut holder, &Request::Acquire, Outcome::Acquired)?;
+    request_and_wait_until_it_waits(stage, &mut waiter, NAME)?;
+    // Between two renewals, so that the instant of death and that of the renewal can be told apart.
+    let whole = i64::try_from(CRASH_LEASE.as_millis())?;
+    let aged = poll_until(2 * CRASH_LEASE, || {
+        stage.redis(&["PTTL", NAME]).parse::<i64>().is_ok_and(|left| left < whole * 9 / 10)
+    });
+    ensure!(aged, "the lease never ages: it is renewed far more often than every third of it");
+    let killed = wheellock_tests::worker::monotonic();
+    holder.kill()?;
+    let answer = waiter.answer()?;
+    let waited = answer.at.saturating_sub(killed);
+    Ok(Finding {
+        held: answer.what == Outcome::Acquired && waited <= CRASH_LEASE,
+        seen: format!("{} ms after SIGKILL; the lease is {} ms", waited.as_millis(), CRASH_LEASE.as_millis()),
+        latency: None,
+    })
+}
+
+/// (d) Two workers hand a lock to each other; while one waits, the server hears nothing.
+fn a_waiter_is_woken(stage: &Stage, _: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:handoff";
+    const ROUNDS: usize = 100;
+    const QUIET: Duration = Duration::from_millis(250);
+    let mut holder = stage.worker(NAME, LEASE)?;
+    let mut waiter = stage.worker(NAME, LEASE)?;
+    expect_of(&mut holder, &Request::Acquire, Outcome::Acquired)?;
+
+    let mut heard = None;
+    let mut handoffs = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        request_and_wait_until_it_waits(stage, &mut waiter, NAME)?;
+        if heard.is_none() {
+            let monitor = stage.server.monitor();
+            std::thread::sleep(QUIET);
+            heard = Some(monitor.stop()?.len());
+        }
+        let released = expect_of(&mut holder, &Request::Release, Outcome::Released)?;
+        let acquired = expect(&mut waiter, Outcome::Acquired)?;
+        handoffs.push(acquired.saturating_sub(released));
+        std::mem::swap(&mut holder, &mut waiter);
+    }
+    let heard = heard.context("no round was played")?;
+    let latency = Latency::of("handoff: release returned here -> acquire there", handoffs);
+    Ok(Finding {
+        held: latency.p50 < Duration::from_millis(2) && heard == 0,
+        seen: format!(
+            "median {:.2} ms; {heard} commands while waiting {} ms",
+            latency.p50.as_secs_f64() * 1e3,
+            QUIET.as_millis()
+        ),
+        latency: Some(latency),
+    })
+}
+
+/// (e) One owner acquires three times; Redis is asked for the count after each step.
+fn holds_are_counted(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:reentrant";
+    runtime.block_on(async {
+        let locks = connect(&stage.server.url(), LEASE).await?;
+        let owner = locks.owner();
+        let lock = locks.lock(NAME).with_owner(owner.clone());
+        let field = owner.to_string();
+        let count = || stage.redis(&["HGET", NAME, &field]);
+        let mut counts = Vec::new();
+        let mut guards = Vec::new();
+        for _ in 0..3 {
+            guards.push(lock.try_acquire().await?.context("the owner was refused its own lock")?);
+            counts.push(count());
+        }
+        while let Some(guard) = guards.pop() {
+            let _ = guard.release().await?;
+            counts.push(count());
+        }
+        let seen = counts.join(", ");
+        Ok(Finding { held: seen == "1, 2, 3, 2, 1, (nil)", seen: format!("HGET says {seen}"), latency: None })
+    })
+}
+
+/// (f) Somebody else holds the lock throughout.
+fn a_wait_ends_on_time(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:patience";
+    const WAIT: Duration = Duration::from_millis(500);
+    /// For the scheduler of a busy machine; the wait itself is exact.
+    const SLACK: Duration = Duration::from_millis(50);
+    let mut holder = stage.worker(NAME, LEASE)?;
+    expect_of(&mut holder, &Request::Acquire, Outcome::Acquired)?;
+    runtime.block_on(async {
+        let lock = connect(&stage.server.url(), LEASE).await?.lock(NAME);
+        let start = Instant::now();
+        let guard = lock.try_acquire_for(WAIT).await?;
+        let took = start.elapsed();
+        Ok(Finding {
+            held: guard.is_none() && took + SLACK >= WAIT && took <= WAIT + SLACK,
+            seen: format!(
+                "asked for {} ms, gave up after {:.1} ms",
+                WAIT.as_millis(),
+                took.as_secs_f64() * 1e3
+            ),
+            latency: None,
+        })
+    })
+}
+
+/// (g) Nobody renews a fixed lease: the guard knows first, then Redis forgets, then the release is told.
+fn a_fixed_lease_ends(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:fixed";
+    const FIXED: Duration = Duration::from_millis(400);
+    runtime.block_on(async {
+        let lock = connect(&stage.server.url(), LEASE).await?.lock(NAME).with_lease(FIXED);
+        let start = Instant::now();
+        let guard = lock.acquire().await?;
+        let lost = tokio::time::timeout(2 * FIXED, guard.lost()).await;
+        let lost_after = start.elapsed();
+        let still_there = stage.redis(&["EXISTS", NAME]) == "1";
+        let expired = poll_until(2 * FIXED, || stage.redis(&["EXISTS", NAME]) == "0");
+        let expired_after = start.elapsed();
+        let released = guard.release().await?;
+        Ok(Finding {
+            held: lost.is_ok() && still_there && expired && released == Released::AlreadyLost,
+            seen: format!(
+                "lost() after {} ms, expired after {} ms, {released:?}",
+                lost_after.as_millis(),
+                expired_after.as_millis()
+            ),
+            latency: None,
+        })
+    })
+}
+
+/// (h) Nobody else wants the lock: what does it cost?
+fn a_free_lock_is_quick(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:free";
+    const WARM_UP: usize = 200;
+    const PAIRS: usize = 5_000;
+    const WATCHED: usize = 10;
+    runtime.block_on(async {
+        let lock = connect(&stage.server.url(), LEASE).await?.lock(NAME);
+        let pair = async || -> Result<Duration> {
+            let start = Instant::now();
+            let _ = lock.acquire().await?.release().await?;
+            Ok(start.elapsed())
+        };
+        for _ in 0..WARM_UP {
+            pair().await?;
+        }
+        let monitor = stage.server.monitor();
+        for _ in 0..WATCHED {
+            pair().await?;
+        }
+        let sent: Vec<_> = monitor.stop()?.into_iter().filter(|command| !command.from_script()).collect();
+        let mut samples = Vec::with_capacity(PAIRS);
+        for _ in 0..PAIRS {
+            samples.push(pair().await?);
+        }
+        let only_scripts = sent.iter().all(|command| command.name() == "EVALSHA");
+        Ok(Finding {
+            held: only_scripts && sent.len() == 2 * WATCHED,
+            seen: format!(
+                "{WATCHED} acquires and releases: {} commands, all EVALSHA: {only_scripts}",
+                sent.len()
+            ),
+            latency: Some(Latency::of("acquire + release, nobody else wants it", samples)),
+        })
+    })
+}
+
+/// Asks a worker to acquire a lock that is held, and returns once its attempt has been refused and it listens.
+fn request_and_wait_until_it_waits(stage: &Stage, waiter: &mut Worker, name: &str) -> Result<()> {
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let attempts = || {
+        let stats = stage.redis(&["INFO", "commandstats"]);
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let before = attempts();
+    waiter.request(&Request::Acquire)?;
+    let waits = poll_until(LEASE, || {
+        attempts() > before && !stage.redis(&["PUBSUB", "NUMSUB", &channel]).ends_with("\n0")
+    });
+    ensure!(waits, "the waiter does not listen on {channel}");
+    // Its second look, in the same write as SUBSCRIBE, may still be on its way.
+    std::thread::sleep(SETTLE);
+    Ok(())
+}
+
+/// Asks and insists on the answer; returns the instant it happened.
+fn expect_of(worker: &mut Worker, request: &Request<'_>, outcome: Outcome) -> Result<Duration> {
+    worker.request(request)?;
+    expect(worker, outcome)
+}
+
+fn expect(worker: &mut Worker, outcome: Outcome) -> Result<Duration> {
+    let answer = worker.answer()?;
+    ensure!(answer.what == outcome, "a worker answered {:?} instead of {outcome:?}", answer.what);
+    Ok(answer.at)
+}
+
+/// Redisson's default.
+const LEASE: Duration = Duration::from_secs(30);
+/// Short, so that three of them fit into the demo.
+const SHORT_LEASE: Duration = Duration::from_millis(900);
+const CRASH_LEASE: Duration = Duration::from_millis(1500);
+const SETTLE: Duration = Duration::from_millis(3);

@@ -20,8 +20,10 @@ impl Occupancy {
     #[inline]
     pub(crate) fn set(&mut self, slot: usize) {
         let word = slot / 64;
+        if self.words[word] == 0 {
+            self.summary[word / 64] |= 1 << (word % 64);
+        }
         self.words[word] |= 1 << (slot % 64);
-        self.summary[word / 64] |= 1 << (word % 64);
     }
 
     #[inline]

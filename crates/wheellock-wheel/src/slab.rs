@@ -8,6 +8,27 @@ use core::num::NonZeroU32;
 /// No entry: the end of the free list, or an empty slot.
 pub(crate) const NIL: u32 = u32::MAX;
 
+/// Names one live entry; never the same for two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) generation: NonZeroU32,
+    pub(crate) index: u32,
+}
+
+/// The neighbours of an entry in its list.
+#[derive(Clone, Copy)]
+pub(crate) struct Links {
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+}
+
+/// What was in an entry.
+pub(crate) struct Taken<T> {
+    pub(crate) slot: u32,
+    pub(crate) links: Links,
+    pub(crate) value: T,
+}
+
 /// 24 bytes beside the value: 32 with a `u64`, 40 with a `Waker`.
 pub(crate) struct Entry<T> {
     pub(crate) when: u64,
@@ -31,12 +52,12 @@ pub(crate) struct Slab<T> {
     free: u32,
     len: usize,
     /// The generation of an entry that never was used before; moves only when memory is given back.
-    first_generation: u32,
+    first_generation: NonZeroU32,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Self {
-        Self { entries: Vec::new(), free: NIL, len: 0, first_generation: 1 }
+        Self { entries: Vec::new(), free: NIL, len: 0, first_generation: NonZeroU32::MIN }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -47,65 +68,82 @@ impl<T> Slab<T> {
         self.entries.capacity()
     }
 
-    /// Stores a value that belongs to `slot`; the links are the caller's to set.
+    /// Stores a value that belongs to `slot`, whose list has these ends (`NIL` if it is empty), and links it to them; linking
+    /// them to it is the caller's.
     #[inline]
-    pub(crate) fn insert(&mut self, when: u64, slot: u32, value: T) -> (u32, u32) {
+    pub(crate) fn insert(&mut self, when: u64, slot: u32, first: u32, last: u32, value: T) -> Key {
         let slot = tag(slot);
         let index = self.free;
         if let Some(entry) = self.entries.get_mut(index as usize)
             && let Body::Free { generation } = entry.body
+            && let Some(reused) = NonZeroU32::new(generation)
         {
             self.free = entry.next;
+            (entry.prev, entry.next) = if first == NIL { (index, index) } else { (last, first) };
             entry.when = when;
             entry.body = Body::Live { generation, slot, value };
             self.len += 1;
-            return (index, generation);
+            return Key { generation: reused, index };
         }
-        self.grow(when, slot, value)
+        self.grow(when, slot, first, last, value)
     }
 
     #[cold]
     #[inline(never)]
-    fn grow(&mut self, when: u64, slot: NonZeroU32, value: T) -> (u32, u32) {
-        let generation = self.first_generation;
+    fn grow(&mut self, when: u64, slot: NonZeroU32, first: u32, last: u32, value: T) -> Key {
         let index = u32::try_from(self.entries.len()).unwrap_or(NIL);
         assert!(index < NIL, "a wheel holds at most 2^32 - 1 timers");
         if self.entries.len() == self.entries.capacity() && self.entries.len() >= SMALL {
             // Doubling a large slab would keep up to half of it unused.
             self.entries.reserve_exact(self.entries.len() / 8);
         }
-        self.entries.push(Entry { when, prev: NIL, next: NIL, body: Body::Live { generation, slot, value } });
+        let generation = self.first_generation;
+        let (prev, next) = if first == NIL { (index, index) } else { (last, first) };
+        let body = Body::Live { generation: generation.get(), slot, value };
+        self.entries.push(Entry { when, prev, next, body });
         self.len += 1;
-        (index, generation)
+        Key { generation, index }
     }
 
-    /// Takes the value of a live entry and frees it. The links are as the caller left them until the next insert.
+    /// Takes a live entry out and frees it; the caller closes the gap in its list.
     #[inline]
-    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let entry = self.entries.get_mut(index as usize)?;
-        let generation = match entry.body {
-            Body::Live { generation, .. } => generation,
-            Body::Free { .. } => return None,
-        };
+    pub(crate) fn take(&mut self, key: Key) -> Option<Taken<T>> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        match entry.body {
+            Body::Live { generation, .. } if generation == key.generation.get() => {}
+            _ => return None,
+        }
+        let links = Links { prev: entry.prev, next: entry.next };
         // An entry whose generations are used up is retired: reusing it would let an ancient key match again.
-        let next = generation.wrapping_add(1);
+        let next = key.generation.get().wrapping_add(1);
         let body = core::mem::replace(&mut entry.body, Body::Free { generation: next });
         if next != 0 {
             entry.next = self.free;
-            self.free = index;
+            self.free = key.index;
         }
         self.len -= 1;
         match body {
-            Body::Live { value, .. } => Some(value),
+            Body::Live { slot, value, .. } => Some(Taken { slot: slot.get() - 1, links, value }),
+            Body::Free { .. } => None,
+        }
+    }
+
+    /// The key of a live entry.
+    #[inline]
+    pub(crate) fn key(&self, index: u32) -> Option<Key> {
+        match self.entries.get(index as usize)?.body {
+            Body::Live { generation, .. } => {
+                NonZeroU32::new(generation).map(|generation| Key { generation, index })
+            }
             Body::Free { .. } => None,
         }
     }
 
     /// The slot of a live entry of this generation.
     #[inline]
-    pub(crate) fn slot(&self, index: u32, generation: u32) -> Option<u32> {
-        match self.entries.get(index as usize)?.body {
-            Body::Live { generation: live, slot, .. } if live == generation => Some(slot.get() - 1),
+    pub(crate) fn slot(&self, key: Key) -> Option<u32> {
+        match self.entries.get(key.index as usize)?.body {
+            Body::Live { generation, slot, .. } if generation == key.generation.get() => Some(slot.get() - 1),
             _ => None,
         }
     }
@@ -117,24 +155,27 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(crate) fn value(&self, index: u32, generation: u32) -> Option<&T> {
-        match &self.entries.get(index as usize)?.body {
-            Body::Live { generation: live, value, .. } if *live == generation => Some(value),
+    pub(crate) fn value(&self, key: Key) -> Option<&T> {
+        match &self.entries.get(key.index as usize)?.body {
+            Body::Live { generation, value, .. } if *generation == key.generation.get() => Some(value),
             _ => None,
         }
     }
 
-    pub(crate) fn value_mut(&mut self, index: u32, generation: u32) -> Option<&mut T> {
-        match &mut self.entries.get_mut(index as usize)?.body {
-            Body::Live { generation: live, value, .. } if *live == generation => Some(value),
+    pub(crate) fn value_mut(&mut self, key: Key) -> Option<&mut T> {
+        match &mut self.entries.get_mut(key.index as usize)?.body {
+            Body::Live { generation, value, .. } if *generation == key.generation.get() => Some(value),
             _ => None,
         }
     }
 
-    /// Live entries in index order: `(index, generation, when, value)`.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, u32, u64, &T)> {
+    /// Live entries in index order, with their deadlines.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, u64, &T)> {
         (0..).zip(&self.entries).filter_map(|(index, entry)| match &entry.body {
-            Body::Live { generation, value, .. } => Some((index, *generation, entry.when, value)),
+            Body::Live { generation, value, .. } => {
+                let generation = NonZeroU32::new(*generation)?;
+                Some((Key { generation, index }, entry.when, value))
+            }
             Body::Free { .. } => None,
         })
     }
@@ -151,14 +192,22 @@ impl<T> Slab<T> {
         if used.clone().any(|generation| generation == 0) {
             return;
         }
-        self.first_generation = used.max().unwrap_or(self.first_generation).max(self.first_generation);
+        let newest = used.max().and_then(NonZeroU32::new).unwrap_or(self.first_generation);
+        self.first_generation = self.first_generation.max(newest);
         self.entries = Vec::new();
         self.free = NIL;
     }
 
     #[cfg(test)]
-    pub(crate) fn set_first_generation(&mut self, generation: u32) {
+    pub(crate) fn set_first_generation(&mut self, generation: NonZeroU32) {
         self.first_generation = generation;
+    }
+}
+
+impl<T> Entry<T> {
+    #[inline]
+    pub(crate) fn links(&self) -> Links {
+        Links { prev: self.prev, next: self.next }
     }
 }
 
@@ -216,14 +265,18 @@ mod tests {
     #[test]
     fn an_entry_whose_generations_are_used_up_is_retired() {
         let mut slab = Slab::new();
-        slab.set_first_generation(u32::MAX);
-        let (index, generation) = slab.insert(0, 0, 'a');
-        assert_eq!(generation, u32::MAX);
-        assert_eq!(slab.remove(index), Some('a'));
-        let (other, _) = slab.insert(0, 0, 'b');
-        assert_ne!(other, index);
-        assert_eq!(slab.slot(index, generation), None);
-        assert_eq!(slab.slot(index, 0), None);
+        slab.set_first_generation(NonZeroU32::MAX);
+        let key = slab.insert(0, 0, NIL, NIL, 'a');
+        assert_eq!(key.generation, NonZeroU32::MAX);
+        assert_eq!(slab.take(key).map(|taken| taken.value), Some('a'));
+        let other = slab.insert(0, 0, NIL, NIL, 'b');
+        assert_ne!(other.index, key.index);
+        assert_eq!(slab.slot(key), None);
+        assert_eq!(slab.slot(Key { generation: NonZeroU32::MIN, ..key }), None);
+        slab.take(other);
+        slab.check();
+        slab.release();
+        assert!(slab.capacity() > 0, "a retired entry must be remembered");
     }
 
     #[test]
@@ -231,9 +284,9 @@ mod tests {
         let mut slab = Slab::new();
         let mut seen = alloc::collections::BTreeSet::new();
         for _ in 0..100 {
-            let pair = slab.insert(0, 3, 'x');
-            assert!(seen.insert(pair), "{pair:?} was given out before");
-            slab.remove(pair.0);
+            let key = slab.insert(0, 3, NIL, NIL, 'x');
+            assert!(seen.insert((key.index, key.generation)), "{key:?} was given out before");
+            slab.take(key);
             slab.release();
             assert_eq!(slab.capacity(), 0);
         }

@@ -9,39 +9,21 @@
 use alloc::boxed::Box;
 use alloc::vec;
 use core::fmt;
-use core::num::NonZeroU64;
 
 use crate::occupancy::Occupancy;
-use crate::slab::{NIL, Slab};
+use crate::slab::{Key, Links, NIL, Slab, Taken};
 
 /// Names one timer of one [`Wheel`]. A key is never reused: that of a fired or removed timer matches nothing for ever.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TimerKey(NonZeroU64);
-
-impl TimerKey {
-    #[inline]
-    fn new(index: u32, generation: u32) -> Self {
-        // Generations start at 1, so the minimum is never taken.
-        Self(NonZeroU64::new(u64::from(generation) << 32 | u64::from(index)).unwrap_or(NonZeroU64::MIN))
-    }
-
-    #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the low half")]
-    fn index(self) -> u32 {
-        self.0.get() as u32
-    }
-
-    #[inline]
-    fn generation(self) -> u32 {
-        (self.0.get() >> 32) as u32
-    }
-}
+pub struct TimerKey(Key);
 
 impl fmt::Debug for TimerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TimerKey({}#{})", self.index(), self.generation())
+        write!(f, "TimerKey({}#{})", self.0.index, self.0.generation)
     }
 }
+
+const _: () = assert!(size_of::<Option<TimerKey>>() == 8);
 
 /// A single-owner timing wheel. Time is a `u64` of ticks, of whatever length the caller likes.
 ///
@@ -119,26 +101,28 @@ impl<T> Wheel<T> {
     pub fn insert(&mut self, deadline: u64, value: T) -> TimerKey {
         let when = deadline.max(self.now);
         let slot = self.slot_for(when);
-        let (index, generation) = self.slab.insert(when, slot, value);
-        self.link_last(slot, index);
-        TimerKey::new(index, generation)
+        let first = self.heads[slot as usize];
+        let last = if first == NIL { NIL } else { self.slab[first].prev };
+        let key = self.slab.insert(when, slot, first, last, value);
+        self.close_ring(slot, first, last, key.index);
+        TimerKey(key)
     }
 
     /// Removes a pending timer and returns its value; `None` if it has fired or was removed.
     #[inline]
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {
-        let slot = self.slab.slot(key.index(), key.generation())?;
-        self.unlink(slot, key.index());
-        self.slab.remove(key.index())
+        let Taken { slot, links, value } = self.slab.take(key.0)?;
+        self.unlink(slot, key.0.index, links);
+        Some(value)
     }
 
     /// Moves a pending timer to another deadline, as if it were removed and inserted anew but under the same key.
     /// False if it has fired or was removed.
     #[inline]
     pub fn reschedule(&mut self, key: TimerKey, deadline: u64) -> bool {
-        let Some(slot) = self.slab.slot(key.index(), key.generation()) else { return false };
-        self.unlink(slot, key.index());
-        self.place_last(key.index(), deadline.max(self.now));
+        let Some(slot) = self.slab.slot(key.0) else { return false };
+        self.unlink(slot, key.0.index, self.slab[key.0.index].links());
+        self.place_last(key.0.index, deadline.max(self.now));
         true
     }
 
@@ -149,10 +133,10 @@ impl<T> Wheel<T> {
     /// deadline a deferred one has the place of its move.
     #[inline]
     pub fn defer(&mut self, key: TimerKey, deadline: u64) -> bool {
-        if self.slab.slot(key.index(), key.generation()).is_none() {
+        if self.slab.slot(key.0).is_none() {
             return false;
         }
-        let entry = &mut self.slab[key.index()];
+        let entry = &mut self.slab[key.0.index];
         if deadline >= entry.when {
             entry.when = deadline;
             return true;
@@ -163,20 +147,20 @@ impl<T> Wheel<T> {
     /// The value of a pending timer.
     #[must_use]
     pub fn get(&self, key: TimerKey) -> Option<&T> {
-        self.slab.value(key.index(), key.generation())
+        self.slab.value(key.0)
     }
 
     /// The value of a pending timer, to change in place.
     #[inline]
     #[must_use]
     pub fn get_mut(&mut self, key: TimerKey) -> Option<&mut T> {
-        self.slab.value_mut(key.index(), key.generation())
+        self.slab.value_mut(key.0)
     }
 
     /// The deadline of a pending timer, in ticks.
     #[must_use]
     pub fn deadline(&self, key: TimerKey) -> Option<u64> {
-        self.slab.slot(key.index(), key.generation()).map(|_| self.slab[key.index()].when)
+        self.slab.slot(key.0).map(|_| self.slab[key.0.index].when)
     }
 
     /// Moves to tick `now` and hands every timer due by then to `sink`, with its deadline, in order.
@@ -246,9 +230,7 @@ impl<T> Wheel<T> {
 
     /// Pending timers as `(key, deadline, value)`, in no order that means anything.
     pub fn iter(&self) -> impl Iterator<Item = (TimerKey, u64, &T)> {
-        self.slab
-            .iter()
-            .map(|(index, generation, when, value)| (TimerKey::new(index, generation), when, value))
+        self.slab.iter().map(|(key, when, value)| (TimerKey(key), when, value))
     }
 
     /// Removes every pending timer, handing each to `sink`, with its deadline. Time does not move.
@@ -256,10 +238,10 @@ impl<T> Wheel<T> {
         for slot in 0..u32::try_from(self.heads.len()).unwrap_or(NIL) {
             while let Some(head) = self.first(slot) {
                 let when = self.slab[head].when;
-                self.unlink(slot, head);
-                if let Some(value) = self.slab.remove(head) {
-                    sink(when, value);
-                }
+                let Some(value) = self.slab.key(head).and_then(|key| self.remove(TimerKey(key))) else {
+                    break;
+                };
+                sink(when, value);
             }
         }
     }
@@ -344,12 +326,13 @@ impl<T> Wheel<T> {
     #[inline]
     fn fire(&mut self, head: u32) -> Option<(u64, T)> {
         let when = self.slab[head].when;
-        self.unlink(self.near_slot(self.now), head);
         if when > self.now {
+            self.unlink(self.near_slot(self.now), head, self.slab[head].links());
             self.place_last(head, when);
             return None;
         }
-        self.slab.remove(head).map(|value| (when, value))
+        let key = self.slab.key(head)?;
+        self.remove(TimerKey(key)).map(|value| (when, value))
     }
 
     /// Moves the entries of an overflow slot whose start is `now` down, last first and each to the front: whatever waits here
@@ -362,7 +345,7 @@ impl<T> Wheel<T> {
             }
             *budget -= 1;
             let last = self.slab[head].prev;
-            self.unlink(slot, last);
+            self.unlink(slot, last, self.slab[last].links());
             let to = self.slot_for(self.slab[last].when);
             self.slab.set_slot(last, to);
             self.link_last(to, last);
@@ -434,34 +417,37 @@ impl<T> Wheel<T> {
 
     #[inline]
     fn link_last(&mut self, slot: u32, index: u32) {
-        let head = self.heads[slot as usize];
-        if head == NIL {
-            let entry = &mut self.slab[index];
-            entry.prev = index;
-            entry.next = index;
+        let first = self.heads[slot as usize];
+        let (last, next) = if first == NIL { (index, index) } else { (self.slab[first].prev, first) };
+        let entry = &mut self.slab[index];
+        entry.prev = last;
+        entry.next = next;
+        self.close_ring(slot, first, last, index);
+    }
+
+    /// Links the ends of a slot's list to its new last entry, which is linked to them already.
+    #[inline]
+    fn close_ring(&mut self, slot: u32, first: u32, last: u32, index: u32) {
+        if first == NIL {
             self.heads[slot as usize] = index;
             self.mark(slot);
         } else {
-            let last = core::mem::replace(&mut self.slab[head].prev, index);
+            self.slab[first].prev = index;
             self.slab[last].next = index;
-            let entry = &mut self.slab[index];
-            entry.prev = last;
-            entry.next = head;
         }
     }
 
     #[inline]
-    fn unlink(&mut self, slot: u32, index: u32) {
-        let (prev, next) = (self.slab[index].prev, self.slab[index].next);
-        if next == index {
+    fn unlink(&mut self, slot: u32, index: u32, links: Links) {
+        if links.next == index {
             self.heads[slot as usize] = NIL;
             self.unmark(slot);
             return;
         }
-        self.slab[prev].next = next;
-        self.slab[next].prev = prev;
+        self.slab[links.prev].next = links.next;
+        self.slab[links.next].prev = links.prev;
         if self.heads[slot as usize] == index {
-            self.heads[slot as usize] = next;
+            self.heads[slot as usize] = links.next;
         }
     }
 

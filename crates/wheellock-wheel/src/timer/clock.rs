@@ -116,7 +116,7 @@ const SHORTEST_TICK_NANOS: u64 = 1_000;
 
 #[inline]
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -254,17 +254,37 @@ fn loom_models(package: &Value) -> Command {
 fn run_examples(packages: &[Value]) -> Result<Tally> {
     let mut tally = Tally::default();
     for package in packages {
-        let targets = package["targets"].as_array().into_iter().flatten();
-        for example in targets.filter(|target| target["kind"][0] == "example") {
-            let (package, example) = (package["name"].as_str(), example["name"].as_str());
-            let (package, example) = package.zip(example).context("a target without a name")?;
+        for command in examples(package) {
             let server = RedisServer::builder().tcp().try_start()?;
-            let mut command = run::cargo(["run", "--quiet", "--package", package, "--example", example]);
-            command.env("REDIS_URL", server.url());
-            tally += run_each([command]);
+            tally += run_each([with_server(command, &server)]);
         }
     }
     Ok(tally)
+}
+
+fn with_server(mut command: Command, server: &RedisServer) -> Command {
+    command.env("REDIS_URL", server.url()).env("REDIS_ADDR", server.addr().to_string());
+    command
+}
+
+/// One command per example of a package, with the features it needs.
+fn examples(package: &Value) -> Vec<Command> {
+    let targets = package["targets"].as_array().into_iter().flatten();
+    let examples = targets.filter(|target| target["kind"][0] == "example");
+    let names = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect()
+    };
+    let command = |example: &Value| {
+        let [package, example_name] =
+            [package, example].map(|named| named["name"].as_str().unwrap_or_default());
+        let mut command = run::cargo(["run", "--quiet", "--package", package, "--example", example_name]);
+        let features = names(&example["required-features"]);
+        if !features.is_empty() {
+            command.arg("--features").arg(features.join(","));
+        }
+        command
+    };
+    examples.map(command).collect()
 }
 
 #[cfg(test)]
@@ -287,6 +307,19 @@ mod tests {
             run_tests(Command::new("sh").args(["-c", printed])).unwrap(),
             Tally { passed: 3, failed: 1 }
         );
+    }
+
+    #[test]
+    fn examples_run_with_the_features_they_need() {
+        let target = |kind: &str, name: &str, features: &[&str]| serde_json::json!({ "kind": [kind], "name": name, "required-features": features });
+        let package = serde_json::json!({
+            "name": "p",
+            "targets": [target("lib", "p", &[]), target("example", "plain", &[]), target("example", "framed", &["codec"])],
+        });
+        let shown: Vec<_> = examples(&package).iter().map(run::shown).collect();
+        assert_eq!(shown.len(), 2);
+        assert!(shown[0].ends_with("--package p --example plain"));
+        assert!(shown[1].ends_with("--package p --example framed --features codec"));
     }
 
     #[test]

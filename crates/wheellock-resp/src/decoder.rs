@@ -112,8 +112,8 @@ impl Decoder {
 
     /// How many more bytes to make room for: what the bulk under way still lacks, or 0 if no bulk is under way.
     ///
-    /// Never more than 64 KiB or what has arrived of it already, whichever is larger, so a reader that reserves this much
-    /// holds at most twice what it received and 64 KiB, whatever a header claimed, and still reads a large bulk in a
+    /// Never more than 16 KiB or what has arrived of it already, whichever is larger. So a reader that reserves this much
+    /// holds at most twice what it received and 16 KiB, whatever a header claimed, and still reads a large bulk in a
     /// logarithmic number of steps.
     #[must_use]
     pub fn wanted(&self) -> usize {
@@ -611,12 +611,12 @@ fn is_type(byte: u8) -> bool {
     )
 }
 
-/// Values of 32 bytes for which room is reserved before they arrive, in all open aggregates together: 48 KiB, so that with
-/// the stack itself a header never costs 64 KiB.
-const SPECULATION: usize = 1536;
+/// Values of 32 bytes for which room is reserved before they arrive, in all open aggregates together: 32 KiB. With the stack
+/// at its deepest (12 KiB) and [`WANTED`] that is below 64 KiB, which is all that headers alone can make us hold.
+const SPECULATION: usize = 1024;
 
-/// The least [`Decoder::wanted`] asks for, if so much is missing: what a reader typically reads at once.
-const WANTED: usize = 64 * 1024;
+/// The least [`Decoder::wanted`] asks for, if so much is missing.
+const WANTED: usize = 16 * 1024;
 
 /// CR LF.
 const LINE_ENDING: usize = 2;

@@ -1,6 +1,8 @@
 //! A RESP2/RESP3 codec without I/O: iterative, resumable, bounded.
 
 mod blob;
+#[cfg(feature = "codec")]
+pub mod codec;
 mod command;
 mod decoder;
 mod encode;

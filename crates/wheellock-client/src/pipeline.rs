@@ -794,6 +794,7 @@ mod tests {
                     Err(_) => {}
                 }
             }
+            assert!(not_sent.iter().all(|nonce| !executed.contains_key(nonce)), "said NotSent, but it ran");
             assert!(
                 executed.iter().all(|(nonce, times)| !nonce.starts_with('n') || *times == 1),
                 "ran twice"

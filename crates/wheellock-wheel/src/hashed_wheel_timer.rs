@@ -156,10 +156,10 @@ impl HashedWheelTimer {
             Arc::new(TimeoutCell { state: AtomicU8::new(PENDING), tick, shard: shard.clone(), task });
         let key = match shard.arm(tick, Entry(cell.clone())) {
             Armed::Pending(key) => Some(key),
-            // It has been fired already.
-            Armed::Due => None,
-            Armed::Closed => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
-            Armed::NoDriver => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
+            // An overdue one is armed for the next tick.
+            Armed::Due(_) => None,
+            Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
+            Armed::NoDriver(_) => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
         };
         Ok(Timeout { cell, key })
     }

@@ -38,4 +38,4 @@ pub use hashed_wheel_timer::{
     Timeout, TimerTask,
 };
 #[cfg(feature = "std")]
-pub use timer::{Elapsed, Interval, ManualClock, MissedTicks, Sleep, Timer};
+pub use timer::{Elapsed, Interval, ManualClock, MissedTicks, Scheduled, Sleep, Timer};

@@ -200,6 +200,21 @@ fn a_waker_that_panics_does_not_take_the_others_with_it() {
 }
 
 #[test]
+fn a_scheduled_waker_is_woken_once_or_given_back() {
+    let (timer, clock) = Timer::manual(MS);
+    let (alarm, waker) = Alarm::new();
+    let woken = timer.schedule(timer.now() + 5 * MS, waker.clone()).unwrap();
+    let cancelled = timer.schedule(timer.now() + 5 * MS, waker.clone()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(timer.cancel(cancelled).is_some_and(|back| back.will_wake(&waker))));
+    });
+    clock.advance(5 * MS);
+    assert_eq!(alarm.rung(), 1);
+    assert!(timer.cancel(woken).is_none());
+    assert!(timer.schedule(timer.now(), waker).is_err(), "the tick has passed");
+}
+
+#[test]
 fn timeout_gives_the_output_or_elapsed() {
     let (timer, clock) = Timer::manual(MS);
     let (_, waker) = Alarm::new();

@@ -212,8 +212,19 @@ impl<T: Expire> Shards<T> {
     /// The calling thread's shard.
     #[inline]
     pub(crate) fn own(&self) -> &Arc<Shard<T>> {
-        let index = thread_number() & (self.shards.len() - 1);
-        self.shards[index].get_or_init(|| self.create())
+        self.shards[self.own_index()].get_or_init(|| self.create())
+    }
+
+    /// The number of the calling thread's shard.
+    #[inline]
+    pub(crate) fn own_index(&self) -> usize {
+        thread_number() & (self.shards.len() - 1)
+    }
+
+    /// A shard that has been used.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Option<&Arc<Shard<T>>> {
+        self.shards.get(index)?.get()
     }
 
     #[cold]
@@ -244,15 +255,15 @@ pub(crate) struct Shard<T: Expire> {
     all: Weak<Shards<T>>,
 }
 
-/// What became of an attempt to arm a timer.
-pub(crate) enum Armed {
+/// What became of an attempt to arm a timer; the value comes back if nothing did.
+pub(crate) enum Armed<T> {
     Pending(TimerKey),
     /// The tick has been fired already.
-    Due,
+    Due(T),
     /// The timer has ended.
-    Closed,
+    Closed(T),
     /// There is no driver to fire it, and none could be started.
-    NoDriver,
+    NoDriver(T),
 }
 
 impl<T: Expire> Shard<T> {
@@ -268,41 +279,34 @@ impl<T: Expire> Shard<T> {
 
     /// Arms a timer, unless its tick has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
-    pub(crate) fn arm_unless_due(&self, tick: u64, value: T) -> Armed {
+    pub(crate) fn arm_unless_due(&self, tick: u64, value: T) -> Armed<T> {
         let wheel = lock(&self.wheel);
         if tick <= wheel.now() {
-            // The value is dropped after the lock.
-            drop(wheel);
-            return Armed::Due;
+            return Armed::Due(value);
         }
         self.arm_in(wheel, tick, value)
     }
 
     /// Arms a timer, at the next tick if its own has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
-    pub(crate) fn arm(&self, tick: u64, value: T) -> Armed {
+    pub(crate) fn arm(&self, tick: u64, value: T) -> Armed<T> {
         let wheel = lock(&self.wheel);
         let tick = tick.max(wheel.now().saturating_add(1));
         self.arm_in(wheel, tick, value)
     }
 
     #[inline]
-    fn arm_in(&self, mut wheel: MutexGuard<'_, Wheel<T>>, tick: u64, value: T) -> Armed {
+    fn arm_in(&self, mut wheel: MutexGuard<'_, Wheel<T>>, tick: u64, value: T) -> Armed<T> {
         // Under the lock, so that whoever closes the timer either is seen here or takes the value out.
         if self.hub().closed.load(Ordering::Relaxed) {
-            drop(wheel);
-            return Armed::Closed;
+            return Armed::Closed(value);
         }
         let key = wheel.insert(tick, value);
         drop(wheel);
-        if self.must_tell(tick) {
-            return match self.disarm(key) {
-                Some(value) => {
-                    drop(value);
-                    Armed::NoDriver
-                }
-                None => Armed::Due,
-            };
+        if self.must_tell(tick)
+            && let Some(value) = self.disarm(key)
+        {
+            return Armed::NoDriver(value);
         }
         Armed::Pending(key)
     }

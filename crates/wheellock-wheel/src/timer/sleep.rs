@@ -86,11 +86,11 @@ impl Sleep {
                 self.state = State::Pending(key);
                 Poll::Pending
             }
-            Armed::Due => {
+            Armed::Due(_) => {
                 self.state = State::Elapsed;
                 Poll::Ready(())
             }
-            Armed::Closed | Armed::NoDriver => self.poll_alone(cx),
+            Armed::Closed(_) | Armed::NoDriver(_) => self.poll_alone(cx),
         }
     }
 

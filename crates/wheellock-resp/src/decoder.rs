@@ -218,7 +218,11 @@ impl Decoder {
     /// Reads one value or header of any type, type byte first.
     fn token(&mut self, bytes: &[u8]) -> Result<Token, Bad> {
         let Some((&kind, rest)) = bytes.split_first() else { return Ok(Token::More) };
-        let after_type = |bad: Bad| Bad { at: bad.at + 1, ..bad };
+        let after_type = |bad: Bad| match bad.kind {
+            // A limit is exceeded by the value as a whole.
+            ErrorKind::Limit(_) => Bad { at: 0, ..bad },
+            _ => Bad { at: bad.at + 1, ..bad },
+        };
         if self.push_kind_due() && is_type(kind) && !matches!(kind, b'+' | b'$' | b'=' | b'|' | b';' | b'.') {
             return Err(Bad { kind: ErrorKind::PushKind, at: 0 });
         }

@@ -25,8 +25,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Ceiling of [`Limits::depth`]. Dropping, cloning, comparing and printing a [`Value`](crate::Value) recurse once per
-    /// level; 128 levels fit a 64 KiB stack even without optimisation.
+    /// Ceiling of [`Limits::depth`]. Decoding does not recurse; dropping, cloning, comparing, printing and encoding a
+    /// [`Value`](crate::Value) do, once per level. Even without optimisation, decoding and dropping 128 levels fits a stack
+    /// of 64 KiB, and everything else one of 256 KiB; at the default of 32 everything fits 64 KiB.
     pub const MAX_DEPTH: usize = 128;
     /// Ceiling of [`Limits::bulk`]: 512 MiB, the `proto-max-bulk-len` a server has by default.
     pub const MAX_BULK: usize = 512 * 1024 * 1024;

@@ -56,12 +56,21 @@ fn a_prefix_yields_a_prefix() {
 }
 
 fn every(check: impl Fn(&[u8], Limits)) {
-    let mut streams = corpus();
-    // One after the other, so that state left over from one would show in the next.
-    let well_formed = support::WELL_FORMED.concat().into_bytes();
-    streams.push(well_formed);
-    for stream in &streams {
+    for stream in &corpus() {
         check(stream, Limits::default());
         check(stream, TIGHT);
     }
+}
+
+/// The whole corpus of what is well-formed, one after the other, so that state left over from one would show in the next.
+#[test]
+fn one_cut_anywhere_in_a_long_stream_changes_nothing() {
+    let stream = support::WELL_FORMED.concat().into_bytes();
+    let expected = feed(Limits::default(), [&stream[..]]);
+    assert!(matches!(expected.end, Ok((_, false))));
+    for cut in 0..=stream.len() {
+        let (a, b) = stream.split_at(cut);
+        assert_eq!(feed(Limits::default(), [a, b]), expected, "cut at {cut}");
+    }
+    assert_eq!(feed(Limits::default(), stream.chunks(1)), expected);
 }

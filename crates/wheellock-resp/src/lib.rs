@@ -13,6 +13,9 @@ mod number;
 mod value;
 mod writer;
 
+/// Buffers are `BytesMut`, whole payloads `Bytes`: the crate they come from, in the version used here.
+pub use bytes;
+
 pub use blob::Blob;
 pub use command::{Arg, ArgCount, Command, EvalSha};
 pub use decoder::Decoder;

@@ -2,7 +2,9 @@
 //! nothing.
 
 use std::fmt;
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,22 @@ use wheellock_wheel::Timer;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::pipeline::Detached;
 use crate::script::Script;
+
+/// Who we are to the server.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// ACL user; the server's `default` user if `None`.
+    pub username: Option<String>,
+    /// Password, if the server wants one.
+    pub password: Option<Secret>,
+}
+
+/// See [`Config::credentials`].
+pub type CredentialsProvider = Arc<dyn Fn() -> CredentialsFuture + Send + Sync>;
+
+/// What a [`CredentialsProvider`] returns.
+pub type CredentialsFuture =
+    Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
 
 /// See [`Config::on_detached`].
 pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
@@ -77,7 +95,7 @@ impl fmt::Debug for Secret {
 ///
 /// # URL grammar
 ///
-/// `redis://` or `valkey://`, then `[[user]:password@]host[:port][/db]`; the port defaults to 6379. A lone userinfo
+/// `redis://` or `valkey://`, or with TLS `rediss://` or `valkeys://`, then `[[user]:password@]host[:port][/db]`; the port defaults to 6379. A lone userinfo
 /// part without a colon is a password, as in redis-cli. `unix://`, `redis+unix://` and `valkey+unix://` take
 /// `[[user]:password@]/path/to/socket[?db=n]`. User and password are percent-decoded.
 #[derive(Clone)]
@@ -89,6 +107,12 @@ pub struct Config {
     pub username: Option<String>,
     /// Password, if the server wants one.
     pub password: Option<Secret>,
+    /// Asked at every handshake instead of `username` and `password`, for credentials that change. Its time counts
+    /// towards `connect_timeout`.
+    pub credentials: Option<CredentialsProvider>,
+    /// TLS settings; plain if `None`. `rediss://` sets those of [`TlsConfig::new`](crate::TlsConfig::new).
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::TlsConfig>,
     /// Logical database; 0 if not set.
     pub database: u32,
     /// Name shown by `CLIENT LIST`. Printable ASCII without spaces (a rule of Redis).
@@ -125,6 +149,9 @@ impl Config {
             address,
             username: None,
             password: None,
+            credentials: None,
+            #[cfg(feature = "tls")]
+            tls: None,
             database: 0,
             client_name: "wheellock".to_owned(),
             connect_timeout: Duration::from_secs(3),
@@ -138,6 +165,28 @@ impl Config {
             on_detached: None,
             timer: Timer::global().clone(),
         }
+    }
+}
+
+impl Config {
+    pub(crate) fn is_encrypted(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
+    #[cfg(feature = "tls")]
+    fn encrypt(&mut self) -> Result<(), String> {
+        let tls = crate::TlsConfig::new().build().map_err(|error| error.detail().to_owned())?;
+        self.tls = Some(tls);
+        Ok(())
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unused_self, reason = "the other feature's form sets a field")]
+    fn encrypt(&mut self) -> Result<(), String> {
+        Err("it asks for TLS, and wheellock-client was built without its feature `tls`".to_owned())
     }
 }
 
@@ -164,7 +213,8 @@ impl fmt::Display for Config {
         let user = user.as_deref().unwrap_or_default();
         match &self.address {
             address @ Address::Tcp { .. } => {
-                write!(f, "redis://{user}{address}")?;
+                let scheme = if self.is_encrypted() { "rediss" } else { "redis" };
+                write!(f, "{scheme}://{user}{address}")?;
                 if self.database != 0 {
                     write!(f, "/{}", self.database)?;
                 }
@@ -200,11 +250,14 @@ fn parse(url: &str) -> Result<Config, String> {
     let (userinfo, place) = authority.rsplit_once('@').map_or((None, authority), |(u, p)| (Some(u), p));
 
     let mut config = match scheme.to_ascii_lowercase().as_str() {
-        "redis" | "valkey" => {
+        plain_or_tls @ ("redis" | "valkey" | "rediss" | "valkeys") => {
             let (host_port, path) = place.split_once('/').map_or((place, ""), |(h, p)| (h, p));
             let mut config = Config::new(parse_host_port(host_port)?);
             if !path.is_empty() {
                 config.database = parse_database(path)?;
+            }
+            if plain_or_tls.ends_with("ss") || plain_or_tls.ends_with("ys") {
+                config.encrypt()?;
             }
             config
         }
@@ -215,7 +268,12 @@ fn parse(url: &str) -> Result<Config, String> {
             }
             Config::new(Address::Unix(path.into()))
         }
-        _ => return Err("its scheme is none of redis, valkey, unix, redis+unix, valkey+unix".to_owned()),
+        _ => {
+            return Err(
+                "its scheme is none of redis, rediss, valkey, valkeys, unix, redis+unix, valkey+unix"
+                    .to_owned(),
+            );
+        }
     };
 
     if let Some(userinfo) = userinfo {

@@ -54,7 +54,8 @@ pub(crate) struct State {
 pub(crate) enum Phase {
     /// No connection yet, or again. Calls queue until their deadlines.
     Connecting,
-    Ready(Arc<WriteHalf>),
+    /// Serving; with what idle callers may write to, if the stream allows it.
+    Ready(Option<Arc<WriteHalf>>),
     /// The server refuses us for a reason that waiting will not cure soon; calls fail at once.
     Refused(Error),
     Closed(Error),
@@ -210,7 +211,12 @@ impl State {
             if !self.pipeline.has_output() {
                 return Next::Nothing;
             }
-            if !self.writing && !self.corked && self.pipeline.is_idle() && !earlier {
+            if let Some(writer) = writer
+                && !self.writing
+                && !self.corked
+                && self.pipeline.is_idle()
+                && !earlier
+            {
                 let writer = Arc::clone(writer);
                 self.writing = true;
                 return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };

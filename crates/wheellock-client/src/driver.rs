@@ -2,7 +2,6 @@
 //! Everything it decides is decided by the pure parts; this is the loop that feeds them.
 
 use std::future::Future;
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -15,12 +14,13 @@ use wheellock_wheel::Sleep;
 use crate::backoff::Backoff;
 use crate::connection::{Phase, Shared};
 use crate::error::{Error, ErrorKind, Outcome};
-use crate::handshake::{Handshake, ServerInfo, Step};
+use crate::events;
+use crate::open::{Open, open};
 use crate::pipeline::Detached;
-use crate::stream::{self, ReadHalf, WriteHalf};
+use crate::stream::Stream;
 
 /// Spare room offered to each read. A short read tells tokio that the socket is drained, which saves a system call.
-const READ_ROOM: usize = 64 << 10;
+pub(crate) const READ_ROOM: usize = 64 << 10;
 /// Reads and frames per turn before other tasks get theirs.
 const READS_PER_TURN: usize = 8;
 const FRAMES_PER_TURN: usize = 4096;
@@ -40,7 +40,7 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
     let mut backoff = Backoff::new(min, max);
     let timer = shared.config.timer.clone();
     while !is_closing(&shared) {
-        let error = match housekeeping(&shared, connect(&shared)).await {
+        let error = match housekeeping(&shared, open(&shared)).await {
             None => break,
             Some(Ok(open)) => {
                 let since = timer.now();
@@ -105,6 +105,7 @@ fn random() -> u64 {
 }
 
 fn connect_failed(shared: &Shared, error: &Error) {
+    events::connect_failed(&shared.server, error);
     let mut wakers = Vec::new();
     let mut state = shared.lock();
     state.last_error = Some(error.clone());
@@ -165,87 +166,10 @@ fn remember_driver(driver: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-/// A connection that has passed its handshake.
-struct Open {
-    read: ReadHalf,
-    write: WriteHalf,
-    decoder: Decoder,
-    input: BytesMut,
-    info: ServerInfo,
-}
-
-async fn connect(shared: &Shared) -> Result<Open, Error> {
-    let config = &shared.config;
-    let attempt = async {
-        let liveness = config.response_timeout.max(Duration::from_secs(1));
-        let (mut read, write) = stream::connect(&config.address, liveness).await.map_err(|error| {
-            let detail = format!("cannot connect: {error}");
-            shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", &detail).with_source(error)
-        })?;
-        let mut output = BytesMut::new();
-        let mut input = BytesMut::with_capacity(READ_ROOM);
-        let mut decoder = Decoder::new(config.limits);
-        let mut handshake = Handshake::start(config, &shared.server, &mut output);
-        let broken = |error: io::Error| {
-            let detail = format!("the connection broke during the handshake: {error}");
-            shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", &detail).with_source(error)
-        };
-        loop {
-            write_all(&write, &mut output).await.map_err(broken)?;
-            let step = loop {
-                let frame = decoder.decode(&mut input).map_err(|error| {
-                    let detail = format!("the server's answer is not RESP: {error}");
-                    shared
-                        .error(ErrorKind::Protocol, Outcome::NotSent, "connecting", &detail)
-                        .with_source(error)
-                })?;
-                match frame {
-                    Some(Frame::Reply(reply)) => match handshake.on_reply(&reply, &mut output)? {
-                        Step::Read => {}
-                        step => break step,
-                    },
-                    Some(Frame::Push(_)) => {}
-                    None => {
-                        let read = std::future::poll_fn(|cx| read.poll_read(cx, &mut input)).await;
-                        if read.map_err(broken)? == 0 {
-                            return Err(broken(io::ErrorKind::UnexpectedEof.into()));
-                        }
-                    }
-                }
-            };
-            if step == Step::Done {
-                let info = handshake.info;
-                return Ok(Open { read, write, decoder, input, info });
-            }
-        }
-    };
-    match config.timer.timeout(config.connect_timeout, attempt).await {
-        Ok(result) => result,
-        Err(_elapsed) => {
-            let detail = format!("no answer within {:?}", config.connect_timeout);
-            Err(shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", &detail))
-        }
-    }
-}
-
-async fn write_all(write: &WriteHalf, bytes: &mut BytesMut) -> io::Result<()> {
-    while !bytes.is_empty() {
-        std::future::poll_fn(|cx| write.poll_writable(cx)).await?;
-        match write.try_write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => drop(bytes.split_to(n)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 /// An open connection at work; the future resolves with the reason why it ended.
 struct Running<'a> {
     shared: &'a Shared,
-    read: ReadHalf,
-    write: Arc<WriteHalf>,
+    stream: Stream,
     decoder: Decoder,
     input: BytesMut,
     /// Bytes taken for a flush that the socket has not accepted yet.
@@ -268,9 +192,9 @@ enum Turn {
 
 impl<'a> Running<'a> {
     fn new(shared: &'a Shared, open: Open) -> Self {
-        let Open { read, write, decoder, input, info } = open;
+        let Open { stream, decoder, input, info } = open;
         let now = shared.config.timer.now();
-        let write = Arc::new(write);
+        events::connected(&shared.server, &info);
         let mut state = shared.lock();
         state.epoch += 1;
         state.stats.connections += 1;
@@ -279,13 +203,12 @@ impl<'a> Running<'a> {
         state.writing = false;
         state.corked = false;
         state.pipeline.reconnect(now);
-        state.phase = Phase::Ready(Arc::clone(&write));
+        state.phase = Phase::Ready(stream.shared_writer());
         let wakers = std::mem::take(&mut state.phase_waiters);
         drop(state);
         let mut running = Self {
             shared,
-            read,
-            write,
+            stream,
             decoder,
             input,
             output: BytesMut::new(),
@@ -312,6 +235,7 @@ impl<'a> Running<'a> {
             self.poll_flush(cx)?;
         }
         let woken = self.poll_input(cx, &mut again)?;
+        self.check_closing()?;
         self.keep_time(cx)?;
         if woken > CORK_ABOVE {
             self.shared.lock().corked = true;
@@ -336,7 +260,7 @@ impl<'a> Running<'a> {
             if self.input.capacity() - self.input.len() < READ_ROOM / 4 {
                 self.input.reserve(READ_ROOM);
             }
-            let read = match self.read.poll_read(cx, &mut self.input) {
+            let read = match self.stream.poll_read(cx, &mut self.input) {
                 Poll::Pending => return Ok(woken),
                 Poll::Ready(Ok(0)) => return Err(self.lost("the server closed the connection")),
                 Poll::Ready(Ok(read)) => read,
@@ -393,28 +317,34 @@ impl<'a> Running<'a> {
         }
     }
 
+    /// A closing client ends when everything is answered, or after its grace.
+    fn check_closing(&mut self) -> Result<(), Error> {
+        let state = self.shared.lock();
+        if !state.closing {
+            return Ok(());
+        }
+        let now = self.shared.config.timer.now();
+        let since = *self.closing_since.get_or_insert(now);
+        if state.pipeline.is_empty() || now.saturating_duration_since(since) >= CLOSING_GRACE {
+            drop(state);
+            return Err(self.error(ErrorKind::Closed, "the client was closed"));
+        }
+        Ok(())
+    }
+
     /// Expires calls, checks the server's health, and arms the timer for the next time.
     fn keep_time(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        let armed = self.shared.lock().armed;
+        // Disarmed by a caller whose deadline is earlier than what the driver had promised to look at.
+        let mut due = armed != Some(self.timer.deadline());
         loop {
-            let due = match self.shared.lock().armed {
-                Some(armed) if armed == self.timer.deadline() => {
-                    std::pin::Pin::new(&mut self.timer).poll(cx).is_ready()
-                }
-                _ => true,
-            };
-            if !due && self.closing_since.is_some() == self.shared.lock().closing {
+            if !due && std::pin::Pin::new(&mut self.timer).poll(cx).is_pending() {
                 return Ok(());
             }
+            due = false;
             let config = &self.shared.config;
             let now = config.timer.now();
             let mut state = self.shared.lock();
-            if state.closing {
-                let since = *self.closing_since.get_or_insert(now);
-                if state.pipeline.is_empty() || now.saturating_duration_since(since) >= CLOSING_GRACE {
-                    drop(state);
-                    return Err(self.error(ErrorKind::Closed, "the client was closed"));
-                }
-            }
             let earliest = state.pipeline.expire(now, true, &mut self.wakers);
             let next_check = match state.pipeline.waiting_since() {
                 Some(since) if now.saturating_duration_since(since) >= config.response_timeout => {
@@ -431,11 +361,8 @@ impl<'a> Running<'a> {
                 }
                 None => (self.heard + config.heartbeat).max(now + MIN_CHECK),
             };
-            let next_check = match self.closing_since {
-                Some(since) => next_check.min(since + CLOSING_GRACE),
-                None => next_check,
-            };
-            let armed = earliest.map_or(next_check, |earliest| earliest.min(next_check));
+            let grace = self.closing_since.map(|since| since + CLOSING_GRACE);
+            let armed = [Some(next_check), earliest, grace].into_iter().flatten().min().unwrap_or(next_check);
             state.armed = Some(armed);
             drop(state);
             self.wake_all();
@@ -448,23 +375,24 @@ impl<'a> Running<'a> {
             if self.output.is_empty() {
                 let mut state = self.shared.lock();
                 if state.writing || !state.pipeline.has_output() {
-                    return Ok(());
+                    drop(state);
+                    return match self.stream.poll_flush(cx) {
+                        Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
+                        Poll::Ready(Err(error)) => {
+                            Err(self.lost(&format!("writing failed: {error}")).with_source(error))
+                        }
+                    };
                 }
                 state.writing = true;
                 self.output = state.pipeline.take_output();
             }
-            let written = match self.write.try_write(&self.output) {
-                Ok(0) => return Err(self.lost("the socket takes no bytes")),
-                Ok(written) => written,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.write.poll_writable(cx)
-                {
-                    Poll::Pending => return Ok(()),
-                    Poll::Ready(Ok(())) => continue,
-                    Poll::Ready(Err(error)) => {
-                        return Err(self.lost(&format!("writing failed: {error}")).with_source(error));
-                    }
-                },
-                Err(error) => return Err(self.lost(&format!("writing failed: {error}")).with_source(error)),
+            let written = match self.stream.poll_write(cx, &self.output) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => return Err(self.lost("the socket takes no bytes")),
+                Poll::Ready(Ok(written)) => written,
+                Poll::Ready(Err(error)) => {
+                    return Err(self.lost(&format!("writing failed: {error}")).with_source(error));
+                }
             };
             let _written = self.output.split_to(written);
             let mut state = self.shared.lock();
@@ -497,6 +425,7 @@ impl<'a> Running<'a> {
     }
 
     fn end(&mut self, error: &Error) {
+        events::disconnected(&self.shared.server, error);
         let mut state = self.shared.lock();
         state.epoch += 1;
         state.writing = false;
@@ -506,6 +435,7 @@ impl<'a> Running<'a> {
         // Bytes that this flush took but the socket did not accept never left.
         state.pipeline.give_back(std::mem::take(&mut self.output));
         state.pipeline.disconnect(error, &mut self.wakers);
+        self.wakers.append(&mut state.phase_waiters);
         state.pipeline.take_detached(&mut self.detached);
         drop(state);
         self.shared.report(&mut self.detached);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
-use crate::config::Config;
+use crate::config::{Config, Credentials};
 use crate::error::{Error, ErrorKind, Outcome, error_code, printable};
 use crate::script::Script;
 
@@ -42,6 +42,7 @@ pub(crate) enum Step {
 
 pub(crate) struct Handshake<'a> {
     config: &'a Config,
+    credentials: &'a Credentials,
     server: &'a str,
     /// Names of the commands whose replies are still to come, in order.
     expected: std::collections::VecDeque<Expect<'a>>,
@@ -54,19 +55,26 @@ enum Expect<'a> {
     Optional,
     Ok(&'static str),
     Loaded(&'a Script),
+    /// Refused if the server would refuse writes.
+    WriteProbe,
     Pong,
 }
 
 impl<'a> Handshake<'a> {
     /// Starts the handshake; `out` receives the first flight.
-    pub(crate) fn start(config: &'a Config, server: &'a str, out: &mut BytesMut) -> Self {
+    pub(crate) fn start(
+        config: &'a Config,
+        credentials: &'a Credentials,
+        server: &'a str,
+        out: &mut BytesMut,
+    ) -> Self {
         let mut hello = Command::new("HELLO").arg("3");
-        if let Some(password) = &config.password {
-            let user = config.username.as_deref().unwrap_or("default");
+        if let Some(password) = &credentials.password {
+            let user = credentials.username.as_deref().unwrap_or("default");
             hello = hello.arg("AUTH").arg(user).arg(password.expose());
         }
         hello.arg("SETNAME").arg(config.client_name.as_str()).encode(out);
-        Self { config, server, expected: [Expect::Hello].into(), info: ServerInfo::default() }
+        Self { config, credentials, server, expected: [Expect::Hello].into(), info: ServerInfo::default() }
     }
 
     /// Takes the next reply; on [`Step::Write`] `out` has received the next flight.
@@ -76,6 +84,12 @@ impl<'a> Handshake<'a> {
         };
         match (expect, reply.as_error()) {
             (Expect::Optional, _) => {}
+            (Expect::WriteProbe, reply) => {
+                if let Some(text) = reply.filter(|text| REFUSES_WRITES.contains(&error_code(text))) {
+                    let detail = format!("it refuses writes: {}", printable(text));
+                    return Err(self.error(ErrorKind::NotReady, detail));
+                }
+            }
             (Expect::Hello, Some(text)) => return Err(self.refused_hello(text)),
             (Expect::Hello, None) => {
                 self.info = self.read_hello(reply)?;
@@ -118,6 +132,8 @@ impl<'a> Handshake<'a> {
             Command::new("SCRIPT").arg("LOAD").arg(script.text()).encode(out);
             self.expected.push_back(Expect::Loaded(Arc::as_ref(script)));
         }
+        Command::new("EVAL").arg(WRITE_PROBE).arg("0").encode(out);
+        self.expected.push_back(Expect::WriteProbe);
         Command::new("PING").encode(out);
         self.expected.push_back(Expect::Pong);
     }
@@ -151,9 +167,12 @@ impl<'a> Handshake<'a> {
         let shown = printable(text);
         match error_code(text) {
             "WRONGPASS" | "NOAUTH" => {
-                let user = self.config.username.as_deref().unwrap_or("default");
-                let how =
-                    if self.config.password.is_some() { "with a password" } else { "without a password" };
+                let user = self.credentials.username.as_deref().unwrap_or("default");
+                let how = if self.credentials.password.is_some() {
+                    "with a password"
+                } else {
+                    "without a password"
+                };
                 let detail = format!("user \"{}\" ({how}) was refused: {shown}", printable(user.as_bytes()));
                 self.error(ErrorKind::Auth, detail)
             }
@@ -184,6 +203,14 @@ impl<'a> Handshake<'a> {
     }
 }
 
+/// A script that declares itself as writing and writes nothing. Redis 7 checks whether it could before running it
+/// (`scriptPrepareForRun` in script.c); older servers do not know the first line and answer with an error, which tells
+/// nothing.
+const WRITE_PROBE: &str = "#!lua\nreturn 1";
+
+/// What a server says that accepts connections but no writes. Not OOM: there, renewals and releases still work.
+const REFUSES_WRITES: &[&str] = &["READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "LOADING"];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,12 +233,17 @@ mod tests {
 
     fn shake(config: &Config, wire: &[u8]) -> Result<(Step, String), Error> {
         let mut out = BytesMut::new();
-        let mut handshake = Handshake::start(config, "s", &mut out);
+        let credentials = credentials(config);
+        let mut handshake = Handshake::start(config, &credentials, "s", &mut out);
         let mut step = Step::Read;
         for reply in replies(wire) {
             step = handshake.on_reply(&reply, &mut out)?;
         }
         Ok((step, String::from_utf8_lossy(&out).into_owned()))
+    }
+
+    fn credentials(config: &Config) -> Credentials {
+        Credentials { username: config.username.clone(), password: config.password.clone() }
     }
 
     fn config(url: &str) -> Config {
@@ -223,9 +255,13 @@ mod tests {
         let mut config = config("redis://app:pw@h/3");
         config.scripts.push(Arc::new(Script::new("return 1", 0, 0)));
         let sha = config.scripts[0].sha().to_owned();
-        let wire =
-            [HELLO, b"-ERR unknown subcommand\r\n+OK\r\n+OK\r\n$40\r\n", sha.as_bytes(), b"\r\n+PONG\r\n"]
-                .concat();
+        let wire = [
+            HELLO,
+            b"-ERR unknown subcommand\r\n+OK\r\n+OK\r\n$40\r\n",
+            sha.as_bytes(),
+            b"\r\n:1\r\n+PONG\r\n",
+        ]
+        .concat();
         let (step, sent) = shake(&config, &wire).unwrap();
         assert_eq!(step, Step::Done);
         let words: Vec<_> =
@@ -253,6 +289,9 @@ mod tests {
                 "SCRIPT",
                 "LOAD",
                 "return 1",
+                "EVAL",
+                "#!lua\nreturn 1",
+                "0",
                 "PING"
             ]
         );
@@ -274,6 +313,9 @@ mod tests {
         assert!(unsupported == ErrorKind::Unsupported && text.contains("Redis 6"), "{text}");
         assert_eq!(kind("redis://h", b"-NOPROTO unsupported protocol version\r\n").0, ErrorKind::Unsupported);
         let loading = [HELLO, b"+OK\r\n+OK\r\n-LOADING Redis is loading the dataset in memory\r\n"].concat();
+        let readonly =
+            [HELLO, b"+OK\r\n+OK\r\n-READONLY You can't write against a read only replica.\r\n"].concat();
+        assert_eq!(kind("redis://h", &readonly).0, ErrorKind::NotReady);
         assert_eq!(kind("redis://h", &loading).0, ErrorKind::NotReady);
         let replica = String::from_utf8(HELLO.to_vec()).unwrap().replace("$6\r\nmaster", "$7\r\nreplica");
         assert_eq!(kind("redis://h", replica.as_bytes()).0, ErrorKind::NotReady);
@@ -286,12 +328,13 @@ mod tests {
     fn a_reply_too_many_is_a_protocol_error() {
         let mut out = BytesMut::new();
         let config = config("redis://h");
-        let mut handshake = Handshake::start(&config, "s", &mut out);
-        let wire = [HELLO, b"+OK\r\n+OK\r\n+PONG\r\n+OK\r\n"].concat();
+        let credentials = credentials(&config);
+        let mut handshake = Handshake::start(&config, &credentials, "s", &mut out);
+        let wire = [HELLO, b"+OK\r\n+OK\r\n:1\r\n+PONG\r\n+OK\r\n"].concat();
         let results: Vec<_> = replies(&wire).iter().map(|r| handshake.on_reply(r, &mut out)).collect();
         assert!(matches!(
             results[..],
-            [Ok(Step::Write), Ok(Step::Read), Ok(Step::Read), Ok(Step::Done), Err(_)]
+            [Ok(Step::Write), Ok(Step::Read), Ok(Step::Read), Ok(Step::Read), Ok(Step::Done), Err(_)]
         ));
     }
 }

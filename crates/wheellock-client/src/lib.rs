@@ -34,17 +34,25 @@ mod config;
 mod connection;
 mod driver;
 mod error;
+mod events;
 mod handshake;
+mod open;
 mod pipeline;
 mod script;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use client::{CallOptions, Client, Flush, Subscription};
-pub use config::{Address, Config, DetachedSink, Secret};
+pub use config::{
+    Address, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
+};
 pub use connection::Stats;
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use pipeline::Detached;
 pub use script::Script;
+#[cfg(feature = "tls")]
+pub use tls::{TlsBuilder, TlsConfig};
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

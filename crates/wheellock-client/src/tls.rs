@@ -1,0 +1,160 @@
+//! TLS settings: whom to trust, who we are, and what name to expect. Owns the one rustls configuration of a client, so
+//! that sessions are resumed across reconnects; encrypts nothing itself.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::client::ClientConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{self, RootCertStore};
+
+use crate::error::{Error, ErrorKind, Outcome};
+
+/// How to encrypt and whom to trust. The server's certificate and name are always verified; TLS 1.2 is the minimum.
+///
+/// ```no_run
+/// use wheellock_client::{Config, TlsConfig};
+///
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut config: Config = "rediss://cache.internal:6380".parse()?; // trusts what the system trusts
+/// config.tls = Some(TlsConfig::new().trust_pem(&std::fs::read("ca.pem")?).build()?); // or only this authority
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct TlsConfig {
+    shared: Arc<ClientConfig>,
+    server_name: Option<ServerName<'static>>,
+}
+
+/// Settings of a [`TlsConfig`].
+#[derive(Clone, Default)]
+#[must_use]
+pub struct TlsBuilder {
+    authorities: Vec<u8>,
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+    server_name: Option<String>,
+}
+
+impl TlsConfig {
+    /// Starts with: trust the system's certificate store, no client certificate, expect the address's host name.
+    #[expect(clippy::new_ret_no_self, reason = "the settings come first; build() gives the TlsConfig")]
+    pub fn new() -> TlsBuilder {
+        TlsBuilder::default()
+    }
+
+    /// Uses a rustls configuration as it is. Whatever it verifies or does not verify is the caller's decision.
+    pub fn from_rustls(config: Arc<ClientConfig>) -> Self {
+        Self { shared: config, server_name: None }
+    }
+
+    pub(crate) fn connector(&self) -> tokio_rustls::TlsConnector {
+        Arc::clone(&self.shared).into()
+    }
+
+    /// The name that the server's certificate must carry.
+    pub(crate) fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
+        match &self.server_name {
+            Some(name) => Ok(name.clone()),
+            None => ServerName::try_from(host.to_owned()).map_err(|_| {
+                io::Error::new(io::ErrorKind::InvalidInput, "the host is no valid name for TLS")
+            }),
+        }
+    }
+}
+
+impl TlsBuilder {
+    /// Trusts these certificate authorities, in PEM form, instead of the system's.
+    pub fn trust_pem(mut self, authorities: &[u8]) -> Self {
+        self.authorities.extend_from_slice(authorities);
+        self.authorities.push(b'\n');
+        self
+    }
+
+    /// Presents this certificate chain and proves it with this private key, both in PEM form.
+    pub fn identity_pem(mut self, chain: &[u8], key: &[u8]) -> Self {
+        self.identity = Some((chain.to_vec(), key.to_vec()));
+        self
+    }
+
+    /// Expects this name in the server's certificate, instead of the address's host. For addresses that are not names.
+    pub fn server_name(mut self, name: &str) -> Self {
+        self.server_name = Some(name.to_owned());
+        self
+    }
+
+    /// Reads the certificates.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`] if a certificate, key or name cannot be read, or if nothing would be trusted.
+    pub fn build(self) -> Result<TlsConfig, Error> {
+        let mut roots = RootCertStore::empty();
+        if self.authorities.is_empty() {
+            // Some certificates of a system's store may be unreadable; the others still count.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        } else {
+            for authority in certificates(&self.authorities)? {
+                roots.add(authority).map_err(|error| wrong("an authority cannot be used", error))?;
+            }
+        }
+        if roots.is_empty() {
+            return Err(bad("no certificate authority is trusted: give one with trust_pem"));
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+            .map_err(|error| wrong("the TLS versions cannot be used", error))?
+            .with_root_certificates(roots);
+        let shared = match self.identity {
+            None => builder.with_no_client_auth(),
+            Some((chain, key)) => {
+                let key = PrivateKeyDer::from_pem_slice(&key)
+                    .map_err(|_| bad("the private key is not valid PEM"))?;
+                builder
+                    .with_client_auth_cert(certificates(&chain)?, key)
+                    .map_err(|error| wrong("the client certificate cannot be used", error))?
+            }
+        };
+        let server_name = self
+            .server_name
+            .map(|name| ServerName::try_from(name).map_err(|_| bad("the server name is not valid")))
+            .transpose()?;
+        Ok(TlsConfig { shared: Arc::new(shared), server_name })
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let certificates = certificates.map_err(|error| wrong("a certificate is not valid PEM", error))?;
+    if certificates.is_empty() { Err(bad("the PEM text holds no certificate")) } else { Ok(certificates) }
+}
+
+fn wrong(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    bad(&format!("{what}: {error}")).with_source(error)
+}
+
+fn bad(what: &str) -> Error {
+    Error::new(
+        ErrorKind::Config,
+        Outcome::NotSent,
+        "reading the TLS settings",
+        "no server yet",
+        what.to_owned(),
+    )
+}
+
+/// Never shows the private key.
+impl fmt::Debug for TlsBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsBuilder").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConfig").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}

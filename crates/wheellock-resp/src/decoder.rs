@@ -73,7 +73,8 @@ impl Decoder {
     ///
     /// When the bytes are not RESP or exceed the [`Limits`]. The stream is lost then: every later call returns the same error
     /// and takes nothing.
-    #[inline]
+    // Always: the short path is what a caller's loop consists of, and its result must not be moved to get there.
+    #[inline(always)]
     pub fn decode(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, Error> {
         if !self.unfinished
             && let Some((short, used)) = Short::find(buf)
@@ -133,6 +134,7 @@ impl Decoder {
         self.failed.is_none() && (self.bulk.is_some() || !self.stack.is_empty() || self.elements > 0)
     }
 
+    #[inline(never)]
     fn decode_any(&mut self, buf: &mut BytesMut) -> Result<Option<Frame>, Error> {
         if let Some(error) = self.failed {
             return Err(error);

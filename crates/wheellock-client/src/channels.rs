@@ -105,10 +105,14 @@ impl Channels {
         }
     }
 
-    /// The server confirmed the end of a subscription, or ended it by itself.
-    pub(crate) fn on_unsubscribed(&mut self, index: u32) {
+    /// The server confirmed the end of a subscription, or ended it by itself. Whoever still wants it, or wants it again,
+    /// may have missed a message: it is to look once the SUBSCRIBE is queued, which the caller does next.
+    pub(crate) fn on_unsubscribed(&mut self, index: u32, wakers: &mut Vec<Waker>) {
         if let Some(channel) = self.get_mut(index) {
             channel.confirmed = Confirmed::No;
+            if channel.wanted > 0 {
+                channel.wake(wakers);
+            }
             self.forget_if_unused(index);
         }
     }
@@ -230,12 +234,14 @@ mod tests {
         channels.on_subscribed(a, &mut wakers);
         assert_eq!(order(&mut channels, a), Some(Order::Unsubscribe));
         assert_eq!(channels.want(b"a"), a);
-        channels.on_unsubscribed(a);
+        let before = channels.count(a);
+        channels.on_unsubscribed(a, &mut wakers);
+        assert_eq!(channels.count(a), before + 1, "messages may have been missed since");
         assert_eq!(order(&mut channels, a), Some(Order::Subscribe), "wanted again meanwhile");
         channels.on_subscribed(a, &mut wakers);
         channels.unwant(a, 0);
         assert_eq!(order(&mut channels, a), Some(Order::Unsubscribe));
-        channels.on_unsubscribed(a);
+        channels.on_unsubscribed(a, &mut wakers);
         assert_eq!(channels.find(b"a"), None, "nothing is left behind");
         assert!(channels.entries.is_empty());
     }

@@ -262,6 +262,12 @@ impl Client {
         Subscription { shared: Arc::clone(&self.shared), index, waiter, seen: count }
     }
 
+    /// Ends the present connection, because a reply on it was not what its call can return: replies may have been shifted,
+    /// and then none can be trusted. Calls under way fail with [`Outcome::MaybeExecuted`]; a new connection is made.
+    pub fn condemn(&self, why: &str) {
+        self.shared.condemn(why);
+    }
+
     /// What the server said about itself when it was last connected.
     pub fn server_info(&self) -> Option<ServerInfo> {
         self.shared.lock().info.clone()

@@ -45,6 +45,8 @@ pub(crate) struct State {
     /// The latest failure to connect, told to callers whose deadline passes meanwhile.
     pub(crate) last_error: Option<Error>,
     pub(crate) closing: bool,
+    /// Why the present connection is not to be trusted any more.
+    pub(crate) condemned: Option<String>,
     pub(crate) stats: Stats,
     /// Wakers of those who wait for the phase to change.
     pub(crate) phase_waiters: Vec<Waker>,
@@ -110,6 +112,7 @@ impl Shared {
             info: None,
             last_error: None,
             closing: false,
+            condemned: None,
             stats: Stats::default(),
             phase_waiters: Vec::new(),
             next_waiter: 0,
@@ -161,6 +164,21 @@ impl Shared {
         let mut state = self.lock();
         state.closing = true;
         let driver = state.driver.clone();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    pub(crate) fn condemn(&self, why: &str) {
+        let mut state = self.lock();
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let driver = if ready {
+            state.condemned = Some(why.to_owned());
+            state.driver.clone()
+        } else {
+            None
+        };
         drop(state);
         if let Some(driver) = driver {
             driver.wake();

@@ -200,6 +200,7 @@ impl<'a> Running<'a> {
         state.stats.connections += 1;
         state.info = Some(info);
         state.last_error = None;
+        state.condemned = None;
         state.writing = false;
         state.corked = false;
         state.pipeline.reconnect(now);
@@ -299,12 +300,16 @@ impl<'a> Running<'a> {
                 }
             }
             state.pipeline.take_detached(&mut self.detached);
+            let unfit = state.pipeline.unfit;
             drop(state);
             woken += self.wakers.len();
             self.shared.report(&mut self.detached);
             self.wake_all();
             if let Some(desync) = desync {
                 return Err(self.error(ErrorKind::Protocol, desync.0));
+            }
+            if let Some(unfit) = unfit {
+                return Err(self.lost(unfit));
             }
             match decoded {
                 Ok(true) => return Ok(woken),
@@ -317,9 +322,13 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// A closing client ends when everything is answered, or after its grace.
+    /// A condemned connection ends at once. A closing client ends when everything is answered, or after its grace.
     fn check_closing(&mut self) -> Result<(), Error> {
-        let state = self.shared.lock();
+        let mut state = self.shared.lock();
+        if let Some(why) = state.condemned.take() {
+            drop(state);
+            return Err(self.error(ErrorKind::Protocol, &why));
+        }
         if !state.closing {
             return Ok(());
         }

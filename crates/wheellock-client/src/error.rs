@@ -41,6 +41,8 @@ pub enum ErrorKind {
     Overloaded,
     /// The server refused our credentials or asked for some.
     Auth,
+    /// Our user may not run a command, or touch a key or channel.
+    Permission,
     /// The server lacks what this client needs (RESP3: Redis 6 or later, any Valkey), or has another role.
     Unsupported,
     /// The server is up but does not serve yet (it is loading its data, or its primary link is down).
@@ -93,7 +95,7 @@ impl Error {
     pub(crate) fn server(operation: &str, server: &str, script: bool, text: &[u8]) -> Self {
         let code = error_code(text);
         Self(Arc::new(Inner {
-            kind: kind_of_code(code),
+            kind: kind_of(code, text),
             outcome: outcome_of(code, text, script),
             operation: operation.to_owned(),
             server: server.to_owned(),
@@ -192,8 +194,11 @@ pub(crate) fn error_code(text: &[u8]) -> &str {
     }
 }
 
-fn kind_of_code(code: &str) -> ErrorKind {
+fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     match code {
+        "NOPERM" => ErrorKind::Permission,
+        // How Redis 7.0 says NOPERM inside a script.
+        _ if text.starts_with(b"ERR The user executing the script can't") => ErrorKind::Permission,
         "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
         "LOADING" | "MASTERDOWN" => ErrorKind::NotReady,
         "NOPROTO" => ErrorKind::Unsupported,

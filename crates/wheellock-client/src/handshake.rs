@@ -155,6 +155,14 @@ impl<'a> Handshake<'a> {
             role: text("role"),
             connection_id: field("id").and_then(Value::as_i64).unwrap_or_default(),
         };
+        if info.mode == "sentinel" {
+            let detail = "it is a Sentinel, which keeps no data: connect to the primary that it watches";
+            return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
+        }
+        if info.mode == "cluster" {
+            let detail = "it is a node of a cluster, of which a single connection sees only a part";
+            return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
+        }
         if info.role != "master" {
             let role = printable(info.role.as_bytes());
             let detail = format!("it is a {role}, not a primary: locks live on the primary only");
@@ -319,6 +327,11 @@ mod tests {
         assert_eq!(kind("redis://h", &loading).0, ErrorKind::NotReady);
         let replica = String::from_utf8(HELLO.to_vec()).unwrap().replace("$6\r\nmaster", "$7\r\nreplica");
         assert_eq!(kind("redis://h", replica.as_bytes()).0, ErrorKind::NotReady);
+        for mode in ["cluster", "sentinel"] {
+            let fields = format!("%6\r\n$4\r\nmode\r\n+{mode}\r\n");
+            let other = String::from_utf8(HELLO.to_vec()).unwrap().replace("%5\r\n", &fields);
+            assert_eq!(kind("redis://h", other.as_bytes()).0, ErrorKind::Unsupported);
+        }
         let resp2 = String::from_utf8(HELLO.to_vec()).unwrap().replace(":3\r\n", ":2\r\n");
         assert_eq!(kind("redis://h", resp2.as_bytes()).0, ErrorKind::Unsupported);
         assert_eq!(kind("redis://h", b"+OK\r\n").0, ErrorKind::Protocol);

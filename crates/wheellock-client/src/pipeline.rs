@@ -121,6 +121,8 @@ pub(crate) struct Pipeline {
     /// Results of detached calls, to be handed out after unlocking.
     detached: Vec<Detached>,
     last_reply: Instant,
+    /// The server said that it cannot be what we need on this connection any more.
+    pub(crate) unfit: Option<&'static str>,
     pub(crate) pushes: u64,
     pub(crate) strays: u64,
 }
@@ -171,6 +173,7 @@ impl Pipeline {
             channels: Channels::default(),
             detached: Vec::new(),
             last_reply: now,
+            unfit: None,
             pushes: 0,
             strays: 0,
         }
@@ -316,6 +319,9 @@ impl Pipeline {
             return Err(Desync("a reply came that nothing asked for"));
         };
         self.last_reply = now;
+        if let Some(text) = value.as_error() {
+            self.unfit = self.unfit.or_else(|| unfit(text));
+        }
         match entry.what {
             What::Call(slot) => self.finish(slot, Ok(value), wakers),
             What::Detached(token) => self.detached.push(Detached { token, result: Ok(value) }),
@@ -356,7 +362,7 @@ impl Pipeline {
                         self.pop_written();
                         self.last_reply = now;
                     }
-                    self.channels.on_unsubscribed(index);
+                    self.channels.on_unsubscribed(index, wakers);
                     self.reconcile(index, now);
                 }
             }
@@ -487,6 +493,7 @@ impl Pipeline {
         self.out.extend_from_slice(&calls);
         self.close_entry();
         self.last_reply = now;
+        self.unfit = None;
     }
 
     /// Nothing will ever be sent again: every call fails.
@@ -535,6 +542,17 @@ impl Pipeline {
             self.out.extend_from_slice(bytes);
             self.close_entry();
         }
+    }
+}
+
+/// Error replies after which only a new connection helps. A primary that became a replica keeps its sockets open
+/// (observed on Redis 7.0), so nothing else would ever end this one.
+fn unfit(text: &[u8]) -> Option<&'static str> {
+    match crate::error::error_code(text) {
+        "READONLY" => Some("the server became a replica"),
+        "MASTERDOWN" => Some("the server lost its primary"),
+        "NOAUTH" => Some("the server no longer knows who we are"),
+        _ => None,
     }
 }
 

@@ -123,8 +123,7 @@ impl Asked<'_> {
             Ok(Value::Integer(pttl)) => Err(pttl),
             Ok(reply) if reply.as_bytes() == Some(b"AGAIN") => Ok(GrantReply::Again),
             Ok(reply) => {
-                let reply = format!("reply of type {}", reply.type_name());
-                return Err(Error::UnexpectedReply { operation: self.operation(), reply });
+                return Err(unexpected(inner, self.operation(), &reply));
             }
             Err(source) => {
                 if !ambiguous {
@@ -321,6 +320,12 @@ pub(crate) async fn persist(
             config.timer.sleep(pause).await;
         }
     }
+}
+
+/// A script was answered with what it never returns. The connection is not to be trusted any more.
+pub(crate) fn unexpected(inner: &Inner, operation: String, reply: &Value) -> Error {
+    inner.client.condemn("a script was answered with what it never returns");
+    Error::UnexpectedReply { operation, reply: format!("reply of type {}", reply.type_name()) }
 }
 
 /// How long to wait before the same request has a chance; `None` if it has none.

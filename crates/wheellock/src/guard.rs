@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use wheellock_client::Value;
 
-use crate::acquire::{Persisted, persist};
+use crate::acquire::{Persisted, persist, unexpected};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::holds::{HoldIndex, State};
@@ -159,10 +159,7 @@ impl Guard {
                 // An unanswered request before this one has done it if the lock was ours when it was sent.
                 Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
             }
-            Ok(reply) => {
-                let reply = format!("reply of type {}", reply.type_name());
-                Err(Error::UnexpectedReply { operation: self.operation(), reply })
-            }
+            Ok(reply) => Err(unexpected(&self.inner, self.operation(), &reply)),
             Err(source) => {
                 release.failed();
                 Err(Error::Server { operation: self.operation(), source })

@@ -223,8 +223,7 @@ impl Lock {
     }
 
     fn unexpected(&self, reply: &Value) -> Error {
-        let reply = format!("reply of type {}", reply.type_name());
-        Error::UnexpectedReply { operation: self.operation("query"), reply }
+        acquire::unexpected(&self.inner, self.operation("query"), reply)
     }
 
     fn operation(&self, verb: &str) -> String {

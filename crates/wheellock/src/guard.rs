@@ -136,11 +136,8 @@ impl Guard {
     /// until the lease has ended.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
-        let settle = std::future::poll_fn(|cx| {
-            let now = BootInstant::now();
-            self.inner.holds().begin_release(self.hold, self.renew, now, cx.waker())
-        })
-        .await;
+        let settle =
+            std::future::poll_fn(|cx| self.inner.holds().begin_release(self.hold, self.renew, cx.waker())).await;
         self.released = true;
         let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
         let mut release = Release { inner: &self.inner, hold: Some(self.hold) };
@@ -176,7 +173,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             let mut holds = self.inner.holds();
-            let settle = holds.release(self.hold, self.renew, BootInstant::now());
+            let settle = holds.release(self.hold, self.renew);
             self.inner.finish(holds, settle, Vec::new());
         }
     }

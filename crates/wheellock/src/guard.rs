@@ -137,7 +137,8 @@ impl Guard {
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
         let settle =
-            std::future::poll_fn(|cx| self.inner.holds().begin_release(self.hold, self.renew, cx.waker())).await;
+            std::future::poll_fn(|cx| self.inner.holds().begin_release(self.hold, self.renew, cx.waker()))
+                .await;
         self.released = true;
         let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
         let mut release = Release { inner: &self.inner, hold: Some(self.hold) };

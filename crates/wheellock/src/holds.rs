@@ -481,15 +481,16 @@ impl Holds {
     fn lose(&mut self, index: HoldIndex, reason: LostReason, wake: &mut Vec<Waker>) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.state = State::Lost(reason);
-        wake.extend(hold.watchers.drain(..).map(|(_, waker)| waker));
-        let alarm = hold.alarm.take();
-        let key = presented_key(hold.owner, &hold.name);
-        if let Some(alarm) = alarm {
-            self.wheel.remove(alarm);
+        if !hold.is_worth_releasing() {
+            hold.settle_at = None;
         }
+        wake.extend(hold.watchers.drain(..).map(|(_, waker)| waker));
+        let key = presented_key(hold.owner, &hold.name);
         if self.presented.get(&key) == Some(&index) {
             self.presented.remove(&key);
         }
+        self.schedule(index);
+        self.free_if_unused(index);
     }
 
     /// The owner of a hold is about to be shown to the outside.

@@ -12,10 +12,10 @@ use bytes::Bytes;
 /// |---|---|---|
 /// | up to [`Blob::INLINE`] (22) | in the value itself | no allocation |
 /// | below [`Blob::SHARE`] (32 KiB) | an allocation of its own, of exact size | one allocation, one copy |
-/// | from there on | a slice of the read buffer | no copy |
+/// | from there on | a slice of the read buffer, if at least a quarter of it | no copy |
 ///
-/// So a short reply neither allocates nor keeps the block of bytes alive that it was read into, and a megabyte is never
-/// copied. A slice can keep at most the rest of its read block alive, which the reader sized for it.
+/// So a short reply neither allocates nor keeps the block of bytes alive that it was read into, and a megabyte in a buffer of
+/// its own is never copied. A slice keeps its whole block alive, so none is made that is less than a quarter of it.
 ///
 /// It dereferences to `[u8]`; [`Bytes::from`] turns it into `Bytes` without copying when it is not inline.
 #[derive(Clone)]

@@ -43,6 +43,11 @@ pub struct Decoder {
     /// Bytes at the buffer's front that belong to an unfinished line and hold no end of it.
     searched: usize,
     wanted: usize,
+    /// The size of the block of memory the buffer is in, as far as we can tell; what tells it from the next, the offset in the
+    /// stream at which it ends; and where in the stream we last looked.
+    block: u64,
+    block_end: u64,
+    block_seen: u64,
     failed: Option<Error>,
 }
 
@@ -60,6 +65,9 @@ impl Decoder {
             bulk: None,
             searched: 0,
             wanted: 0,
+            block: 0,
+            block_end: 0,
+            block_seen: 0,
             failed: None,
         }
     }
@@ -140,6 +148,7 @@ impl Decoder {
             return Err(error);
         }
         self.wanted = 0;
+        self.see_block(buf.capacity());
         loop {
             let mut used = 0;
             let step = self.step(buf, &mut used);
@@ -170,6 +179,17 @@ impl Decoder {
                 return Ok(Some(frame));
             }
         }
+    }
+
+    /// Finds out how large a block of memory a slice of the buffer would keep alive.
+    fn see_block(&mut self, capacity: usize) {
+        let end = self.consumed + capacity as u64;
+        if end != self.block_end {
+            // What the short path has taken in the meantime may have been the front of this block.
+            self.block = end - self.block_seen;
+            self.block_end = end;
+        }
+        self.block_seen = self.consumed;
     }
 
     /// Reads values until a frame is complete, the bytes end, or a payload comes that is to be sliced from the buffer.
@@ -307,7 +327,7 @@ impl Decoder {
             self.wanted = (len + LINE_ENDING - bytes.len()).min(bytes.len().max(WANTED));
             return Ok(Token::More);
         }
-        if len >= Blob::SHARE && !self.skipping() {
+        if len >= Blob::SHARE && len as u64 >= self.block / PINNED && !self.skipping() {
             return Ok(Token::Share(len));
         }
         self.bulk = None;
@@ -623,6 +643,10 @@ const SPECULATION: usize = 1024;
 
 /// The least [`Decoder::wanted`] asks for, if so much is missing.
 const WANTED: usize = 16 * 1024;
+
+/// How many times its own size a slice may keep alive: a reader's block can be of any size, and the last 32 KiB of 16 MiB are
+/// better copied.
+const PINNED: u64 = 4;
 
 /// CR LF.
 const LINE_ENDING: usize = 2;

@@ -100,8 +100,8 @@
 //! | twice the elements in 1-byte chunks | twice the time | four times | twice |
 //!
 //! - **Where bytes live** is [`Blob`]'s table: up to 22 bytes in the value itself, from 32 KiB on a slice of the read buffer, in
-//!   between an allocation of exact size. A short reply never keeps the block alive it was read into; a slice keeps at most
-//!   the rest of its own.
+//!   between an allocation of exact size. A short reply never keeps the block alive it was read into, and a slice no block
+//!   of more than four times its size.
 //! - **Work** is linear in the bytes however they are cut: finished values leave the buffer at once, an unfinished line is
 //!   searched once, and only an unfinished number of at most 22 bytes is looked at again.
 //! - **A large bulk** is read in few steps if the reader makes room for what [`Decoder::wanted`] says.

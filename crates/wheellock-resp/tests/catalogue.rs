@@ -660,6 +660,24 @@ fn allocations_of_the_usual() {
     }
 }
 
+/// A slice keeps its block alive, so none is made of a small part of a large block, wherever in the block it lies.
+#[test]
+fn a_slice_does_not_pin_a_block_many_times_its_size() {
+    let bulk = format!("${}\r\n{}\r\n", 40_000, "x".repeat(40_000));
+    for (capacity, before) in [(50_000, 0), (150_000, 0), (200_000, 0), (1 << 20, 0), (1 << 20, 1_000_000)] {
+        let mut decoder = Decoder::new(Limits::default());
+        let mut buf = BytesMut::with_capacity(capacity);
+        buf.extend_from_slice(&b"+OK\r\n".repeat(before / 5));
+        while decoder.decode(&mut buf).unwrap().is_some() {}
+        buf.extend_from_slice(bulk.as_bytes());
+        let mut frame = None;
+        let decoding = measured(|| frame = decoder.decode(&mut buf).unwrap());
+        let sliced = decoding.bytes_total < 1000;
+        assert_eq!(sliced, capacity <= 4 * 40_000, "{capacity} {before} {decoding:?}");
+        assert!(frame.is_some());
+    }
+}
+
 /// As `feed`, for a reader that makes room for what the decoder wants.
 fn read<'a>(limits: Limits, pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome {
     let mut decoder = Decoder::new(limits);

@@ -1,0 +1,2 @@
+//! The client beside others.
+fn main() {}

@@ -5,6 +5,7 @@
 //! by a second, independent pair of eyes.
 
 mod cli;
+pub mod fault;
 mod monitor;
 mod poll;
 mod server;

@@ -138,7 +138,7 @@ async fn tasks_that_share_an_owner_end_with_the_right_count() {
 #[tokio::test]
 async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
     let server = RedisServer::start();
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_secs(2);
     let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
     let kept = locks.lock("kept").acquire().await.unwrap();
     let fixed = locks.lock("fixed").with_lease(lease).acquire().await.unwrap();
@@ -161,7 +161,7 @@ async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
 #[tokio::test]
 async fn a_lock_taken_away_is_reported_and_never_renewed_into_being() {
     let server = RedisServer::start();
-    let lease = Duration::from_millis(300);
+    let lease = Duration::from_secs(2);
     let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
     let lock = locks.lock("taken");
     let guard = lock.acquire().await.unwrap();

@@ -143,7 +143,8 @@ enum What {
     Detached(u64),
     /// Its caller left; the reply is still to come.
     Orphan,
-    Ping,
+    /// Asks for its own number back, so that a shifted stream shows within a heartbeat.
+    Ping(u64),
     Subscribe(u32),
     Unsubscribe(u32),
 }
@@ -212,8 +213,9 @@ impl Pipeline {
     }
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
-        self.push(What::Ping, now);
-        Command::new("PING").encode(&mut self.out);
+        let nonce = self.queued;
+        self.push(What::Ping(nonce), now);
+        Command::new("PING").arg(nonce).encode(&mut self.out);
         self.close_entry();
     }
 
@@ -325,7 +327,14 @@ impl Pipeline {
         match entry.what {
             What::Call(slot) => self.finish(slot, Ok(value), wakers),
             What::Detached(token) => self.detached.push(Detached { token, result: Ok(value) }),
-            What::Orphan | What::Ping => {}
+            What::Orphan => {}
+            What::Ping(nonce) => {
+                // An error is an answer too: a busy server refuses PING.
+                let echoed = value.as_str().and_then(|text| text.parse().ok()) == Some(nonce);
+                if !echoed && !value.is_error() {
+                    return Err(Desync("PING was answered with something else: replies have been shifted"));
+                }
+            }
             // In RESP3 the confirmation is a push; only a refusal is a reply.
             What::Subscribe(channel) => match value.as_error() {
                 Some(text) => self.channels.on_refused(channel, crate::error::printable(text), wakers),
@@ -453,11 +462,11 @@ impl Pipeline {
     /// connection. Orphans, pings and subscription orders are dropped: the first have no caller, the others are made
     /// anew.
     pub(crate) fn disconnect(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
-        let lost = Failure {
-            kind: ErrorKind::ConnectionLost,
-            outcome: Outcome::MaybeExecuted,
-            cause: Some(cause.clone()),
+        let kind = match cause.kind() {
+            kind @ (ErrorKind::Protocol | ErrorKind::Closed) => kind,
+            _ => ErrorKind::ConnectionLost,
         };
+        let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
         while let Some(entry) = self.pop_written() {
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
@@ -769,7 +778,7 @@ mod tests {
                     let reply = Value::BulkString(command[1].as_bytes().to_vec().into());
                     self.frame(Frame::Reply(reply));
                 }
-                "PING" => self.frame(Frame::Reply(Value::SimpleString(b"PONG".to_vec().into()))),
+                "PING" => self.frame(Frame::Reply(Value::BulkString(command[1].as_bytes().to_vec().into()))),
                 verb => self.push(&verb.to_lowercase(), &[&command[1]]),
             }
         }

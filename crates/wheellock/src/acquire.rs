@@ -333,7 +333,7 @@ fn pause_before_repeating(error: &wheellock_client::Error) -> Option<Duration> {
     use wheellock_client::ErrorKind;
     match (error.kind(), error.code()) {
         // The next connection is waited for in the queue.
-        (ErrorKind::ConnectionLost, _) => Some(Duration::ZERO),
+        (ErrorKind::ConnectionLost | ErrorKind::Protocol, _) => Some(Duration::ZERO),
         (_, Some("LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN")) => {
             Some(Duration::from_millis(10))
         }

@@ -533,7 +533,8 @@ impl Expire for Entry {
     fn expire(self) {
         let job = Job(Timeout { cell: self.0, key: None });
         match job.0.cell.shard.hub().shared.executor.clone() {
-            None => job.run(),
+            // Apart from the task's drop, which may panic too: two panics at once would abort the process.
+            None => drop(catch_unwind(AssertUnwindSafe(|| job.0.cell.task.run(&job.0)))),
             Some(execute) => execute(job),
         }
     }

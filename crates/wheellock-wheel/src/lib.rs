@@ -27,6 +27,8 @@ pub use wheel::{TimerKey, Wheel};
 
 #[cfg(feature = "std")]
 mod hashed_wheel_timer;
+#[cfg(all(test, loom, feature = "std"))]
+mod models;
 #[cfg(feature = "std")]
 mod sync;
 #[cfg(feature = "std")]

@@ -95,7 +95,7 @@ impl<T> Slab<T> {
         assert!(index < NIL, "a wheel holds at most 2^32 - 1 timers");
         if self.entries.len() == self.entries.capacity() && self.entries.len() >= SMALL {
             // Doubling a large slab would keep up to half of it unused.
-            self.entries.reserve_exact(self.entries.len() / 8);
+            self.entries.reserve_exact(self.entries.len() / 16);
         }
         let generation = self.first_generation;
         let (prev, next) = if first == NIL { (index, index) } else { (last, first) };

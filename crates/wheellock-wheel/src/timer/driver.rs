@@ -5,11 +5,10 @@
 use std::string::String;
 use std::sync::Arc;
 use std::task::Waker;
-use std::thread::{self, Thread};
 
 use super::clock::VirtualTime;
 use super::shards::Hub;
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, Parker, Unparker, lock, spawn};
 use std::time::{Duration, Instant};
 
 /// A value that a timer fires.
@@ -43,7 +42,7 @@ impl Expire for Waker {
 
 pub(crate) enum Driver {
     /// A thread that is started by the first timer that needs it.
-    Thread { name: String, thread: Mutex<Option<Thread>> },
+    Thread { name: String, thread: Mutex<Option<Unparker>> },
     #[cfg(feature = "tokio")]
     Tokio(std::boxed::Box<tokio_task::TokioDriver>),
     /// Turned by whoever moves the clock.
@@ -53,6 +52,14 @@ pub(crate) enum Driver {
 impl Driver {
     pub(crate) fn thread(name: &str) -> Self {
         Self::Thread { name: name.into(), thread: Mutex::new(None) }
+    }
+
+    /// Makes a thread of a model the driver's.
+    #[cfg(all(test, loom))]
+    pub(crate) fn adopt(&self, own: Unparker) {
+        if let Self::Thread { thread, .. } = self {
+            *lock(thread) = Some(own);
+        }
     }
 
     /// Wakes a driver that has been started; nothing to do for one that has not.
@@ -83,11 +90,7 @@ impl<T: Expire> Hub<T> {
                     return true;
                 }
                 let hub = self.clone();
-                let started = thread::Builder::new()
-                    .name(name.clone())
-                    .stack_size(DRIVER_STACK)
-                    .spawn(move || hub.run_thread());
-                *thread = started.ok().map(|handle| handle.thread().clone());
+                *thread = spawn(name.clone(), DRIVER_STACK, move |parker| hub.run_thread(&parker)).ok();
                 thread.is_some()
             }
             #[cfg(feature = "tokio")]
@@ -96,20 +99,19 @@ impl<T: Expire> Hub<T> {
         }
     }
 
-    fn run_thread(&self) {
+    fn run_thread(&self, parker: &Parker) {
         while !self.is_closed() {
             let next = self.turn(self.ticks.at_or_before(self.clock.now()));
             self.fire();
             match next.map(|tick| self.ticks.start_of(tick)) {
                 Some(Some(next)) => {
-                    if let Some(left) =
-                        next.checked_duration_since(self.clock.now()).filter(|left| !left.is_zero())
-                    {
-                        thread::park_timeout(left);
+                    let left = next.saturating_duration_since(self.clock.now());
+                    if !left.is_zero() {
+                        parker.park(Some(left));
                     }
                 }
                 // Nothing pending, or nothing within the next centuries.
-                Some(None) | None => thread::park(),
+                Some(None) | None => parker.park(None),
             }
         }
     }

@@ -91,6 +91,12 @@ impl Timer {
         (timer.clone(), ManualClock { timer, time })
     }
 
+    /// A timer for the model checker.
+    #[cfg(all(test, loom))]
+    pub(crate) fn model(driver: Driver, clock: Clock, tick: Duration) -> Self {
+        Self::new(driver, clock, tick)
+    }
+
     fn new(driver: Driver, clock: Clock, tick: Duration) -> Self {
         Self { shards: Shards::new(driver, clock, tick, TICKS_PER_WHEEL, ()) }
     }

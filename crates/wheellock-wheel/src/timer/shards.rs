@@ -10,8 +10,7 @@ use std::boxed::Box;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering as StdOrdering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use std::vec::Vec;
 
@@ -19,7 +18,7 @@ use super::alarm::Alarm;
 use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Expire};
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, MutexGuard, lock, thread_local};
 use crate::{TimerKey, Wheel};
 
 /// What a driver needs, and nothing that keeps the timer alive.
@@ -117,7 +116,7 @@ impl<T: Expire> Hub<T> {
 
     /// True while a value of this timer is being fired by the calling thread.
     pub(crate) fn fires_here(&self) -> bool {
-        RUNNING.with(Cell::get) == self.address()
+        RUNNING.with(|running| running.get()) == self.address()
     }
 
     /// Values that are armed and have not been claimed.
@@ -158,9 +157,10 @@ impl<T: Expire> Hub<T> {
     }
 }
 
-std::thread_local! {
+thread_local! {
     /// The timer that the thread is firing a value of.
-    static RUNNING: Cell<usize> = const { Cell::new(0) };
+    #[allow(clippy::missing_const_for_thread_local, reason = "the model checker's has no such form")]
+    static RUNNING: Cell<usize> = Cell::new(0);
 }
 
 /// Held by every handle and every shard; the driver ends when it goes.
@@ -219,6 +219,12 @@ impl<T: Expire> Shards<T> {
     #[inline]
     pub(crate) fn own_index(&self) -> usize {
         thread_number() & (self.shards.len() - 1)
+    }
+
+    /// A shard by its number, for models of several threads, which the checker runs on one.
+    #[cfg(all(test, loom))]
+    pub(crate) fn nth(&self, index: usize) -> &Arc<Shard<T>> {
+        self.shards[index].get_or_init(|| self.create())
     }
 
     /// A shard that has been used.
@@ -348,16 +354,40 @@ impl<T: Expire> Shard<T> {
     }
 }
 
-/// A number per thread that never changes: threads created one after the other get neighbouring shards.
+/// A small number per thread, given back when the thread ends: as long as no more threads than shards use timers, no two of them
+/// share a shard.
 #[inline]
 fn thread_number() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     std::thread_local! {
-        static OWN: Cell<usize> = Cell::new(NEXT.fetch_add(1, StdOrdering::Relaxed));
+        static OWN: ThreadNumber = ThreadNumber::take();
     }
     // A thread that is being torn down shares the first shard.
-    OWN.try_with(Cell::get).unwrap_or(0)
+    OWN.try_with(|own| own.0).unwrap_or(0)
 }
+
+struct ThreadNumber(usize);
+
+impl ThreadNumber {
+    fn take() -> Self {
+        let mut taken = THREAD_NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = taken.iter().position(|taken| !taken).unwrap_or(taken.len());
+        if number == taken.len() {
+            taken.push(true);
+        } else {
+            taken[number] = true;
+        }
+        Self(number)
+    }
+}
+
+impl Drop for ThreadNumber {
+    fn drop(&mut self) {
+        THREAD_NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)[self.0] = false;
+    }
+}
+
+/// Which numbers threads have. Not one of the model checker's: its threads are not created and ended by the system.
+static THREAD_NUMBERS: StdMutex<Vec<bool>> = StdMutex::new(Vec::new());
 
 /// One shard per core up to 16: beyond, the scan of a turn costs more than the contention it saves.
 fn shard_count() -> usize {

@@ -1,0 +1,275 @@
+//! Models of what threads do to one timer, run through every interleaving by the model checker:
+//! `RUSTFLAGS="--cfg loom" cargo test -p wheellock-wheel --release --lib models`.
+
+use loom::thread;
+use std::boxed::Box;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use crate::sync::Parker;
+use crate::timer::clock::{Clock, VirtualTime};
+use crate::timer::driver::Driver;
+use crate::timer::shards::{Armed, Shard, Shards};
+use crate::{HashedWheelTimer, Timeout, Timer, TimerKey};
+
+const TICK: Duration = Duration::from_millis(1);
+
+/// Three preemptions find every bug that this code has had; more multiply the time.
+fn model(run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(run);
+}
+
+struct Counter(AtomicUsize);
+
+impl Wake for Counter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn counter() -> (Arc<Counter>, Waker) {
+    let counter = Arc::new(Counter(AtomicUsize::new(0)));
+    (counter.clone(), counter.into())
+}
+
+/// A timer whose driver is whoever registers as its thread.
+fn shards() -> Arc<Shards<Waker>> {
+    Shards::new(Driver::thread("model"), Clock::Manual(Arc::new(VirtualTime::new())), TICK, 4, ())
+}
+
+fn arm(shard: &Shard<Waker>, tick: u64) -> Option<TimerKey> {
+    match shard.arm(tick, Waker::noop().clone()) {
+        Armed::Pending(key) => Some(key),
+        _ => None,
+    }
+}
+
+/// A thread that turns as the driver's does, at `now`, until it would look again at `tick` or earlier by itself. A wake-up that is lost
+/// leaves it parked for ever, which the checker reports.
+struct Drive(thread::JoinHandle<()>);
+
+impl Drive {
+    fn until(shards: &Arc<Shards<Waker>>, now: u64, tick: u64) -> Self {
+        let hub = shards.hub().clone();
+        let parker = Parker::new();
+        shards.hub().driver.adopt(parker.unparker());
+        let thread = thread::spawn(move || {
+            while hub.turn(now).is_none_or(|next| next > tick) {
+                parker.park(None);
+            }
+        });
+        Self(thread)
+    }
+
+    fn join(self) {
+        self.0.join().unwrap();
+    }
+}
+
+#[test]
+fn an_insert_is_seen_or_told() {
+    model(|| {
+        let shards = shards();
+        let shard = shards.nth(0).clone();
+        let driver = Drive::until(&shards, 0, 10);
+        arm(&shard, 10);
+        driver.join();
+    });
+}
+
+#[test]
+fn two_inserts_in_two_shards_are_seen_or_told() {
+    model(|| {
+        let shards = shards();
+        let (early, late) = (shards.nth(0).clone(), shards.nth(1).clone());
+        let driver = Drive::until(&shards, 0, 10);
+        let other = thread::spawn(move || arm(&late, 20));
+        arm(&early, 10);
+        other.join().unwrap();
+        driver.join();
+    });
+}
+
+#[test]
+fn an_insert_while_another_timer_fires_is_seen_or_told() {
+    model(|| {
+        let shards = shards();
+        let shard = shards.nth(0).clone();
+        // The driver has promised tick 5, and it is tick 5 now.
+        shards.hub().turn(0);
+        shards.hub().driver.adopt(Parker::new().unparker());
+        arm(&shard, 5);
+        let driver = Drive::until(&shards, 5, 20);
+        arm(&shard, 20);
+        driver.join();
+    });
+}
+
+#[test]
+fn a_cancelled_timer_hides_no_later_one() {
+    model(|| {
+        let shards = shards();
+        let shard = shards.nth(0).clone();
+        let driver = Drive::until(&shards, 0, 20);
+        let early = arm(&shard, 10);
+        arm(&shard, 20);
+        assert!(early.is_some_and(|key| shard.disarm(key).is_some()));
+        driver.join();
+        // What the driver promised may be the cancelled one's tick; after that turn it must be the other's.
+        assert_eq!(shards.hub().turn(10), Some(20));
+    });
+}
+
+#[test]
+fn a_deadline_moved_forward_is_seen_or_told() {
+    model(|| {
+        let shards = shards();
+        let shard = shards.nth(0).clone();
+        let driver = Drive::until(&shards, 0, 10);
+        let key = arm(&shard, 30).unwrap();
+        assert!(shard.rearm(key, 10));
+        driver.join();
+    });
+}
+
+#[test]
+fn the_driver_is_started_once_fires_all_and_ends() {
+    model(|| {
+        let timer = {
+            let time = Arc::new(VirtualTime::new());
+            let timer = Timer::model(Driver::thread("model"), Clock::Manual(time.clone()), TICK);
+            time.move_to(timer.now() + 5 * TICK);
+            timer
+        };
+        let (counter, waker) = counter();
+        let at = timer.now();
+        // Both threads find the shard made: making it is a one-time cell of the system's, which would block the checker.
+        assert!(
+            timer.schedule(at + TICK * 100, waker.clone()).is_ok_and(|armed| timer.cancel(armed).is_some())
+        );
+        let others = (timer.clone(), waker.clone());
+        let other = thread::spawn(move || others.0.schedule(at - TICK, others.1.clone()).is_ok());
+        let armed = usize::from(timer.schedule(at - TICK, waker).is_ok());
+        let armed = armed + usize::from(other.join().unwrap());
+        while counter.0.load(Ordering::SeqCst) < armed {
+            thread::yield_now();
+        }
+        drop(timer);
+    });
+}
+
+/// A timeout that is cancelled, run and stopped at once.
+#[test]
+fn a_timeout_has_one_fate() {
+    model(|| {
+        let (timer, ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let runs = ran.clone();
+        let task = move |_: &Timeout| {
+            runs.fetch_add(1, Ordering::SeqCst);
+        };
+        let timeout = timer.new_timeout(task, TICK).unwrap();
+        let same = timeout.clone();
+        let canceller = thread::spawn(move || usize::from(same.cancel()));
+        let driver = thread::spawn(move || ticker.advance(TICK));
+        let returned = timer.stop().unwrap().len();
+        let cancelled = canceller.join().unwrap();
+        driver.join().unwrap();
+        assert_eq!(ran.load(Ordering::SeqCst) + cancelled + returned, 1);
+        assert_eq!(timer.pending_timeouts(), 0);
+        assert_eq!(timeout.is_expired(), ran.load(Ordering::SeqCst) == 1);
+    });
+}
+
+#[test]
+fn pending_is_exact_when_cancel_meets_fire() {
+    model(|| {
+        let (timer, ticker) =
+            HashedWheelTimer::builder().tick_duration(TICK).max_pending_timeouts(2).build_manual().unwrap();
+        let timeout = timer.new_timeout(|_: &Timeout| (), TICK).unwrap();
+        let far = timer.new_timeout(|_: &Timeout| (), 100 * TICK).unwrap();
+        let driver = thread::spawn(move || ticker.advance(TICK));
+        timeout.cancel();
+        assert_eq!(timer.pending_timeouts(), 1);
+        driver.join().unwrap();
+        assert_eq!(timer.pending_timeouts(), 1);
+        assert!(timer.new_timeout(|_: &Timeout| (), TICK).is_ok(), "its place is free again, once");
+        assert!(timer.new_timeout(|_: &Timeout| (), TICK).is_err());
+        far.cancel();
+    });
+}
+
+#[test]
+fn a_new_timeout_is_refused_or_returned_by_stop() {
+    model(|| {
+        let (timer, _ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
+        assert!(timer.new_timeout(|_: &Timeout| (), TICK).is_ok_and(|timeout| timeout.cancel()));
+        let handle = timer.clone();
+        let maker = thread::spawn(move || handle.new_timeout(|_: &Timeout| (), TICK));
+        let returned = timer.stop().unwrap().len();
+        match maker.join().unwrap() {
+            Ok(timeout) => assert!(returned == 1 && timeout.is_cancelled()),
+            Err(_) => assert_eq!(returned, 0),
+        }
+        assert_eq!(timer.pending_timeouts(), 0);
+    });
+}
+
+#[test]
+fn a_sleep_that_is_polled_while_it_fires_is_ready_or_woken() {
+    model(|| {
+        let (timer, clock) = Timer::manual(TICK);
+        let (_, first) = counter();
+        let mut sleep = Box::new(timer.sleep(TICK));
+        assert!(Pin::new(&mut *sleep).poll(&mut Context::from_waker(&first)).is_pending());
+        let driver = thread::spawn(move || clock.advance(TICK));
+        let (second, waker) = counter();
+        let polled = Pin::new(&mut *sleep).poll(&mut Context::from_waker(&waker));
+        driver.join().unwrap();
+        assert!(polled == Poll::Ready(()) || second.0.load(Ordering::SeqCst) == 1);
+        assert!(Pin::new(&mut *sleep).poll(&mut Context::from_waker(&waker)).is_ready());
+    });
+}
+
+#[test]
+fn a_sleep_that_is_dropped_while_it_fires_leaves_nothing() {
+    model(|| {
+        let (timer, clock) = Timer::manual(TICK);
+        let (counter, waker) = counter();
+        let mut sleep = timer.sleep(TICK);
+        assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        let driver = thread::spawn(move || clock.advance(TICK));
+        drop(sleep);
+        driver.join().unwrap();
+        assert!(counter.0.load(Ordering::SeqCst) <= 1);
+        assert_eq!(Arc::strong_count(&counter), 1, "no waker is kept");
+    });
+}
+
+#[test]
+fn a_sleep_that_is_reset_while_it_fires_fires_again() {
+    model(|| {
+        let (timer, clock) = Timer::manual(TICK);
+        let (counter, waker) = counter();
+        let start = timer.now();
+        let mut sleep = timer.sleep(TICK);
+        assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+        let driver = {
+            let clock = clock.clone();
+            thread::spawn(move || clock.advance(TICK))
+        };
+        sleep.reset(start + 3 * TICK);
+        assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+        driver.join().unwrap();
+        clock.advance(2 * TICK);
+        assert!(counter.0.load(Ordering::SeqCst) >= 1);
+        assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_ready());
+    });
+}

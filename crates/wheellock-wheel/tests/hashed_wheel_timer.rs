@@ -1,0 +1,561 @@
+//! Netty's semantics, each on the manual clock, where times are exact, and on the real one, where only order and "not early" are.
+#![cfg(all(feature = "std", not(loom)))]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use wheellock_wheel::{
+    BuildError, HashedWheelTimer, Job, ManualTicker, NewTimeoutError, StopError, Timeout, TimerTask,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+fn manual(tick: Duration) -> (HashedWheelTimer, ManualTicker) {
+    HashedWheelTimer::builder().tick_duration(tick).build_manual().unwrap()
+}
+
+fn real() -> HashedWheelTimer {
+    HashedWheelTimer::builder().tick_duration(MS).build().unwrap()
+}
+
+fn nothing(_: &Timeout) {}
+
+fn count(runs: &AtomicUsize) {
+    runs.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Polls until it holds. Generous: it only ends a test that would hang.
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::yield_now();
+    }
+}
+
+#[derive(Default)]
+struct Log(Mutex<Vec<&'static str>>);
+
+impl Log {
+    fn add(&self, what: &'static str) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    fn all(&self) -> Vec<&'static str> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+struct Logged(Arc<Log>);
+
+impl TimerTask for Logged {
+    fn run(&self, timeout: &Timeout) {
+        assert!(timeout.is_expired() && !timeout.is_cancelled());
+        self.0.add("run");
+    }
+
+    fn cancelled(&self, timeout: &Timeout) {
+        assert!(timeout.is_cancelled() && !timeout.is_expired());
+        self.0.add("cancelled");
+    }
+}
+
+mod construction {
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_netty() {
+        let timer = HashedWheelTimer::new();
+        assert_eq!((timer.tick_duration(), timer.ticks_per_wheel()), (100 * MS, 512));
+        assert_eq!(timer.pending_timeouts(), 0);
+        assert!(!timer.is_stopped());
+    }
+
+    #[test]
+    fn ticks_per_wheel_becomes_a_power_of_two() {
+        for (asked, given) in
+            [(1, 1), (2, 2), (3, 4), (5, 8), (32, 32), (33, 64), (1000, 1024), (usize::MAX, 65_536)]
+        {
+            let timer = HashedWheelTimer::builder().tick_duration(MS).ticks_per_wheel(asked).build().unwrap();
+            assert_eq!(timer.ticks_per_wheel(), given, "{asked}");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let builder = HashedWheelTimer::builder;
+        assert_eq!(builder().tick_duration(Duration::ZERO).build().unwrap_err(), BuildError::ZeroTick);
+        assert_eq!(builder().ticks_per_wheel(0).build().unwrap_err(), BuildError::ZeroTicksPerWheel);
+        let long = Duration::from_nanos(i64::MAX as u64 / 512);
+        assert_eq!(builder().tick_duration(long + MS).build().unwrap_err(), BuildError::RevolutionTooLong);
+        assert!(builder().tick_duration(long - MS).build().is_ok());
+    }
+
+    #[test]
+    fn a_tick_below_a_millisecond_is_one() {
+        let timer = HashedWheelTimer::builder().tick_duration(Duration::from_micros(10)).build().unwrap();
+        assert_eq!(timer.tick_duration(), MS);
+    }
+}
+
+mod scheduling {
+    use super::*;
+
+    #[test]
+    fn a_task_runs_once_at_its_tick_and_not_before() {
+        let (timer, clock) = manual(10 * MS);
+        let log = Arc::new(Log::default());
+        let timeout = timer.new_timeout(Logged(log.clone()), 25 * MS).unwrap();
+        clock.advance(30 * MS - Duration::from_nanos(1));
+        assert_eq!((log.all().len(), timeout.is_expired(), timer.pending_timeouts()), (0, false, 1));
+        clock.advance(Duration::from_nanos(1));
+        assert_eq!((log.all(), timeout.is_expired(), timer.pending_timeouts()), (vec!["run"], true, 0));
+        clock.advance(FOR_EVER);
+        assert_eq!(log.all(), ["run"]);
+    }
+
+    #[test]
+    fn a_deadline_on_a_tick_is_on_time() {
+        let (timer, clock) = manual(10 * MS);
+        let timeout = timer.new_timeout(nothing, 20 * MS).unwrap();
+        clock.advance(20 * MS);
+        assert!(timeout.is_expired());
+    }
+
+    #[test]
+    fn on_the_real_clock_nothing_is_early_and_order_is_that_of_deadlines() {
+        let timer = real();
+        let (send, receive) = mpsc::channel();
+        let start = Instant::now();
+        for delay in [30, 0, 7, 7, 1, 15] {
+            let send = send.clone();
+            let due = start + delay * MS;
+            timer
+                .new_timeout_at(move |_: &Timeout| send.send((delay, due, Instant::now())).unwrap(), due)
+                .unwrap();
+        }
+        let fired: Vec<_> = (0..6).map(|_| receive.recv().unwrap()).collect();
+        assert!(fired.iter().all(|(_, due, at)| at >= due));
+        assert_eq!(fired.iter().map(|fired| fired.0).collect::<Vec<_>>(), [0, 1, 7, 7, 15, 30]);
+    }
+
+    #[test]
+    fn a_delay_of_zero_runs_at_the_next_tick_and_may_repeat_without_end() {
+        fn again(timeout: &Timeout, runs: &Arc<AtomicUsize>) {
+            runs.fetch_add(1, Ordering::SeqCst);
+            let runs = runs.clone();
+            if let Some(timer) = timeout.timer() {
+                timer.new_timeout(move |timeout: &Timeout| again(timeout, &runs), Duration::ZERO).unwrap();
+            }
+        }
+        let (timer, clock) = manual(MS);
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = runs.clone();
+        timer.new_timeout(move |timeout: &Timeout| again(timeout, &counted), Duration::ZERO).unwrap();
+        assert_eq!(runs.load(Ordering::SeqCst), 0, "not on the caller's thread");
+        clock.advance(10 * MS);
+        assert_eq!(runs.load(Ordering::SeqCst), 10, "once per tick");
+    }
+
+    #[test]
+    fn a_task_can_reschedule_itself_on_the_real_clock() {
+        fn tick(timer: &HashedWheelTimer, left: usize, done: &mpsc::Sender<()>) {
+            if left == 0 {
+                return done.send(()).unwrap();
+            }
+            let done = done.clone();
+            timer
+                .new_timeout(move |timeout: &Timeout| tick(&timeout.timer().unwrap(), left - 1, &done), MS)
+                .unwrap();
+        }
+        let timer = real();
+        let (send, receive) = mpsc::channel();
+        tick(&timer, 5, &send);
+        receive.recv().unwrap();
+    }
+
+    #[test]
+    fn timeouts_of_one_deadline_run_in_the_order_they_were_made() {
+        let (timer, clock) = manual(MS);
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let start = clock.now();
+        let make = |id: usize| {
+            let order = order.clone();
+            timer
+                .new_timeout_at(move |_: &Timeout| order.lock().unwrap().push(id), start + 2_000 * MS)
+                .unwrap();
+        };
+        (0..50).for_each(make);
+        clock.advance(1_990 * MS);
+        (50..100).for_each(make);
+        clock.advance(10 * MS);
+        assert_eq!(*order.lock().unwrap(), (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_maximum_of_pending_timeouts_is_kept() {
+        let (timer, clock) =
+            HashedWheelTimer::builder().tick_duration(MS).max_pending_timeouts(2).build_manual().unwrap();
+        let first = timer.new_timeout(nothing, MS).unwrap();
+        let second = timer.new_timeout(nothing, 2 * MS).unwrap();
+        let full = NewTimeoutError::Full { max: 2 };
+        assert_eq!(timer.new_timeout(nothing, MS).unwrap_err(), full);
+        assert_eq!(timer.pending_timeouts(), 2, "a refused one is not counted");
+        assert!(second.cancel());
+        let third = timer.new_timeout(nothing, 5 * MS).unwrap();
+        assert_eq!(timer.new_timeout(nothing, MS).unwrap_err(), full);
+        clock.advance(MS);
+        assert!(first.is_expired());
+        timer.new_timeout(nothing, MS).unwrap();
+        assert_eq!(timer.new_timeout(nothing, MS).unwrap_err(), full);
+        assert!(!third.is_expired());
+        assert_eq!(full.to_string(), "the timer has 2 timeouts pending, the most it may have");
+    }
+}
+
+mod timeouts {
+    use super::*;
+
+    #[test]
+    fn whoever_is_first_wins_and_only_once() {
+        let (timer, clock) = manual(MS);
+        let log = Arc::new(Log::default());
+        let timeout = timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap();
+        let same = timeout.clone();
+        assert!(timeout.cancel());
+        assert!(!timeout.cancel() && !same.cancel());
+        assert!(timeout.is_cancelled() && same.is_cancelled() && !timeout.is_expired());
+        clock.advance(FOR_EVER);
+        assert_eq!(log.all(), ["cancelled"]);
+
+        let timeout = timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap();
+        clock.advance(5 * MS);
+        assert!(!timeout.cancel());
+        assert!(timeout.is_expired() && !timeout.is_cancelled());
+        assert_eq!(log.all(), ["cancelled", "run"]);
+    }
+
+    #[test]
+    fn cancelling_frees_the_task_at_once() {
+        let (timer, _clock) = manual(MS);
+        let held = Arc::new(());
+        let inside = held.clone();
+        let timeout = timer.new_timeout(move |_: &Timeout| drop(inside.clone()), FOR_EVER).unwrap();
+        assert_eq!(Arc::strong_count(&held), 2);
+        assert!(timeout.cancel());
+        drop(timeout);
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn a_task_can_cancel_a_sibling_of_its_own_tick() {
+        let (timer, clock) = manual(MS);
+        let log = Arc::new(Log::default());
+        let sibling = Arc::new(Mutex::new(None::<Timeout>));
+        let (inside, observed) = (sibling.clone(), Arc::new(AtomicUsize::new(9)));
+        let pending = observed.clone();
+        timer
+            .new_timeout(
+                move |timeout: &Timeout| {
+                    let timer = timeout.timer().unwrap();
+                    assert_eq!(timer.pending_timeouts(), 1, "the sibling; this one has expired");
+                    assert!(inside.lock().unwrap().as_ref().unwrap().cancel());
+                    pending.store(timer.pending_timeouts(), Ordering::SeqCst);
+                },
+                5 * MS,
+            )
+            .unwrap();
+        *sibling.lock().unwrap() = Some(timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap());
+        clock.advance(5 * MS);
+        assert_eq!(log.all(), ["cancelled"]);
+        assert_eq!((observed.load(Ordering::SeqCst), timer.pending_timeouts()), (0, 0));
+    }
+
+    #[test]
+    fn a_timeout_knows_its_timer_and_task() {
+        let (timer, clock) = manual(MS);
+        let log = Arc::new(Log::default());
+        let timeout = timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap();
+        let other = timeout.timer().unwrap().new_timeout(nothing, MS).unwrap();
+        assert_eq!(timer.pending_timeouts(), 2);
+        let text = format!("{timeout:?}");
+        assert!(text.contains("due_in: 5ms") && text.contains("cancelled: false"), "{text}");
+        clock.advance(MS);
+        timeout.task().run(&other);
+        assert_eq!(log.all(), ["run"]);
+    }
+
+    #[test]
+    fn a_panic_is_contained_wherever_it_comes_from() {
+        struct Rude;
+        impl TimerTask for Rude {
+            fn run(&self, _: &Timeout) {
+                std::panic::resume_unwind(Box::new("run"));
+            }
+            fn cancelled(&self, _: &Timeout) {
+                std::panic::resume_unwind(Box::new("cancelled"));
+            }
+        }
+        impl Drop for Rude {
+            fn drop(&mut self) {
+                std::panic::resume_unwind(Box::new("drop"));
+            }
+        }
+        for real_clock in [false, true] {
+            let (timer, clock) = if real_clock {
+                (real(), None)
+            } else {
+                let (timer, clock) = manual(MS);
+                (timer, Some(clock))
+            };
+            let log = Arc::new(Log::default());
+            drop(timer.new_timeout(Rude, MS).unwrap());
+            timer.new_timeout(Logged(log.clone()), 2 * MS).unwrap();
+            if let Some(clock) = &clock {
+                clock.advance(5 * MS);
+            }
+            eventually("the next task runs", || log.all() == ["run"]);
+            let cancelled = timer.new_timeout(Rude, FOR_EVER).unwrap();
+            assert!(cancelled.cancel());
+            assert_eq!(timer.pending_timeouts(), 0);
+            std::mem::forget(cancelled);
+        }
+    }
+}
+
+mod executors {
+    use super::*;
+
+    #[test]
+    fn tasks_run_where_the_executor_says() {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let (timer, clock) = HashedWheelTimer::builder()
+            .tick_duration(MS)
+            .executor(move |job| jobs.send(job).unwrap())
+            .build_manual()
+            .unwrap();
+        let log = Arc::new(Log::default());
+        let timeout = timer.new_timeout(Logged(log.clone()), MS).unwrap();
+        clock.advance(MS);
+        assert!(timeout.is_expired(), "before the executor has run it");
+        assert_eq!((log.all().len(), timer.pending_timeouts()), (0, 0));
+        queue.recv().unwrap().run();
+        assert_eq!(log.all(), ["run"]);
+    }
+
+    #[test]
+    fn a_job_that_is_rejected_is_lost_and_the_timer_goes_on() {
+        let rejected = Arc::new(AtomicUsize::new(0));
+        let count = rejected.clone();
+        let (timer, clock) = HashedWheelTimer::builder()
+            .tick_duration(MS)
+            .executor(move |job| {
+                if count.fetch_add(1, Ordering::SeqCst) == 0 {
+                    std::panic::resume_unwind(Box::new("rejected"));
+                }
+                job.run();
+            })
+            .build_manual()
+            .unwrap();
+        let log = Arc::new(Log::default());
+        timer.new_timeout(Logged(log.clone()), MS).unwrap();
+        timer.new_timeout(Logged(log.clone()), MS).unwrap();
+        clock.advance(MS);
+        assert_eq!((log.all(), timer.pending_timeouts()), (vec!["run"], 0));
+    }
+
+    #[test]
+    fn a_task_on_an_executor_may_stop_the_timer() {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let timer = HashedWheelTimer::builder()
+            .tick_duration(MS)
+            .executor(move |job| drop(jobs.send(job)))
+            .build()
+            .unwrap();
+        let stopped = Arc::new(Mutex::new(None));
+        let result = stopped.clone();
+        timer
+            .new_timeout(
+                move |timeout: &Timeout| {
+                    *result.lock().unwrap() = timeout.timer().map(|timer| timer.stop().unwrap().len());
+                },
+                MS,
+            )
+            .unwrap();
+        timer.new_timeout(nothing, FOR_EVER).unwrap();
+        queue.recv().unwrap().run();
+        assert_eq!(*stopped.lock().unwrap(), Some(1));
+    }
+}
+
+mod stopping {
+    use super::*;
+
+    #[test]
+    fn stop_returns_what_has_not_run_and_cancels_it() {
+        for real_clock in [false, true] {
+            let timer = if real_clock { real() } else { manual(MS).0 };
+            let log = Arc::new(Log::default());
+            let made: Vec<_> =
+                (0..100).map(|_| timer.new_timeout(Logged(log.clone()), FOR_EVER).unwrap()).collect();
+            assert!(made[0].cancel());
+            let unprocessed = timer.stop().unwrap();
+            assert_eq!(unprocessed.len(), 99);
+            assert!(unprocessed.iter().all(Timeout::is_cancelled));
+            assert_eq!((timer.pending_timeouts(), log.all()), (0, vec!["cancelled"; 100]));
+            assert!(timer.stop().unwrap().is_empty(), "stopping again finds nothing");
+            assert!(timer.is_stopped());
+        }
+    }
+
+    #[test]
+    fn nothing_can_be_made_or_started_afterwards_and_nothing_is_counted() {
+        for timer in [real(), HashedWheelTimer::builder().max_pending_timeouts(1).build().unwrap()] {
+            assert!(timer.stop().unwrap().is_empty(), "never started");
+            for _ in 0..3 {
+                assert_eq!(timer.new_timeout(nothing, MS).unwrap_err(), NewTimeoutError::Stopped);
+            }
+            assert_eq!(timer.start(), Err(NewTimeoutError::Stopped));
+            assert_eq!(timer.pending_timeouts(), 0);
+        }
+    }
+
+    #[test]
+    fn start_may_be_called_any_number_of_times() {
+        let timer = real();
+        assert_eq!((timer.start(), timer.start()), (Ok(()), Ok(())));
+        timer.stop().unwrap();
+    }
+
+    #[test]
+    fn a_task_on_the_timers_own_thread_may_not_stop_it() {
+        let (send, receive) = mpsc::channel();
+        let timer = real();
+        let handle = timer.clone();
+        timer.new_timeout(move |_: &Timeout| send.send(handle.stop().map(|_| ())).unwrap(), MS).unwrap();
+        let refused: Result<(), StopError> = receive.recv().unwrap();
+        assert_eq!(refused.unwrap_err().to_string(), "a timer cannot be stopped by one of its own tasks");
+        assert!(!timer.is_stopped());
+        let log = Arc::new(Log::default());
+        timer.new_timeout(Logged(log.clone()), MS).unwrap();
+        eventually("it goes on", || log.all() == ["run"]);
+    }
+
+    #[test]
+    fn a_task_may_stop_another_timer() {
+        let (outer, clock) = manual(MS);
+        let (inner, _) = manual(MS);
+        inner.new_timeout(nothing, FOR_EVER).unwrap();
+        let handle = inner.clone();
+        outer.new_timeout(move |_: &Timeout| assert_eq!(handle.stop().unwrap().len(), 1), MS).unwrap();
+        clock.advance(MS);
+        assert!(inner.is_stopped());
+    }
+
+    #[test]
+    fn what_waits_behind_a_running_task_is_returned_too() {
+        let timer = real();
+        let (running, finish) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let (inside, until) = (running.clone(), finish.clone());
+        let log = Arc::new(Log::default());
+        let at = Instant::now() + 10 * MS;
+        timer
+            .new_timeout_at(
+                move |_: &Timeout| {
+                    inside.wait();
+                    until.wait();
+                },
+                at,
+            )
+            .unwrap();
+        let behind: Vec<_> =
+            (0..10).map(|_| timer.new_timeout_at(Logged(log.clone()), at).unwrap()).collect();
+        running.wait();
+        assert_eq!(timer.pending_timeouts(), 10);
+        assert_eq!(timer.stop().unwrap().len(), 10, "without waiting for the task that runs");
+        finish.wait();
+        assert!(behind.iter().all(Timeout::is_cancelled));
+        assert_eq!(log.all(), ["cancelled"; 10]);
+    }
+
+    #[test]
+    fn each_timeout_is_run_cancelled_returned_or_refused_and_nothing_else() {
+        for round in 0..20 {
+            let timer = real();
+            let (ran, cancelled) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+            let (made, returned) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            thread::scope(|scope| {
+                for thread in 0..2 {
+                    let (timer, ran, cancelled, made) = (&timer, &ran, &cancelled, &made);
+                    scope.spawn(move || {
+                        for step in 0.. {
+                            let ran = ran.clone();
+                            let task = move |_: &Timeout| count(&ran);
+                            let Ok(timeout) = timer.new_timeout(task, step % 5 * MS) else { break };
+                            made.fetch_add(1, Ordering::SeqCst);
+                            if (step + thread) % 3 == 0 && timeout.cancel() {
+                                cancelled.fetch_add(1, Ordering::SeqCst);
+                            }
+                        }
+                    });
+                }
+                eventually("some have been made", || made.load(Ordering::SeqCst) > 200 * (round % 4 + 1));
+                returned.store(timer.stop().unwrap().len(), Ordering::SeqCst);
+            });
+            let accounted = || {
+                ran.load(Ordering::SeqCst)
+                    + cancelled.load(Ordering::SeqCst)
+                    + returned.load(Ordering::SeqCst)
+            };
+            eventually("the task that ran during stop is done", || {
+                accounted() == made.load(Ordering::SeqCst)
+            });
+            assert_eq!(timer.pending_timeouts(), 0);
+        }
+    }
+}
+
+mod ending {
+    use super::*;
+
+    #[test]
+    fn what_is_pending_runs_although_every_handle_is_gone() {
+        let (send, receive) = mpsc::channel();
+        real()
+            .new_timeout(move |timeout: &Timeout| send.send(timeout.timer().is_none()).unwrap(), 5 * MS)
+            .unwrap();
+        assert!(receive.recv().unwrap());
+        assert!(receive.recv().is_err(), "the task has been dropped");
+    }
+
+    #[test]
+    fn a_manual_timer_without_handles_lets_its_tasks_go() {
+        let held = Arc::new(());
+        let inside = held.clone();
+        let (timer, clock) = manual(MS);
+        timer.new_timeout(move |_: &Timeout| drop(inside.clone()), MS).unwrap();
+        drop((timer, clock));
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_thread_ends_with_the_last_handle() {
+        let threads = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+            names.filter(|name| name.trim() == "ends-soon").count()
+        };
+        let timer = HashedWheelTimer::builder().thread_name("ends-soon").build().unwrap();
+        timer.start().unwrap();
+        eventually("it starts", || threads() == 1);
+        let timeout = timer.new_timeout(nothing, FOR_EVER).unwrap();
+        assert!(timeout.cancel());
+        drop((timer, timeout));
+        eventually("it ends", || threads() == 0);
+    }
+}

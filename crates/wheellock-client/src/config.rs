@@ -122,8 +122,9 @@ pub struct Config {
     /// Default deadline of a call, and the age at which an unanswered call condemns the connection. Default 3 s
     /// (Redisson's `timeout`).
     pub response_timeout: Duration,
-    /// Silence after which a PING asks whether the server is still there. Default 1.5 s: together with
-    /// `response_timeout` a half-open socket is replaced within 5 s.
+    /// Time between two PINGs, on a silent connection and on a busy one. Each asks for a number of its own back, so it
+    /// finds a dead peer as well as shifted replies. Default 1.5 s: together with `response_timeout` a half-open socket
+    /// is replaced within 5 s.
     pub heartbeat: Duration,
     /// Shortest and longest pause between attempts to connect, before jitter. Default 5 ms and 200 ms.
     pub reconnect: (Duration, Duration),

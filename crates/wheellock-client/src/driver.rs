@@ -180,6 +180,7 @@ struct Running<'a> {
     timer: Sleep,
     /// Last time any byte arrived.
     heard: Instant,
+    next_ping: Instant,
     closing_since: Option<Instant>,
 }
 
@@ -218,6 +219,7 @@ impl<'a> Running<'a> {
             detached: Vec::new(),
             timer: shared.config.timer.sleep_until(now),
             heard: now,
+            next_ping: now + shared.config.heartbeat,
             closing_since: None,
         };
         running.wake_all();
@@ -355,23 +357,23 @@ impl<'a> Running<'a> {
             let now = config.timer.now();
             let mut state = self.shared.lock();
             let earliest = state.pipeline.expire(now, true, &mut self.wakers);
-            let next_check = match state.pipeline.waiting_since() {
+            let overdue = match state.pipeline.waiting_since() {
                 Some(since) if now.saturating_duration_since(since) >= config.response_timeout => {
                     drop(state);
                     self.wake_all();
                     return Err(self.lost(&format!("no reply for {:?}", config.response_timeout)));
                 }
-                Some(since) => since + config.response_timeout,
-                None if now.saturating_duration_since(self.heard) >= config.heartbeat
-                    && state.pipeline.is_empty() =>
-                {
-                    state.pipeline.submit_ping(now);
-                    now + config.response_timeout
-                }
-                None => (self.heard + config.heartbeat).max(now + MIN_CHECK),
+                Some(since) => Some(since + config.response_timeout),
+                None => None,
             };
+            // Silent or busy: the PING finds a dead peer in the one case and shifted replies in the other.
+            if now >= self.next_ping {
+                self.next_ping = now + config.heartbeat.max(MIN_HEARTBEAT);
+                state.pipeline.submit_ping(now);
+            }
             let grace = self.closing_since.map(|since| since + CLOSING_GRACE);
-            let armed = [Some(next_check), earliest, grace].into_iter().flatten().min().unwrap_or(next_check);
+            let times = [Some(self.next_ping), overdue, earliest, grace];
+            let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
             state.armed = Some(armed);
             drop(state);
             self.wake_all();
@@ -452,8 +454,8 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Shortest distance between two health checks.
-const MIN_CHECK: Duration = Duration::from_millis(1);
+/// Shortest distance between two PINGs, whatever is configured.
+const MIN_HEARTBEAT: Duration = Duration::from_millis(1);
 
 impl Future for Running<'_> {
     type Output = Error;

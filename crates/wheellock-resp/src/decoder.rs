@@ -28,7 +28,7 @@ use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
-    /// Whether a frame is unfinished, or the stream has failed: whether `decode` must look at what follows.
+    /// Whether there is a state to go on from: part of a frame, of a line, or an error.
     unfinished: bool,
     /// Bytes taken from the stream so far: the offset of the buffer's front.
     consumed: u64,
@@ -165,7 +165,8 @@ impl Decoder {
                     self.emit(kind.value(payload.into()))
                 }
                 Ok(Step::More) => {
-                    self.unfinished = true;
+                    // Between frames the short path may have the next one, even if some of it is here already.
+                    self.unfinished = self.is_mid_frame() || self.searched > 0;
                     return Ok(None);
                 }
                 Err(error) => {

@@ -24,6 +24,7 @@ fn main() -> Result<()> {
         FRAMES,
     )?;
     decode(&mut report, "small lock mix", "frame", &lock_mix(), FRAMES)?;
+    one_per_read(&mut report)?;
     decode(&mut report, "1000 bulks of 16 B, nested", "element", &nested(16), 1000)?;
     decode(&mut report, "1000 bulks of 38 B, nested", "element", &nested(38), 1000)?;
     megabyte(&mut report)?;
@@ -97,6 +98,60 @@ fn decode(report: &mut Report, name: &str, unit: &str, stream: &[u8], units: usi
                         count += redis_values(black_box(&value));
                     }
                     assert!(buf.is_empty());
+                }
+                count
+            }
+        })
+        .run(report)
+}
+
+/// A reply, and then nothing: what one task that waits for each reply makes of a connection.
+fn one_per_read(report: &mut Report) -> Result<()> {
+    let stream = &b":29849\r\n"[..];
+    Bench::new("one :29849 per read", "read")
+        .no_op()
+        .subject("wheellock-resp", {
+            let mut buf = BytesMut::with_capacity(READ);
+            let mut decoder = Decoder::new(Limits::default());
+            move |times| {
+                let mut count = 0;
+                for _ in 0..times {
+                    buf.reserve(READ);
+                    buf.extend_from_slice(black_box(stream));
+                    while let Ok(Some(frame)) = decoder.decode(&mut buf) {
+                        count += values(black_box(&frame));
+                    }
+                }
+                count
+            }
+        })
+        .subject("redis-protocol", {
+            let mut buf = BytesMut::with_capacity(READ);
+            move |times| {
+                let mut count = 0;
+                for _ in 0..times {
+                    buf.reserve(READ);
+                    buf.extend_from_slice(black_box(stream));
+                    while let Ok(Some((DecodedFrame::Complete(frame), _, _))) =
+                        resp3::decode::streaming::decode_bytes_mut(&mut buf)
+                    {
+                        count += protocol_values(black_box(&frame));
+                    }
+                }
+                count
+            }
+        })
+        .subject("redis", {
+            let mut buf = BytesMut::with_capacity(READ);
+            let mut codec = redis::ValueCodec::default();
+            move |times| {
+                let mut count = 0;
+                for _ in 0..times {
+                    buf.reserve(READ);
+                    buf.extend_from_slice(black_box(stream));
+                    while let Ok(Some(value)) = codec.decode(&mut buf) {
+                        count += redis_values(black_box(&value));
+                    }
                 }
                 count
             }
@@ -373,6 +428,9 @@ fn nested(len: usize) -> Vec<u8> {
 
 /// Frames in the buffer at once, as after a read under load: 5 to 24 KiB of them.
 const FRAMES: usize = 1000;
+
+/// What a reader makes room for before each read.
+const READ: usize = 4096;
 
 const SHA: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 

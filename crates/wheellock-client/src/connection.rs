@@ -15,6 +15,7 @@ use bytes::BytesMut;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::ServerInfo;
+use crate::histogram::Histogram;
 use crate::pipeline::{Bounds, Detached, Pipeline};
 use crate::stream::WriteHalf;
 
@@ -87,6 +88,8 @@ pub struct Stats {
     pub in_flight: usize,
     /// Bytes that wait to be written now.
     pub queued_bytes: usize,
+    /// Time from queueing to reply of every answered call that somebody waited for.
+    pub latency: Histogram,
 }
 
 /// What the caller has to do after it has unlocked.
@@ -192,6 +195,7 @@ impl Shared {
             strays: state.pipeline.strays,
             in_flight: state.pipeline.in_flight(),
             queued_bytes: state.pipeline.queued_bytes(),
+            latency: state.pipeline.latency,
             ..state.stats
         }
     }

@@ -36,6 +36,7 @@ mod driver;
 mod error;
 mod events;
 mod handshake;
+mod histogram;
 mod open;
 mod pipeline;
 mod script;
@@ -50,6 +51,7 @@ pub use config::{
 pub use connection::Stats;
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
+pub use histogram::Histogram;
 pub use pipeline::Detached;
 pub use script::Script;
 #[cfg(feature = "tls")]

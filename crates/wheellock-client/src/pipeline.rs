@@ -14,6 +14,7 @@ use wheellock_resp::{Arg, Command, Frame, Push, Value};
 
 use crate::channels::{Channels, Order};
 use crate::error::{Error, ErrorKind, Outcome};
+use crate::histogram::Histogram;
 use crate::script::Script;
 
 /// What a caller wants sent.
@@ -123,6 +124,7 @@ pub(crate) struct Pipeline {
     last_reply: Instant,
     /// The server said that it cannot be what we need on this connection any more.
     pub(crate) unfit: Option<&'static str>,
+    pub(crate) latency: Histogram,
     pub(crate) pushes: u64,
     pub(crate) strays: u64,
 }
@@ -175,6 +177,7 @@ impl Pipeline {
             detached: Vec::new(),
             last_reply: now,
             unfit: None,
+            latency: Histogram::default(),
             pushes: 0,
             strays: 0,
         }
@@ -325,7 +328,10 @@ impl Pipeline {
             self.unfit = self.unfit.or_else(|| unfit(text));
         }
         match entry.what {
-            What::Call(slot) => self.finish(slot, Ok(value), wakers),
+            What::Call(slot) => {
+                self.latency.record(now.saturating_duration_since(entry.at));
+                self.finish(slot, Ok(value), wakers);
+            }
             What::Detached(token) => self.detached.push(Detached { token, result: Ok(value) }),
             What::Orphan => {}
             What::Ping(nonce) => {

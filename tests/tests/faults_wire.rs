@@ -210,7 +210,8 @@ async fn k19_hostile_error_texts_are_escaped_and_cut() {
 #[tokio::test]
 async fn r02_a_handshake_step_without_reply_costs_the_socket() {
     let server = RedisServer::start();
-    for step in 0..4 {
+    // HELLO, twice CLIENT SETINFO, the write probe, PING.
+    for step in 0..5 {
         let proxy = Proxy::before(&server);
         proxy.rule(Rule::new(Direction::ToClient, At::Reply(step), Fault::Swallow).only_on(0));
         let mut config = config(&proxy.url());
@@ -222,6 +223,22 @@ async fn r02_a_handshake_step_without_reply_costs_the_socket() {
         }
         assert_eq!((proxy.counts().accepted, client.stats().connections), (2, 1), "step {step}");
     }
+}
+
+#[tokio::test]
+async fn r03_a_reply_too_many_in_the_handshake_reaches_no_caller() {
+    let server = FakeServer::start(|number, session| {
+        session.handshake_and(if number == 0 { b"+extra\r\n" } else { b"" })?;
+        session.serve()
+    });
+    let client = Client::lazy(config(&server.url()));
+    assert!(eventually(PATIENCE, async || client.is_ready() || server.connections() > 1).await);
+    match echo(&client, "mine").await {
+        Ok(reply) => assert_eq!(reply, "mine", "another's reply"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::Protocol, "{error}"),
+    }
+    assert!(eventually(PATIENCE, async || server.connections() == 2).await, "closed at once");
+    assert_eq!(echo(&client, "well").await.unwrap(), "well");
 }
 
 #[tokio::test]
@@ -268,6 +285,33 @@ async fn r05_a_subscription_ended_by_the_server_takes_no_reply_away() {
     }
     assert!(subscription.is_confirmed());
     assert_eq!(client.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn r05_a_subscription_ended_by_the_server_is_renewed_and_a_reason_to_look() {
+    let (seen, orders) = std::sync::mpsc::channel();
+    let server = FakeServer::ready(move |_, session| {
+        loop {
+            let command = session.answer()?;
+            let _gone = seen.send(command.clone());
+            if command.first().is_some_and(|name| name == b"ECHO") {
+                session.send(b">3\r\n$11\r\nunsubscribe\r\n$4\r\nnews\r\n:0\r\n")?;
+            }
+        }
+    });
+    let client = connect(&server.url()).await;
+    let mut subscription = client.subscribe(b"news");
+    subscription.settled().await;
+    subscription.take_changed();
+    assert_eq!(echo(&client, "end it").await.unwrap(), "end it");
+    let looked = tokio::time::timeout(Duration::from_secs(5), subscription.changed()).await;
+    assert!(
+        looked.is_ok(),
+        "messages between the end and the renewal are lost, so there is a reason to look"
+    );
+    subscription.settled().await;
+    let subscribes = orders.try_iter().filter(|command| command[0] == b"SUBSCRIBE").count();
+    assert_eq!(subscribes, 2);
 }
 
 #[tokio::test]

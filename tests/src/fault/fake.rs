@@ -300,7 +300,8 @@ fn well_behaved(command: &[Vec<u8>]) -> Vec<u8> {
     };
     match arg(0) {
         b"HELLO" => HELLO.to_vec(),
-        b"PING" => b"+PONG\r\n".to_vec(),
+        b"PING" if command.len() == 1 => b"+PONG\r\n".to_vec(),
+        b"PING" => bulk(arg(1)),
         b"ECHO" => bulk(arg(1)),
         b"SUBSCRIBE" => confirm("subscribe"),
         b"UNSUBSCRIBE" => confirm("unsubscribe"),

@@ -1,0 +1,749 @@
+//! Networks that break: refused, silent, half-open, torn at any byte, slow, flapping.
+//!
+//! Rows N of the failure catalogue, and a server killed again and again; docs/reliability.md maps rows to tests.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script};
+use wheellock_tests::fault::{At, Direction, FakeServer, Fault, Gate, Proxy, Rule, Upstream};
+use wheellock_tests::{RedisServer, eventually};
+
+/// A bound on hangs; nothing here takes nearly as long.
+const PATIENCE: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(10);
+const SHORT: Duration = Duration::from_millis(100);
+
+fn config(url: &str) -> Config {
+    let mut config: Config = url.parse().expect("the support library makes valid URLs");
+    // Hundreds of broken connections in a row must not wait for the backoff of a real outage.
+    config.reconnect = (Duration::ZERO, Duration::from_millis(1));
+    config.response_timeout = LONG;
+    config
+}
+
+async fn connect(url: &str) -> Client {
+    Client::connect(config(url)).await.expect("the server is up")
+}
+
+async fn echo(client: &Client, text: &str) -> Result<String, Error> {
+    let reply = client.call(&Command::new("ECHO").arg(text)).await?;
+    Ok(reply.as_str().unwrap_or("<not a string>").to_owned())
+}
+
+fn within(client: &Client, time: Duration) -> CallOptions {
+    CallOptions::by(client.config().timer.now() + time)
+}
+
+#[tokio::test]
+async fn n01_refused_until_the_server_is_back() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    proxy.gate(Gate::Refuse);
+    let error = Client::connect(config(&proxy.url())).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent));
+    assert!(error.to_string().contains(&proxy.addr().to_string()), "{error}");
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::ConnectionRefused));
+
+    let client = Client::lazy(config(&proxy.url()));
+    let ping = Command::new("PING");
+    let error = client.call_with(&ping, within(&client, SHORT)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent));
+    assert!(error.to_string().contains("refused"), "says why: {error}");
+    proxy.gate(Gate::Open);
+    assert_eq!(echo(&client, "back").await.unwrap(), "back");
+}
+
+/// A listener whose backlog is full lets SYNs vanish, as a silent network does.
+#[tokio::test]
+async fn n02_a_vanishing_syn_is_bounded_by_the_connect_timeout() {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let addr = socket.local_addr().unwrap().as_socket().unwrap();
+    let mut fillers = Vec::new();
+    while let Ok(filler) = std::net::TcpStream::connect_timeout(&addr, SHORT) {
+        fillers.push(filler);
+        assert!(fillers.len() < 100, "the backlog never fills");
+    }
+    let mut config = config(&format!("redis://{addr}"));
+    config.connect_timeout = SHORT;
+    let error = Client::connect(config.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent), "{error}");
+    let client = Client::lazy(config);
+    let error = client.call_with(&Command::new("PING"), within(&client, SHORT)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent), "{error}");
+}
+
+/// Breaks the first connection of a client after byte 0, 1, 2, ... of the handshake, until it gets through.
+async fn break_the_handshake_everywhere(direction: Direction, fault: Fault) {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    for byte in 0.. {
+        assert!(byte < 10_000, "a handshake has an end");
+        let before = proxy.counts();
+        proxy.rule(Rule::new(direction, At::Byte(byte), fault.clone()).only_on(before.accepted));
+        let client = Client::lazy(config(&proxy.url()));
+        let text = byte.to_string();
+        let reply = echo(&client, &text).await;
+        let stats = client.stats();
+        if stats.connections != 1 || proxy.counts().accepted == before.accepted + 1 || reply.is_err() {
+            // Through: the fault struck behind the handshake, or not at all.
+            assert!(byte > 100, "the handshake is longer than {byte} bytes: {reply:?}");
+            break;
+        }
+        assert_eq!(reply.unwrap(), text);
+        assert_eq!((stats.connections, stats.in_flight), (1, 0), "byte {byte}");
+    }
+}
+
+#[tokio::test]
+async fn n04_rst_at_every_handshake_byte() {
+    break_the_handshake_everywhere(Direction::ToClient, Fault::Rst).await;
+    break_the_handshake_everywhere(Direction::ToServer, Fault::Rst).await;
+}
+
+#[tokio::test]
+async fn n04_fin_at_every_handshake_byte() {
+    break_the_handshake_everywhere(Direction::ToClient, Fault::Fin).await;
+}
+
+/// Three pipelined calls, the replies cut after every byte: whole ones arrive, the rest may have been executed.
+async fn cut_three_replies_everywhere(fault: Fault) {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    // `$1\r\na\r\n`
+    let length = 7;
+    for cut in 1..=3 * length {
+        let connections = client.stats().connections;
+        proxy.rule(
+            Rule::new(Direction::ToClient, At::Byte(cut), fault.clone()).only_on(proxy.counts().accepted - 1),
+        );
+        let (a, b, c) = tokio::join!(echo(&client, "a"), echo(&client, "b"), echo(&client, "c"));
+        for (place, (result, text)) in [(a, "a"), (b, "b"), (c, "c")].into_iter().enumerate() {
+            if (place as u64 + 1) * length <= cut {
+                assert_eq!(result.unwrap(), text, "cut {cut}");
+            } else {
+                let error = result.unwrap_err();
+                assert_eq!(
+                    (error.kind(), error.outcome()),
+                    (ErrorKind::ConnectionLost, Outcome::MaybeExecuted),
+                    "cut {cut}: {error}"
+                );
+            }
+        }
+        assert!(
+            eventually(PATIENCE, async || client.stats().connections == connections + 1 && client.is_ready())
+                .await
+        );
+    }
+    assert_eq!(client.stats().in_flight, 0);
+
+    proxy.gate(Gate::Refuse);
+    proxy.strike(Direction::ToClient, fault);
+    assert!(eventually(PATIENCE, async || !client.is_ready()).await);
+    let options = within(&client, SHORT);
+    let error = client.call_with(&Command::new("SET").arg("unsent").arg("1"), options).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent));
+    proxy.gate(Gate::Open);
+    assert_eq!(echo(&client, "back").await.unwrap(), "back");
+    assert_eq!(server.cli(&["EXISTS", "unsent"]), "0");
+}
+
+#[tokio::test]
+async fn n05_fin_between_and_inside_frames() {
+    cut_three_replies_everywhere(Fault::Fin).await;
+}
+
+#[tokio::test]
+async fn n06_rst_between_and_inside_frames() {
+    cut_three_replies_everywhere(Fault::Rst).await;
+}
+
+/// With the settings users get: calls under way end by their own deadlines, and whether or not there are any, the dead
+/// socket is replaced within five seconds.
+#[tokio::test]
+async fn n07_a_silent_drop_both_ways_is_found_out() {
+    let server = RedisServer::start();
+    let scenario = async |calling: bool| {
+        let proxy = Proxy::before(&server);
+        let client = Client::connect(proxy.url().parse().unwrap()).await.unwrap();
+        proxy.strike(Direction::ToServer, Fault::Blackhole);
+        proxy.strike(Direction::ToClient, Fault::Blackhole);
+        let struck = Instant::now();
+        if calling {
+            let ping = Command::new("PING");
+            for time in [SHORT, 2 * SHORT] {
+                let begun = Instant::now();
+                let error = client.call_with(&ping, within(&client, time)).await.unwrap_err();
+                assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted));
+                assert!(begun.elapsed() < time + Duration::from_secs(1), "no hang past the deadline");
+            }
+        }
+        let replaced = eventually(PATIENCE, async || client.stats().connections == 2).await;
+        let after = struck.elapsed();
+        println!("silent drop, calls under way: {calling}: replaced after {} ms", after.as_millis());
+        assert!(replaced && after < Duration::from_secs(5), "{after:?}");
+        assert_eq!(echo(&client, "heard").await.unwrap(), "heard");
+    };
+    tokio::join!(scenario(false), scenario(true));
+}
+
+#[tokio::test]
+async fn n08_requests_arrive_and_replies_are_lost() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let mut config = config(&proxy.url());
+    config.response_timeout = 3 * SHORT;
+    let client = Client::connect(config).await.unwrap();
+    proxy.strike(Direction::ToClient, Fault::Blackhole);
+    let error = client.call(&Command::new("SET").arg("done").arg("1")).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::MaybeExecuted, "{error}");
+    assert_eq!(server.cli(&["GET", "done"]), "1", "and it was");
+    assert_eq!(echo(&client, "next").await.unwrap(), "next");
+    assert_eq!(client.stats().connections, 2);
+}
+
+#[tokio::test]
+async fn n09_reading_goes_on_while_a_write_is_blocked() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    let mut news = client.subscribe(b"news");
+    news.settled().await;
+    proxy.strike(Direction::ToServer, Fault::Stall);
+    // Far more than the socket buffers on the way hold.
+    let big = vec![b'x'; 15 << 20];
+    let blocked = tokio::spawn({
+        let client = client.clone();
+        async move {
+            client
+                .call(&Command::new("ECHO").arg(&big[..]))
+                .await
+                .map(|reply| reply.as_bytes().map(<[u8]>::len))
+        }
+    });
+    let before = client.stats();
+    let written = async || {
+        let now = client.stats().bytes_written;
+        now > before.bytes_written + (64 << 10)
+    };
+    assert!(eventually(PATIENCE, written).await, "the write has begun");
+    for round in 0..100 {
+        news.take_changed();
+        let pushes = client.stats().pushes;
+        assert_eq!(server.cli(&["PUBLISH", "news", &round.to_string()]), "1");
+        news.changed().await;
+        assert_eq!(client.stats().pushes, pushes + 1);
+    }
+    assert!(!blocked.is_finished());
+    proxy.heal();
+    assert_eq!(blocked.await.unwrap().unwrap(), Some(15 << 20));
+    assert_eq!(client.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn n10_progress_does_not_move_a_deadline() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    // 40 bytes of payload, one every 20 ms: the reply is complete long after the deadline, never 100 ms silent.
+    proxy.strike(Direction::ToClient, Fault::Slice(1, Duration::from_millis(20)));
+    let text = "x".repeat(40);
+    let options = within(&client, 3 * SHORT);
+    let error = client.call_with(&Command::new("ECHO").arg(&text), options).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted));
+    proxy.heal();
+    assert_eq!(echo(&client, "next").await.unwrap(), "next");
+    assert_eq!(client.stats().connections, 1, "slow is not dead");
+}
+
+/// Frames larger than the socket buffers, through a reader that takes little at a time, so that writes stop anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n11_partial_writes_tear_no_frame() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    proxy.strike(Direction::ToServer, Fault::Slice(60_000, Duration::from_micros(200)));
+    let tasks: Vec<_> = (0..8_u8)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for round in 0..3 {
+                    let payload = vec![task * 16 + round; (1 << 20) + usize::from(task)];
+                    let reply = client.call(&Command::new("ECHO").arg(&payload[..])).await.unwrap();
+                    assert!(reply.as_bytes() == Some(&payload[..]), "task {task} round {round}");
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let stats = client.stats();
+    assert_eq!((stats.connections, stats.in_flight, stats.queued_bytes), (1, 0, 0));
+}
+
+/// What a sink of detached results has been given: the token, and the reply or none.
+type Seen = Arc<Mutex<Vec<(u64, Option<i64>)>>>;
+
+fn collect_detached(config: &mut Config) -> Seen {
+    let seen = Seen::default();
+    config.on_detached = Some(Arc::new({
+        let seen = Arc::clone(&seen);
+        move |results| {
+            let results = results.drain(..);
+            seen.lock()
+                .unwrap()
+                .extend(results.map(|done| (done.token, done.result.ok().and_then(|reply| reply.as_i64()))));
+        }
+    }));
+    seen
+}
+
+#[tokio::test]
+async fn n12_a_stall_and_then_a_burst_of_a_hundred_thousand_replies() {
+    const CALLS: u64 = 100_000;
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let mut config = config(&proxy.url());
+    config.max_in_flight = 200_000;
+    let seen = collect_detached(&mut config);
+    let client = Client::connect(config).await.unwrap();
+    let script = Script::new("return tonumber(ARGV[1])", 0, 1);
+    client.eval(&script, &[0_u64.into()]).await.unwrap();
+    proxy.strike(Direction::ToClient, Fault::Stall);
+    let commands = proxy.counts().commands;
+    for token in 0..CALLS {
+        let queued = client.queue_eval(&script, 0, &[token.into()], true, token);
+        assert!(queued.is_some(), "call {token} found no room");
+    }
+    assert!(
+        eventually(PATIENCE, async || proxy.counts().commands >= commands + CALLS).await,
+        "everything was sent although nothing is answered"
+    );
+    let others = Arc::new(AtomicU64::new(0));
+    let other = tokio::spawn({
+        let others = Arc::clone(&others);
+        async move {
+            loop {
+                others.fetch_add(1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    proxy.heal();
+    assert!(eventually(PATIENCE, async || seen.lock().unwrap().len() as u64 == CALLS).await);
+    assert!(others.load(Ordering::Relaxed) > 10, "other tasks of this one thread had their turns");
+    other.abort();
+    let seen = seen.lock().unwrap();
+    assert!(
+        seen.iter()
+            .zip(0..)
+            .all(|(&(token, reply), place)| token == place && reply == Some(place.cast_signed()))
+    );
+    assert_eq!(client.stats().connections, 1, "a stall within the response timeout condemns nothing");
+}
+
+#[tokio::test]
+async fn n13_duplicated_and_mistyped_replies_end_the_connection() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    proxy.rule(Rule::new(Direction::ToClient, At::Reply(0), Fault::Duplicate).only_on(0));
+    assert_eq!(echo(&client, "first").await.unwrap(), "first");
+    assert!(eventually(PATIENCE, async || client.stats().connections == 2).await, "a reply too many");
+    proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Duplicate).only_on(1));
+    let news = client.subscribe(b"news");
+    assert!(eventually(PATIENCE, async || client.stats().connections == 3).await, "a confirmation too many");
+    news.settled().await;
+    proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Replace(b"+OK\r\n".to_vec())).only_on(2));
+    let weather = client.subscribe(b"weather");
+    assert!(
+        eventually(PATIENCE, async || client.stats().connections == 4).await,
+        "a reply for a confirmation"
+    );
+    weather.settled().await;
+    assert_eq!(echo(&client, "last").await.unwrap(), "last");
+}
+
+/// Under load nobody can see that each reply belongs to the call before; the health check asks for its own number back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n13_shifted_replies_are_found_out_under_load() {
+    let server = RedisServer::start();
+    for fault in [Fault::Swallow, Fault::Duplicate] {
+        let proxy = Proxy::before(&server);
+        let mut config = config(&proxy.url());
+        config.heartbeat = SHORT;
+        let client = Client::connect(config).await.unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks: Vec<_> = (0..16)
+            .map(|task| {
+                let (client, stop) = (client.clone(), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let mut round = 0_u64;
+                    while !stop.load(Ordering::Relaxed) {
+                        let _perhaps_anothers = echo(&client, &format!("{task}:{round}")).await;
+                        round += 1;
+                    }
+                })
+            })
+            .collect();
+        assert!(eventually(PATIENCE, async || client.stats().calls > 1000).await);
+        proxy.rule(Rule::new(Direction::ToClient, At::Reply(0), fault.clone()).only_on(0));
+        let replaced = eventually(Duration::from_secs(5), async || client.stats().connections == 2).await;
+        assert!(replaced, "{fault:?}: replies are shifted for ever");
+        stop.store(true, Ordering::Relaxed);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(echo(&client, "mine").await.unwrap(), "mine");
+    }
+}
+
+#[tokio::test]
+async fn n14_the_kind_of_the_operating_systems_error_is_kept() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    proxy.rule(Rule::new(Direction::ToClient, At::Reply(0), Fault::Rst).only_on(0));
+    let error = echo(&client, "x").await.unwrap_err();
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    assert_eq!(source.map(io::Error::kind), Some(io::ErrorKind::ConnectionReset), "{error}");
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::ConnectionLost, Outcome::MaybeExecuted));
+    // A closed peer answers what is still written with a reset, too; whichever call meets it is told.
+    assert_eq!(echo(&client, "next").await.unwrap(), "next");
+}
+
+#[tokio::test]
+async fn n15_an_idle_connection_closed_by_the_server_is_nobodys_error() {
+    let server = RedisServer::builder().arg("timeout", "1").start();
+    let client = connect(&server.url()).await;
+    assert!(eventually(PATIENCE, async || client.stats().connections == 2 && client.is_ready()).await);
+    assert_eq!(echo(&client, "as ever").await.unwrap(), "as ever");
+}
+
+#[tokio::test]
+async fn n16_names_are_resolved_and_every_address_is_tried() {
+    let server = RedisServer::builder().tcp().start();
+    // `localhost` usually is ::1 as well, where nobody listens.
+    let client = connect(&format!("redis://localhost:{}", server.addr().port())).await;
+    assert_eq!(echo(&client, "x").await.unwrap(), "x");
+    let error = Client::connect(config("redis://no-such-host.invalid:6379")).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent), "{error}");
+    assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
+}
+
+/// Runs in a process of its own, because the limit is the process's.
+#[test]
+fn n17_no_file_descriptor_left() {
+    const CHILD: &str = "WHEELLOCK_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(CHILD).is_some() {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(without_descriptors());
+        return;
+    }
+    let server = RedisServer::start();
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 64 && exec \"$0\" --exact n17_no_file_descriptor_left --nocapture"])
+        .arg(std::env::current_exe().unwrap())
+        .env(CHILD, server.url())
+        .output()
+        .unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+async fn without_descriptors() {
+    let url = std::env::var("WHEELLOCK_TEST_FEW_DESCRIPTORS").unwrap();
+    let mut config = config(&url);
+    config.reconnect = (Duration::from_millis(10), Duration::from_millis(50));
+    let mut hoard = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        hoard.push(file);
+    }
+    let error = Client::connect(config.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent), "{error}");
+    assert!(error.to_string().contains("Too many open files"), "{error}");
+    let client = Client::lazy(config);
+    let error = client.call_with(&Command::new("PING"), within(&client, SHORT)).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent), "{error}");
+    drop(hoard);
+    assert_eq!(echo(&client, "room again").await.unwrap(), "room again");
+}
+
+/// Ten clients of a server that hangs up right after the handshake. Without a growing backoff they would be back
+/// thousands of times.
+#[tokio::test]
+async fn n18_a_flapping_server_is_not_hammered() {
+    let server = FakeServer::start(|_, session| session.handshake());
+    let clients: Vec<_> = (0..10)
+        .map(|_| {
+            let mut config: Config = server.url().parse().unwrap();
+            config.reconnect = (Duration::from_millis(5), Duration::from_millis(200));
+            Client::lazy(config)
+        })
+        .collect();
+    let begun = Instant::now();
+    assert!(eventually(PATIENCE, async || server.connections() >= 150).await);
+    // 15 attempts each. The mean pauses of full jitter between 5 and 200 ms add up to about a second; a tenth of it
+    // is beyond chance, and hammering would take a few milliseconds.
+    assert!(begun.elapsed() > Duration::from_millis(100), "{:?}", begun.elapsed());
+    drop(clients);
+}
+
+#[tokio::test]
+async fn n19_ten_thousand_queued_calls_keep_their_order_and_the_expired_are_not_sent() {
+    const CALLS: u64 = 10_000;
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let mut config = config(&proxy.url());
+    let seen = collect_detached(&mut config);
+    config.max_in_flight = 10_100;
+    let client = Client::connect(config).await.unwrap();
+    proxy.gate(Gate::Refuse);
+    proxy.strike(Direction::ToClient, Fault::Rst);
+    assert!(eventually(PATIENCE, async || !client.is_ready()).await);
+    let script = Script::new("return redis.call('incr', KEYS[1])", 1, 0);
+    let queue = |tokens: std::ops::Range<u64>| {
+        for token in tokens {
+            assert!(client.queue_eval(&script, 1, &["n19".into()], false, token).is_some());
+        }
+    };
+    queue(0..CALLS / 2);
+    let hasty: Vec<_> = (0..100)
+        .map(|_| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                let options = within(&client, SHORT);
+                client.call_with(&Command::new("INCR").arg("hasty"), options).await
+            })
+        })
+        .collect();
+    assert!(eventually(PATIENCE, async || client.stats().in_flight as u64 == CALLS / 2 + 100).await);
+    queue(CALLS / 2..CALLS);
+    let error = client.call(&Command::new("PING")).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Overloaded, Outcome::NotSent));
+    for call in hasty {
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent));
+    }
+    proxy.gate(Gate::Open);
+    assert!(eventually(PATIENCE, async || seen.lock().unwrap().len() as u64 == CALLS).await);
+    let in_order = (0..CALLS).map(|token| (token, Some(token.cast_signed() + 1)));
+    assert!(seen.lock().unwrap().iter().copied().eq(in_order));
+    assert_eq!(server.cli(&["EXISTS", "hasty"]), "0");
+}
+
+/// INCR, cut after every byte of the request and of the reply, by FIN and by RST: it happens at most once.
+#[tokio::test]
+async fn n20_nothing_is_ever_replayed() {
+    let server = RedisServer::start();
+    let mut cli = server.connect().unwrap();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    let request = "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n".len() as u64;
+    let reply = ":1\r\n".len() as u64;
+    let places = (1..=request)
+        .map(|cut| (Direction::ToServer, cut))
+        .chain((1..=reply).map(|cut| (Direction::ToClient, cut)));
+    for (direction, cut) in places {
+        for fault in [Fault::Fin, Fault::Rst] {
+            cli.query(&["DEL", "n"]).unwrap();
+            let connections = client.stats().connections;
+            let current = proxy.counts().accepted - 1;
+            proxy.rule(Rule::new(direction, At::Byte(cut), fault.clone()).only_on(current));
+            let result = client.call(&Command::new("INCR").arg("n")).await;
+            assert!(
+                eventually(PATIENCE, async || client.stats().connections > connections && client.is_ready())
+                    .await
+            );
+            // Whatever the old connection still held has arrived when a call on the new one has.
+            assert_eq!(echo(&client, "barrier").await.unwrap(), "barrier");
+            let count = cli.query(&["GET", "n"]).unwrap().to_string();
+            match result {
+                Ok(value) => assert_eq!((value.as_i64(), count.as_str()), (Some(1), "1")),
+                Err(error) => {
+                    assert_eq!(error.outcome(), Outcome::MaybeExecuted, "{direction:?} {cut} {fault:?}");
+                    assert!(count == "1" || count == "(nil)", "{direction:?} {cut} {fault:?}: {count}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn n21_subscriptions_in_flight_are_reconciled_not_replayed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let client = connect(&proxy.url()).await;
+    let on = |connection, name, fault| {
+        Rule::new(Direction::ToServer, At::Command(name, 0), fault).only_on(connection)
+    };
+
+    proxy.rule(on(0, "SUBSCRIBE", Fault::Rst));
+    let news = client.subscribe(b"news");
+    news.settled().await;
+    assert!(news.is_confirmed());
+    assert_eq!(
+        (client.stats().connections, server.cli(&["PUBSUB", "NUMSUB", "news"])),
+        (2, "news\n1".to_owned())
+    );
+
+    proxy.rule(on(1, "UNSUBSCRIBE", Fault::Rst));
+    drop(news);
+    assert!(eventually(PATIENCE, async || client.stats().connections == 3 && client.is_ready()).await);
+    assert_eq!(echo(&client, "barrier").await.unwrap(), "barrier");
+    assert_eq!(
+        server.cli(&["PUBSUB", "CHANNELS"]),
+        "",
+        "an unsubscription under way never becomes the opposite"
+    );
+
+    proxy.rule(on(2, "SUBSCRIBE", Fault::Rst));
+    drop(client.subscribe(b"news"));
+    assert!(eventually(PATIENCE, async || client.stats().connections == 4 && client.is_ready()).await);
+    assert_eq!(echo(&client, "barrier").await.unwrap(), "barrier");
+    assert_eq!(server.cli(&["PUBSUB", "CHANNELS"]), "", "nobody wants it any more");
+}
+
+/// A client whose server's address stays while the server behind it changes reaches the new one.
+#[tokio::test]
+async fn n21_another_server_behind_the_same_address() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::before(&old);
+    let client = connect(&proxy.url()).await;
+    let mut news = client.subscribe(b"news");
+    news.settled().await;
+    news.take_changed();
+    let script = Script::new("return redis.call('set', KEYS[1], '1')", 1, 0);
+    client.eval(&script, &["k".into()]).await.unwrap();
+    proxy.move_upstream(Upstream::Unix(new.socket_path()));
+    proxy.strike(Direction::ToClient, Fault::Fin);
+    news.changed().await;
+    news.settled().await;
+    assert_eq!(new.cli(&["PUBSUB", "NUMSUB", "news"]), "news\n1");
+    client.eval(&script, &["k".into()]).await.unwrap();
+    assert_eq!(new.cli(&["GET", "k"]), "1", "the new server was given the script");
+}
+
+/// `kill -9` of the server every two seconds under 64 tasks. `WHEELLOCK_KILL_SECONDS` sets for how long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_every_two_seconds() {
+    const TASKS: usize = 64;
+    const DEADLINE: Duration = Duration::from_secs(1);
+    const BUCKET: Duration = Duration::from_millis(10);
+    let seconds =
+        std::env::var("WHEELLOCK_KILL_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(6_u64);
+    let mut server = RedisServer::start();
+    let client = Client::connect(server.url().parse().unwrap()).await.unwrap();
+    let begun = Instant::now();
+    let buckets: Arc<Vec<AtomicU64>> =
+        Arc::new((0..seconds * 100 + 2000).map(|_| AtomicU64::new(0)).collect());
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (client, buckets, stop) = (client.clone(), Arc::clone(&buckets), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let (mut round, mut failed) = (0_u64, 0_u64);
+                let mut slowest = Duration::ZERO;
+                while !stop.load(Ordering::Relaxed) {
+                    let text = format!("{task}:{round}");
+                    round += 1;
+                    let from = Instant::now();
+                    let options = within(&client, DEADLINE);
+                    match client.call_with(&Command::new("ECHO").arg(&text), options).await {
+                        Ok(reply) => {
+                            assert_eq!(reply.as_str(), Some(text.as_str()), "another caller's reply");
+                            let place = begun.elapsed().as_millis() / BUCKET.as_millis();
+                            if let Some(bucket) =
+                                usize::try_from(place).ok().and_then(|place| buckets.get(place))
+                            {
+                                bucket.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                        Err(error) => {
+                            let typed = matches!(
+                                (error.kind(), error.outcome()),
+                                (ErrorKind::ConnectionLost, Outcome::MaybeExecuted)
+                                    | (ErrorKind::Timeout, Outcome::NotSent | Outcome::MaybeExecuted)
+                            );
+                            assert!(typed, "{error:?}");
+                            failed += 1;
+                        }
+                    }
+                    slowest = slowest.max(from.elapsed());
+                }
+                (round, failed, slowest)
+            })
+        })
+        .collect();
+
+    let mut pongs = Vec::new();
+    let mut kills = Vec::new();
+    while begun.elapsed() + Duration::from_secs(2) <= Duration::from_secs(seconds) {
+        let next = begun + Duration::from_secs(2) * u32::try_from(kills.len() + 1).unwrap();
+        tokio::time::sleep_until(next.into()).await;
+        kills.push(begun.elapsed());
+        server = tokio::task::spawn_blocking(move || {
+            server.restart();
+            server
+        })
+        .await
+        .unwrap();
+        pongs.push(begun.elapsed());
+    }
+    let recovered = eventually(Duration::from_secs(5), async || client.is_ready()).await;
+    assert!(recovered);
+    tokio::time::sleep_until((begun + pongs.last().unwrap().to_owned() + Duration::from_secs(2)).into())
+        .await;
+    stop.store(true, Ordering::Relaxed);
+    let (mut calls, mut failed, mut slowest) = (0, 0, Duration::ZERO);
+    for task in tasks {
+        let (round, errors, slow) = task.await.unwrap();
+        calls += round;
+        failed += errors;
+        slowest = slowest.max(slow);
+    }
+
+    let at = |time: Duration| usize::try_from(time.as_millis() / BUCKET.as_millis()).unwrap();
+    let rate = |from: usize, to: usize| -> f64 {
+        let sum: u64 = buckets[from..to].iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
+        sum as f64 / (to - from) as f64
+    };
+    let baseline = rate(50, at(kills[0]));
+    let recoveries: Vec<_> = pongs
+        .iter()
+        .map(|&pong| {
+            let first = at(pong);
+            let windows = first..first + 190;
+            windows
+                .clone()
+                .find(|&from| rate(from, from + 5) >= 0.95 * baseline)
+                .map(|from| (from - first) as u128 * BUCKET.as_millis())
+        })
+        .collect();
+    println!(
+        "{} kills: {calls} calls, {failed} typed errors, slowest call {} ms, {baseline:.0} calls per 10 ms before; \
+         95 % again after ms: {recoveries:?}; {} connections",
+        kills.len(),
+        slowest.as_millis(),
+        client.stats().connections,
+    );
+    assert!(slowest < DEADLINE + Duration::from_secs(2), "a call hung past its deadline: {slowest:?}");
+    assert_eq!(client.stats().in_flight, 0);
+    // Generous: on a loaded machine the baseline itself moves. The printed figures are the measurement.
+    for &pong in &pongs {
+        let best = (at(pong)..at(pong) + 190).map(|from| rate(from, from + 5)).fold(0.0, f64::max);
+        assert!(best >= 0.5 * baseline, "never back to half of {baseline} within two seconds: {best}");
+    }
+}

@@ -246,7 +246,7 @@ fn loom_models(package: &Value) -> Command {
     // under this flag. Library only: loom is a dependency of its unit tests and of nothing else.
     let mut command = run::cargo(["test", "--release", "--package", name, "--lib"]);
     command.arg("models");
-    command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
+    command.env("RUSTFLAGS", "--cfg loom");
     command.env("CARGO_TARGET_DIR", run::target_directory().join("loom"));
     command
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wheellock_resp::{Arg, Command, Value};
 
@@ -76,7 +76,8 @@ impl Client {
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let timer = config.timer.clone();
-        let deadline = timer.now() + config.connect_timeout;
+        // The attempt has the timeout of its own, and knows better what it waited for.
+        let deadline = timer.now() + config.connect_timeout + VERDICT_GRACE;
         let client = Self::lazy(config);
         let shared = &client.shared;
         let ready = std::future::poll_fn(|cx| {
@@ -312,6 +313,9 @@ impl Client {
         .await;
     }
 }
+
+/// How much longer than an attempt at connecting its caller waits to hear what became of it.
+const VERDICT_GRACE: Duration = Duration::from_millis(500);
 
 impl Clone for Client {
     fn clone(&self) -> Self {

@@ -1,0 +1,34 @@
+//! Waiting for a lock, but not for ever.
+//!
+//! ```text
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example timed_try
+//! ```
+
+use std::time::{Duration, Instant};
+
+use wheellock::LockManager;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let locks = LockManager::connect(&url).await?;
+    let report = locks.lock(&format!("timed-try-example-{}", std::process::id()));
+
+    let busy = report.acquire().await?;
+    let asked = Instant::now();
+    match report.try_acquire_for(Duration::from_millis(200)).await? {
+        Some(_guard) => unreachable!("somebody holds it"),
+        None => println!("gave up after {:?}: somebody else is writing the report", asked.elapsed()),
+    }
+
+    // Released while somebody waits: the release message wakes the waiter, nobody polls.
+    let waiter = tokio::spawn({
+        let report = report.clone();
+        async move { report.try_acquire_for(Duration::from_secs(30)).await }
+    });
+    tokio::task::yield_now().await;
+    let _released = busy.release().await?;
+    let guard = waiter.await??.ok_or("it was released long before 30 s had passed")?;
+    println!("{} is ours now", guard.name());
+    Ok(())
+}

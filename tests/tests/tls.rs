@@ -1,0 +1,407 @@
+//! TLS against a real redis-server: what must connect, and everything that must not, each for its own reason.
+
+use std::fmt::Write as _;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,
+};
+use wheellock_client::{Client, Command, Config, Error, ErrorKind, TlsConfig};
+use wheellock_tests::RedisServer;
+
+/// A certificate authority of our own.
+struct Authority {
+    pem: String,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+/// A certificate chain and its key, as PEM.
+struct Identity {
+    chain: String,
+    key: String,
+}
+
+fn ca_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        Self::with(ca_params(name))
+    }
+
+    fn with(params: CertificateParams) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    /// An authority below this one; its certificate is not part of what it issues.
+    fn intermediate(&self, params: CertificateParams) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let pem = params.signed_by(&key, &self.issuer).unwrap().pem();
+        Self { pem, issuer: Issuer::new(params, key) }
+    }
+
+    fn issue(&self, params: &CertificateParams) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        Identity { chain: params.signed_by(&key, &self.issuer).unwrap().pem(), key: key.serialize_pem() }
+    }
+}
+
+impl Identity {
+    fn followed_by(mut self, authority: &Authority) -> Self {
+        self.chain.push_str(&authority.pem);
+        self
+    }
+}
+
+fn leaf(names: &[&str]) -> CertificateParams {
+    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "localhost");
+    params
+}
+
+/// A redis-server that speaks TLS on a port of its own.
+struct TlsServer {
+    server: RedisServer,
+    port: u16,
+    directory: PathBuf,
+}
+
+impl TlsServer {
+    fn start(identity: &Identity, clients: Option<&Authority>, more: &[(&str, &str)]) -> Self {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("wheellock-tls-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (chain, key) = (file("chain.pem", &identity.chain), file("key.pem", &identity.key));
+        let authorities = file("ca.pem", clients.map_or(&identity.chain, |authority| &authority.pem));
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut builder = RedisServer::builder()
+            .arg("tls-port", &port.to_string())
+            .arg("tls-cert-file", &chain)
+            .arg("tls-key-file", &key)
+            .arg("tls-ca-cert-file", &authorities)
+            .arg("tls-auth-clients", if clients.is_some() { "yes" } else { "no" });
+        for (name, value) in more {
+            builder = builder.arg(name, value);
+        }
+        Self { server: builder.start(), port, directory }
+    }
+
+    fn config(&self, host: &str, trusted: &Authority) -> Config {
+        let mut config: Config = format!("redis://{host}:{}", self.port).parse().unwrap();
+        config.tls = Some(TlsConfig::new().trust_pem(trusted.pem.as_bytes()).build().unwrap());
+        config
+    }
+}
+
+impl Drop for TlsServer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+async fn refused(config: Config) -> String {
+    let error = Client::connect(config).await.expect_err("must be refused");
+    assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
+    error.to_string()
+}
+
+async fn works(config: Config) {
+    let client = Client::connect(config).await.expect("a good certificate");
+    let big = "x".repeat(100_000);
+    let reply = client.call(&Command::new("ECHO").arg(&big)).await.unwrap();
+    assert_eq!(reply.as_str(), Some(big.as_str()));
+    let calls = (0..64).map(|n| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            let n = n.to_string();
+            assert_eq!(client.call(&Command::new("ECHO").arg(&n)).await.unwrap().as_str(), Some(n.as_str()));
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
+    let ca = Authority::new("ours");
+    let server = TlsServer::start(&ca.issue(&leaf(&["localhost", "127.0.0.1"])), None, &[]);
+    works(server.config("localhost", &ca)).await;
+    works(server.config("127.0.0.1", &ca)).await;
+
+    let below = ca.intermediate(ca_params("below"));
+    let server = TlsServer::start(&below.issue(&leaf(&["localhost"])).followed_by(&below), None, &[]);
+    works(server.config("localhost", &ca)).await;
+
+    let server = TlsServer::start(&ca.issue(&leaf(&["cache.internal"])), None, &[]);
+    let mut config = server.config("localhost", &ca);
+    let named = TlsConfig::new().trust_pem(ca.pem.as_bytes()).server_name("cache.internal");
+    config.tls = Some(named.build().unwrap());
+    works(config).await;
+}
+
+#[tokio::test]
+async fn tls_1_2_is_enough() {
+    let ca = Authority::new("ours");
+    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[("tls-protocols", "TLSv1.2")]);
+    works(server.config("localhost", &ca)).await;
+}
+
+#[tokio::test]
+async fn x05_bad_certificates_are_each_rejected_for_their_own_reason() {
+    let ca = Authority::new("ours");
+    let adjust = |names: &[&str], adjust: &dyn Fn(&mut CertificateParams)| {
+        let mut params = leaf(names);
+        adjust(&mut params);
+        params
+    };
+    let mut cases: Vec<(&str, Identity, &str, &str)> = vec![
+        ("another host", ca.issue(&leaf(&["other.example"])), "localhost", "not valid for name"),
+        (
+            "a name where an address is asked for",
+            ca.issue(&leaf(&["localhost"])),
+            "127.0.0.1",
+            "not valid for name",
+        ),
+        ("a common name and no alternative name", ca.issue(&leaf(&[])), "localhost", "not valid for name"),
+        (
+            "expired",
+            ca.issue(&adjust(&["localhost"], &|params| {
+                params.not_before = date_time_ymd(2020, 1, 1);
+                params.not_after = date_time_ymd(2021, 1, 1);
+            })),
+            "localhost",
+            "expired",
+        ),
+        (
+            "not yet valid",
+            ca.issue(&adjust(&["localhost"], &|params| {
+                params.not_before = date_time_ymd(2090, 1, 1);
+                params.not_after = date_time_ymd(2091, 1, 1);
+            })),
+            "localhost",
+            "not valid yet",
+        ),
+        (
+            "another authority",
+            Authority::new("theirs").issue(&leaf(&["localhost"])),
+            "localhost",
+            "UnknownIssuer",
+        ),
+        (
+            "for clients only",
+            ca.issue(&adjust(&["localhost"], &|params| {
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            })),
+            "localhost",
+            "does not allow extended key usage",
+        ),
+        (
+            "a wildcard for another level",
+            ca.issue(&leaf(&["*.localhost"])),
+            "localhost",
+            "not valid for name",
+        ),
+    ];
+
+    let self_signed = KeyPair::generate().unwrap();
+    let certificate = leaf(&["localhost"]).self_signed(&self_signed).unwrap();
+    let identity = Identity { chain: certificate.pem(), key: self_signed.serialize_pem() };
+    cases.push(("self-signed", identity, "localhost", "UnknownIssuer"));
+
+    let below = ca.intermediate(ca_params("below"));
+    cases.push(("a missing intermediate", below.issue(&leaf(&["localhost"])), "localhost", "UnknownIssuer"));
+
+    let no_authority = ca.intermediate(leaf(&["localhost"]));
+    let issued = no_authority.issue(&leaf(&["localhost"])).followed_by(&no_authority);
+    cases.push(("an intermediate that is no authority", issued, "localhost", "EndEntityUsedAsCa"));
+
+    let mut short = ca_params("short");
+    short.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    let short = ca.intermediate(short);
+    let too_deep = short.intermediate(ca_params("too deep"));
+    let issued = too_deep.issue(&leaf(&["localhost"])).followed_by(&too_deep).followed_by(&short);
+    cases.push(("a path longer than allowed", issued, "localhost", "PathLenConstraintViolated"));
+
+    let mut narrow = ca_params("narrow");
+    narrow.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![
+            GeneralSubtree::DnsName("example.com".to_owned()),
+            GeneralSubtree::IpAddress(CidrSubnet::V4([10, 0, 0, 0], [255, 0, 0, 0])),
+        ],
+        excluded_subtrees: Vec::new(),
+    });
+    let narrow = ca.intermediate(narrow);
+    let issued = narrow.issue(&leaf(&["localhost"])).followed_by(&narrow);
+    cases.push(("a name its authority may not sign", issued, "localhost", "NameConstraintViolation"));
+
+    assert!(cases.len() >= 12);
+    let mut report = String::new();
+    for (what, identity, host, reason) in &cases {
+        let server = TlsServer::start(identity, None, &[]);
+        let text = refused(server.config(host, &ca)).await;
+        let _infallible = writeln!(report, "{what}: {text}");
+        assert!(
+            reason.split('|').any(|reason| text.contains(reason)),
+            "{what}: expected {reason} in: {text}"
+        );
+        assert_eq!(server.server.cli(&["PING"]), "PONG", "the server itself is well");
+    }
+    println!("{report}");
+}
+
+#[tokio::test]
+async fn x06_client_certificates_are_asked_for_and_a_missing_one_is_named() {
+    let ca = Authority::new("ours");
+    let clients = Authority::new("clients");
+    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), Some(&clients), &[]);
+
+    let text = refused(server.config("localhost", &ca)).await;
+    assert!(text.contains("client certificate") || text.contains("CertificateRequired"), "{text}");
+
+    let with = |identity: &Identity| {
+        let mut config = server.config("localhost", &ca);
+        let tls = TlsConfig::new().trust_pem(ca.pem.as_bytes());
+        config.tls =
+            Some(tls.identity_pem(identity.chain.as_bytes(), identity.key.as_bytes()).build().unwrap());
+        config
+    };
+    works(with(&clients.issue(&leaf(&["me"])))).await;
+    let text = refused(with(&ca.issue(&leaf(&["me"])))).await;
+    assert!(text.contains("client certificate") || text.contains("alert"), "{text}");
+}
+
+#[tokio::test]
+async fn x03_x04_tls_and_plaintext_confused_say_what_to_look_at() {
+    let ca = Authority::new("ours");
+    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[]);
+    let plain: Config = format!("redis://localhost:{}", server.port).parse().unwrap();
+    let text = refused(plain).await;
+    assert!(text.contains("rediss://"), "{text}");
+
+    let plaintext = RedisServer::builder().tcp().start();
+    let mut config: Config = plaintext.tcp_url().parse().unwrap();
+    config.tls = Some(TlsConfig::new().trust_pem(ca.pem.as_bytes()).build().unwrap());
+    config.connect_timeout = Duration::from_millis(300);
+    let text = refused(config).await;
+    assert!(text.contains("does not speak TLS") || text.contains("InvalidContentType"), "{text}");
+}
+
+#[tokio::test]
+async fn x07_older_than_tls_1_2_is_refused() {
+    let ca = Authority::new("ours");
+    let more = [("tls-protocols", "TLSv1.1"), ("tls-ciphers", "DEFAULT@SECLEVEL=0")];
+    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &more);
+    refused(server.config("localhost", &ca)).await;
+}
+
+#[test]
+fn unusable_settings_are_refused_when_they_are_made() {
+    let ca = Authority::new("ours");
+    let identity = ca.issue(&leaf(&["me"]));
+    let refused = |tls: wheellock_client::TlsBuilder| {
+        let error = tls.build().expect_err("must be refused");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(!error.to_string().contains("PRIVATE"), "{error}");
+    };
+    let trusting = || TlsConfig::new().trust_pem(ca.pem.as_bytes());
+    refused(TlsConfig::new().trust_pem(b"not PEM"));
+    refused(trusting().identity_pem(b"not PEM", identity.key.as_bytes()));
+    refused(trusting().identity_pem(identity.chain.as_bytes(), b"not PEM"));
+    let other = KeyPair::generate().unwrap().serialize_pem();
+    refused(trusting().identity_pem(identity.chain.as_bytes(), other.as_bytes()));
+    refused(trusting().server_name("not a name"));
+}
+
+/// Collects everything that is logged, down to TRACE.
+#[derive(Clone, Default)]
+struct Everything(Arc<Mutex<String>>);
+
+impl tracing::Subscriber for Everything {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        let _infallible = writeln!(self.0.lock().unwrap(), "{span:?}");
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        let _infallible = writeln!(self.0.lock().unwrap(), "{values:?}");
+    }
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let _infallible = writeln!(self.0.lock().unwrap(), "{event:?}");
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn x09_the_password_appears_nowhere() {
+    let seen = Everything::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let password = "s3s@me:öffne/dich";
+    let encoded = "s3s%40me%3A%C3%B6ffne%2Fdich";
+    let ca = Authority::new("ours");
+    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[("requirepass", password)]);
+    let url = |password: &str| format!("redis://default:{password}@localhost:{}", server.port);
+
+    let mut shown = String::new();
+    let mut note = |what: &dyn std::fmt::Debug| {
+        let _infallible = writeln!(shown, "{what:?}");
+    };
+    for (password, right) in [(encoded, true), ("s3s%40me%3A%C3%B6ffne%2Fdich%21", false)] {
+        let mut config: Config = url(password).parse().unwrap();
+        config.tls = Some(TlsConfig::new().trust_pem(ca.pem.as_bytes()).build().unwrap());
+        note(&config);
+        note(&config.to_string());
+        match Client::connect(config).await {
+            Ok(client) => {
+                assert!(right);
+                note(&client);
+                note(&client.config());
+                let error = client
+                    .call(&Command::new("AUTH").arg("default").arg("s3s@me:öffne/dich?"))
+                    .await
+                    .unwrap_err();
+                note(&error);
+                note(&error.to_string());
+                note(&Command::new("AUTH").arg(password));
+            }
+            Err(error) => {
+                assert!(!right, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Auth);
+                note(&error);
+                note(&error.to_string());
+            }
+        }
+    }
+    let wrong: Result<Config, Error> = format!("redis://default:{encoded}@localhost:99999").parse();
+    note(&wrong.unwrap_err());
+
+    let logged = seen.0.lock().unwrap().clone();
+    assert!(logged.contains("connected"), "the log was listened to: {logged}");
+    for text in [shown, logged] {
+        for form in ["s3s@me", "s3s%40me", "öffne", "dich", "czNzQG1l", "%C3%B6ffne"] {
+            assert!(!text.contains(form), "{form} in {text}");
+        }
+    }
+}

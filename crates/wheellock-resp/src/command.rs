@@ -64,80 +64,6 @@ impl Arg<'_> {
     }
 }
 
-/// Appends the front of a command and its arguments.
-#[inline]
-fn put_all<'b, 'a: 'b>(
-    out: &mut BytesMut,
-    front: Front<'_>,
-    args: impl Iterator<Item = &'b Arg<'a>> + Clone,
-) {
-    let room = front.room() + args.clone().map(Arg::room).sum::<usize>();
-    if room > SHORT {
-        return put_long(out, front, args);
-    }
-    Writer::append(out, room, |out| {
-        match front {
-            Front::Count(count) => out.header(b'*', count),
-            Front::Encoded(bytes) => out.bytes(bytes),
-        }
-        for arg in args {
-            arg.write(out);
-        }
-    });
-}
-
-/// The same, piece by piece into room of the exact size: nothing is written twice.
-#[cold]
-fn put_long<'b, 'a: 'b>(
-    out: &mut BytesMut,
-    front: Front<'_>,
-    args: impl Iterator<Item = &'b Arg<'a>> + Clone,
-) {
-    let front_len = match front {
-        Front::Count(count) => header_len(count),
-        Front::Encoded(bytes) => bytes.len(),
-    };
-    out.reserve(front_len + args.clone().map(Arg::encoded_len).sum::<usize>());
-    match front {
-        Front::Count(count) => put_header(out, b'*', count),
-        Front::Encoded(bytes) => out.extend_from_slice(bytes),
-    }
-    for arg in args {
-        arg.put(out);
-    }
-}
-
-/// What a command begins with.
-#[derive(Clone, Copy)]
-enum Front<'a> {
-    /// The number of its arguments.
-    Count(usize),
-    /// Encoded beforehand.
-    Encoded(&'a [u8]),
-}
-
-impl Front<'_> {
-    #[inline]
-    fn room(self) -> usize {
-        match self {
-            Self::Count(_) => HEADER,
-            Self::Encoded(bytes) => bytes.len(),
-        }
-    }
-}
-
-/// The longest header: a type, digits, CR LF.
-const HEADER: usize = 1 + DIGITS + LINE_ENDING;
-
-/// The most digits of a number, its sign included.
-const DIGITS: usize = 20;
-
-/// CR LF.
-const LINE_ENDING: usize = 2;
-
-/// Room up to which a command is written the short way: that the room is zeroed first is not worth more.
-const SHORT: usize = 1024;
-
 impl fmt::Debug for Arg<'_> {
     /// The length alone for bytes: an argument may be a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -383,11 +309,12 @@ impl EvalSha {
     #[must_use]
     pub fn new(sha1_hex: &str, keys: usize, args: usize) -> Self {
         let mut front = BytesMut::new();
-        put_header(&mut front, b'*', 3 + keys + args);
+        let rest = keys.saturating_add(args);
+        put_header(&mut front, b'*', rest.saturating_add(3));
         put_bulk(&mut front, b"EVALSHA");
         put_bulk(&mut front, sha1_hex.as_bytes());
         put_bulk(&mut front, Decimal::unsigned(keys as u64).as_bytes());
-        Self { front: front[..].into(), rest: keys + args }
+        Self { front: front[..].into(), rest }
     }
 
     /// Exactly how many bytes [`encode`](Self::encode) appends for these keys and arguments.
@@ -434,6 +361,69 @@ impl fmt::Display for ArgCount {
 
 impl std::error::Error for ArgCount {}
 
+/// Appends the front of a command and its arguments.
+#[inline]
+fn put_all<'b, 'a: 'b>(
+    out: &mut BytesMut,
+    front: Front<'_>,
+    args: impl Iterator<Item = &'b Arg<'a>> + Clone,
+) {
+    let room = front.room() + args.clone().map(Arg::room).sum::<usize>();
+    // Room is more than is needed: who reserved exactly enough must not see the buffer grow.
+    if room > SHORT || room > out.capacity() - out.len() {
+        return put_long(out, front, args);
+    }
+    Writer::append(out, room, |out| {
+        match front {
+            Front::Count(count) => out.header(b'*', count),
+            Front::Encoded(bytes) => out.bytes(bytes),
+        }
+        for arg in args {
+            arg.write(out);
+        }
+    });
+}
+
+/// The same, piece by piece into room of the exact size.
+#[cold]
+fn put_long<'b, 'a: 'b>(
+    out: &mut BytesMut,
+    front: Front<'_>,
+    args: impl Iterator<Item = &'b Arg<'a>> + Clone,
+) {
+    let front_len = match front {
+        Front::Count(count) => header_len(count),
+        Front::Encoded(bytes) => bytes.len(),
+    };
+    out.reserve(front_len + args.clone().map(Arg::encoded_len).sum::<usize>());
+    match front {
+        Front::Count(count) => put_header(out, b'*', count),
+        Front::Encoded(bytes) => out.extend_from_slice(bytes),
+    }
+    for arg in args {
+        arg.put(out);
+    }
+}
+
+/// What a command begins with.
+#[derive(Clone, Copy)]
+enum Front<'a> {
+    /// The number of its arguments.
+    Count(usize),
+    /// Encoded beforehand.
+    Encoded(&'a [u8]),
+}
+
+impl Front<'_> {
+    #[inline]
+    fn room(self) -> usize {
+        match self {
+            Self::Count(_) => HEADER,
+            Self::Encoded(bytes) => bytes.len(),
+        }
+    }
+}
+
 /// Bytes of a header: the type, the number, CR LF.
 #[inline]
 pub(crate) fn header_len(count: usize) -> usize {
@@ -463,6 +453,18 @@ pub(crate) fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
     out.extend_from_slice(bytes);
     out.extend_from_slice(b"\r\n");
 }
+
+/// The longest header: a type, digits, CR LF.
+const HEADER: usize = 1 + DIGITS + LINE_ENDING;
+
+/// The most digits of a number, its sign included.
+const DIGITS: usize = 20;
+
+/// CR LF.
+const LINE_ENDING: usize = 2;
+
+/// Room up to which a command is written the short way: that the room is zeroed first is not worth more.
+const SHORT: usize = 1024;
 
 #[cfg(test)]
 mod tests {

@@ -648,6 +648,12 @@ fn allocations_of_the_usual() {
     });
     assert_eq!(encoding.count_total, 0, "{encoding:?}");
 
+    // Who reserves what is needed gets by with it.
+    let command = Command::new("SET").arg("key").arg("value").arg("PX").arg(30_000);
+    let mut exact = BytesMut::with_capacity(command.encoded_len());
+    let encoding = measured(|| command.encode(&mut exact));
+    assert_eq!((encoding.count_total, exact.len()), (0, exact.capacity()));
+
     // From 23 bytes on a payload has an allocation of its own; from 32 KiB on it is a slice.
     for (len, bytes) in
         [(23, 23), (1000, 1000), (32 * 1024 - 1, 32 * 1024 - 1), (32 * 1024, 200), (1024 * 1024, 200)]

@@ -1,6 +1,8 @@
 //! The handle that users hold: calls, scripts, subscriptions. Does no I/O of its own unless the line is idle.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -125,8 +127,11 @@ impl Client {
     /// # Errors
     ///
     /// Every [`ErrorKind`] but `Config`; [`Error::outcome`] says whether the call may have run.
-    pub async fn call(&self, command: &Command<'_>) -> Result<Value, Error> {
-        self.call_with(command, CallOptions::default()).await
+    pub fn call<'a>(
+        &'a self,
+        command: &'a Command<'a>,
+    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+        self.send(Request::Command(command), CallOptions::default())
     }
 
     /// [`call`](Self::call) with options.
@@ -138,8 +143,12 @@ impl Client {
     /// # Errors
     ///
     /// As [`call`](Self::call).
-    pub async fn call_with(&self, command: &Command<'_>, options: CallOptions) -> Result<Value, Error> {
-        self.send(Request::Command(command), options).await
+    pub fn call_with<'a>(
+        &'a self,
+        command: &'a Command<'a>,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+        self.send(Request::Command(command), options)
     }
 
     /// Runs `script`; `params` are its keys, then its arguments. Sends EVALSHA, and EVAL once if the server has lost
@@ -152,8 +161,12 @@ impl Client {
     /// # Errors
     ///
     /// As [`call`](Self::call); and [`ErrorKind::Config`] if the script was made for another number of parameters.
-    pub async fn eval(&self, script: &Script, params: &[Arg<'_>]) -> Result<Value, Error> {
-        self.eval_with(script, params, CallOptions::default()).await
+    pub fn eval<'a>(
+        &'a self,
+        script: &'a Script,
+        params: &'a [Arg<'a>],
+    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+        self.eval_with(script, params, CallOptions::default())
     }
 
     /// [`eval`](Self::eval) with options.
@@ -165,23 +178,17 @@ impl Client {
     /// # Errors
     ///
     /// As [`eval`](Self::eval).
-    pub async fn eval_with(
-        &self,
-        script: &Script,
-        params: &[Arg<'_>],
+    pub fn eval_with<'a>(
+        &'a self,
+        script: &'a Script,
+        params: &'a [Arg<'a>],
         options: CallOptions,
-    ) -> Result<Value, Error> {
-        match script.arity() {
-            Some((keys, count)) if count == params.len() => {
-                self.eval_keys(script, keys, params, options).await
-            }
-            arity => {
-                let wants =
-                    arity.map_or("a number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
-                let detail = format!("the script takes {wants}, and {} parameters were given", params.len());
-                Err(self.shared.error(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &detail))
-            }
-        }
+    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+        let keys = match script.arity() {
+            Some((keys, count)) if count == params.len() => keys,
+            arity => return EvalCall::refused(self, Eval { script, keys: 0, params }, arity),
+        };
+        EvalCall::new(self, Eval { script, keys, params }, options)
     }
 
     /// Runs a [variadic](Script::variadic) script; the first `keys` of `params` are its keys.
@@ -193,18 +200,14 @@ impl Client {
     /// # Errors
     ///
     /// As [`call`](Self::call).
-    pub async fn eval_keys(
-        &self,
-        script: &Script,
+    pub fn eval_keys<'a>(
+        &'a self,
+        script: &'a Script,
         keys: usize,
-        params: &[Arg<'_>],
+        params: &'a [Arg<'a>],
         options: CallOptions,
-    ) -> Result<Value, Error> {
-        let eval = Eval { script, keys, params };
-        match self.send(Request::EvalSha(eval), options).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => self.send(Request::Eval(eval), options).await,
-            result => result,
-        }
+    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+        EvalCall::new(self, Eval { script, keys, params }, options)
     }
 
     fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {
@@ -333,6 +336,52 @@ impl Drop for Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("server", &self.shared.server).finish_non_exhaustive()
+    }
+}
+
+/// EVALSHA, and EVAL after it if the server has lost the script. One hand-written future, because async functions around
+/// async functions would copy the parameters in and the reply out at every level.
+struct EvalCall<'a> {
+    call: Call<'a>,
+    /// What to send if the script is not known.
+    fallback: Option<Call<'a>>,
+    refused: Option<Error>,
+}
+
+impl<'a> EvalCall<'a> {
+    fn new(client: &'a Client, eval: Eval<'a>, options: CallOptions) -> Self {
+        let call = client.send(Request::EvalSha(eval), options);
+        Self { call, fallback: Some(client.send(Request::Eval(eval), options)), refused: None }
+    }
+
+    #[cold]
+    fn refused(client: &'a Client, eval: Eval<'a>, arity: Option<(usize, usize)>) -> Self {
+        let wants =
+            arity.map_or("a varying number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
+        let detail = format!("the script takes {wants}, and {} parameters were given", eval.params.len());
+        let error = client.shared.error(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &detail);
+        Self { refused: Some(error), ..Self::new(client, eval, CallOptions::default()) }
+    }
+}
+
+impl Future for EvalCall<'_> {
+    type Output = Result<Value, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Some(error) = this.refused.take() {
+            return Poll::Ready(Err(error));
+        }
+        match Pin::new(&mut this.call).poll(cx) {
+            Poll::Ready(Err(error)) if error.code() == Some("NOSCRIPT") => match this.fallback.take() {
+                Some(fallback) => {
+                    this.call = fallback;
+                    Pin::new(&mut this.call).poll(cx)
+                }
+                None => Poll::Ready(Err(error)),
+            },
+            poll => poll,
+        }
     }
 }
 

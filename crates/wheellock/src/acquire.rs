@@ -79,7 +79,8 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
                 return Ok(None);
             }
             Err(error) => {
-                if let Some(place) = &place {
+                // Whatever keeps us from the server keeps everybody in line from it.
+                if let (Some(place), Error::Server { .. }) = (&place, &error) {
                     place.fail_all(&error);
                 }
                 return Err(error);

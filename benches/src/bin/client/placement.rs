@@ -1,0 +1,47 @@
+//! Which CPUs the server and this process may use. Knows the kernel's interface for it and nothing of what is measured.
+
+use anyhow::{Context as _, Result};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use wheellock_tests::RedisServer;
+
+/// The CPUs this process was given.
+pub(crate) struct Placement {
+    all: CpuSet,
+    first: CpuSet,
+    last: CpuSet,
+}
+
+impl Placement {
+    pub(crate) fn find() -> Result<Self> {
+        let all = sched_getaffinity(None)?;
+        let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu));
+        let one = |cpu: Option<usize>| -> Result<CpuSet> {
+            let mut set = CpuSet::new();
+            set.set(cpu.context("no CPU at all")?);
+            Ok(set)
+        };
+        Ok(Self { all, first: one(cpus.clone().next())?, last: one(cpus.last())? })
+    }
+
+    /// Client and server on one CPU.
+    pub(crate) fn together(&self, server: &RedisServer) -> Result<()> {
+        place(server, &self.first, &self.first)
+    }
+
+    /// The server on one CPU, the client on another, if there are two.
+    pub(crate) fn apart(&self, server: &RedisServer) -> Result<()> {
+        place(server, &self.first, &self.last)
+    }
+
+    /// The server on one CPU, the client wherever the kernel likes.
+    pub(crate) fn free(&self, server: &RedisServer) -> Result<()> {
+        place(server, &self.first, &self.all)
+    }
+}
+
+/// Threads of this process that are started later inherit its place.
+fn place(server: &RedisServer, of_server: &CpuSet, of_client: &CpuSet) -> Result<()> {
+    let pid = i32::try_from(server.pid()).ok().and_then(Pid::from_raw).context("the server has no pid")?;
+    sched_setaffinity(Some(pid), of_server).context("cannot pin the server")?;
+    sched_setaffinity(None, of_client).context("cannot pin this process")
+}

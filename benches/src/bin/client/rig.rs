@@ -1,0 +1,150 @@
+//! Many tasks at work on one connection, round by round. Owns the tasks, the clock readings and the counts; knows nothing of
+//! what a contender is.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use allocation_counter::measure;
+use anyhow::{Result, ensure};
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, watch};
+use wheellock_benches::process_cpu;
+
+use crate::contenders::Session;
+use crate::percentile;
+
+/// What a task does over and over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// One GET of 16 bytes.
+    Get,
+    /// Taking and releasing a lock that nobody else wants: two scripts by hash, one after the other.
+    Pair,
+}
+
+/// Tasks of one contender that stay alive between rounds, so that nothing but their work happens within one.
+pub(crate) struct Rig {
+    name: String,
+    runtime: Runtime,
+    orders: watch::Sender<u64>,
+    board: Arc<Board>,
+    tasks: u64,
+    units: u64,
+}
+
+/// Where tasks and the rig meet.
+struct Board {
+    /// Tasks still at work in this round.
+    running: AtomicUsize,
+    done: Notify,
+    wrong: AtomicU64,
+    /// Nanoseconds of those operations that were timed.
+    latencies: Mutex<Vec<u64>>,
+    /// Every how many operations one is timed: reading the clock twice costs as much as a good part of an operation.
+    every: u64,
+}
+
+/// What a round of one rig came to, per unit of work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    pub(crate) per_second: f64,
+    pub(crate) cpu_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    /// Of the thread that runs a current-thread runtime; of nothing else.
+    pub(crate) allocations: f64,
+}
+
+impl Rig {
+    /// Spawns a task for each session.
+    pub(crate) fn new<S: Session>(name: &str, runtime: Runtime, sessions: Vec<S>, work: Work) -> Self {
+        let tasks = sessions.len() as u64;
+        let units = sessions.first().map_or(1, Session::units);
+        let board = Arc::new(Board {
+            running: AtomicUsize::new(0),
+            done: Notify::new(),
+            wrong: AtomicU64::new(0),
+            latencies: Mutex::new(Vec::new()),
+            every: if tasks == 1 { 1 } else { 8 },
+        });
+        let (orders, receiver) = watch::channel(0);
+        for session in sessions {
+            let (board, orders) = (Arc::clone(&board), receiver.clone());
+            runtime.spawn(serve(session, work, board, orders));
+        }
+        Self { name: name.to_owned(), runtime, orders, board, tasks, units }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Has about so many units of work done, shared equally by the tasks.
+    pub(crate) fn run(&self, units: u64) -> Result<Round> {
+        let each = (units / self.units / self.tasks).max(1);
+        let units = each * self.tasks * self.units;
+        let timed = (each / self.board.every + 1) * self.tasks;
+        self.latencies(|latencies| {
+            latencies.clear();
+            latencies.reserve(usize::try_from(timed).unwrap_or_default());
+        });
+        self.board.running.store(usize::try_from(self.tasks)?, Ordering::Relaxed);
+        let (mut elapsed, mut cpu) = (Duration::ZERO, Duration::ZERO);
+        let allocated = measure(|| {
+            let (before, cpu_before) = (Instant::now(), process_cpu());
+            self.orders.send_replace(each);
+            self.runtime.block_on(self.board.done.notified());
+            elapsed = before.elapsed();
+            cpu = process_cpu() - cpu_before;
+        });
+        let wrong = self.board.wrong.load(Ordering::Relaxed);
+        ensure!(wrong == 0, "{}: {wrong} wrong answers", self.name);
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let per_unit = |total: f64| total / units as f64;
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let (p50, p99) = self.latencies(|latencies| {
+            latencies.sort_unstable();
+            let at = |percent| percentile(latencies, percent) as f64 / 1e3;
+            (at(50), at(99))
+        });
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let allocations = allocated.count_total as f64;
+        Ok(Round {
+            per_second: 1.0 / per_unit(elapsed.as_secs_f64()),
+            cpu_us: per_unit(cpu.as_secs_f64() * 1e6),
+            p50_us: p50,
+            p99_us: p99,
+            allocations: per_unit(allocations),
+        })
+    }
+
+    fn latencies<T>(&self, with: impl FnOnce(&mut Vec<u64>) -> T) -> T {
+        with(&mut self.board.latencies.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// One task: waits for orders, works them off, reports, until the rig is gone.
+async fn serve<S: Session>(mut session: S, work: Work, board: Arc<Board>, mut orders: watch::Receiver<u64>) {
+    while orders.changed().await.is_ok() {
+        let count = *orders.borrow_and_update();
+        for index in 0..count {
+            let timed = index % board.every == 0;
+            let before = timed.then(Instant::now);
+            let right = match work {
+                Work::Get => session.get().await,
+                Work::Pair => session.pair().await,
+            };
+            if let Some(before) = before {
+                let nanos = u64::try_from(before.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                board.latencies.lock().unwrap_or_else(PoisonError::into_inner).push(nanos);
+            }
+            if !right {
+                board.wrong.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if board.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            board.done.notify_one();
+        }
+    }
+}

@@ -36,7 +36,7 @@ impl Arg<'_> {
         1 + number::digits(len as u64) + 2 + len + 2
     }
 
-    /// Room the argument needs at most, cheaper to know than how much exactly.
+    /// Room the argument needs at most if all of the command is `SHORT`; cheaper to know than how much exactly.
     #[inline]
     fn room(&self) -> usize {
         match self {
@@ -369,8 +369,12 @@ fn put_all<'b, 'a: 'b>(
     args: impl Iterator<Item = &'b Arg<'a>> + Clone,
 ) {
     let room = front.room() + args.clone().map(Arg::room).sum::<usize>();
-    // Room is more than is needed: who reserved exactly enough must not see the buffer grow.
-    if room > SHORT || room > out.capacity() - out.len() {
+    // Room is more than is needed, and who reserved exactly enough must not see the buffer grow; but if it has to grow
+    // anyway, then so that this way is open from now on.
+    let spare = out.capacity() - out.len();
+    if room > SHORT
+        || (room > spare && front.len() + args.clone().map(Arg::encoded_len).sum::<usize>() <= spare)
+    {
         return put_long(out, front, args);
     }
     Writer::append(out, room, |out| {
@@ -391,11 +395,7 @@ fn put_long<'b, 'a: 'b>(
     front: Front<'_>,
     args: impl Iterator<Item = &'b Arg<'a>> + Clone,
 ) {
-    let front_len = match front {
-        Front::Count(count) => header_len(count),
-        Front::Encoded(bytes) => bytes.len(),
-    };
-    out.reserve(front_len + args.clone().map(Arg::encoded_len).sum::<usize>());
+    out.reserve(front.len() + args.clone().map(Arg::encoded_len).sum::<usize>());
     match front {
         Front::Count(count) => put_header(out, b'*', count),
         Front::Encoded(bytes) => out.extend_from_slice(bytes),
@@ -415,6 +415,14 @@ enum Front<'a> {
 }
 
 impl Front<'_> {
+    #[inline]
+    fn len(self) -> usize {
+        match self {
+            Self::Count(count) => header_len(count),
+            Self::Encoded(bytes) => bytes.len(),
+        }
+    }
+
     #[inline]
     fn room(self) -> usize {
         match self {
@@ -454,8 +462,8 @@ pub(crate) fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The longest header: a type, digits, CR LF.
-const HEADER: usize = 1 + DIGITS + LINE_ENDING;
+/// The longest header of a command in `SHORT` bytes: a type, four digits, CR LF.
+const HEADER: usize = 1 + 4 + LINE_ENDING;
 
 /// The most digits of a number, its sign included.
 const DIGITS: usize = 20;

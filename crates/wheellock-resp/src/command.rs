@@ -36,15 +36,6 @@ impl Arg<'_> {
         1 + number::digits(len as u64) + 2 + len + 2
     }
 
-    /// Room the argument needs at most if all of the command is `SHORT`; cheaper to know than how much exactly.
-    #[inline]
-    fn room(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len() + HEADER + LINE_ENDING,
-            Self::Int(_) | Self::Uint(_) => DIGITS + HEADER + LINE_ENDING,
-        }
-    }
-
     // By reference: a copy of what was just built in pieces is dearer than all that follows.
     #[inline]
     fn write(&self, out: &mut Writer<'_>) {
@@ -368,16 +359,11 @@ fn put_all<'b, 'a: 'b>(
     front: Front<'_>,
     args: impl Iterator<Item = &'b Arg<'a>> + Clone,
 ) {
-    let room = front.room() + args.clone().map(Arg::room).sum::<usize>();
-    // Room is more than is needed, and who reserved exactly enough must not see the buffer grow; but if it has to grow
-    // anyway, then so that this way is open from now on.
-    let spare = out.capacity() - out.len();
-    if room > SHORT
-        || (room > spare && front.len() + args.clone().map(Arg::encoded_len).sum::<usize>() <= spare)
-    {
-        return put_long(out, front, args);
+    let len = front.len() + args.clone().map(Arg::encoded_len).sum::<usize>();
+    if len > SHORT {
+        return put_long(out, len, front, args);
     }
-    Writer::append(out, room, |out| {
+    Writer::append(out, len, |out| {
         match front {
             Front::Count(count) => out.header(b'*', count),
             Front::Encoded(bytes) => out.bytes(bytes),
@@ -392,10 +378,11 @@ fn put_all<'b, 'a: 'b>(
 #[cold]
 fn put_long<'b, 'a: 'b>(
     out: &mut BytesMut,
+    len: usize,
     front: Front<'_>,
     args: impl Iterator<Item = &'b Arg<'a>> + Clone,
 ) {
-    out.reserve(front.len() + args.clone().map(Arg::encoded_len).sum::<usize>());
+    out.reserve(len);
     match front {
         Front::Count(count) => put_header(out, b'*', count),
         Front::Encoded(bytes) => out.extend_from_slice(bytes),
@@ -419,14 +406,6 @@ impl Front<'_> {
     fn len(self) -> usize {
         match self {
             Self::Count(count) => header_len(count),
-            Self::Encoded(bytes) => bytes.len(),
-        }
-    }
-
-    #[inline]
-    fn room(self) -> usize {
-        match self {
-            Self::Count(_) => HEADER,
             Self::Encoded(bytes) => bytes.len(),
         }
     }
@@ -462,16 +441,7 @@ pub(crate) fn put_bulk(out: &mut BytesMut, bytes: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The longest header of a command in `SHORT` bytes: a type, four digits, CR LF.
-const HEADER: usize = 1 + 4 + LINE_ENDING;
-
-/// The most digits of a number, its sign included.
-const DIGITS: usize = 20;
-
-/// CR LF.
-const LINE_ENDING: usize = 2;
-
-/// Room up to which a command is written the short way: that the room is zeroed first is not worth more.
+/// Bytes up to which a command is written the short way: that its place is zeroed first is not worth more.
 const SHORT: usize = 1024;
 
 #[cfg(test)]

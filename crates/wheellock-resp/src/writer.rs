@@ -12,16 +12,15 @@ pub(crate) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Appends what `write` writes, which is at most `room` bytes; beyond it nothing is written.
+    /// Appends the `len` bytes that `write` writes; beyond them nothing is written.
     #[inline]
-    pub(crate) fn append(out: &mut BytesMut, room: usize, write: impl FnOnce(&mut Writer<'_>)) {
+    pub(crate) fn append(out: &mut BytesMut, len: usize, write: impl FnOnce(&mut Writer<'_>)) {
         let start = out.len();
-        // The room is zeroed first, which for a few hundred bytes is a handful of instructions.
-        out.resize(start + room, 0);
+        // The place is zeroed first, which for a few hundred bytes is a handful of instructions.
+        out.resize(start + len, 0);
         let mut writer = Writer { room: out.get_mut(start..).unwrap_or_default(), at: 0 };
         write(&mut writer);
-        let written = writer.at;
-        out.truncate(start + written);
+        debug_assert_eq!(writer.at, len, "the length was said to be exact");
     }
 
     /// Writes a header: the type, the number, CR LF.

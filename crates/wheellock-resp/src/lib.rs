@@ -91,12 +91,13 @@
 //!
 //! | work | this crate | `redis-protocol` 6 | `redis` 2.0 |
 //! |---|---|---|---|
-//! | a reply `:1` | 6, no allocation | 110 | 80 |
-//! | a reply of 16 bytes | 11, no allocation | 126 | 129, 1 allocation |
-//! | one of 1000 bulks of 16 bytes in nested arrays | 13, no allocation | 146 | 141, 1 allocation |
-//! | one of 1000 bulks of 38 bytes in nested arrays | 52, 1 allocation | 128 | 143, 1 allocation |
-//! | a bulk of 1 MiB | 200, no copy | 335, no copy | 350 000 |
-//! | `EVALSHA`, one key, two arguments | 24 from a template, 58 built, no allocation | 274 | 173, 6 allocations |
+//! | a reply `:1`, many per read | 6, no allocation | 108 | 80 |
+//! | a reply `:29849`, one per read | 22, no allocation | 140 | 131, 1 allocation |
+//! | a reply of 16 bytes | 10, no allocation | 125 | 132, 1 allocation |
+//! | one of 1000 bulks of 16 bytes in nested arrays | 13, no allocation | 156 | 142, 1 allocation |
+//! | one of 1000 bulks of 38 bytes in nested arrays | 52, 1 allocation | 128 | 146, 1 allocation |
+//! | a bulk of 1 MiB | 180, no copy | 310, no copy | 350 000 |
+//! | `EVALSHA`, one key, two arguments | 25 from a template, 52 built, no allocation | 274 | 171, 6 allocations |
 //! | twice the elements in 1-byte chunks | twice the time | four times | twice |
 //!
 //! - **Where bytes live** is [`Blob`]'s table: up to 22 bytes in the value itself, from 32 KiB on a slice of the read buffer, in

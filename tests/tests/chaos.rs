@@ -63,6 +63,34 @@ async fn without_a_server_calls_fail_by_their_deadline() {
     assert!(!guard.is_valid());
 }
 
+#[tokio::test]
+async fn a_dead_server_is_not_taken_for_a_busy_lock() {
+    let mut server = RedisServer::builder().tcp().start();
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let _guard = locks.lock("orders").acquire().await.unwrap();
+    let refused = Arc::new(AtomicU64::new(0));
+    // They stand in line behind each other, so that the line is never empty.
+    let waits = (0..6_u64).map(|task| {
+        let (lock, refused) = (locks.lock("orders"), Arc::clone(&refused));
+        tokio::spawn(async move {
+            let patience = Duration::from_millis(100 + 37 * task);
+            while lock.try_acquire_for(patience).await.is_ok_and(|guard| guard.is_none()) {
+                refused.fetch_add(1, SeqCst);
+            }
+        })
+    });
+    let waits = waits.collect::<Vec<_>>();
+    assert!(eventually(NO_HANG, async || refused.load(SeqCst) >= 12).await);
+    server.kill();
+    for wait in waits {
+        // The first wait that has begun after the server's death must end with an error.
+        timeout(NO_HANG, wait)
+            .await
+            .expect("a dead server is reported as a busy lock, again and again")
+            .unwrap();
+    }
+}
+
 /// One task: acquire one of a few locks, check that nobody else is inside, release; over and over.
 async fn lock_and_unlock(locks: LockManager, load: Arc<Load>, task: u64) {
     let place = usize::try_from(task).unwrap() % PLACES;

@@ -243,7 +243,7 @@ async fn a_full_queue_refuses_at_once_and_keeps_room_for_the_reserved() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Overloaded, Outcome::NotSent));
     let ping = Command::new("PING");
     let (reserved, ()) = tokio::join!(client.call_with(&ping, CallOptions::by(deadline).reserved()), async {
-        server.resume()
+        server.resume();
     });
     assert!(reserved.is_ok());
     for call in calls {

@@ -139,6 +139,11 @@ pub struct Config {
     /// Receives the results of [detached](crate::Client::queue_eval) calls, in batches and in order, on the task of the
     /// connection. Must be quick and must not block. What it leaves in the vector is dropped.
     pub on_detached: Option<DetachedSink>,
+    /// Where randomness for the pauses between attempts to connect comes from. Default: the operating system.
+    pub random: fn() -> u64,
+    /// Opens in-memory connections instead of sockets.
+    #[cfg(feature = "testing")]
+    pub connector: Option<crate::memory::Connector>,
     /// Clock and timer. Default: the process-wide timer thread.
     pub timer: Timer,
 }
@@ -164,6 +169,9 @@ impl Config {
             limits: Limits::default(),
             scripts: Vec::new(),
             on_detached: None,
+            random: system_random,
+            #[cfg(feature = "testing")]
+            connector: None,
             timer: Timer::global().clone(),
         }
     }
@@ -240,6 +248,15 @@ impl FromStr for Config {
             Error::new(ErrorKind::Config, Outcome::NotSent, "parsing the URL", "no server yet", why)
         })
     }
+}
+
+/// Uniform over `u64`. Without randomness from the system, which is not a reason to stay disconnected, the clock's low
+/// bits still spread clients apart.
+fn system_random() -> u64 {
+    getrandom::u64().unwrap_or_else(|_| {
+        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        u64::from(since.subsec_nanos()).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    })
 }
 
 const DEFAULT_PORT: u16 = 6379;

@@ -55,7 +55,7 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
                 error
             }
         };
-        let mut pause = backoff.next(random());
+        let mut pause = backoff.next((shared.config.random)());
         if error.kind() == ErrorKind::Auth || error.kind() == ErrorKind::Unsupported {
             pause = pause.max(REFUSED_PAUSE);
         }
@@ -93,15 +93,6 @@ impl Drop for EndOnDrop<'_> {
 
 fn is_closing(shared: &Shared) -> bool {
     shared.lock().closing
-}
-
-/// Uniform over `u64`. Without randomness from the system, which is not a reason to stay disconnected, the clock's
-/// low bits still spread clients apart.
-fn random() -> u64 {
-    getrandom::u64().unwrap_or_else(|_| {
-        let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        u64::from(since.subsec_nanos()).wrapping_mul(0x9E37_79B9_7F4A_7C15)
-    })
 }
 
 fn connect_failed(shared: &Shared, error: &Error) {

@@ -37,6 +37,8 @@ mod error;
 mod events;
 mod handshake;
 mod histogram;
+#[cfg(feature = "testing")]
+pub mod memory;
 mod open;
 mod pipeline;
 mod script;

@@ -26,6 +26,11 @@ pub(crate) enum Stream {
     },
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream<TcpStream>>),
+    #[cfg(feature = "testing")]
+    Memory {
+        read: crate::memory::Pipe,
+        write: Arc<WriteHalf>,
+    },
 }
 
 /// The writing half of a plain socket. Shared with idle callers, who write through `&self`. A TLS stream has none: its
@@ -33,6 +38,8 @@ pub(crate) enum Stream {
 pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
+    #[cfg(feature = "testing")]
+    Memory(crate::memory::Pipe),
 }
 
 /// Opens a connection. A host name is resolved anew on every call, and every address it has is tried.
@@ -40,6 +47,12 @@ pub(crate) enum WriteHalf {
 /// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead; its own
 /// default is about 15 minutes.
 pub(crate) async fn connect(config: &Config, liveness: Duration) -> io::Result<Stream> {
+    #[cfg(feature = "testing")]
+    if let Some(connector) = &config.connector {
+        let read = connector()?;
+        let write = Arc::new(WriteHalf::Memory(read.clone()));
+        return Ok(Stream::Memory { read, write });
+    }
     match &config.address {
         Address::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
@@ -78,6 +91,8 @@ impl Stream {
             Self::Tcp { write, .. } | Self::Unix { write, .. } => write,
             #[cfg(feature = "tls")]
             Self::Tls(stream) => return tokio::io::AsyncWrite::poll_write(Pin::new(stream), cx, bytes),
+            #[cfg(feature = "testing")]
+            Self::Memory { write, .. } => write,
         };
         loop {
             match write.try_write(bytes) {
@@ -99,6 +114,8 @@ impl Stream {
             }
             #[cfg(feature = "tls")]
             Self::Tls(stream) => tokio::io::AsyncWrite::poll_flush(Pin::new(stream), cx),
+            #[cfg(feature = "testing")]
+            Self::Memory { .. } => Poll::Ready(Ok(())),
         }
     }
 
@@ -108,6 +125,8 @@ impl Stream {
             Self::Tcp { write, .. } | Self::Unix { write, .. } => Some(Arc::clone(write)),
             #[cfg(feature = "tls")]
             Self::Tls(_) => None,
+            #[cfg(feature = "testing")]
+            Self::Memory { write, .. } => Some(Arc::clone(write)),
         }
     }
 }
@@ -119,6 +138,8 @@ impl AsyncRead for Stream {
             Self::Unix { read, .. } => Pin::new(read).poll_read(cx, buf),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            #[cfg(feature = "testing")]
+            Self::Memory { read, .. } => read.poll_read(cx, buf),
         }
     }
 }
@@ -129,6 +150,8 @@ impl WriteHalf {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
             Self::Unix(half) => half.try_write(bytes),
+            #[cfg(feature = "testing")]
+            Self::Memory(pipe) => pipe.try_write(bytes),
         }
     }
 
@@ -137,6 +160,8 @@ impl WriteHalf {
         match self {
             Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
             Self::Unix(half) => half.as_ref().poll_write_ready(cx),
+            #[cfg(feature = "testing")]
+            Self::Memory(pipe) => pipe.poll_writable(cx),
         }
     }
 }

@@ -22,9 +22,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(account.hold_count(&outer.owner()).await?, 2);
     assert!(account.try_acquire().await?.is_none(), "a fresh owner is somebody else, even in the same task");
 
-    let _released = inner.release().await?;
+    inner.release().await?;
     assert!(account.is_held_by(&outer.owner()).await?, "one hold is left");
-    let _released = outer.release().await?;
+    outer.release().await?;
     assert!(!account.is_locked().await?);
     println!("held twice, released twice, free again");
     Ok(())

@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         async move { report.try_acquire_for(Duration::from_secs(30)).await }
     });
     tokio::task::yield_now().await;
-    let _released = busy.release().await?;
+    busy.release().await?;
     let guard = waiter.await??.ok_or("it was released long before 30 s had passed")?;
     println!("{} is ours now", guard.name());
     Ok(())

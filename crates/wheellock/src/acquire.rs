@@ -74,9 +74,15 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
                 let place = place.get_or_insert_with(|| Place::join(inner, name));
                 place.heard_held(timer.now(), lease_left);
             }
-            // The wait is over, the lock was held, and what the last question may have done is taken back.
-            Err(_) if known_held && wait.deadline().is_some_and(|deadline| timer.now() >= deadline) => {
-                return Ok(None);
+            // The wait is over. If the lock was held when last heard of, it still counts as held: a question asked in the
+            // last moment cannot be answered in time. Not so if the one before it found no answer either, or if there is
+            // no connection; a dead server is not a busy lock.
+            Err(error) if wait.deadline().is_some_and(|deadline| timer.now() >= deadline) => {
+                let again = place.as_ref().is_some_and(|place| place.heard_nothing(&error));
+                if known_held && !again && error.outcome() != Outcome::NotSent {
+                    return Ok(None);
+                }
+                return Err(error);
             }
             Err(error) => {
                 // Whatever keeps us from the server keeps everybody in line from it.
@@ -232,7 +238,7 @@ impl<'a> Place<'a> {
             loop {
                 let now = timer.now();
                 if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Poll::Ready(Ok(false));
+                    return Poll::Ready(self.name.waiters().trouble().map_or(Ok(false), Err));
                 }
                 let until = match self.name.waiters().turn(self.ticket, now, cx) {
                     Turn::Ask => return Poll::Ready(Ok(true)),
@@ -257,6 +263,10 @@ impl<'a> Place<'a> {
             waiters.heard_held(now, lease_left);
             waiters.listen(|| self.inner.client.subscribe(self.name.channel().as_bytes()));
         }
+    }
+
+    fn heard_nothing(&self, error: &Error) -> bool {
+        self.name.waiters().heard_nothing(error)
     }
 
     fn fail_all(&self, error: &Error) {

@@ -32,7 +32,6 @@ pub struct Guard {
 
 /// How a release ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "a lock that was lost before its release did not protect the work to its end"]
 pub enum Released {
     /// The hold was ours until now, and now it is given back.
     Released,

@@ -24,6 +24,8 @@ pub(crate) struct Waiters {
     look_now: bool,
     /// The end of the subscription is planned.
     lingering: bool,
+    /// The last question found no answer. Until one does, nobody knows that the lock is held.
+    trouble: Option<Error>,
 }
 
 #[derive(Default)]
@@ -72,6 +74,7 @@ impl Waiters {
 
     /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
     pub(crate) fn heard_held(&mut self, now: Instant, lease_left: Option<Duration>) {
+        self.trouble = None;
         // One millisecond more, because the server rounds down.
         let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
         // Without messages (an ACL may forbid the channel) only asking helps.
@@ -110,12 +113,23 @@ impl Waiters {
             return None;
         }
         if got_it {
+            self.trouble = None;
             self.look_at = Some(now + REPOLL);
             self.look_now = false;
         } else {
             self.look_now = true;
         }
         self.line.first_entry().and_then(|mut head| head.get_mut().waker.take())
+    }
+
+    /// A question found no answer in time. Returns whether the one before it had found none either.
+    pub(crate) fn heard_nothing(&mut self, error: &Error) -> bool {
+        self.trouble.replace(error.clone()).is_some()
+    }
+
+    /// Why the last question found no answer, if it found none.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        self.trouble.clone()
     }
 
     /// The server could not be asked, and what stopped the head stops everybody.

@@ -1,0 +1,146 @@
+//! A connection without a socket, for tests: the other end is in the test's hands, byte by byte. Knows no protocol.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::BytesMut;
+use tokio::io::ReadBuf;
+
+/// Opens connections for a client under test; set as [`Config::connector`](crate::Config::connector).
+pub type Connector = Arc<dyn Fn() -> io::Result<Pipe> + Send + Sync>;
+
+/// The server's end of an in-memory connection. Clones are the same end.
+///
+/// Nothing happens by itself: the client's bytes are accepted as far as [`accept`](Self::accept) allows, and the client
+/// reads what [`send`](Self::send) has put there.
+#[derive(Clone)]
+pub struct Pipe(Arc<Mutex<Inner>>);
+
+struct Inner {
+    /// What the client has written and the test has not taken.
+    to_server: BytesMut,
+    /// How many more bytes of the client are accepted.
+    acceptable: usize,
+    /// What the client has not read yet.
+    to_client: VecDeque<u8>,
+    end: Option<End>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Fin,
+    Rst,
+}
+
+impl Pipe {
+    /// A connection that accepts everything.
+    #[expect(clippy::new_without_default, reason = "a connection is not a value with a default")]
+    pub fn new() -> Self {
+        let inner = Inner {
+            to_server: BytesMut::new(),
+            acceptable: usize::MAX,
+            to_client: VecDeque::new(),
+            end: None,
+            reader: None,
+            writer: None,
+        };
+        Self(Arc::new(Mutex::new(inner)))
+    }
+
+    /// Lets the client write so many bytes from now on; then it has to wait.
+    pub fn accept(&self, bytes: usize) {
+        let mut inner = self.lock();
+        inner.acceptable = bytes;
+        inner.wake();
+    }
+
+    /// Takes what the client has written.
+    pub fn take(&self) -> BytesMut {
+        std::mem::take(&mut self.lock().to_server)
+    }
+
+    /// Gives the client something to read.
+    pub fn send(&self, bytes: &[u8]) {
+        let mut inner = self.lock();
+        inner.to_client.extend(bytes);
+        inner.wake();
+    }
+
+    /// Closes in good order: what was sent can still be read.
+    pub fn fin(&self) {
+        self.end(End::Fin);
+    }
+
+    /// Breaks the connection: reading and writing fail from now on.
+    pub fn rst(&self) {
+        self.end(End::Rst);
+    }
+
+    fn end(&self, end: End) {
+        let mut inner = self.lock();
+        inner.end = Some(end);
+        inner.wake();
+    }
+
+    pub(crate) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.lock();
+        if inner.end == Some(End::Rst) {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        if inner.to_client.is_empty() && inner.end.is_none() {
+            inner.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let count = inner.to_client.len().min(buf.remaining());
+        let bytes: Vec<u8> = inner.to_client.drain(..count).collect();
+        buf.put_slice(&bytes);
+        Poll::Ready(Ok(()))
+    }
+
+    /// As a socket's: takes what it can, or says that it would block.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut inner = self.lock();
+        if inner.end.is_some() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let count = inner.acceptable.min(bytes.len());
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if inner.acceptable != usize::MAX {
+            inner.acceptable -= count;
+        }
+        inner.to_server.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        Ok(count)
+    }
+
+    pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.lock();
+        if inner.acceptable > 0 || inner.end.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        inner.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn wake(&mut self) {
+        self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pipe")
+    }
+}

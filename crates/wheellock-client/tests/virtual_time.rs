@@ -1,0 +1,368 @@
+//! A whole client over an in-memory connection and a clock that stands still: every poll at which a future can be
+//! dropped and every byte at which a connection can break is tried, one by one.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use wheellock_client::memory::Pipe;
+use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script, Timer};
+use wheellock_resp::{Decoder, Frame, Limits};
+use wheellock_wheel::ManualClock;
+
+/// Turns of the run queue after which nothing is left to happen by itself.
+const TURNS: usize = 12;
+
+/// A client, a clock, and a server that understands a handful of commands.
+struct World {
+    client: Client,
+    clock: ManualClock,
+    pipes: Arc<Mutex<VecDeque<Pipe>>>,
+    server: Server,
+}
+
+/// Answers complete commands, in order.
+#[derive(Default)]
+struct Server {
+    pipe: Option<Pipe>,
+    input: BytesMut,
+    executed: Vec<Vec<String>>,
+    loaded: bool,
+    /// Bytes of answers that still go through; the connection breaks behind them.
+    budget: Option<usize>,
+    /// Bytes of the client accepted per turn.
+    trickle: Option<usize>,
+}
+
+impl Server {
+    fn serve(&mut self, pipes: &Mutex<VecDeque<Pipe>>) {
+        if let Some(pipe) = pipes.lock().unwrap().pop_front() {
+            self.pipe = Some(pipe);
+            self.input.clear();
+        }
+        let Some(pipe) = self.pipe.clone() else { return };
+        self.input.extend_from_slice(&pipe.take());
+        if let Some(trickle) = self.trickle {
+            pipe.accept(trickle);
+        }
+        loop {
+            let mut rest = self.input.clone();
+            match Decoder::new(Limits::default()).decode(&mut rest).expect("whole commands, untorn") {
+                Some(Frame::Reply(command)) => {
+                    self.input = rest;
+                    let words =
+                        command.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned());
+                    let words: Vec<String> = words.collect();
+                    let answer = self.answer(&words);
+                    self.executed.push(words);
+                    self.send(&pipe, &answer);
+                    if self.pipe.is_none() {
+                        return;
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn send(&mut self, pipe: &Pipe, answer: &[u8]) {
+        match &mut self.budget {
+            None => pipe.send(answer),
+            Some(budget) if *budget >= answer.len() => {
+                *budget -= answer.len();
+                pipe.send(answer);
+            }
+            Some(budget) => {
+                pipe.send(&answer[..*budget]);
+                pipe.fin();
+                self.budget = None;
+                self.pipe = None;
+            }
+        }
+    }
+
+    fn answer(&mut self, words: &[String]) -> Vec<u8> {
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+        let push = |kind: &str, channel: &str| format!(">3\r\n{}{}:1\r\n", bulk(kind), bulk(channel));
+        let answer = match words[..] {
+            ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
+            ["CLIENT", ..] => "+OK\r\n".to_owned(),
+            ["PING"] => "+PONG\r\n".to_owned(),
+            ["PING", nonce] => bulk(nonce),
+            ["ECHO", nonce] => bulk(nonce),
+            ["EVAL", "#!lua\nreturn 1", "0"] => ":1\r\n".to_owned(),
+            ["EVALSHA", ..] if !self.loaded => "-NOSCRIPT No matching script.\r\n".to_owned(),
+            ["EVAL" | "EVALSHA", .., nonce] => {
+                self.loaded = true;
+                bulk(nonce)
+            }
+            ["SUBSCRIBE", channel] => push("subscribe", channel),
+            ["UNSUBSCRIBE", channel] => push("unsubscribe", channel),
+            _ => panic!("unexpected command {words:?}"),
+        };
+        answer.into_bytes()
+    }
+}
+
+impl World {
+    fn new() -> Self {
+        let (timer, clock) = Timer::manual(Duration::from_millis(1));
+        let pipes = Arc::new(Mutex::new(VecDeque::new()));
+        let mut config: Config = "redis://in.memory".parse().unwrap();
+        config.timer = timer;
+        config.random = || 0;
+        let connected = Arc::clone(&pipes);
+        config.connector = Some(Arc::new(move || {
+            let pipe = Pipe::new();
+            connected.lock().unwrap().push_back(pipe.clone());
+            Ok(pipe)
+        }));
+        Self { client: Client::lazy(config), clock, pipes, server: Server::default() }
+    }
+
+    /// Lets everything happen that happens without time passing.
+    async fn settle(&mut self) {
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+            self.server.serve(&self.pipes);
+        }
+    }
+
+    /// Lets time pass until `done` says so.
+    async fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..2000 {
+            self.settle().await;
+            if done(self) {
+                return;
+            }
+            self.clock.advance(Duration::from_millis(5));
+        }
+        panic!("it never came to that");
+    }
+
+    /// Nothing of what happened may be left: the next caller gets its own answer, and no call is in flight.
+    async fn check(mut self, what: &str) {
+        self.server.budget = None;
+        self.server.trickle = None;
+        if let Some(pipe) = &self.server.pipe {
+            pipe.accept(usize::MAX);
+        }
+        let nonce = format!("after {what}");
+        let client = self.client.clone();
+        let call = tokio::spawn(async move {
+            let deadline = client.config().timer.now() + Duration::from_secs(60);
+            client
+                .call_with(&Command::new("ECHO").arg(&nonce), CallOptions::by(deadline))
+                .await
+                .map(|r| (r, nonce))
+        });
+        self.until(|_| call.is_finished()).await;
+        let (reply, nonce) = call.await.unwrap().unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(reply.as_str(), Some(nonce.as_str()), "{what}: another caller's reply");
+        self.until(|world| world.client.stats().in_flight == 0).await;
+        assert_eq!(self.client.stats().queued_bytes, 0, "{what}");
+        let closing = self.client.clone();
+        let close = tokio::spawn(async move { closing.close().await });
+        self.until(|_| close.is_finished()).await;
+    }
+}
+
+/// What a caller may be doing when it is dropped or when the connection breaks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Operation {
+    Call,
+    Eval,
+    Subscribe,
+    Two,
+}
+
+const OPERATIONS: [Operation; 4] = [Operation::Call, Operation::Eval, Operation::Subscribe, Operation::Two];
+
+async fn operate(client: Client, operation: Operation) -> Result<(), Error> {
+    let echo = async |nonce: &str| {
+        let reply = client.call(&Command::new("ECHO").arg(nonce)).await?;
+        assert_eq!(reply.as_str(), Some(nonce), "another caller's reply");
+        Ok(())
+    };
+    match operation {
+        Operation::Call => echo("one").await,
+        Operation::Eval => {
+            let script = Script::new("return ARGV[1]", 1, 1);
+            let reply = client.eval(&script, &["key".into(), "arg".into()]).await?;
+            assert_eq!(reply.as_str(), Some("arg"), "another caller's reply");
+            Ok(())
+        }
+        Operation::Subscribe => {
+            let subscription = client.subscribe(b"news");
+            echo("subscribed").await?;
+            subscription.settled().await;
+            Ok(())
+        }
+        Operation::Two => {
+            let (first, second) = tokio::join!(echo("first"), echo("second"));
+            first.and(second)
+        }
+    }
+}
+
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn virtual_time(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+}
+
+#[test]
+fn dropped_at_every_poll_with_every_trickle_of_bytes() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in OPERATIONS {
+            for trickle in [None, Some(1), Some(7)] {
+                for polls in 0.. {
+                    let mut world = World::new();
+                    world.until(|world| world.client.is_ready()).await;
+                    world.server.trickle = trickle;
+                    if let (Some(pipe), Some(bytes)) = (&world.server.pipe, trickle) {
+                        pipe.accept(bytes);
+                    }
+                    let mut future = Box::pin(operate(world.client.clone(), operation));
+                    let mut done = false;
+                    for _ in 0..polls {
+                        if let Poll::Ready(result) = poll_once(future.as_mut()) {
+                            result.unwrap();
+                            done = true;
+                            break;
+                        }
+                        // One turn at a time, so that every state in between is seen.
+                        tokio::task::yield_now().await;
+                        world.server.serve(&world.pipes);
+                    }
+                    drop(future);
+                    world.check(&format!("{operation:?}, {trickle:?}, {polls} polls")).await;
+                    worlds += 1;
+                    if done {
+                        break;
+                    }
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn broken_at_every_byte_of_every_answer() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in OPERATIONS {
+            for cut in 0.. {
+                let mut world = World::new();
+                world.until(|world| world.client.is_ready()).await;
+                world.server.budget = Some(cut);
+                let call = tokio::spawn(operate(world.client.clone(), operation));
+                world.until(|_| call.is_finished()).await;
+                let broke = world.client.stats().connections > 1 || world.server.pipe.is_none();
+                if let Err(error) = call.await.unwrap() {
+                    assert!(broke, "{operation:?} cut at {cut}: {error}");
+                    assert_eq!(
+                        (error.kind(), error.outcome()),
+                        (ErrorKind::ConnectionLost, Outcome::MaybeExecuted)
+                    );
+                }
+                world.check(&format!("{operation:?} cut at {cut}")).await;
+                worlds += 1;
+                if !broke {
+                    break;
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn a_handshake_broken_at_every_byte_is_made_again() {
+    virtual_time(async {
+        for cut in 0.. {
+            let mut world = World::new();
+            world.server.budget = Some(cut);
+            let call = tokio::spawn(operate(world.client.clone(), Operation::Call));
+            world.until(|_| call.is_finished()).await;
+            let survived = world.client.stats().connections == 1 && world.server.budget.is_some();
+            let executed = world.server.executed.iter().filter(|words| words[0] == "ECHO").count();
+            match call.await.unwrap() {
+                Ok(()) => assert_eq!(executed, 1, "cut at {cut}"),
+                Err(error) => assert_eq!(error.outcome(), Outcome::MaybeExecuted, "cut at {cut}: {error}"),
+            }
+            world.check(&format!("handshake cut at {cut}")).await;
+            if survived {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn deadlines_and_heartbeats_keep_virtual_time() {
+    virtual_time(async {
+        let mut world = World::new();
+        world.until(|world| world.client.is_ready()).await;
+        let timer = world.client.config().timer.clone();
+        let start = timer.now();
+
+        // A server that stops answering: the call ends at its deadline, the connection at the response timeout.
+        world.server.budget = Some(0);
+        world.server.pipe.as_ref().unwrap().accept(usize::MAX);
+        let silent = world.server.pipe.take();
+        let client = world.client.clone();
+        let call = tokio::spawn(async move {
+            let deadline = client.config().timer.now() + Duration::from_millis(100);
+            client.call_with(&Command::new("ECHO").arg("late"), CallOptions::by(deadline)).await
+        });
+        world.until(|_| call.is_finished()).await;
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted));
+        let waited = timer.now() - start;
+        assert!((100..=106).contains(&waited.as_millis()), "{waited:?}");
+        world.server.budget = None;
+        world.until(|world| world.client.stats().connections == 2).await;
+        let replaced = timer.now() - start;
+        assert!((3000..=3020).contains(&replaced.as_millis()), "{replaced:?}");
+        drop(silent);
+
+        // An idle connection is asked every heartbeat, and only then.
+        world.server.executed.clear();
+        let idle = timer.now();
+        world.until(|_| timer.now() - idle >= Duration::from_secs(6)).await;
+        let pings =
+            world.server.executed.iter().filter(|words| words[0] == "PING" && words.len() == 2).count();
+        assert_eq!(pings, 4, "one every 1.5 s");
+        world.check("deadlines").await;
+    });
+}
+
+#[test]
+fn the_same_world_twice_tells_the_same_story() {
+    fn story() -> Vec<Vec<String>> {
+        let mut executed = Vec::new();
+        virtual_time(async {
+            let mut world = World::new();
+            for operation in OPERATIONS {
+                let call = tokio::spawn(operate(world.client.clone(), operation));
+                world.until(|_| call.is_finished()).await;
+                world.server.pipe.take().unwrap().rst();
+                world.clock.advance(Duration::from_secs(2));
+            }
+            world.settle().await;
+            executed = std::mem::take(&mut world.server.executed);
+        });
+        executed
+    }
+    assert_eq!(story(), story());
+}

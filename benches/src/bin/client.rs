@@ -21,12 +21,15 @@ mod placement;
 mod rig;
 
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail};
-use contenders::{NoOp, Raw, Session, Target, Wheellock};
+use anyhow::{Context as _, Result, bail, ensure};
+use contenders::{Caller, Gets, NoOp, Pairs, Raw, Target, Wheellock};
 use peers::{Fred, Redis, Rustis};
 use placement::Placement;
-use rig::{Rig, Round, Work};
+use rig::{Rig, Round, percentile};
 use tokio::runtime::{Builder, Runtime};
 use wheellock_benches::Report;
 
@@ -68,7 +71,109 @@ fn compare() -> Result<()> {
         placement.free(&target.server)?;
         bench(&mut report, &target, work, Flavor::MultiThread, 256, "256 tasks, 2 workers")?;
     }
+    placement.apart(&target.server)?;
+    large_reply(&mut report, &target)?;
     report.finish()
+}
+
+/// Small calls of sixteen tasks while a megabyte is on its way to another task of the same connection.
+fn large_reply(report: &mut Report, target: &Target) -> Result<()> {
+    let name = "16 tasks beside 1 MiB";
+    if !report.wants(name) {
+        return Ok(());
+    }
+    let runtimes = [(); 4].map(|()| Flavor::CurrentThread.runtime());
+    let [wheellock, redis, fred, rustis] = runtimes;
+    let mut lanes = vec![
+        lane("wheellock", wheellock?, Wheellock::connect(target, CALLERS))?,
+        lane("redis tuned", redis?, Redis::tuned(target, CALLERS))?,
+        lane("fred tuned", fred?, Fred::connect(target, CALLERS))?,
+        lane("rustis", rustis?, Rustis::connect(target, CALLERS))?,
+    ];
+    let mut rows = vec![[const { Vec::new() }; 3]; lanes.len()];
+    for _ in 0..report.rounds() {
+        for ((_, lane), rows) in lanes.iter_mut().zip(&mut rows) {
+            for (row, figure) in rows.iter_mut().zip(lane()?) {
+                row.push(figure);
+            }
+        }
+    }
+    for ((contender, _), [alone, beside, ratio]) in lanes.iter().zip(&rows) {
+        report.row(name, contender, "transfer alone", "us", alone);
+        report.row(name, contender, "small p99", "us", beside);
+        report.row(name, contender, "p99 / transfer", "x", ratio);
+    }
+    Ok(())
+}
+
+/// One contender's part of [`large_reply`]: the median transfer without anything beside it, the 99th percentile of the small
+/// calls that were made during transfers, and how much more that is.
+type Lane = Box<dyn FnMut() -> Result<[f64; 3]>>;
+
+fn lane<C: Caller>(
+    name: &'static str,
+    runtime: Runtime,
+    callers: impl Future<Output = Result<Vec<C>>>,
+) -> Result<(&'static str, Lane)> {
+    let mut callers = runtime.block_on(callers)?;
+    let mut big = callers.pop().context("no callers")?;
+    let round = move || {
+        let (mut alone, mut small) = (Vec::new(), Vec::new());
+        for _ in 0..TRANSFERS {
+            let before = Instant::now();
+            ensure!(runtime.block_on(big.big()), "{name}: wrong answer");
+            alone.push(nanos(before));
+        }
+        for _ in 0..TRANSFERS {
+            let over = Arc::new(AtomicBool::new(false));
+            let tasks: Vec<_> = callers
+                .drain(..)
+                .map(|mut caller| {
+                    let over = Arc::clone(&over);
+                    runtime.spawn(async move {
+                        let mut took = Vec::new();
+                        while !over.load(Ordering::Relaxed) {
+                            let before = Instant::now();
+                            if !caller.get().await {
+                                return (caller, Vec::new());
+                            }
+                            took.push(nanos(before));
+                        }
+                        (caller, took)
+                    })
+                })
+                .collect();
+            runtime.block_on(async {
+                let right = big.big().await;
+                over.store(true, Ordering::Relaxed);
+                ensure!(right, "{name}: wrong answer");
+                for task in tasks {
+                    let (caller, took) = task.await?;
+                    small.extend(took);
+                    callers.push(caller);
+                }
+                Ok(())
+            })?;
+        }
+        alone.sort_unstable();
+        small.sort_unstable();
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let (alone, p99) = (percentile(&alone, 50) as f64 / 1e3, percentile(&small, 99) as f64 / 1e3);
+        Ok([alone, p99, p99 / alone])
+    };
+    Ok((name, Box::new(round)))
+}
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    /// One GET of 16 bytes.
+    Get,
+    /// Taking and releasing a lock that nobody else wants: two scripts by hash, one after the other.
+    Pair,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,14 +198,17 @@ const CONTENDERS: [&str; 8] =
 /// A rig of `tasks` tasks, or none if this contender cannot serve that many.
 fn rig(target: &Target, name: &str, work: Work, flavor: Flavor, tasks: usize) -> Result<Option<Rig>> {
     let runtime = flavor.runtime()?;
-    fn assemble<S: Session>(
+    fn assemble<C: Caller>(
         name: &str,
         work: Work,
         runtime: Runtime,
-        sessions: impl Future<Output = Result<Vec<S>>>,
+        callers: impl Future<Output = Result<Vec<C>>>,
     ) -> Result<Rig> {
-        let sessions = runtime.block_on(sessions).with_context(|| format!("{name} cannot connect"))?;
-        Ok(Rig::new(name, runtime, sessions, work))
+        let callers = runtime.block_on(callers).with_context(|| format!("{name} cannot connect"))?.into_iter();
+        Ok(match work {
+            Work::Get => Rig::new(name, runtime, callers.map(Gets).collect()),
+            Work::Pair => Rig::new(name, runtime, callers.map(Pairs).collect()),
+        })
     }
     Ok(Some(match name {
         "no-op" => assemble(name, work, runtime, async { Ok((0..tasks).map(|_| NoOp).collect()) })?,
@@ -141,7 +249,7 @@ fn bench(
     }
     let mut plans = Vec::new();
     for rig in &rigs {
-        plans.push(units_for_a_round(rig, tasks)?);
+        plans.push(rig.units_within(ROUND)?);
     }
     let mut rounds: Vec<Vec<Round>> = vec![Vec::new(); rigs.len()];
     for _ in 0..report.rounds() {
@@ -172,26 +280,11 @@ fn bench(
     Ok(())
 }
 
-/// How many units take about [`ROUND`]; warms up on the way.
-fn units_for_a_round(rig: &Rig, tasks: usize) -> Result<u64> {
-    let mut units = tasks as u64 * 16;
-    loop {
-        let round = rig.run(units)?;
-        #[expect(clippy::cast_precision_loss, reason = "a rough estimate")]
-        let seconds = units as f64 / round.per_second;
-        if seconds >= ROUND / 4.0 {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
-            return Ok((round.per_second * ROUND) as u64);
-        }
-        units *= 2;
-    }
-}
-
-/// The value that so many percent of the sorted samples do not exceed.
-fn percentile(sorted: &[u64], percent: usize) -> u64 {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get((sorted.len() * percent / 100).min(last)).copied().unwrap_or_default()
-}
-
 /// Seconds that one contender works within a round.
 const ROUND: f64 = 0.15;
+
+/// Callers beside a large reply: sixteen for small calls and one for the large one.
+const CALLERS: usize = 17;
+
+/// Large replies in one round of one contender.
+const TRANSFERS: usize = 20;

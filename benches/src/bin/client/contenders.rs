@@ -8,8 +8,10 @@ use tokio::net::TcpStream;
 use wheellock_client::{Arg, Client, Command, Config, Script, Value};
 use wheellock_tests::RedisServer;
 
+use crate::rig::Session;
+
 /// What one task works with.
-pub(crate) trait Session: Send + 'static {
+pub(crate) trait Caller: Send + 'static {
     /// GET of 16 bytes; whether the answer was right.
     fn get(&mut self) -> impl Future<Output = bool> + Send;
 
@@ -21,9 +23,35 @@ pub(crate) trait Session: Send + 'static {
         async { false }
     }
 
-    /// How many units of work one call does.
+    /// How many GETs or pairs one call does.
     fn units(&self) -> u64 {
         1
+    }
+}
+
+/// GETs, over and over.
+pub(crate) struct Gets<C>(pub(crate) C);
+
+impl<C: Caller> Session for Gets<C> {
+    async fn once(&mut self) -> bool {
+        self.0.get().await
+    }
+
+    fn units(&self) -> u64 {
+        self.0.units()
+    }
+}
+
+/// Pairs, over and over.
+pub(crate) struct Pairs<C>(pub(crate) C);
+
+impl<C: Caller> Session for Pairs<C> {
+    async fn once(&mut self) -> bool {
+        self.0.pair().await
+    }
+
+    fn units(&self) -> u64 {
+        self.0.units()
     }
 }
 
@@ -68,7 +96,7 @@ impl Names {
 /// The harness's own cost: instead of waiting for a reply, a task goes to the back of the queue.
 pub(crate) struct NoOp;
 
-impl Session for NoOp {
+impl Caller for NoOp {
     async fn get(&mut self) -> bool {
         tokio::task::yield_now().await;
         true
@@ -160,7 +188,7 @@ async fn exchange(stream: &mut TcpStream, buf: &mut [u8], exchange: &Exchange) -
     true
 }
 
-impl Session for Raw {
+impl Caller for Raw {
     async fn get(&mut self) -> bool {
         exchange(&mut self.stream, &mut self.buf, &self.get).await
     }
@@ -209,7 +237,7 @@ impl Wheellock {
     }
 }
 
-impl Session for Wheellock {
+impl Caller for Wheellock {
     async fn get(&mut self) -> bool {
         let reply = self.client.call(&Command::new("GET").arg(KEY)).await;
         reply.is_ok_and(|reply| reply.as_bytes() == Some(VALUE.as_bytes()))

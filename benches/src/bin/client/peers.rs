@@ -8,7 +8,7 @@ use fred::types::config::TcpConfig;
 use redis::aio::MultiplexedConnection;
 use rustis::commands::{ScriptingCommands as _, StringCommands as _};
 
-use crate::contenders::{BIG, BIG_KEY, KEY, LEASE, Names, Session, Target, VALUE};
+use crate::contenders::{BIG, BIG_KEY, Caller, KEY, LEASE, Names, Target, VALUE};
 
 /// The `redis` crate's multiplexed connection.
 pub(crate) struct Redis {
@@ -59,7 +59,7 @@ impl Redis {
     }
 }
 
-impl Session for Redis {
+impl Caller for Redis {
     async fn get(&mut self) -> bool {
         self.fetch(KEY).await.is_some_and(|value| value == VALUE)
     }
@@ -120,7 +120,7 @@ impl Fred {
     }
 }
 
-impl Session for Fred {
+impl Caller for Fred {
     async fn get(&mut self) -> bool {
         self.fetch(KEY).await.is_some_and(|value| value == VALUE)
     }
@@ -161,7 +161,7 @@ impl Rustis {
     }
 }
 
-impl Session for Rustis {
+impl Caller for Rustis {
     async fn get(&mut self) -> bool {
         let value: Result<String, _> = self.client.get(KEY).await;
         value.is_ok_and(|value| value == VALUE)

@@ -1,6 +1,7 @@
 //! Many tasks at work on one connection, round by round. Owns the tasks, the clock readings and the counts; knows nothing of
 //! what a contender is.
 
+use std::future::Future;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,16 +12,15 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Notify, watch};
 use wheellock_benches::process_cpu;
 
-use crate::contenders::Session;
-use crate::percentile;
+/// What one task does over and over.
+pub(crate) trait Session: Send + 'static {
+    /// One unit of work; whether its outcome was right.
+    fn once(&mut self) -> impl Future<Output = bool> + Send;
 
-/// What a task does over and over.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Work {
-    /// One GET of 16 bytes.
-    Get,
-    /// Taking and releasing a lock that nobody else wants: two scripts by hash, one after the other.
-    Pair,
+    /// How many units one call does.
+    fn units(&self) -> u64 {
+        1
+    }
 }
 
 /// Tasks of one contender that stay alive between rounds, so that nothing but their work happens within one.
@@ -58,7 +58,7 @@ pub(crate) struct Round {
 
 impl Rig {
     /// Spawns a task for each session.
-    pub(crate) fn new<S: Session>(name: &str, runtime: Runtime, sessions: Vec<S>, work: Work) -> Self {
+    pub(crate) fn new<S: Session>(name: &str, runtime: Runtime, sessions: Vec<S>) -> Self {
         let tasks = sessions.len() as u64;
         let units = sessions.first().map_or(1, Session::units);
         let board = Arc::new(Board {
@@ -71,7 +71,7 @@ impl Rig {
         let (orders, receiver) = watch::channel(0);
         for session in sessions {
             let (board, orders) = (Arc::clone(&board), receiver.clone());
-            runtime.spawn(serve(session, work, board, orders));
+            runtime.spawn(serve(session, board, orders));
         }
         Self { name: name.to_owned(), runtime, orders, board, tasks, units }
     }
@@ -124,17 +124,31 @@ impl Rig {
     }
 }
 
+impl Rig {
+    /// How many units take about `seconds`; warms up on the way.
+    pub(crate) fn units_within(&self, seconds: f64) -> Result<u64> {
+        let mut units = self.tasks * self.units * LEAST;
+        loop {
+            let round = self.run(units)?;
+            #[expect(clippy::cast_precision_loss, reason = "a rough estimate")]
+            let took = units as f64 / round.per_second;
+            if took >= seconds / 4.0 {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
+                return Ok(((round.per_second * seconds) as u64).max(self.tasks * self.units * LEAST));
+            }
+            units *= 2;
+        }
+    }
+}
+
 /// One task: waits for orders, works them off, reports, until the rig is gone.
-async fn serve<S: Session>(mut session: S, work: Work, board: Arc<Board>, mut orders: watch::Receiver<u64>) {
+async fn serve<S: Session>(mut session: S, board: Arc<Board>, mut orders: watch::Receiver<u64>) {
     while orders.changed().await.is_ok() {
         let count = *orders.borrow_and_update();
         for index in 0..count {
             let timed = index % board.every == 0;
             let before = timed.then(Instant::now);
-            let right = match work {
-                Work::Get => session.get().await,
-                Work::Pair => session.pair().await,
-            };
+            let right = session.once().await;
             if let Some(before) = before {
                 let nanos = u64::try_from(before.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 board.latencies.lock().unwrap_or_else(PoisonError::into_inner).push(nanos);
@@ -148,3 +162,12 @@ async fn serve<S: Session>(mut session: S, work: Work, board: Arc<Board>, mut or
         }
     }
 }
+
+/// The value that so many percent of the sorted samples do not exceed.
+pub(crate) fn percentile(sorted: &[u64], percent: usize) -> u64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((sorted.len() * percent / 100).min(last)).copied().unwrap_or_default()
+}
+
+/// Calls of each task within a round, at the least: starting a round wakes every task once, and that is not what is measured.
+const LEAST: u64 = 16;

@@ -1,0 +1,410 @@
+//! Locks beside others, on one server: what a lock costs when nobody else wants it, what waiting costs, and how fast and how
+//! fairly it changes hands.
+//!
+//! Commands are counted by the server (`INFO commandstats`): those that clients sent, not those that scripts ran in turn.
+
+#[path = "lock/by_hand.rs"]
+mod by_hand;
+#[path = "lock/contenders.rs"]
+mod contenders;
+#[expect(dead_code, reason = "one way of placement is for multi-thread runtimes only")]
+#[path = "client/placement.rs"]
+mod placement;
+#[path = "client/rig.rs"]
+mod rig;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use by_hand::ByHand;
+use contenders::{AsyncRedisLock, Lock, Manager, Polling, RLock, RsLock};
+use placement::Placement;
+use rig::{Rig, Session, percentile};
+use tokio::runtime::{Builder, Runtime};
+use wheellock::LockManager;
+use wheellock_benches::Report;
+use wheellock_tests::RedisServer;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let server = RedisServer::builder().tcp().try_start()?;
+    if let ["--solo", contender, tasks, operations] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        let rig = uncontended_rig(contender, &server.tcp_url(), tasks.parse()?)?;
+        println!("{contender} {operations} pairs, {tasks} tasks: {:?}", rig.run(operations.parse()?)?);
+        return Ok(());
+    }
+    let mut report = Report::new("lock");
+    let placement = Placement::find()?;
+    placement.together(&server)?;
+    uncontended(&mut report, &server, 1, "uncontended, 1 task, one vCPU")?;
+    placement.apart(&server)?;
+    uncontended(&mut report, &server, 64, "uncontended, 64 tasks")?;
+    for scene in [Scene::IdleWaiters, Scene::Handoff, Scene::OneKey, Scene::ManyManagers] {
+        contended(&mut report, &server, scene)?;
+    }
+    report.finish()
+}
+
+/// Everybody takes and gives back a lock of their own.
+fn uncontended(report: &mut Report, server: &RedisServer, tasks: usize, bench: &str) -> Result<()> {
+    if !report.wants(bench) {
+        return Ok(());
+    }
+    let mut rigs = Vec::new();
+    for name in ["by hand", "wheellock", "rslock", "rlock", "async-redis-lock"] {
+        let rig = uncontended_rig(name, &server.tcp_url(), tasks)?;
+        let units = rig.units_within(ROUND)?;
+        rigs.push((rig, units, Vec::new()));
+    }
+    for _ in 0..report.rounds() {
+        for (rig, units, rounds) in &mut rigs {
+            let before = Commands::of(server)?;
+            let round = rig.run(*units)?;
+            let sent = Commands::of(server)?.sent_since(&before, sends(rig.name())?);
+            #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+            rounds.push((round, sent as f64 / *units as f64));
+        }
+    }
+    let base: Vec<f64> = rigs.first().iter().flat_map(|(_, _, rounds)| rounds).map(|(round, _)| round.p50_us).collect();
+    for (rig, _, rounds) in &rigs {
+        let mut row = |metric: &str, unit: &str, of: &dyn Fn(&(rig::Round, f64)) -> f64| {
+            report.row(bench, rig.name(), metric, unit, &rounds.iter().map(of).collect::<Vec<_>>());
+        };
+        row("p50", "us", &|(round, _)| round.p50_us);
+        row("p99", "us", &|(round, _)| round.p99_us);
+        row("throughput", "k/s", &|(round, _)| round.per_second / 1e3);
+        row("cpu", "us/pair", &|(round, _)| round.cpu_us);
+        row("allocations", "1/pair", &|(round, _)| round.allocations);
+        row("commands", "1/pair", &|(_, commands)| *commands);
+        let ratios: Vec<f64> = rounds.iter().zip(&base).map(|((round, _), base)| round.p50_us / base).collect();
+        report.row(bench, rig.name(), "p50 to by hand", "x", &ratios);
+    }
+    Ok(())
+}
+
+fn uncontended_rig(name: &str, url: &str, tasks: usize) -> Result<Rig> {
+    fn assemble<M: Manager>(name: &str, url: &str, tasks: usize) -> Result<Rig> {
+        let runtime = runtime()?;
+        let manager = runtime.block_on(M::connect(url, Polling::Default))?;
+        let sessions = (0..tasks).map(|index| Pairs(manager.lock(&format!("{name}:{index}")))).collect();
+        // It ends with the process.
+        std::mem::forget(manager);
+        Ok(Rig::new(name, runtime, sessions))
+    }
+    match name {
+        "by hand" => assemble::<ByHand>(name, url, tasks),
+        "wheellock" => assemble::<LockManager>(name, url, tasks),
+        "rslock" => assemble::<RsLock>(name, url, tasks),
+        "rlock" => assemble::<RLock>(name, url, tasks),
+        "async-redis-lock" => assemble::<AsyncRedisLock>(name, url, tasks),
+        _ => bail!("no contender {name:?}"),
+    }
+}
+
+struct Pairs<L>(L);
+
+impl<L: Lock> Session for Pairs<L> {
+    async fn once(&mut self) -> bool {
+        match self.0.acquire().await {
+            Ok(guard) => L::release(guard).await.is_ok(),
+            Err(_) => false,
+        }
+    }
+}
+
+/// What several who want the same lock go through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Scene {
+    IdleWaiters,
+    Handoff,
+    OneKey,
+    ManyManagers,
+}
+
+impl Scene {
+    fn name(self) -> &'static str {
+        match self {
+            Self::IdleWaiters => "64 idle waiters",
+            Self::Handoff => "handoff between two managers",
+            Self::OneKey => "64 tasks, one key, hold 2 ms",
+            Self::ManyManagers => "1000 waiters, 10 managers",
+        }
+    }
+
+    async fn play<M: Manager>(self, stage: Stage<'_>) -> Result<Vec<Figure>> {
+        match self {
+            Self::IdleWaiters => idle_waiters::<M>(stage).await,
+            Self::Handoff => handoff::<M>(stage).await,
+            Self::OneKey => one_key::<M>(stage).await,
+            Self::ManyManagers => many_managers::<M>(stage).await,
+        }
+    }
+}
+
+/// A metric, its unit, and its value in this round.
+type Figure = (&'static str, &'static str, f64);
+
+#[derive(Clone, Copy)]
+struct Stage<'a> {
+    server: &'a RedisServer,
+    key: &'a str,
+    polling: Polling,
+}
+
+/// All contenders, round by round, each on a runtime and connections of its own.
+fn contended(report: &mut Report, server: &RedisServer, scene: Scene) -> Result<()> {
+    if !report.wants(scene.name()) {
+        return Ok(());
+    }
+    let rounds = report.rounds().min(MOST_ROUNDS);
+    let mut rows: Vec<(&str, Figure, Vec<f64>)> = Vec::new();
+    for round in 0..rounds {
+        for (contender, polling) in CONTENDERS {
+            let key = format!("{scene:?}:{contender}:{round}");
+            let stage = Stage { server, key: &key, polling };
+            let runtime = runtime()?;
+            let play: Pin<Box<dyn Future<Output = Result<Vec<Figure>>>>> = match contender {
+                "by hand" => Box::pin(scene.play::<ByHand>(stage)),
+                "wheellock" => Box::pin(scene.play::<LockManager>(stage)),
+                "rslock" | "rslock 5 ms" => Box::pin(scene.play::<RsLock>(stage)),
+                "rlock" | "rlock 5 ms" => Box::pin(scene.play::<RLock>(stage)),
+                _ => Box::pin(scene.play::<AsyncRedisLock>(stage)),
+            };
+            let figures = runtime.block_on(play).with_context(|| format!("{contender}: {}", scene.name()))?;
+            // Whoever still waits is dropped here.
+            drop(runtime);
+            ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
+            for figure in figures {
+                match rows.iter_mut().find(|(name, (metric, ..), _)| *name == contender && *metric == figure.0) {
+                    Some((.., samples)) => samples.push(figure.2),
+                    None => rows.push((contender, figure, vec![figure.2])),
+                }
+            }
+        }
+    }
+    for (contender, (metric, unit, _), samples) in &rows {
+        report.row(scene.name(), contender, metric, unit, samples);
+    }
+    Ok(())
+}
+
+/// One manager holds a lock for seconds, and 64 tasks of another wait for it.
+async fn idle_waiters<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
+    let [holder, waiter] = two_managers::<M>(stage).await?;
+    let guard = holder.lock(stage.key).acquire().await?;
+    let lock = waiter.lock(stage.key);
+    let waiters: Vec<_> = (0..64)
+        .map(|_| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.acquire().await.map(drop) })
+        })
+        .collect();
+    tokio::time::sleep(SETTLE).await;
+    let before = Commands::of(stage.server)?;
+    let since = Instant::now();
+    tokio::time::sleep(IDLE).await;
+    let commands = Commands::of(stage.server)?.sent_since(&before, M::SENDS);
+    let seconds = since.elapsed().as_secs_f64();
+    ensure!(waiters.iter().all(|waiter| !waiter.is_finished()), "a waiter got a lock that was held");
+    waiters.iter().for_each(|waiter| waiter.abort());
+    M::Lock::release(guard).await?;
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    Ok(vec![("commands", "1/s", commands as f64 / seconds)])
+}
+
+/// One manager releases, another has been waiting: how long until its acquire returns?
+async fn handoff<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
+    let [holder, waiter] = two_managers::<M>(stage).await?;
+    let (lock, wanted) = (holder.lock(stage.key), waiter.lock(stage.key));
+    let (mut from_return, mut from_call) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    while from_return.len() < HANDOFFS && start.elapsed() < HANDOFF_TIME {
+        let guard = lock.acquire().await?;
+        let wanted = wanted.clone();
+        let waiting = tokio::spawn(async move {
+            let guard = wanted.acquire().await?;
+            let got = Instant::now();
+            M::Lock::release(guard).await?;
+            anyhow::Ok(got)
+        });
+        // Long enough to be settled in its wait, and never in step with anybody's polling.
+        tokio::time::sleep(Duration::from_micros(10_000 + from_call.len() as u64 * 377 % 9_000)).await;
+        let called = Instant::now();
+        M::Lock::release(guard).await?;
+        let returned = Instant::now();
+        let got = waiting.await??;
+        let micros = |from: Instant| u64::try_from(got.saturating_duration_since(from).as_nanos());
+        from_return.push(micros(returned)?);
+        from_call.push(micros(called)?);
+    }
+    from_return.sort_unstable();
+    from_call.sort_unstable();
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let at = |samples: &[u64], percent| percentile(samples, percent) as f64 / 1e6;
+    Ok(vec![
+        ("p50", "ms", at(&from_return, 50)),
+        ("p99", "ms", at(&from_return, 99)),
+        ("p50 from call", "ms", at(&from_call, 50)),
+    ])
+}
+
+/// 64 tasks of one manager take turns on one lock.
+async fn one_key<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
+    let manager = M::connect(&stage.server.tcp_url(), stage.polling).await?;
+    let over = Arc::new(AtomicBool::new(false));
+    let served: Arc<Vec<AtomicU64>> = Arc::new((0..64).map(|_| AtomicU64::new(0)).collect());
+    let before = Commands::of(stage.server)?;
+    let since = Instant::now();
+    for task in 0..64 {
+        let (lock, over, served) = (manager.lock(stage.key), Arc::clone(&over), Arc::clone(&served));
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let guard = lock.acquire().await?;
+                if let Some(count) = served.get(task) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                M::Lock::release(guard).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    tokio::time::sleep(ONE_KEY).await;
+    let seconds = since.elapsed().as_secs_f64();
+    let commands = Commands::of(stage.server)?.sent_since(&before, M::SENDS);
+    over.store(true, Ordering::Relaxed);
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let counts: Vec<f64> = served.iter().map(|count| count.load(Ordering::Relaxed) as f64).collect();
+    let (sum, squares): (f64, f64) = (counts.iter().sum(), counts.iter().map(|count| count * count).sum());
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let (commands, tasks, never) =
+        (commands as f64, counts.len() as f64, counts.iter().filter(|count| **count < 1.0).count() as f64);
+    ensure!(sum > 0.0, "nobody got the lock");
+    Ok(vec![
+        ("acquires", "1/s", sum / seconds),
+        ("commands", "1/acquire", commands / sum),
+        ("Jain fairness", "", sum * sum / (tasks * squares)),
+        ("never served", "tasks", never),
+    ])
+}
+
+/// A hundred waiters in each of ten managers; each gives the lock back at once.
+async fn many_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
+    let holder = M::connect(&stage.server.tcp_url(), stage.polling).await?;
+    let guard = holder.lock(stage.key).acquire().await?;
+    let served = Arc::new(AtomicU64::new(0));
+    let mut managers = Vec::new();
+    let mut waiters = Vec::new();
+    for _ in 0..10 {
+        let manager = M::connect(&stage.server.tcp_url(), stage.polling).await?;
+        for _ in 0..100 {
+            let (lock, served) = (manager.lock(stage.key), Arc::clone(&served));
+            waiters.push(tokio::spawn(async move {
+                let guard = lock.acquire().await?;
+                served.fetch_add(1, Ordering::Relaxed);
+                M::Lock::release(guard).await
+            }));
+        }
+        managers.push(manager);
+    }
+    tokio::time::sleep(SETTLE).await;
+    let before = Commands::of(stage.server)?;
+    let since = Instant::now();
+    M::Lock::release(guard).await?;
+    // Until a good part has been served, or the pollers have shown what they do.
+    while served.load(Ordering::Relaxed) < 500 && since.elapsed() < MANY_TIME {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let releases = served.load(Ordering::Relaxed) + 1;
+    let commands = Commands::of(stage.server)?.sent_since(&before, M::SENDS);
+    let seconds = since.elapsed().as_secs_f64();
+    waiters.iter().for_each(|waiter| waiter.abort());
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let (commands, releases) = (commands as f64, releases as f64);
+    Ok(vec![
+        ("commands", "1/release", commands / releases),
+        // Without the release itself.
+        ("attempts", "1/release", commands / releases - 1.0),
+        ("releases", "1/s", releases / seconds),
+    ])
+}
+
+async fn two_managers<M: Manager>(stage: Stage<'_>) -> Result<[M; 2]> {
+    let url = stage.server.tcp_url();
+    Ok([M::connect(&url, stage.polling).await?, M::connect(&url, stage.polling).await?])
+}
+
+/// How often each command was executed since the server started.
+struct Commands(Vec<(String, u64)>);
+
+impl Commands {
+    fn of(server: &RedisServer) -> Result<Self> {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let mut calls = Vec::new();
+        for line in stats.lines() {
+            let Some((name, figures)) = line.strip_prefix("cmdstat_").and_then(|rest| rest.split_once(':')) else {
+                continue;
+            };
+            let count = figures.split(',').find_map(|figure| figure.strip_prefix("calls="));
+            calls.push((name.to_owned(), count.context("commandstats without calls")?.trim().parse()?));
+        }
+        Ok(Self(calls))
+    }
+
+    fn sent_since(&self, before: &Self, names: &[&str]) -> u64 {
+        let count = |commands: &Self| -> u64 {
+            commands.0.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, calls)| calls).sum()
+        };
+        count(self) - count(before)
+    }
+}
+
+fn sends(contender: &str) -> Result<&'static [&'static str]> {
+    Ok(match contender {
+        "by hand" => ByHand::SENDS,
+        "wheellock" => LockManager::SENDS,
+        "rslock" => RsLock::SENDS,
+        "rlock" => RLock::SENDS,
+        "async-redis-lock" => AsyncRedisLock::SENDS,
+        _ => bail!("no contender {contender:?}"),
+    })
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+const CONTENDERS: [(&str, Polling); 8] = [
+    ("by hand", Polling::Default),
+    ("wheellock", Polling::Default),
+    ("rslock", Polling::Default),
+    ("rslock 5 ms", Polling::Fast),
+    ("rlock", Polling::Default),
+    ("rlock 5 ms", Polling::Fast),
+    ("async-redis-lock", Polling::Default),
+    ("async-redis-lock 5 ms", Polling::Fast),
+];
+
+/// Seconds that one contender works within a round of uncontended pairs.
+const ROUND: f64 = 0.15;
+
+/// A round of the contended scenes takes most of a minute.
+const MOST_ROUNDS: usize = 5;
+
+/// Time for waiters to find out that they have to wait.
+const SETTLE: Duration = Duration::from_millis(500);
+
+const IDLE: Duration = Duration::from_secs(2);
+
+const ONE_KEY: Duration = Duration::from_secs(2);
+
+/// Handoffs of one contender within a round, as many as fit into the time.
+const HANDOFFS: usize = 100;
+
+const HANDOFF_TIME: Duration = Duration::from_secs(2);
+
+const MANY_TIME: Duration = Duration::from_secs(2);

@@ -1,0 +1,201 @@
+//! What is compared: this project's locks, three other crates, and Redisson's scheme over bare sockets. Knows how each is set
+//! up, and which commands each sends.
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// One process's way to the locks of a server.
+pub(crate) trait Manager: Sized + Send + Sync + 'static {
+    /// A lock by name.
+    type Lock: Lock;
+
+    /// Commands as they arrive at the server: not those that its scripts run in turn.
+    const SENDS: &[&str];
+
+    /// A manager with connections of its own.
+    fn connect(url: &str, polling: Polling) -> impl Future<Output = Result<Self>>;
+
+    /// A handle that a task keeps.
+    fn lock(&self, name: &str) -> Self::Lock;
+}
+
+/// A lock that a task may take.
+pub(crate) trait Lock: Clone + Send + Sync + 'static {
+    /// Proof of holding it.
+    type Guard: Send + 'static;
+
+    /// Waits until the lock is taken.
+    fn acquire(&self) -> impl Future<Output = Result<Self::Guard>> + Send;
+
+    /// Gives it back, and waits for the server's word; an error unless it was held until now.
+    fn release(guard: Self::Guard) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// How those that poll do it. Those that are told do not care.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Polling {
+    /// As often as the crate's own defaults say.
+    Default,
+    /// Every 5 ms: fast, and dear for the server.
+    Fast,
+}
+
+const FAST: Duration = Duration::from_millis(5);
+
+/// All contenders hold a lease of this length, the default of Redisson's watchdog.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+impl Manager for wheellock::LockManager {
+    type Lock = wheellock::Lock;
+
+    const SENDS: &[&str] = &["evalsha", "eval", "subscribe", "unsubscribe", "ping"];
+
+    async fn connect(url: &str, _: Polling) -> Result<Self> {
+        Ok(Self::connect(url).await?)
+    }
+
+    fn lock(&self, name: &str) -> wheellock::Lock {
+        self.lock(name)
+    }
+}
+
+impl Lock for wheellock::Lock {
+    type Guard = wheellock::Guard;
+
+    async fn acquire(&self) -> Result<wheellock::Guard> {
+        Ok(self.acquire().await?)
+    }
+
+    async fn release(guard: wheellock::Guard) -> Result<()> {
+        ensure!(guard.release().await? == wheellock::Released::Released, "the lock was lost");
+        Ok(())
+    }
+}
+
+/// The `rslock` crate: SET NX, no watchdog in this use, polls.
+pub(crate) struct RsLock(rslock::LockManager);
+
+impl Manager for RsLock {
+    type Lock = RsLockHandle;
+
+    const SENDS: &[&str] = &["set", "evalsha", "script|load"];
+
+    async fn connect(url: &str, polling: Polling) -> Result<Self> {
+        let mut manager = rslock::LockManager::new(vec![url]);
+        if polling == Polling::Fast {
+            manager.set_retry(3, FAST);
+        }
+        Ok(Self(manager))
+    }
+
+    fn lock(&self, name: &str) -> RsLockHandle {
+        RsLockHandle { manager: self.0.clone(), name: name.to_owned() }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct RsLockHandle {
+    manager: rslock::LockManager,
+    name: String,
+}
+
+impl Lock for RsLockHandle {
+    type Guard = rslock::LockGuard;
+
+    async fn acquire(&self) -> Result<rslock::LockGuard> {
+        Ok(self.manager.acquire(self.name.as_str(), LEASE).await?)
+    }
+
+    async fn release(guard: rslock::LockGuard) -> Result<()> {
+        guard.release().await;
+        Ok(())
+    }
+}
+
+/// The `rlock` crate: a script, a renewal task per lock, polls.
+pub(crate) struct RLock {
+    locks: rlock::async_lock::RLock,
+    options: rlock::AcquireOptions,
+}
+
+impl Manager for RLock {
+    type Lock = RLockHandle;
+
+    const SENDS: &[&str] = &["evalsha", "script|load"];
+
+    async fn connect(url: &str, polling: Polling) -> Result<Self> {
+        let options = rlock::AcquireOptions::builder().ttl(LEASE);
+        let options = if polling == Polling::Fast { options.retry_interval(FAST) } else { options };
+        Ok(Self { locks: rlock::async_lock::RLock::new(url).await?, options: options.build()? })
+    }
+
+    fn lock(&self, name: &str) -> RLockHandle {
+        RLockHandle { locks: self.locks.clone(), options: self.options.clone(), name: name.to_owned() }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct RLockHandle {
+    locks: rlock::async_lock::RLock,
+    options: rlock::AcquireOptions,
+    name: String,
+}
+
+impl Lock for RLockHandle {
+    type Guard = rlock::async_lock::RLockGuard;
+
+    async fn acquire(&self) -> Result<Self::Guard> {
+        Ok(self.locks.acquire_mutex_with_options(&self.name, self.options.clone()).await?)
+    }
+
+    async fn release(mut guard: Self::Guard) -> Result<()> {
+        Ok(guard.release().await?)
+    }
+}
+
+/// The `async-redis-lock` crate: a script, a renewal task per lock, polls.
+pub(crate) struct AsyncRedisLock {
+    locker: async_redis_lock::Locker,
+    options: async_redis_lock::Options,
+}
+
+impl Manager for AsyncRedisLock {
+    type Lock = AsyncRedisLockHandle;
+
+    const SENDS: &[&str] = &["evalsha", "script|load"];
+
+    async fn connect(url: &str, polling: Polling) -> Result<Self> {
+        let options = async_redis_lock::Options::new().timeout(None).ttl(LEASE).extend(LEASE / 3);
+        let options = if polling == Polling::Fast { options.retry(FAST) } else { options };
+        Ok(Self { locker: async_redis_lock::Locker::from_redis_url(url).await?, options })
+    }
+
+    fn lock(&self, name: &str) -> AsyncRedisLockHandle {
+        AsyncRedisLockHandle {
+            locker: self.locker.clone(),
+            options: self.options.clone(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct AsyncRedisLockHandle {
+    locker: async_redis_lock::Locker,
+    options: async_redis_lock::Options,
+    name: String,
+}
+
+impl Lock for AsyncRedisLockHandle {
+    type Guard = async_redis_lock::Lock;
+
+    async fn acquire(&self) -> Result<Self::Guard> {
+        self.locker.acquire_with_options(&self.options, self.name.as_str()).await.context("acquire")
+    }
+
+    async fn release(guard: Self::Guard) -> Result<()> {
+        guard.release().await.context("release")
+    }
+}

@@ -57,7 +57,7 @@ impl Occupancy {
         Some(index * 64 + bits.trailing_zeros() as usize)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn contains(&self, slot: usize) -> bool {
         self.words[slot / 64] >> (slot % 64) & 1 == 1
     }

@@ -1,0 +1,35 @@
+//! The timing wheel beside tokio's timers, `DelayQueue`, `hierarchical_hash_wheel_timer`, `nexus-timer`, `bitwheel`,
+//! `pingora-timeout`, `async-io`, and Netty itself on the JVM (`benches/netty`, if `mvn` and `java` are there).
+//!
+//! `wheel [--rounds N] [word]` runs the benches whose names contain the word; `wheel --plot <folder>` draws
+//! `target/bench/wheel.json`.
+
+#[path = "wheel/callbacks.rs"]
+mod callbacks;
+#[path = "wheel/core_wheels.rs"]
+mod core_wheels;
+#[path = "wheel/handles.rs"]
+mod handles;
+#[path = "wheel/netty.rs"]
+mod netty;
+#[path = "wheel/plot.rs"]
+mod plot;
+#[path = "wheel/wakeups.rs"]
+mod wakeups;
+
+use anyhow::Result;
+use wheellock_benches::Report;
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() == Some("--plot") {
+        return plot::draw(args.next().as_deref().unwrap_or("docs/img"));
+    }
+    let mut report = Report::new("wheel");
+    core_wheels::run(&mut report)?;
+    handles::run(&mut report)?;
+    callbacks::run(&mut report)?;
+    wakeups::run(&mut report)?;
+    netty::run(&mut report)?;
+    report.finish()
+}

@@ -337,6 +337,9 @@ fn parse_host_port(text: &str) -> Result<Address, String> {
     if host.is_empty() {
         return Err("it names no host".to_owned());
     }
+    if host.contains(['[', ']']) {
+        return Err("its host has a bracket in the wrong place".to_owned());
+    }
     let port = match port {
         Some(port) => {
             port.parse().ok().filter(|&port| port != 0).ok_or("its port is not within 1..=65535")?
@@ -432,6 +435,8 @@ mod tests {
             ("redis://u:sesame@::1", "brackets"),
             ("redis://u:sesame@[::1", "bracket"),
             ("redis://u:sesame@[::1]6379", "bracketed"),
+            ("redis://u:sesame@[[::1]", "bracket"),
+            ("redis://u:sesame@h]", "bracket"),
             ("redis://u:sesame%4@h", "%"),
             ("redis://u:sesame%ff@h", "UTF-8"),
             ("redis://u:sesame@h?password=sesame", "query"),

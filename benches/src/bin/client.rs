@@ -204,7 +204,8 @@ fn rig(target: &Target, name: &str, work: Work, flavor: Flavor, tasks: usize) ->
         runtime: Runtime,
         callers: impl Future<Output = Result<Vec<C>>>,
     ) -> Result<Rig> {
-        let callers = runtime.block_on(callers).with_context(|| format!("{name} cannot connect"))?.into_iter();
+        let callers =
+            runtime.block_on(callers).with_context(|| format!("{name} cannot connect"))?.into_iter();
         Ok(match work {
             Work::Get => Rig::new(name, runtime, callers.map(Gets).collect()),
             Work::Pair => Rig::new(name, runtime, callers.map(Pairs).collect()),

@@ -2,9 +2,14 @@
 //! fairly it changes hands.
 //!
 //! Commands are counted by the server (`INFO commandstats`): those that clients sent, not those that scripts ran in turn.
+//!
+//! `lock --solo <contender> <tasks> <pairs>` runs uncontended pairs of one contender alone, for instruction counts.
 
 #[path = "lock/by_hand.rs"]
 mod by_hand;
+#[expect(dead_code, reason = "only the bare socket is needed here")]
+#[path = "client/contenders.rs"]
+mod calls;
 #[path = "lock/contenders.rs"]
 mod contenders;
 #[expect(dead_code, reason = "one way of placement is for multi-thread runtimes only")]
@@ -21,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use by_hand::ByHand;
+use calls::Target;
 use contenders::{AsyncRedisLock, Lock, Manager, Polling, RLock, RsLock};
 use placement::Placement;
 use rig::{Rig, Session, percentile};
@@ -31,32 +37,38 @@ use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let server = RedisServer::builder().tcp().try_start()?;
-    if let ["--solo", contender, tasks, operations] = args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        let rig = uncontended_rig(contender, &server.tcp_url(), tasks.parse()?)?;
+    let target = Target::start()?;
+    let server = &target.server;
+    if let ["--solo", contender, tasks, operations] = args.iter().map(String::as_str).collect::<Vec<_>>()[..]
+    {
+        let rig = uncontended_rig(contender, &target, tasks.parse()?)?;
         println!("{contender} {operations} pairs, {tasks} tasks: {:?}", rig.run(operations.parse()?)?);
         return Ok(());
     }
     let mut report = Report::new("lock");
     let placement = Placement::find()?;
-    placement.together(&server)?;
-    uncontended(&mut report, &server, 1, "uncontended, 1 task, one vCPU")?;
-    placement.apart(&server)?;
-    uncontended(&mut report, &server, 64, "uncontended, 64 tasks")?;
+    placement.together(server)?;
+    uncontended(&mut report, &target, 1, "uncontended, 1 task, one vCPU")?;
+    placement.apart(server)?;
+    uncontended(&mut report, &target, 64, "uncontended, 64 tasks")?;
     for scene in [Scene::IdleWaiters, Scene::Handoff, Scene::OneKey, Scene::ManyManagers] {
-        contended(&mut report, &server, scene)?;
+        contended(&mut report, server, scene)?;
     }
     report.finish()
 }
 
 /// Everybody takes and gives back a lock of their own.
-fn uncontended(report: &mut Report, server: &RedisServer, tasks: usize, bench: &str) -> Result<()> {
+fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) -> Result<()> {
     if !report.wants(bench) {
         return Ok(());
     }
     let mut rigs = Vec::new();
-    for name in ["by hand", "wheellock", "rslock", "rlock", "async-redis-lock"] {
-        let rig = uncontended_rig(name, &server.tcp_url(), tasks)?;
+    let server = &target.server;
+    for name in ["raw tokio", "by hand", "wheellock", "rslock", "rlock", "async-redis-lock"] {
+        if name == "raw tokio" && tasks > 1 {
+            continue;
+        }
+        let rig = uncontended_rig(name, target, tasks)?;
         let units = rig.units_within(ROUND)?;
         rigs.push((rig, units, Vec::new()));
     }
@@ -69,7 +81,8 @@ fn uncontended(report: &mut Report, server: &RedisServer, tasks: usize, bench: &
             rounds.push((round, sent as f64 / *units as f64));
         }
     }
-    let base: Vec<f64> = rigs.first().iter().flat_map(|(_, _, rounds)| rounds).map(|(round, _)| round.p50_us).collect();
+    let base: Vec<f64> =
+        rigs.first().iter().flat_map(|(_, _, rounds)| rounds).map(|(round, _)| round.p50_us).collect();
     for (rig, _, rounds) in &rigs {
         let mut row = |metric: &str, unit: &str, of: &dyn Fn(&(rig::Round, f64)) -> f64| {
             report.row(bench, rig.name(), metric, unit, &rounds.iter().map(of).collect::<Vec<_>>());
@@ -80,13 +93,14 @@ fn uncontended(report: &mut Report, server: &RedisServer, tasks: usize, bench: &
         row("cpu", "us/pair", &|(round, _)| round.cpu_us);
         row("allocations", "1/pair", &|(round, _)| round.allocations);
         row("commands", "1/pair", &|(_, commands)| *commands);
-        let ratios: Vec<f64> = rounds.iter().zip(&base).map(|((round, _), base)| round.p50_us / base).collect();
-        report.row(bench, rig.name(), "p50 to by hand", "x", &ratios);
+        let ratios: Vec<f64> =
+            rounds.iter().zip(&base).map(|((round, _), base)| round.p50_us / base).collect();
+        report.row(bench, rig.name(), "p50 to first", "x", &ratios);
     }
     Ok(())
 }
 
-fn uncontended_rig(name: &str, url: &str, tasks: usize) -> Result<Rig> {
+fn uncontended_rig(name: &str, target: &Target, tasks: usize) -> Result<Rig> {
     fn assemble<M: Manager>(name: &str, url: &str, tasks: usize) -> Result<Rig> {
         let runtime = runtime()?;
         let manager = runtime.block_on(M::connect(url, Polling::Default))?;
@@ -95,7 +109,14 @@ fn uncontended_rig(name: &str, url: &str, tasks: usize) -> Result<Rig> {
         std::mem::forget(manager);
         Ok(Rig::new(name, runtime, sessions))
     }
+    let url = &target.server.tcp_url();
     match name {
+        // The bytes of the two scripts and nothing else.
+        "raw tokio" => {
+            let runtime = runtime()?;
+            let raw = runtime.block_on(calls::Raw::connect(target, 1))?;
+            Ok(Rig::new(name, runtime, vec![calls::Pairs(raw)]))
+        }
         "by hand" => assemble::<ByHand>(name, url, tasks),
         "wheellock" => assemble::<LockManager>(name, url, tasks),
         "rslock" => assemble::<RsLock>(name, url, tasks),
@@ -179,7 +200,10 @@ fn contended(report: &mut Report, server: &RedisServer, scene: Scene) -> Result<
             drop(runtime);
             ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
             for figure in figures {
-                match rows.iter_mut().find(|(name, (metric, ..), _)| *name == contender && *metric == figure.0) {
+                match rows
+                    .iter_mut()
+                    .find(|(name, (metric, ..), _)| *name == contender && *metric == figure.0)
+                {
                     Some((.., samples)) => samples.push(figure.2),
                     None => rows.push((contender, figure, vec![figure.2])),
                 }
@@ -207,13 +231,15 @@ async fn idle_waiters<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let before = Commands::of(stage.server)?;
     let since = Instant::now();
     tokio::time::sleep(IDLE).await;
-    let commands = Commands::of(stage.server)?.sent_since(&before, M::SENDS);
+    let after = Commands::of(stage.server)?;
+    let (commands, pings) = (after.sent_since(&before, M::SENDS), after.sent_since(&before, &["ping"]));
     let seconds = since.elapsed().as_secs_f64();
     ensure!(waiters.iter().all(|waiter| !waiter.is_finished()), "a waiter got a lock that was held");
     waiters.iter().for_each(|waiter| waiter.abort());
     M::Lock::release(guard).await?;
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-    Ok(vec![("commands", "1/s", commands as f64 / seconds)])
+    let (commands, pings) = (commands as f64 / seconds, pings as f64 / seconds);
+    Ok(vec![("commands", "1/s", commands), ("health checks", "1/s", pings)])
 }
 
 /// One manager releases, another has been waiting: how long until its acquire returns?
@@ -346,7 +372,8 @@ impl Commands {
         let stats = server.cli(&["INFO", "commandstats"]);
         let mut calls = Vec::new();
         for line in stats.lines() {
-            let Some((name, figures)) = line.strip_prefix("cmdstat_").and_then(|rest| rest.split_once(':')) else {
+            let Some((name, figures)) = line.strip_prefix("cmdstat_").and_then(|rest| rest.split_once(':'))
+            else {
                 continue;
             };
             let count = figures.split(',').find_map(|figure| figure.strip_prefix("calls="));
@@ -365,7 +392,7 @@ impl Commands {
 
 fn sends(contender: &str) -> Result<&'static [&'static str]> {
     Ok(match contender {
-        "by hand" => ByHand::SENDS,
+        "raw tokio" | "by hand" => ByHand::SENDS,
         "wheellock" => LockManager::SENDS,
         "rslock" => RsLock::SENDS,
         "rlock" => RLock::SENDS,
@@ -393,12 +420,12 @@ const CONTENDERS: [(&str, Polling); 8] = [
 const ROUND: f64 = 0.15;
 
 /// A round of the contended scenes takes most of a minute.
-const MOST_ROUNDS: usize = 5;
+const MOST_ROUNDS: usize = 3;
 
 /// Time for waiters to find out that they have to wait.
 const SETTLE: Duration = Duration::from_millis(500);
 
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_secs(3);
 
 const ONE_KEY: Duration = Duration::from_secs(2);
 

@@ -166,7 +166,10 @@ impl Raw {
             stream,
             buf,
             batch,
-            get: Exchange::new((0..batch).map(|_| vec!["GET", KEY]), &format!("${}\r\n{VALUE}\r\n", VALUE.len())),
+            get: Exchange::new(
+                (0..batch).map(|_| vec!["GET", KEY]),
+                &format!("${}\r\n{VALUE}\r\n", VALUE.len()),
+            ),
             acquire: Exchange::new(names.iter().map(acquire), "_\r\n"),
             release: Exchange::new(names.iter().map(release), ":1\r\n"),
         })
@@ -231,7 +234,10 @@ impl Wheellock {
         // As statics in an application would.
         let acquire: &_ = Box::leak(Box::new(Script::new(ACQUIRE, 1, 3)));
         let release: &_ = Box::leak(Box::new(Script::new(RELEASE, 2, 2)));
-        ensure!(acquire.sha() == target.acquire_sha && release.sha() == target.release_sha, "not the same scripts");
+        ensure!(
+            acquire.sha() == target.acquire_sha && release.sha() == target.release_sha,
+            "not the same scripts"
+        );
         let session = |index| Self { client: client.clone(), acquire, release, names: Names::new(index) };
         Ok((0..sessions).map(session).collect())
     }

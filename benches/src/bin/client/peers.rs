@@ -169,8 +169,10 @@ impl Caller for Rustis {
 
     async fn pair(&mut self) -> bool {
         let Names { key, channel, owner } = &self.names;
-        let acquired: Result<Option<i64>, _> =
-            self.client.evalsha(self.scripts.acquire.as_str(), key.as_str(), (LEASE, owner.as_str(), 1)).await;
+        let acquired: Result<Option<i64>, _> = self
+            .client
+            .evalsha(self.scripts.acquire.as_str(), key.as_str(), (LEASE, owner.as_str(), 1))
+            .await;
         let released: Result<Option<i64>, _> = self
             .client
             .evalsha(self.scripts.release.as_str(), [key.as_str(), channel.as_str()], (owner.as_str(), 0))

@@ -133,8 +133,14 @@ impl Rig {
             #[expect(clippy::cast_precision_loss, reason = "a rough estimate")]
             let took = units as f64 / round.per_second;
             if took >= seconds / 4.0 {
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and small")]
-                return Ok(((round.per_second * seconds) as u64).max(self.tasks * self.units * LEAST));
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "positive and small"
+                )]
+                let wanted = (round.per_second * seconds) as u64;
+                let of_all = self.tasks * self.units;
+                return Ok((wanted / of_all).max(LEAST) * of_all);
             }
             units *= 2;
         }

@@ -11,7 +11,7 @@ pub(crate) trait Manager: Sized + Send + Sync + 'static {
     /// A lock by name.
     type Lock: Lock;
 
-    /// Commands as they arrive at the server: not those that its scripts run in turn.
+    /// Commands as they arrive at the server: not those that its scripts run in turn, and not the PINGs of idle connections.
     const SENDS: &[&str];
 
     /// A manager with connections of its own.
@@ -50,7 +50,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 impl Manager for wheellock::LockManager {
     type Lock = wheellock::Lock;
 
-    const SENDS: &[&str] = &["evalsha", "eval", "subscribe", "unsubscribe", "ping"];
+    const SENDS: &[&str] = &["evalsha", "eval", "subscribe", "unsubscribe"];
 
     async fn connect(url: &str, _: Polling) -> Result<Self> {
         Ok(Self::connect(url).await?)
@@ -123,7 +123,7 @@ pub(crate) struct RLock {
 impl Manager for RLock {
     type Lock = RLockHandle;
 
-    const SENDS: &[&str] = &["evalsha", "script|load"];
+    const SENDS: &[&str] = &["set", "evalsha", "script|load"];
 
     async fn connect(url: &str, polling: Polling) -> Result<Self> {
         let options = rlock::AcquireOptions::builder().ttl(LEASE);

@@ -79,6 +79,22 @@ async fn n02_a_vanishing_syn_is_bounded_by_the_connect_timeout() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent), "{error}");
 }
 
+#[tokio::test]
+async fn n03_accepted_and_then_silence() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    proxy.gate(Gate::Silent);
+    let mut config = config(&proxy.url());
+    config.connect_timeout = SHORT;
+    let error = Client::connect(config.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent), "{error}");
+    assert!(error.detail().starts_with("connected, but"), "tells silence from unreachability: {error}");
+    let client = Client::lazy(config);
+    assert!(eventually(PATIENCE, async || proxy.counts().accepted >= 3).await, "tries again");
+    proxy.gate(Gate::Open);
+    assert_eq!(echo(&client, "talks").await.unwrap(), "talks");
+}
+
 /// Breaks the first connection of a client after byte 0, 1, 2, ... of the handshake, until it gets through.
 async fn break_the_handshake_everywhere(direction: Direction, fault: Fault) {
     let server = RedisServer::start();

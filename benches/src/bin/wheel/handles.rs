@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hierarchical_hash_wheel_timer::thread_timer::TimerWithThread;
+use hierarchical_hash_wheel_timer::wheels::cancellable::QuadWheelWithOverflow;
 use hierarchical_hash_wheel_timer::{
     ClosureTimer as _, IdOnlyTimerEntry, OneShotClosureState, PeriodicClosureState, Timer as _,
 };
-use hierarchical_hash_wheel_timer::wheels::cancellable::QuadWheelWithOverflow;
 use tokio::runtime::Runtime;
 use tokio_util::time::DelayQueue;
 use wheellock_benches::{Bench, Report};

@@ -14,7 +14,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         Some(figures) => {
             for line in figures.lines() {
                 let mut fields = line.split('|');
-                let (Some(bench), Some(metric), Some(unit)) = (fields.next(), fields.next(), fields.next()) else {
+                let (Some(bench), Some(metric), Some(unit)) = (fields.next(), fields.next(), fields.next())
+                else {
                     continue;
                 };
                 let samples: Vec<f64> = fields.filter_map(|sample| sample.parse().ok()).collect();

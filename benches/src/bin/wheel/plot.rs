@@ -21,7 +21,8 @@ pub(crate) fn draw(folder: &str) -> Result<()> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
     let path = target.join("bench/wheel.json");
-    let text = std::fs::read_to_string(&path).with_context(|| format!("run the benches first: {}", path.display()))?;
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("run the benches first: {}", path.display()))?;
     let rows: Vec<Value> = serde_json::from_str(&text)?;
     std::fs::create_dir_all(folder)?;
     for (bench, metric, file) in PLOTS {
@@ -30,7 +31,9 @@ pub(crate) fn draw(folder: &str) -> Result<()> {
             .filter(|row| row["bench"] == bench && row["metric"] == metric && row["subject"] != "no-op")
             .filter_map(Bar::read)
             .collect();
-        let Some(unit) = rows.iter().find(|row| row["bench"] == bench && row["metric"] == metric) else { continue };
+        let Some(unit) = rows.iter().find(|row| row["bench"] == bench && row["metric"] == metric) else {
+            continue;
+        };
         let title = format!("{bench}: {metric}, {}", unit["unit"].as_str().unwrap_or_default());
         std::fs::write(Path::new(folder).join(file), svg(&title, &bars))?;
         println!("{folder}/{file}");
@@ -79,7 +82,6 @@ fn svg(title: &str, bars: &[Bar]) -> String {
              <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.0}\" y2=\"{middle:.0}\" stroke=\"black\"/>\
              <text x=\"{:.1}\" y=\"{base:.0}\">{:.3}</text>",
             LABEL - 8.0,
-
             bar.subject,
             x(bar.median) - LABEL,
             x(bar.min),

@@ -36,7 +36,7 @@ fn idle(report: &mut Report) -> Result<()> {
         .thread_name("tokio-idle")
         .enable_time()
         .build()?;
-    runtime.spawn(tokio::time::sleep(Duration::from_secs(3600)));
+    runtime.spawn(async { tokio::time::sleep(Duration::from_secs(3600)).await });
     let channel = TimerWithThread::<u64, OneShotClosureState<u64>, PeriodicClosureState<u64>>::new()?;
     channel.timer_ref().schedule_action_once(1, Duration::from_secs(3600), |_| ());
     thread::sleep(Duration::from_millis(500));
@@ -89,7 +89,8 @@ fn voluntary_switches(name: &str) -> u64 {
     tasks
         .filter_map(|task| {
             let comm = fs::read_to_string(task.path().join("comm")).ok()?;
-            let status = fs::read_to_string(task.path().join("status")).ok().filter(|_| comm.trim() == name)?;
+            let status =
+                fs::read_to_string(task.path().join("status")).ok().filter(|_| comm.trim() == name)?;
             let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches"))?;
             line.split_whitespace().last()?.parse::<u64>().ok()
         })

@@ -22,6 +22,10 @@ pub(crate) trait Expire: Send + Sized + 'static {
     /// Takes the right to fire it. False if somebody else was first. Runs under a lock.
     fn claim(&self) -> bool;
 
+    /// Reads a byte of what it points to, if it can. For a batch in a row the waits for memory overlap; later, one by one, they would
+    /// add up, and with a million timers they are most of the cost.
+    fn fetch(&self) {}
+
     /// Runs outside every lock; may panic.
     fn expire(self);
 }

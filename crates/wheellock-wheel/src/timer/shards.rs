@@ -69,6 +69,7 @@ impl<T: Expire> Hub<T> {
         if let Some(next) = next {
             self.alarm.promise(next);
         }
+        due.queue.iter().for_each(|(_, value)| value.fetch());
         if sources > 1 {
             // Each shard's part is in order already, and the sort is stable.
             due.queue.make_contiguous().sort_by_key(|&(deadline, _)| deadline);

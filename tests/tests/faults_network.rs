@@ -736,30 +736,29 @@ async fn a_server_killed_every_two_seconds() {
         let sum: u64 = buckets[from..to].iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
         sum as f64 / (to - from) as f64
     };
-    let baseline = rate(50, at(kills[0]));
-    let recoveries: Vec<_> = pongs
-        .iter()
-        .map(|&pong| {
-            let first = at(pong);
-            let windows = first..first + 190;
-            windows
-                .clone()
-                .find(|&from| rate(from, from + 5) >= 0.95 * baseline)
-                .map(|from| (from - first) as u128 * BUCKET.as_millis())
+    // Each recovery is measured against the second before its own kill: a shared machine's speed drifts.
+    let rounds: Vec<_> = std::iter::zip(&kills, &pongs)
+        .map(|(&kill, &pong)| {
+            let (kill, pong) = (at(kill), at(pong));
+            let before = rate(kill.saturating_sub(100), kill);
+            let windows = || (pong..pong + 190).map(|from| (from - pong, rate(from, from + 5) / before));
+            let back = windows().find(|&(_, share)| share >= 0.95);
+            let best = windows().map(|(_, share)| share).fold(0.0, f64::max);
+            (back.map(|(buckets, _)| buckets as u128 * BUCKET.as_millis()), best)
         })
         .collect();
+    let mut recoveries: Vec<_> = rounds.iter().filter_map(|&(back, _)| back).collect();
+    recoveries.sort_unstable();
     println!(
-        "{} kills: {calls} calls, {failed} typed errors, slowest call {} ms, {baseline:.0} calls per 10 ms before; \
-         95 % again after ms: {recoveries:?}; {} connections",
+        "{} kills: {calls} calls, {failed} typed errors, slowest call {} ms; 95 % of the throughput before the kill again \
+         after the first PONG, in ms, of {} recoveries: {recoveries:?}; {} connections",
         kills.len(),
         slowest.as_millis(),
+        rounds.len(),
         client.stats().connections,
     );
     assert!(slowest < DEADLINE + Duration::from_secs(2), "a call hung past its deadline: {slowest:?}");
     assert_eq!(client.stats().in_flight, 0);
-    // Generous: on a loaded machine the baseline itself moves. The printed figures are the measurement.
-    for &pong in &pongs {
-        let best = (at(pong)..at(pong) + 190).map(|from| rate(from, from + 5)).fold(0.0, f64::max);
-        assert!(best >= 0.5 * baseline, "never back to half of {baseline} within two seconds: {best}");
-    }
+    // Generous, because others may use the machine meanwhile. The printed figures are the measurement.
+    assert!(rounds.iter().all(|&(_, best)| best >= 0.25), "never back within two seconds: {rounds:?}");
 }

@@ -191,6 +191,30 @@ async fn k17_a_missing_reply_of_a_hasty_call_shifts_nobody() {
     panic!("the connection was never replaced");
 }
 
+/// The layer that knows what a reply must look like says so; the connection is then not trusted any more.
+#[tokio::test]
+async fn k18_a_reply_of_the_wrong_type_condemns_the_connection() {
+    let server = FakeServer::ready(|number, session| {
+        if number == 0 {
+            session.command()?;
+            session.send("+not a number\r\n")?;
+            // The next call is still unanswered when the verdict falls.
+            return session.stay_silent();
+        }
+        session.serve()
+    });
+    let client = connect(&server.url()).await;
+    let reply = client.call(&Command::new("INCR").arg("n")).await.unwrap();
+    assert_eq!(reply.as_i64(), None);
+    let (unanswered, ()) =
+        tokio::join!(echo(&client, "in flight"), async { client.condemn("INCR gave no number") });
+    let error = unanswered.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Protocol, Outcome::MaybeExecuted), "{error}");
+    assert!(error.to_string().contains("INCR gave no number"), "{error}");
+    assert_eq!(echo(&client, "well").await.unwrap(), "well");
+    assert_eq!(client.stats().connections, 2);
+}
+
 #[tokio::test]
 async fn k19_hostile_error_texts_are_escaped_and_cut() {
     let text = [b"ERR \x1b[31m\r\nforged line \xff\xfe".as_slice(), &[b'x'; 1_000_000]].concat();

@@ -45,6 +45,7 @@ mod script;
 mod stream;
 #[cfg(feature = "tls")]
 mod tls;
+mod url;
 
 pub use client::{CallOptions, Client, Flush, Subscription};
 pub use config::{

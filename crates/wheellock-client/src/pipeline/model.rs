@@ -1,0 +1,305 @@
+//! The pipeline in a model world: a server that echoes, and every kind of accident.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// One thing that happens to a connection.
+#[derive(Clone, Debug)]
+enum Step {
+    Call,
+    Detached,
+    Ping,
+    Subscribe(u8),
+    Unsubscribe(u8),
+    /// The caller of the n-th open call leaves.
+    Leave(usize),
+    /// A writer takes everything and the socket accepts this share of it.
+    Write(u8),
+    /// The server answers so many of the commands it has got.
+    Answer(usize),
+    Message(u8),
+    Expire,
+    Break,
+    Connect,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => Just(Step::Call),
+        2 => Just(Step::Detached),
+        1 => Just(Step::Ping),
+        1 => (0..3_u8).prop_map(Step::Subscribe),
+        1 => (0..3_u8).prop_map(Step::Unsubscribe),
+        2 => (0..8_usize).prop_map(Step::Leave),
+        6 => any::<u8>().prop_map(Step::Write),
+        6 => (0..6_usize).prop_map(Step::Answer),
+        1 => (0..3_u8).prop_map(Step::Message),
+        1 => Just(Step::Expire),
+        1 => Just(Step::Break),
+        1 => Just(Step::Connect),
+    ];
+    proptest::collection::vec(step, 0..200)
+}
+
+/// A pipeline, and a server that echoes what it has fully received.
+struct World {
+    pipeline: Pipeline,
+    connected: bool,
+    received: BytesMut,
+    /// Commands the server has fully received on this connection and not answered yet.
+    pending: VecDeque<Vec<String>>,
+    /// Everything the server has ever executed.
+    executed: HashMap<String, usize>,
+    calls: Vec<(u32, String)>,
+    detached: HashMap<u64, String>,
+    subscriptions: HashMap<u8, (u32, u64)>,
+    /// What callers were told was never sent; it must not be, later on, either.
+    not_sent: Vec<String>,
+    next: u64,
+    now: Instant,
+    wakers: Vec<Waker>,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Instant::now();
+        let bounds = Bounds { in_flight: 1000, queued_bytes: 1 << 20 };
+        Self {
+            pipeline: Pipeline::new(bounds, now),
+            connected: false,
+            received: BytesMut::new(),
+            pending: VecDeque::new(),
+            executed: HashMap::new(),
+            calls: Vec::new(),
+            detached: HashMap::new(),
+            subscriptions: HashMap::new(),
+            not_sent: Vec::new(),
+            next: 0,
+            now,
+            wakers: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.now += Duration::from_millis(1);
+        let now = self.now;
+        match *step {
+            Step::Call => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let command = Command::new("ECHO").arg(&nonce);
+                let deadline = now + Duration::from_millis(20);
+                let waker = Waker::noop().clone();
+                let request = Request::Command(&command);
+                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker).unwrap();
+                self.calls.push((slot, nonce));
+            }
+            Step::Detached => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let command = Command::new("ECHO").arg(&nonce);
+                assert!(self.pipeline.submit_detached(&Request::Command(&command), now, self.next));
+                self.detached.insert(self.next, nonce);
+            }
+            Step::Ping => self.pipeline.submit_ping(now),
+            Step::Subscribe(channel) => {
+                let pipeline = &mut self.pipeline;
+                let (index, _) = *self
+                    .subscriptions
+                    .entry(channel)
+                    .or_insert_with(|| (pipeline.channels().want(&[b'c', channel]), 0));
+                if self.connected {
+                    self.pipeline.reconcile(index, now);
+                }
+            }
+            Step::Unsubscribe(channel) => {
+                if let Some((index, waiter)) = self.subscriptions.remove(&channel) {
+                    self.pipeline.channels().unwant(index, waiter);
+                    if self.connected {
+                        self.pipeline.reconcile(index, now);
+                    }
+                }
+            }
+            Step::Leave(n) if n < self.calls.len() => {
+                let (slot, _) = self.calls.swap_remove(n);
+                drop(self.pipeline.leave(slot));
+            }
+            Step::Write(share) if self.connected && self.pipeline.has_output() => {
+                let mut bytes = self.pipeline.take_output();
+                // Somebody may append while the writer is in its system call.
+                if share % 3 == 1 {
+                    self.step(&Step::Call);
+                }
+                let accepted = (bytes.len() * usize::from(share)).div_ceil(255);
+                self.received.extend_from_slice(&bytes.split_to(accepted));
+                self.pipeline.give_back(bytes);
+                self.receive();
+            }
+            Step::Answer(count) if self.connected => {
+                for command in self.pending.drain(..count.min(self.pending.len())).collect::<Vec<_>>() {
+                    self.answer(&command);
+                }
+            }
+            Step::Message(channel) if self.connected => {
+                let name = String::from_utf8(vec![b'c', channel]).unwrap();
+                self.push("message", &[&name, "0"]);
+            }
+            Step::Expire => {
+                self.now += Duration::from_millis(15);
+                self.pipeline.expire(self.now, self.connected, &mut self.wakers);
+            }
+            Step::Break if self.connected => {
+                let cause =
+                    Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+                self.pipeline.disconnect(&cause, &mut self.wakers);
+                self.connected = false;
+                self.received.clear();
+                self.pending.clear();
+            }
+            Step::Connect if !self.connected => {
+                self.pipeline.reconnect(now);
+                self.connected = true;
+            }
+            _ => {}
+        }
+        self.check();
+    }
+
+    /// What has fully arrived at the server is executed at once; its answer may come late or never.
+    fn receive(&mut self) {
+        let mut decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
+        loop {
+            let mut rest = self.received.clone();
+            let Some(Frame::Reply(command)) = decoder.decode(&mut rest).expect("whole commands, untorn")
+            else {
+                return;
+            };
+            let words: Vec<String> =
+                command.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+            *self.executed.entry(words.get(1).cloned().unwrap_or_default()).or_default() += 1;
+            self.pending.push_back(words);
+            self.received = rest;
+            decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
+        }
+    }
+
+    fn answer(&mut self, command: &[String]) {
+        match command[0].as_str() {
+            "ECHO" => {
+                let reply = Value::BulkString(command[1].as_bytes().to_vec().into());
+                self.frame(Frame::Reply(reply));
+            }
+            "PING" => self.frame(Frame::Reply(Value::BulkString(command[1].as_bytes().to_vec().into()))),
+            verb => self.push(&verb.to_lowercase(), &[&command[1]]),
+        }
+    }
+
+    fn push(&mut self, kind: &str, args: &[&str]) {
+        let words = std::iter::once(kind).chain(args.iter().copied());
+        let words = words.map(|word| Value::BulkString(word.as_bytes().to_vec().into())).collect();
+        self.frame(Frame::Push(Push::new(words).unwrap()));
+    }
+
+    fn frame(&mut self, frame: Frame) {
+        self.pipeline.on_frame(frame, self.now, &mut self.wakers).expect("an honest server causes no desync");
+    }
+
+    fn check(&mut self) {
+        let executed = &self.executed;
+        let (pipeline, not_sent) = (&mut self.pipeline, &mut self.not_sent);
+        self.calls.retain(|(slot, nonce)| match pipeline.take(*slot, Waker::noop()) {
+            None => true,
+            Some(Ok(reply)) => {
+                assert_eq!(reply.as_str(), Some(nonce.as_str()), "another caller's reply");
+                false
+            }
+            Some(Err(failure)) => {
+                if failure.outcome == Outcome::NotSent {
+                    not_sent.push(nonce.clone());
+                }
+                false
+            }
+        });
+        let mut results = Vec::new();
+        pipeline.take_detached(&mut results);
+        for Detached { token, result } in results {
+            let nonce = self.detached.remove(&token).expect("reported once");
+            match result {
+                Ok(reply) => assert_eq!(reply.as_str(), Some(nonce.as_str())),
+                Err(Outcome::NotSent) => not_sent.push(nonce),
+                Err(_) => {}
+            }
+        }
+        assert!(not_sent.iter().all(|nonce| !executed.contains_key(nonce)), "said NotSent, but it ran");
+        assert!(executed.iter().all(|(nonce, times)| !nonce.starts_with('n') || *times == 1), "ran twice");
+    }
+
+    /// Everything heals: every call ends, and nothing is left.
+    fn settle(&mut self) {
+        if !self.connected {
+            self.step(&Step::Connect);
+        }
+        for _ in 0..20 {
+            self.step(&Step::Write(255));
+            self.step(&Step::Answer(usize::MAX));
+        }
+        assert!(self.calls.is_empty() && self.detached.is_empty(), "a call never ended");
+        assert!(self.pipeline.is_empty() && !self.pipeline.has_output() && self.pipeline.slots.is_empty());
+        for (index, _) in self.subscriptions.values() {
+            assert!(self.pipeline.channels().is_confirmed(*index));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #[test]
+    fn every_reply_reaches_its_caller_whatever_happens(steps in steps()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+        world.settle();
+    }
+}
+
+#[test]
+fn replies_that_nothing_asked_for_are_a_desync() {
+    let now = Instant::now();
+    let fresh = || Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now);
+    let ok = || Frame::Reply(Value::SimpleString(b"OK".to_vec().into()));
+    assert!(fresh().on_frame(ok(), now, &mut Vec::new()).is_err(), "nothing is in flight");
+
+    let mut unwritten = fresh();
+    unwritten.submit_ping(now);
+    assert!(unwritten.on_frame(ok(), now, &mut Vec::new()).is_err(), "nothing was written yet");
+
+    let mut subscribing = fresh();
+    let channel = subscribing.channels().want(b"c");
+    subscribing.reconcile(channel, now);
+    drop(subscribing.take_output());
+    assert!(subscribing.on_frame(ok(), now, &mut Vec::new()).is_err(), "SUBSCRIBE has no such reply");
+
+    let mut refused = fresh();
+    let channel = refused.channels().want(b"c");
+    refused.reconcile(channel, now);
+    drop(refused.take_output());
+    let noperm = Frame::Reply(Value::Error(b"NOPERM no channel".to_vec().into()));
+    assert!(refused.on_frame(noperm, now, &mut Vec::new()).is_ok());
+    assert_eq!(refused.channels().refusal(channel).as_deref(), Some("NOPERM no channel"));
+}
+
+#[test]
+fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
+    let now = Instant::now();
+    let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now);
+    let ping = Command::new("PING");
+    let request = Request::Command(&ping);
+    let mut submit = |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone()).is_some();
+    assert!((0..16).all(|_| submit(Lane::Normal)));
+    assert!(!submit(Lane::Normal));
+    assert!((0..2).all(|_| submit(Lane::Reserved)));
+    assert!(!submit(Lane::Reserved), "that is bounded too");
+}

@@ -1,0 +1,240 @@
+//! The table of holds in a model world: every order of events, against what must never happen.
+
+use super::*;
+use crate::kind;
+use std::ops::ControlFlow;
+
+const LEASE: Duration = Duration::from_millis(600);
+
+/// A table, a clock, and a server that may or may not answer.
+struct World {
+    holds: Holds,
+    now: BootInstant,
+    name: Arc<Name>,
+    /// The hold of each guard; a lost hold's guards live on.
+    guards: Vec<HoldIndex>,
+    renewals: Vec<u32>,
+    settles: Vec<Settle>,
+    renewals_after_release: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Event {
+    Acquire,
+    AcquireLate,
+    Refused,
+    Cancel,
+    Release,
+    /// Time passes, and the keeper does what is due.
+    Tick,
+    Renewed(Renewed),
+    Settled(bool),
+    SettleFailed,
+}
+
+const EVENTS: [Event; 12] = [
+    Event::Acquire,
+    Event::AcquireLate,
+    Event::Refused,
+    Event::Cancel,
+    Event::Release,
+    Event::Tick,
+    Event::Renewed(Renewed::Extended),
+    Event::Renewed(Renewed::NotOwner),
+    Event::Renewed(Renewed::Failed),
+    Event::Settled(true),
+    Event::Settled(false),
+    Event::SettleFailed,
+];
+
+impl World {
+    fn new() -> Self {
+        let now = BootInstant::now();
+        Self {
+            holds: Holds::new(now),
+            now,
+            name: Arc::new(Name::new("n", &kind::REENTRANT)),
+            guards: Vec::new(),
+            renewals: Vec::new(),
+            settles: Vec::new(),
+            renewals_after_release: 0,
+        }
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { lease: Lease::new(LEASE).unwrap(), renew: true, sent: self.now }
+    }
+
+    fn begin(&mut self) -> Option<HoldIndex> {
+        let lease = Lease::new(LEASE).unwrap();
+        let began = self.holds.begin_attempt((&self.name, 1), true, lease, self.now, Waker::noop());
+        match began {
+            Poll::Ready((hold, count)) => {
+                assert_eq!(count, self.guards_of(hold) + 1, "asks for what it will have");
+                Some(hold)
+            }
+            Poll::Pending => None,
+        }
+    }
+
+    fn guards_of(&self, hold: HoldIndex) -> u32 {
+        self.holds.get(hold).map_or(0, |hold| hold.guards)
+    }
+
+    /// Breaks if the event cannot happen now.
+    fn step(&mut self, event: Event) -> ControlFlow<()> {
+        let mut wake = Vec::new();
+        match event {
+            Event::Acquire | Event::AcquireLate => {
+                let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
+                let terms = self.terms();
+                if event == Event::AcquireLate {
+                    self.now = self.now + LEASE;
+                }
+                let again = self.guards_of(hold) > 0;
+                let reply = if again { GrantReply::Again } else { GrantReply::Fresh };
+                match self.holds.granted(hold, terms, reply, self.now, &mut wake) {
+                    Some(Granted::Held(hold, settle)) => {
+                        assert_eq!(event, Event::Acquire);
+                        self.guards.push(hold);
+                        self.settles.extend(settle);
+                    }
+                    Some(Granted::TooLate(settle)) => {
+                        assert_eq!(event, Event::AcquireLate, "a grant in time is believed");
+                        self.settles.push(settle);
+                    }
+                    None => panic!("the hold vanished"),
+                }
+            }
+            Event::Refused => {
+                let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
+                self.settles.extend(self.holds.refused(hold, &mut wake));
+            }
+            Event::Cancel => {
+                let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
+                self.settles.extend(self.holds.cancel_attempt(hold, self.now));
+            }
+            Event::Release => {
+                let Some(hold) = self.guards.pop() else { return ControlFlow::Break(()) };
+                self.settles.extend(self.holds.release(hold, true));
+            }
+            Event::Tick => {
+                self.now = self.now + LEASE / 5;
+                let mut due = Due::default();
+                self.holds.due(self.now, &mut due);
+                self.settles.extend(due.settle);
+                if !due.renew.is_empty() {
+                    let unguarded = |renewal: &&Renewal| !self.guards.contains(&renewal.hold);
+                    self.renewals_after_release += due.renew.iter().filter(unguarded).count();
+                    self.renewals.push(self.holds.begin_renewal(due.renew, self.now));
+                }
+            }
+            Event::Renewed(how) => {
+                if self.renewals.is_empty() {
+                    return ControlFlow::Break(());
+                }
+                let renewal = self.renewals.remove(0);
+                self.holds.end_renewal(renewal, |_| how, self.now, &mut wake);
+            }
+            Event::Settled(known) => {
+                let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
+                self.settles.extend(self.holds.settled(settle.hold, known, &mut wake));
+            }
+            Event::SettleFailed => {
+                let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
+                self.holds.unsettled(settle.hold, self.now, &mut wake);
+            }
+        }
+        self.check();
+        ControlFlow::Continue(())
+    }
+
+    fn check(&self) {
+        assert_eq!(self.renewals_after_release, 0, "renewed what was released");
+        assert!(self.settles.len() <= 2, "requests pile up");
+        for hold in self.guards.iter().filter_map(|hold| self.holds.get(*hold)) {
+            assert!(hold.valid_until <= self.now + LEASE, "believed for longer than the lease");
+            let believed = hold.state == State::Held && self.now < hold.valid_until;
+            assert!(!believed || hold.alarm.is_some(), "nobody looks after it");
+        }
+    }
+
+    /// Everything is released and answered: nothing may be left, after a lease at the latest.
+    fn settle_down(mut self, path: &[Event]) {
+        while !self.guards.is_empty() {
+            let _step = self.step(Event::Release);
+        }
+        while !self.settles.is_empty() {
+            let _step = self.step(Event::Settled(true));
+        }
+        while !self.renewals.is_empty() {
+            let _step = self.step(Event::Renewed(Renewed::Extended));
+        }
+        for _ in 0..20 {
+            let _step = self.step(Event::Tick);
+            while !self.settles.is_empty() {
+                let _step = self.step(Event::Settled(false));
+            }
+        }
+        assert!(
+            self.holds.holds.is_empty() && self.holds.presented.is_empty(),
+            "a hold was left behind by {path:?}"
+        );
+        assert!(
+            self.holds.wheel.is_empty() && self.holds.renewals.is_empty(),
+            "an alarm was left behind by {path:?}"
+        );
+    }
+}
+
+/// Every order of up to six events, and then the end. 12^6 worlds, most of them cut short.
+#[test]
+fn no_order_of_events_renews_after_release_or_leaves_anything() {
+    fn explore(path: &mut Vec<Event>, depth: usize) {
+        for event in EVENTS {
+            let mut world = World::new();
+            path.push(event);
+            let possible = path.iter().all(|event| world.step(*event).is_continue());
+            if possible {
+                world.settle_down(path);
+                if depth > 1 {
+                    explore(path, depth - 1);
+                }
+            }
+            path.pop();
+        }
+    }
+    explore(&mut Vec::new(), 6);
+}
+
+#[test]
+fn renewals_come_at_a_third_and_fail_over_quickly() {
+    let mut world = World::new();
+    let start = world.now;
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    let renew_at = |world: &World| world.holds.get(hold).unwrap().renew_at.saturating_duration_since(start);
+    assert_eq!(renew_at(&world), LEASE / 3);
+    assert!(world.step(Event::Tick).is_continue() && world.renewals.is_empty());
+    assert!(world.step(Event::Tick).is_continue() && world.renewals.len() == 1);
+    assert!(world.step(Event::Renewed(Renewed::Failed)).is_continue());
+    assert_eq!(renew_at(&world), 2 * LEASE / 5 + LEASE / 20, "a failure is retried soon");
+    assert!(world.step(Event::Tick).is_continue() && world.renewals.len() == 1);
+    assert!(world.step(Event::Renewed(Renewed::Extended)).is_continue());
+    let valid = world.holds.get(hold).unwrap().valid_until.saturating_duration_since(start);
+    assert_eq!(valid, 3 * LEASE / 5 + LEASE - LEASE / 100 - Duration::from_millis(2), "from before the send");
+}
+
+#[test]
+fn a_late_renewal_does_not_bring_a_lost_lock_back() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    for _ in 0..5 {
+        assert!(world.step(Event::Tick).is_continue());
+    }
+    assert_eq!(world.holds.get(hold).unwrap().state, State::Lost(LostReason::Expired));
+    assert!(world.step(Event::Renewed(Renewed::Extended)).is_continue());
+    assert_eq!(world.holds.get(hold).unwrap().state, State::Lost(LostReason::Expired));
+    world.settle_down(&[]);
+}

@@ -84,13 +84,13 @@ fn large_reply(report: &mut Report, target: &Target) -> Result<()> {
     }
     let runtimes = [(); 4].map(|()| Flavor::CurrentThread.runtime());
     let [wheellock, redis, fred, rustis] = runtimes;
-    let mut lanes = vec![
+    let mut lanes = [
         lane("wheellock", wheellock?, Wheellock::connect(target, CALLERS))?,
         lane("redis tuned", redis?, Redis::tuned(target, CALLERS))?,
         lane("fred tuned", fred?, Fred::connect(target, CALLERS))?,
         lane("rustis", rustis?, Rustis::connect(target, CALLERS))?,
     ];
-    let mut rows = vec![[const { Vec::new() }; 3]; lanes.len()];
+    let mut rows = [const { [const { Vec::new() }; 3] }; 4];
     for _ in 0..report.rounds() {
         for ((_, lane), rows) in lanes.iter_mut().zip(&mut rows) {
             for (row, figure) in rows.iter_mut().zip(lane()?) {

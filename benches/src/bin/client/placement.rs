@@ -20,7 +20,7 @@ impl Placement {
             set.set(cpu.context("no CPU at all")?);
             Ok(set)
         };
-        Ok(Self { all, first: one(cpus.clone().next())?, last: one(cpus.last())? })
+        Ok(Self { all, first: one(cpus.clone().min())?, last: one(cpus.max())? })
     }
 
     /// Client and server on one CPU.

@@ -343,15 +343,15 @@ impl fmt::Debug for Client {
 /// async functions would copy the parameters in and the reply out at every level.
 struct EvalCall<'a> {
     call: Call<'a>,
-    /// What to send if the script is not known.
-    fallback: Option<Call<'a>>,
+    /// What to send instead if the server does not know the script.
+    retry: Option<(&'a Client, Eval<'a>, CallOptions)>,
     refused: Option<Error>,
 }
 
 impl<'a> EvalCall<'a> {
     fn new(client: &'a Client, eval: Eval<'a>, options: CallOptions) -> Self {
         let call = client.send(Request::EvalSha(eval), options);
-        Self { call, fallback: Some(client.send(Request::Eval(eval), options)), refused: None }
+        Self { call, retry: Some((client, eval, options)), refused: None }
     }
 
     #[cold]
@@ -373,9 +373,9 @@ impl Future for EvalCall<'_> {
             return Poll::Ready(Err(error));
         }
         match Pin::new(&mut this.call).poll(cx) {
-            Poll::Ready(Err(error)) if error.code() == Some("NOSCRIPT") => match this.fallback.take() {
-                Some(fallback) => {
-                    this.call = fallback;
+            Poll::Ready(Err(error)) if error.code() == Some("NOSCRIPT") => match this.retry.take() {
+                Some((client, eval, options)) => {
+                    this.call = client.send(Request::Eval(eval), options);
                     Pin::new(&mut this.call).poll(cx)
                 }
                 None => Poll::Ready(Err(error)),

@@ -128,7 +128,7 @@ async fn housekeeping<T>(shared: &Shared, work: impl Future<Output = T>) -> Opti
             if state.closing {
                 return Poll::Ready(None);
             }
-            let earliest = state.pipeline.expire(now, false, &mut wakers);
+            let earliest = state.pipeline.expire(now, &mut wakers);
             state.armed = earliest;
             remember_driver(&mut state.driver, cx.waker());
             state.parked = true;
@@ -223,14 +223,28 @@ impl<'a> Running<'a> {
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<Turn, Error> {
         let mut again = false;
+        let mut state = self.shared.lock();
+        let uncorked = std::mem::take(&mut state.corked);
+        let (armed, closing) = (state.armed, state.closing);
+        let condemned = state.condemned.take();
+        drop(state);
+        if let Some(why) = condemned {
+            return Err(self.error(ErrorKind::Protocol, &why));
+        }
         // What was corked on the last turn goes out now, together with what the woken callers appended.
-        let uncorked = std::mem::take(&mut self.shared.lock().corked);
         if uncorked {
             self.poll_flush(cx)?;
         }
+        let before = self.heard;
         let woken = self.poll_input(cx, &mut again)?;
-        self.check_closing()?;
-        self.keep_time(cx)?;
+        if closing {
+            self.check_closing()?;
+        }
+        // The timer is armed, and by the clock that reading has just looked at it is not due: no need to ask it.
+        let due_later = self.heard > before && armed.is_some_and(|armed| self.heard < armed);
+        if closing || !due_later {
+            self.keep_time(cx)?;
+        }
         if woken > CORK_ABOVE {
             self.shared.lock().corked = true;
             return Ok(Turn::Again);
@@ -274,6 +288,9 @@ impl<'a> Running<'a> {
         let mut woken = 0;
         loop {
             let decoded = loop {
+                if self.input.is_empty() {
+                    break Ok(true);
+                }
                 match self.decoder.decode(&mut self.input) {
                     Ok(Some(frame)) => self.frames.push(frame),
                     Ok(None) => break Ok(true),
@@ -315,16 +332,9 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// A condemned connection ends at once. A closing client ends when everything is answered, or after its grace.
+    /// A closing client ends when everything is answered, or after its grace.
     fn check_closing(&mut self) -> Result<(), Error> {
-        let mut state = self.shared.lock();
-        if let Some(why) = state.condemned.take() {
-            drop(state);
-            return Err(self.error(ErrorKind::Protocol, &why));
-        }
-        if !state.closing {
-            return Ok(());
-        }
+        let state = self.shared.lock();
         let now = self.shared.config.timer.now();
         let since = *self.closing_since.get_or_insert(now);
         if state.pipeline.is_empty() || now.saturating_duration_since(since) >= CLOSING_GRACE {
@@ -347,7 +357,7 @@ impl<'a> Running<'a> {
             let config = &self.shared.config;
             let now = config.timer.now();
             let mut state = self.shared.lock();
-            let earliest = state.pipeline.expire(now, true, &mut self.wakers);
+            let earliest = state.pipeline.expire(now, &mut self.wakers);
             let overdue = match state.pipeline.waiting_since() {
                 Some(since) if now.saturating_duration_since(since) >= config.response_timeout => {
                     drop(state);
@@ -407,11 +417,12 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Says that the driver waits; false if there is output that nobody else will flush.
+    /// Says that the driver waits; false if there is something that nobody else will do.
     fn park(&mut self, cx: &Context<'_>) -> bool {
         let mut state = self.shared.lock();
         remember_driver(&mut state.driver, cx.waker());
-        if state.pipeline.has_output() && !state.writing {
+        // A caller with an earlier deadline has disarmed the timer and found the driver awake.
+        if state.armed.is_none() || state.pipeline.has_output() && !state.writing {
             return false;
         }
         state.parked = true;

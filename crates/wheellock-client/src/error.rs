@@ -83,7 +83,7 @@ impl Error {
         Self(Arc::new(Inner {
             kind,
             outcome,
-            operation: operation.to_owned(),
+            operation: named(operation),
             server: server.to_owned(),
             detail,
             code: None,
@@ -97,7 +97,7 @@ impl Error {
         Self(Arc::new(Inner {
             kind: kind_of(code, text),
             outcome: outcome_of(code, text, script),
-            operation: operation.to_owned(),
+            operation: named(operation),
             server: server.to_owned(),
             detail: format!("the server answered \"{}\"", printable(text)),
             code: Some(code.to_owned()),
@@ -123,7 +123,7 @@ impl Error {
         Self(Arc::new(Inner {
             kind,
             outcome,
-            operation: operation.to_owned(),
+            operation: named(operation),
             server: self.0.server.clone(),
             detail: self.0.detail.clone(),
             code: self.0.code.clone(),
@@ -181,6 +181,12 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.0.source.as_deref().map(|source| source as _)
     }
+}
+
+/// A command's name fit for a log line: callers may have it from users.
+fn named(operation: &str) -> String {
+    const LIMIT: usize = 64;
+    operation.chars().take(LIMIT).flat_map(char::escape_debug).collect()
 }
 
 /// The first word of an error reply.

@@ -6,9 +6,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use wheellock_resp::{Decoder, Frame};
+use wheellock_resp::{Decoder, Frame, Value};
 
-use crate::config::Credentials;
+use crate::config::{Address, Credentials};
 use crate::connection::Shared;
 use crate::driver::READ_ROOM;
 use crate::error::{Error, ErrorKind, Outcome};
@@ -76,7 +76,14 @@ async fn shake_hands(shared: &Shared, mut stream: Stream, credentials: &Credenti
     let mut handshake = Handshake::start(config, credentials, &shared.server, &mut output);
     let mut answered = false;
     loop {
-        write_all(&mut stream, &mut output).await.map_err(|error| broke(shared, error, answered))?;
+        if let Err(error) = write_all(&mut stream, &mut output).await {
+            // A server that has no room says so and hangs up before it reads; what it said can still be read.
+            let said = last_words(&mut stream, &mut decoder, &mut input).await;
+            if let Some(said) = said.filter(Value::is_error) {
+                handshake.on_reply(&said, &mut output)?;
+            }
+            return Err(broke(shared, error, answered));
+        }
         let step = loop {
             let frame = decoder.decode(&mut input).map_err(|error| {
                 let detail = format!("the server's answer is not RESP: {error}");
@@ -112,6 +119,21 @@ async fn shake_hands(shared: &Shared, mut stream: Stream, credentials: &Credenti
     }
 }
 
+/// The first reply among what a broken connection still holds.
+async fn last_words(stream: &mut Stream, decoder: &mut Decoder, input: &mut BytesMut) -> Option<Value> {
+    loop {
+        match decoder.decode(input) {
+            Ok(Some(Frame::Reply(reply))) => return Some(reply),
+            Ok(Some(Frame::Push(_))) => {}
+            Ok(None) => match std::future::poll_fn(|cx| stream.poll_read(cx, input)).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            },
+            Err(_) => return None,
+        }
+    }
+}
+
 async fn write_all(stream: &mut Stream, bytes: &mut BytesMut) -> io::Result<()> {
     while !bytes.is_empty() {
         match std::future::poll_fn(|cx| stream.poll_write(cx, bytes)).await? {
@@ -130,7 +152,8 @@ fn cannot_connect(shared: &Shared, error: io::Error) -> Error {
 /// up (observed on Redis 7.0): a TLS port resets a plain client before any answer, and with TLS 1.3 a missing client
 /// certificate shows only after the TLS handshake, as an end of the stream.
 fn broke(shared: &Shared, error: io::Error, answered: bool) -> Error {
-    let hint = match (answered, shared.config.is_encrypted()) {
+    let local = matches!(shared.config.address, Address::Unix(_));
+    let hint = match (answered || local, shared.config.is_encrypted()) {
         (true, _) => "",
         (false, true) => "; the server may require a client certificate",
         (false, false) => "; the server may require TLS (rediss://)",

@@ -117,6 +117,9 @@ pub(crate) struct Pipeline {
     entries: VecDeque<Entry>,
     /// Sequence number of the first entry; an entry's place is its sequence number minus this.
     first: u64,
+    /// Entries whose caller has left, and that were not written when it did.
+    orphans: usize,
+    connected: bool,
     slots: Slab<Slot>,
     channels: Channels,
     /// Results of detached calls, to be handed out after unlocking.
@@ -172,6 +175,8 @@ impl Pipeline {
             claimed: 0,
             entries: VecDeque::new(),
             first: 0,
+            orphans: 0,
+            connected: false,
             slots: Slab::new(),
             channels: Channels::default(),
             detached: Vec::new(),
@@ -261,6 +266,16 @@ impl Pipeline {
         let place = sequence.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
         if let Some(entry) = place.and_then(|place| self.entries.get_mut(place)) {
             entry.what = What::Orphan;
+            self.orphans += 1;
+            self.make_room();
+        }
+    }
+
+    /// While nothing can be written, what nobody waits for any more must not fill the queue. Done when it is half of the
+    /// queue, which keeps the cost per call constant.
+    fn make_room(&mut self) {
+        if !self.connected && self.orphans * 2 > self.entries.len() {
+            self.drop_unwritten(is_kept);
         }
     }
 
@@ -433,12 +448,7 @@ impl Pipeline {
     }
 
     /// Fails every call whose deadline has passed; returns the earliest deadline that is left.
-    pub(crate) fn expire(
-        &mut self,
-        now: Instant,
-        connected: bool,
-        wakers: &mut Vec<Waker>,
-    ) -> Option<Instant> {
+    pub(crate) fn expire(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
         let mut earliest = None::<Instant>;
         for place in 0..self.entries.len() {
             let Some(&Entry { what: What::Call(slot), .. }) = self.entries.get(place) else { continue };
@@ -448,13 +458,15 @@ impl Pipeline {
                 continue;
             }
             // While connected, what is queued will still be written; an orphan that never was is dropped below.
-            let outcome = if connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
+            let outcome = if self.connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
             let failure = Failure { kind: ErrorKind::Timeout, outcome, cause: None };
             if let Some(entry) = self.entries.get_mut(place) {
                 entry.what = What::Orphan;
+                self.orphans += 1;
             }
             self.finish(slot, Err(failure), wakers);
         }
+        self.make_room();
         earliest
     }
 
@@ -480,6 +492,7 @@ impl Pipeline {
                 _ => {}
             }
         }
+        self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);
     }
@@ -488,6 +501,7 @@ impl Pipeline {
     pub(crate) fn reconnect(&mut self, now: Instant) {
         // Whoever gave up meanwhile was told that nothing was sent.
         self.drop_unwritten(is_kept);
+        self.connected = true;
         let calls = std::mem::take(&mut self.out);
         let entries = std::mem::take(&mut self.entries);
         let base = self.claimed;
@@ -542,6 +556,7 @@ impl Pipeline {
         // Whatever was only partly written went down with its connection.
         self.claimed = base;
         self.queued = base;
+        self.orphans = 0;
         for (entry, end) in old_entries.into_iter().zip(ends) {
             if !keep(entry.what) {
                 continue;

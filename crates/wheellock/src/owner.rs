@@ -29,40 +29,36 @@ impl fmt::Debug for Owner {
 /// An owner's text on the stack: it is written with every call and must not cost an allocation.
 pub(crate) struct OwnerText {
     bytes: [u8; Self::LEN],
-    start: usize,
+    len: usize,
 }
 
 impl OwnerText {
     /// A uuid, a colon, and the longest `u64`.
-    const LEN: usize = 36 + 1 + 20;
+    const LEN: usize = UUID + 1 + 20;
 
     pub(crate) fn new(manager: &str, number: u64) -> Self {
-        let mut text = Self { bytes: [0; Self::LEN], start: Self::LEN };
-        let mut rest = number;
-        loop {
-            text.push_front(b'0' + u8::try_from(rest % 10).unwrap_or_default());
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
+        let mut bytes = [b':'; Self::LEN];
+        let (uuid, rest) = bytes.split_at_mut(UUID);
+        // A manager's identity is always a uuid; see `new_uuid`.
+        if let Some(manager) = manager.as_bytes().first_chunk::<UUID>() {
+            uuid.copy_from_slice(manager);
         }
-        text.push_front(b':');
-        manager.bytes().rev().for_each(|byte| text.push_front(byte));
-        text
-    }
-
-    fn push_front(&mut self, byte: u8) {
-        let place = self.start.checked_sub(1).and_then(|start| self.bytes.get_mut(start));
-        if let Some(place) = place {
-            *place = byte;
-            self.start -= 1;
+        let digits = number.checked_ilog10().map_or(1, |power| power as usize + 1);
+        let mut left = number;
+        for place in rest.iter_mut().skip(1).take(digits).rev() {
+            *place = b'0' + u8::try_from(left % 10).unwrap_or_default();
+            left /= 10;
         }
+        Self { bytes, len: UUID + 1 + digits }
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(self.start..).unwrap_or_default()
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 }
+
+/// Length of a uuid's text.
+const UUID: usize = 36;
 
 /// A random (version 4) UUID.
 pub(crate) fn new_uuid() -> Result<String, getrandom::Error> {

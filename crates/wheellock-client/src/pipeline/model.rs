@@ -148,7 +148,7 @@ impl World {
             }
             Step::Expire => {
                 self.now += Duration::from_millis(15);
-                self.pipeline.expire(self.now, self.connected, &mut self.wakers);
+                self.pipeline.expire(self.now, &mut self.wakers);
             }
             Step::Break if self.connected => {
                 let cause =

@@ -502,6 +502,19 @@ async fn x09_no_secret_in_any_text() {
 }
 
 #[tokio::test]
+async fn x10_foreign_texts_and_lock_names_cannot_forge_log_lines() {
+    let server = RedisServer::start();
+    let client = connect(&server.url()).await;
+    let evil = "EVIL\r\nINFO forged \x1b[31m\u{202e}";
+    let clean = |shown: &str| assert!(!shown.chars().any(char::is_control), "{shown:?}");
+    let eval = Command::new("EVAL").arg("return redis.error_reply(ARGV[1])").arg(0_u64).arg(evil);
+    clean(&client.call(&eval).await.unwrap_err().to_string());
+    client.call(&Command::new("SET").arg(evil).arg("theirs")).await.unwrap();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    clean(&locks.lock(evil).acquire().await.unwrap_err().to_string());
+}
+
+#[tokio::test]
 async fn x11_no_name_becomes_a_command() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;

@@ -60,6 +60,29 @@ async fn reconnected(client: &Client, connections: u64) -> bool {
 }
 
 #[tokio::test]
+async fn s01_no_room_for_another_client() {
+    let server = RedisServer::builder().arg("maxclients", "3").tcp().start();
+    let crowd: Vec<_> = (0..3)
+        .map(|_| {
+            let mut cli = server.connect().unwrap();
+            cli.query(&["PING"]).unwrap();
+            cli
+        })
+        .collect();
+    for _ in 0..20 {
+        let error = Client::connect(config(&server.url())).await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent));
+        assert!(error.to_string().contains("max number of clients reached"), "{error}");
+    }
+    let client = Client::lazy(config(&server.url()));
+    let ping = Command::new("PING");
+    let error = client.call_with(&ping, within(&client, SHORT)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
+    drop(crowd);
+    assert_eq!(call(&client, &["ECHO", "room"]).await.unwrap(), "room");
+}
+
+#[tokio::test]
 async fn s02_client_kill_with_a_call_in_flight() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
@@ -324,7 +347,7 @@ async fn s12_a_demoted_primary_is_left() {
     let options = within(&client, SHORT);
     let error = client.call_with(&Command::new("SET").arg("k").arg("2"), options).await.unwrap_err();
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::NotSent));
-    assert!(error.to_string().contains("not a primary"), "{error}");
+    assert!(error.to_string().contains("replica"), "{error}");
     assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     assert_eq!(call(&client, &["SET", "k", "3"]).await.unwrap(), "OK");
 }

@@ -70,6 +70,36 @@ async fn c01_dropped_before_its_first_poll() {
 }
 
 #[tokio::test]
+async fn c02_dropped_while_queued_gives_its_room_back() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let mut config = config(&proxy.url());
+    config.max_in_flight = 16;
+    config.max_queued_bytes = 64 << 10;
+    let client = Client::connect(config).await.unwrap();
+    proxy.gate(Gate::Refuse);
+    proxy.strike(Direction::ToClient, Fault::Rst);
+    assert!(eventually(PATIENCE, async || !client.is_ready()).await);
+    let payload = "x".repeat(10_000);
+    let append = Command::new("APPEND").arg("k").arg(&payload);
+    for round in 0..100 {
+        if let Some(result) = cancel_at(1, client.call(&append)).await {
+            panic!("round {round}: {}", result.unwrap_err());
+        }
+        let expired = client.call_with(&append, within(&client, Duration::ZERO)).await.unwrap_err();
+        assert_eq!(
+            (expired.kind(), expired.outcome()),
+            (ErrorKind::Timeout, Outcome::NotSent),
+            "round {round}"
+        );
+    }
+    proxy.gate(Gate::Open);
+    assert_eq!(echo(&client, "next").await.unwrap(), "next");
+    assert!(at_rest(&client).await);
+    assert_eq!(server.cli(&["EXISTS", "k"]), "0", "what nobody waited for any more was not sent");
+}
+
+#[tokio::test]
 async fn c03_dropped_with_its_frame_partly_written() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
@@ -512,6 +542,14 @@ async fn x10_foreign_texts_and_lock_names_cannot_forge_log_lines() {
     client.call(&Command::new("SET").arg(evil).arg("theirs")).await.unwrap();
     let locks = LockManager::connect(&server.url()).await.unwrap();
     clean(&locks.lock(evil).acquire().await.unwrap_err().to_string());
+}
+
+#[tokio::test]
+async fn x10_own_command_names_cannot_forge_log_lines() {
+    let server = RedisServer::start();
+    let client = connect(&server.url()).await;
+    let error = client.call(&Command::new("EVIL\r\nINFO forged \x1b[31m").arg("x")).await.unwrap_err();
+    assert!(!error.to_string().chars().any(char::is_control), "{error:?}");
 }
 
 #[tokio::test]

@@ -83,6 +83,29 @@ async fn s01_no_room_for_another_client() {
 }
 
 #[tokio::test]
+async fn s01_no_room_on_a_unix_socket() {
+    let server = RedisServer::builder().arg("maxclients", "3").start();
+    let crowd: Vec<_> = (0..3)
+        .map(|_| {
+            let mut cli = server.connect().unwrap();
+            cli.query(&["PING"]).unwrap();
+            cli
+        })
+        .collect();
+    for _ in 0..20 {
+        let error = Client::connect(config(&server.url())).await.unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent));
+        assert!(error.to_string().contains("max number of clients reached"), "{error}");
+    }
+    let client = Client::lazy(config(&server.url()));
+    let ping = Command::new("PING");
+    let error = client.call_with(&ping, within(&client, SHORT)).await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
+    drop(crowd);
+    assert_eq!(call(&client, &["ECHO", "room"]).await.unwrap(), "room");
+}
+
+#[tokio::test]
 async fn s02_client_kill_with_a_call_in_flight() {
     let server = RedisServer::start();
     let client = connect(&server.url()).await;

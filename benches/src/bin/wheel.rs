@@ -1,8 +1,14 @@
 //! The timing wheel beside tokio's timers, `DelayQueue`, `hierarchical_hash_wheel_timer`, `nexus-timer`, `bitwheel`,
 //! `pingora-timeout`, `async-io`, and Netty itself on the JVM (`benches/netty`, if `mvn` and `java` are there).
 //!
-//! `wheel [--rounds N] [word]` runs the benches whose names contain the word; `wheel --plot <folder>` draws
-//! `target/bench/wheel.json`.
+//! `wheel [--rounds N] [word]` runs the benches whose names contain the word; `wheel --plot [folder]` draws
+//! `target/bench/wheel.json`, and `wheel --table [page]` puts it into a page.
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::type_complexity,
+    reason = "counts and figures, small and positive"
+)]
 
 #[path = "wheel/callbacks.rs"]
 mod callbacks;
@@ -22,8 +28,10 @@ use wheellock_benches::Report;
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    if args.next().as_deref() == Some("--plot") {
-        return plot::draw(args.next().as_deref().unwrap_or("docs/img"));
+    match (args.next().as_deref(), args.next().as_deref()) {
+        (Some("--plot"), folder) => return plot::draw(folder.unwrap_or("docs/img")),
+        (Some("--table"), page) => return plot::table(page.unwrap_or("docs/benchmarks.md")),
+        _ => {}
     }
     let mut report = Report::new("wheel");
     core_wheels::run(&mut report)?;

@@ -8,6 +8,17 @@
 //! | [`HashedWheelTimer`] | callbacks with Netty's semantics | `std` |
 //!
 //! The core modules know no clock, no thread and no runtime: time is a `u64` of ticks that the caller passes in.
+//!
+//! # When to use it, and when not
+//!
+//! - Timeouts that are almost always cancelled, such as those of requests: [`Timer`]. It costs a third to a half of tokio's sleep,
+//!   keeps 40 bytes where that keeps 112, and does not get slower with the number of threads.
+//! - Work that must be punctual while every worker of a runtime is busy, such as renewing leases: [`Timer::thread`].
+//! - Many members of one period: [`Cohorts`].
+//! - A few sleeps in a program that uses tokio anyway: `tokio::time` does, without a second thread. It also resolves 1 ms
+//!   without being told; here the tick is chosen, and a sleep may be one tick late.
+//! - A wall-clock time ("at noon"), or time that goes on while the machine is suspended: neither. The clock is `Instant`, which
+//!   stops with the machine on Linux.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -146,6 +146,12 @@ impl Oracle {
         assert_eq!(next.is_some(), earliest.is_some());
         if let (Some(next), Some(earliest)) = (next, earliest) {
             assert!(self.now <= next && next <= earliest, "{next} is not within {}..={earliest}", self.now);
+            let wakeup = self.wheel.next_wakeup();
+            assert!(Some(next) <= wakeup && wakeup <= Some(earliest));
+            assert!(
+                wakeup == Some(earliest) || self.len() > 32 || !self.exact,
+                "{wakeup:?} is not {earliest}"
+            );
         }
     }
 

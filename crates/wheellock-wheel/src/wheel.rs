@@ -201,6 +201,16 @@ impl<T> Wheel<T> {
         }
     }
 
+    /// As [`next_expiration`](Self::next_expiration), but looks into the overflow slot that comes first: the earliest deadline itself, unless
+    /// that slot holds more than 32 timers. For whoever sleeps until then, and is woken once per lonely timer and not twice.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<u64> {
+        let near = self.next_near();
+        let Some((slot, start)) = self.next_far() else { return near };
+        let far = self.earliest_in(slot, start).unwrap_or(start);
+        Some(near.map_or(far, |near| near.min(far)))
+    }
+
     /// Timers pending.
     #[inline]
     #[must_use]
@@ -398,6 +408,23 @@ impl<T> Wheel<T> {
         Some((self.far_slot(level, digit), (block | u64::from(digit)) << shift))
     }
 
+    /// The earliest deadline in the overflow slot that comes first, unless it holds too many to look. Not after the slot's end, where a
+    /// deferred one may be, since from then on others come first.
+    fn earliest_in(&self, slot: u32, start: u64) -> Option<u64> {
+        let first = self.first(slot).filter(|_| slot != self.half_moved)?;
+        let (level, _) = self.far_position(slot)?;
+        let width = 1_u64 << (self.bits + FAR_BITS * truncate(level as u64));
+        let (mut index, mut earliest) = (first, start.saturating_add(width));
+        for _ in 0..LOOKED_AT {
+            earliest = earliest.min(self.slab[index].when);
+            index = self.slab[index].next;
+            if index == first {
+                return Some(earliest);
+            }
+        }
+        None
+    }
+
     /// Where an entry due at `when`, not before `now`, belongs.
     #[inline]
     fn slot_for(&self, when: u64) -> u32 {
@@ -519,6 +546,9 @@ const FAR_BITS: u32 = 6;
 const FAR_SLOTS: usize = 1 << FAR_BITS;
 /// Enough for 64 bits of ticks over a wheel of a single slot.
 const MAX_FAR_LEVELS: usize = 64_usize.div_ceil(FAR_BITS as usize);
+
+/// Entries that are looked at to spare their sleeper a wake-up: at worst 32 waits for memory, a third of what a wake-up costs.
+const LOOKED_AT: usize = 32;
 
 /// Entries that are read ahead: at 64 bytes a line, they must stay in a small second-level cache until they are used.
 const FETCHED: usize = 1024;

@@ -1,4 +1,4 @@
-//! Bars as SVG from `target/bench/wheel.json`, one file per bench. No library: a bar is a rectangle.
+//! Bars as SVG, one file per bench, and tables, both from `target/bench/wheel.json`. No library: a bar is a rectangle.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,7 @@ const PLOTS: [(&str, &str, &str); 7] = [
 ];
 
 pub(crate) fn draw(folder: &str) -> Result<()> {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
-    let path = target.join("bench/wheel.json");
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("run the benches first: {}", path.display()))?;
-    let rows: Vec<Value> = serde_json::from_str(&text)?;
+    let rows = rows()?;
     std::fs::create_dir_all(folder)?;
     for (bench, metric, file) in PLOTS {
         let bars: Vec<_> = rows
@@ -39,6 +34,55 @@ pub(crate) fn draw(folder: &str) -> Result<()> {
         println!("{folder}/{file}");
     }
     Ok(())
+}
+
+/// Puts the figures into a page, between the lines `<!-- wheel: begin -->` and `<!-- wheel: end -->`.
+pub(crate) fn table(page: &str) -> Result<()> {
+    let text = std::fs::read_to_string(page).with_context(|| format!("no {page}"))?;
+    let (before, rest) = text.split_once(BEGIN).context("the page has no place for the tables")?;
+    let (_, after) = rest.split_once(END).context("the place for the tables does not end")?;
+    let mut out = String::new();
+    let mut last = String::new();
+    for row in rows()? {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let (bench, metric) = (text("bench"), text("metric"));
+        // Wall time beside CPU time only repeats it, with more noise; nobody allocates but those who say so elsewhere.
+        if ["allocations", "allocated", "cpu ratio", "time ratio"].contains(&metric.as_str())
+            && bench != "memory of 1M pending timers"
+        {
+            continue;
+        }
+        if bench != last {
+            let _ = write!(
+                out,
+                "\n### {bench}\n\n| contender | metric | median | min | max | unit |\n|---|---|---|---|---|---|\n"
+            );
+            last = bench;
+        }
+        let figure = |key: &str| match row[key].as_f64().unwrap_or_default() {
+            value if value >= 100.0 => format!("{value:.0}"),
+            value if value >= 10.0 => format!("{value:.1}"),
+            value => format!("{value:.2}"),
+        };
+        let (median, min, max) = (figure("median"), figure("min"), figure("max"));
+        let _ =
+            writeln!(out, "| {} | {metric} | {median} | {min} | {max} | {} |", text("subject"), text("unit"));
+    }
+    std::fs::write(page, format!("{before}{BEGIN}\n{out}\n{END}{after}"))?;
+    println!("{page}");
+    Ok(())
+}
+
+const BEGIN: &str = "<!-- wheel: begin -->";
+const END: &str = "<!-- wheel: end -->";
+
+fn rows() -> Result<Vec<Value>> {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
+    let path = target.join("bench/wheel.json");
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("run the benches first: {}", path.display()))?;
+    Ok(serde_json::from_str(&text)?)
 }
 
 struct Bar {

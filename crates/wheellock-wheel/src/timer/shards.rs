@@ -56,7 +56,7 @@ impl<T: Expire> Hub<T> {
             let mut wheel = lock(&shard.wheel);
             let before = due.queue.len();
             wheel.advance_within(now, TURN_BUDGET, |deadline, value| due.queue.push_back((deadline, value)));
-            let pending = wheel.next_expiration();
+            let pending = wheel.next_wakeup();
             if pending.is_none() && wheel.capacity() > KEPT_CAPACITY {
                 wheel.shrink_to_fit();
             }

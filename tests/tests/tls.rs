@@ -10,8 +10,11 @@ use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,
 };
-use wheellock_client::{Client, Command, Config, Error, ErrorKind, TlsConfig};
-use wheellock_tests::RedisServer;
+use wheellock_client::{Address, Client, Command, Config, Error, ErrorKind, Outcome, TlsConfig};
+use wheellock_tests::fault::{Direction, Fault, Proxy, Upstream};
+use wheellock_tests::{RedisServer, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A certificate authority of our own.
 struct Authority {
@@ -329,6 +332,47 @@ fn unusable_settings_are_refused_when_they_are_made() {
     let other = KeyPair::generate().unwrap().serialize_pem();
     refused(trusting().identity_pem(identity.chain.as_bytes(), other.as_bytes()));
     refused(trusting().server_name("not a name"));
+}
+
+#[tokio::test]
+async fn n22_an_encrypted_stream_cut_off_or_closed_is_a_lost_connection() {
+    let ca = Authority::new("ours");
+    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[]);
+    let proxy = Proxy::start(Upstream::Tcp(([127, 0, 0, 1], server.port).into()), 1);
+    let mut config = server.config("localhost", &ca);
+    config.address = Address::Tcp { host: "localhost".to_owned(), port: proxy.addr().port() };
+    let client = Client::connect(config).await.unwrap();
+    let cuts: [(&str, &dyn Fn()); 3] = [
+        ("a truncated stream: no close_notify", &|| proxy.strike(Direction::ToClient, Fault::Fin)),
+        ("a reset", &|| proxy.strike(Direction::ToClient, Fault::Rst)),
+        ("closed by the server in good order", &|| {
+            let _killed = server.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        }),
+    ];
+    for (round, (what, cut)) in (1..).zip(cuts) {
+        assert_eq!(client.stats().connections, round, "{what}");
+        server.server.pause();
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.call(&Command::new("INCR").arg("n")).await }
+        });
+        assert!(eventually(PATIENCE, async || client.stats().in_flight == 1).await);
+        if round == 3 {
+            server.server.resume();
+            let _answered = call.await.unwrap();
+            cut();
+        } else {
+            cut();
+            let error = call.await.unwrap().unwrap_err();
+            let expected = (ErrorKind::ConnectionLost, Outcome::MaybeExecuted);
+            assert_eq!((error.kind(), error.outcome()), expected, "{what}: {error}");
+            server.server.resume();
+        }
+        assert!(eventually(PATIENCE, async || client.stats().connections == round + 1).await, "{what}");
+        assert!(eventually(PATIENCE, async || client.is_ready()).await, "{what}");
+        let reply = client.call(&Command::new("ECHO").arg(what)).await.unwrap();
+        assert_eq!(reply.as_str(), Some(what));
+    }
 }
 
 /// Collects everything that is logged, down to TRACE.

@@ -76,6 +76,7 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
         for (rig, units, rounds) in &mut rigs {
             let before = Commands::of(server)?;
             let round = rig.run(*units)?;
+            ensure!(round.wrong == 0.0, "{}: a pair failed", rig.name());
             let sent = Commands::of(server)?.sent_since(&before, sends(rig.name())?);
             #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
             rounds.push((round, sent as f64 / *units as f64));

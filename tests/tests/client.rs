@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wheellock_client::{CallOptions, Client, Command, Config, ErrorKind, Outcome, Script};
+use wheellock_client::{CallOptions, Client, Command, Config, ConnectionState, ErrorKind, Outcome, Script};
 use wheellock_tests::{RedisServer, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,6 +36,7 @@ async fn every_caller_gets_its_own_reply() {
             task.await.unwrap();
         }
         let stats = client.stats();
+        assert!(stats.wakeups >= stats.calls / 2 && stats.latency.count() == stats.calls);
         assert_eq!((stats.calls, stats.in_flight, stats.queued_bytes), (64 * 200, 0, 0));
     }
 }
@@ -199,6 +200,21 @@ async fn connecting_fails_with_what_to_do_about_it() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent));
     assert!(error.to_string().contains("/nonexistent/redis.sock"), "{error}");
     assert!(std::error::Error::source(&error).is_some());
+}
+
+#[tokio::test]
+async fn connection_events_tell_the_story() {
+    let mut server = RedisServer::start();
+    let client = client(&server).await;
+    assert!(matches!(client.state(), ConnectionState::Ready { connection: 1 }));
+    let mut watch = client.watch();
+    server.kill();
+    let lost = watch.changed().await;
+    assert!(matches!(lost, ConnectionState::Connecting { last_error: Some(_) }), "{lost:?}");
+    server.restart();
+    while !matches!(watch.changed().await, ConnectionState::Ready { connection: 2 }) {}
+    drop(client);
+    while !matches!(watch.changed().await, ConnectionState::Closed(_)) {}
 }
 
 #[tokio::test]

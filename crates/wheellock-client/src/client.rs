@@ -11,7 +11,7 @@ use wheellock_resp::{Arg, Command, Value};
 
 use crate::call::Call;
 use crate::config::Config;
-use crate::connection::{Phase, Shared, Stats};
+use crate::connection::{ConnectionState, Phase, Shared, Stats};
 use crate::driver;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::ServerInfo;
@@ -92,7 +92,7 @@ impl Client {
                 }
                 (Phase::Connecting, _) => {}
             }
-            state.phase_waiters.push(cx.waker().clone());
+            state.wait_for_phase(cx.waker());
             Poll::Pending
         });
         match timer.timeout_at(deadline, ready).await {
@@ -292,6 +292,17 @@ impl Client {
         matches!(self.shared.lock().phase, Phase::Ready(_))
     }
 
+    /// Where this client stands with its server.
+    pub fn state(&self) -> ConnectionState {
+        self.shared.lock().connection_state()
+    }
+
+    /// Connection events: the state after each change that follows this call, the latest one if several came together.
+    pub fn watch(&self) -> Watch {
+        let seen = self.shared.lock().phase_changes;
+        Watch { shared: Arc::clone(&self.shared), seen }
+    }
+
     /// Counters since the client was made.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
@@ -310,10 +321,42 @@ impl Client {
             if matches!(state.phase, Phase::Closed(_)) {
                 return Poll::Ready(());
             }
-            state.phase_waiters.push(cx.waker().clone());
+            state.wait_for_phase(cx.waker());
             Poll::Pending
         })
         .await;
+    }
+}
+
+/// Reports changes of a client's [`ConnectionState`]; made by [`Client::watch`]. Does not keep the client alive.
+pub struct Watch {
+    shared: Arc<Shared>,
+    seen: u64,
+}
+
+impl Watch {
+    /// The next state. After [`ConnectionState::Closed`] there is none, and this never resolves.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: the next call resolves at once.
+    pub async fn changed(&mut self) -> ConnectionState {
+        std::future::poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if state.phase_changes == self.seen {
+                state.wait_for_phase(cx.waker());
+                return Poll::Pending;
+            }
+            self.seen = state.phase_changes;
+            Poll::Ready(state.connection_state())
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("server", &self.shared.server).finish_non_exhaustive()
     }
 }
 

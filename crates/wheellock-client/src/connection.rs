@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     /// Wakers of those who wait for the phase to change.
     pub(crate) phase_waiters: Vec<Waker>,
+    /// How often the phase has changed.
+    pub(crate) phase_changes: u64,
     next_waiter: u64,
 }
 
@@ -80,6 +82,8 @@ pub struct Stats {
     pub batch_writes: u64,
     /// Connections established, the first included.
     pub connections: u64,
+    /// Callers and waiters woken by what arrived.
+    pub wakeups: u64,
     /// Pushes received.
     pub pushes: u64,
     /// Pushes that nobody had asked for; ignored.
@@ -90,6 +94,26 @@ pub struct Stats {
     pub queued_bytes: usize,
     /// Time from queueing to reply of every answered call that somebody waited for.
     pub latency: Histogram,
+}
+
+/// Where a client stands with its server: see [`Client::state`](crate::Client::state).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ConnectionState {
+    /// No connection yet, or again. Calls queue until their deadlines.
+    Connecting {
+        /// Why the last attempt or connection ended, if there was one.
+        last_error: Option<Error>,
+    },
+    /// Connected and serving.
+    Ready {
+        /// Which connection this is, counted from 1.
+        connection: u64,
+    },
+    /// The server refuses us, and waiting will not cure that soon: calls fail at once. It is asked again every second.
+    Refused(Error),
+    /// The client was closed, or its runtime has ended.
+    Closed(Error),
 }
 
 /// What the caller has to do after it has unlocked.
@@ -118,6 +142,7 @@ impl Shared {
             condemned: None,
             stats: Stats::default(),
             phase_waiters: Vec::new(),
+            phase_changes: 0,
             next_waiter: 0,
         };
         let server = config.address.to_string();
@@ -251,6 +276,22 @@ impl State {
             return Next::Nothing;
         }
         self.driver_to_wake().map_or(Next::Nothing, Next::WakeDriver)
+    }
+
+    pub(crate) fn connection_state(&self) -> ConnectionState {
+        match &self.phase {
+            Phase::Connecting => ConnectionState::Connecting { last_error: self.last_error.clone() },
+            Phase::Ready(_) => ConnectionState::Ready { connection: self.stats.connections },
+            Phase::Refused(error) => ConnectionState::Refused(error.clone()),
+            Phase::Closed(error) => ConnectionState::Closed(error.clone()),
+        }
+    }
+
+    /// Leaves a waker for the next change of the phase.
+    pub(crate) fn wait_for_phase(&mut self, waker: &Waker) {
+        if !self.phase_waiters.iter().any(|known| known.will_wake(waker)) {
+            self.phase_waiters.push(waker.clone());
+        }
     }
 
     /// The driver's waker, if the driver waits and nobody has woken it yet.

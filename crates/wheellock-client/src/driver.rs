@@ -82,6 +82,7 @@ impl Drop for EndOnDrop<'_> {
         state.pipeline.close(&cause, &mut wakers);
         let phase = std::mem::replace(&mut state.phase, Phase::Closed(cause));
         wakers.append(&mut state.phase_waiters);
+        state.phase_changes += 1;
         let mut detached = Vec::new();
         state.pipeline.take_detached(&mut detached);
         drop(state);
@@ -107,6 +108,7 @@ fn connect_failed(shared: &Shared, error: &Error) {
         state.phase = Phase::Connecting;
     }
     wakers.append(&mut state.phase_waiters);
+    state.phase_changes += 1;
     let mut detached = Vec::new();
     state.pipeline.take_detached(&mut detached);
     drop(state);
@@ -197,6 +199,7 @@ impl<'a> Running<'a> {
         state.corked = false;
         state.pipeline.reconnect(now);
         state.phase = Phase::Ready(stream.shared_writer());
+        state.phase_changes += 1;
         let wakers = std::mem::take(&mut state.phase_waiters);
         drop(state);
         let mut running = Self {
@@ -311,6 +314,7 @@ impl<'a> Running<'a> {
             }
             state.pipeline.take_detached(&mut self.detached);
             let unfit = state.pipeline.unfit;
+            state.stats.wakeups += self.wakers.len() as u64;
             drop(state);
             woken += self.wakers.len();
             self.shared.report(&mut self.detached);
@@ -449,6 +453,7 @@ impl<'a> Running<'a> {
         state.pipeline.give_back(std::mem::take(&mut self.output));
         state.pipeline.disconnect(error, &mut self.wakers);
         self.wakers.append(&mut state.phase_waiters);
+        state.phase_changes += 1;
         state.pipeline.take_detached(&mut self.detached);
         drop(state);
         self.shared.report(&mut self.detached);

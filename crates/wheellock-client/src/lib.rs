@@ -47,11 +47,11 @@ mod stream;
 mod tls;
 mod url;
 
-pub use client::{CallOptions, Client, Flush, Subscription};
+pub use client::{CallOptions, Client, Flush, Subscription, Watch};
 pub use config::{
     Address, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
 };
-pub use connection::Stats;
+pub use connection::{ConnectionState, Stats};
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use histogram::Histogram;

@@ -1,5 +1,5 @@
-//! Where the server is, who we are to it, and the limits we keep. Owns the settings and the URL grammar; opens
-//! nothing.
+//! Where the server is, who we are to it, and the limits we keep. Owns the settings; their spelling in a URL is `url`'s.
+//! Opens nothing.
 
 use std::fmt;
 use std::future::Future;

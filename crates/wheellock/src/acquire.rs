@@ -116,7 +116,7 @@ impl Asked<'_> {
     async fn once(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         let Self { inner, name, owner, presented, lease, renew } = *self;
         let (hold, count) = std::future::poll_fn(|cx| {
-            let now = BootInstant::now();
+            let now = inner.clock.now();
             inner.holds().begin_attempt((name, owner), presented, lease, now, cx.waker())
         })
         .await;
@@ -169,7 +169,7 @@ impl Attempt<'_> {
         let granted = self
             .hold
             .take()
-            .and_then(|hold| holds.granted(hold, terms, reply, BootInstant::now(), &mut wake));
+            .and_then(|hold| holds.granted(hold, terms, reply, self.inner.clock.now(), &mut wake));
         match granted {
             Some(Granted::Held(hold, settle)) => {
                 let name = holds.get(hold).map(|hold| Arc::clone(&hold.name));
@@ -210,7 +210,7 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
             let mut holds = self.inner.holds();
-            let settle = holds.cancel_attempt(hold, BootInstant::now());
+            let settle = holds.cancel_attempt(hold, self.inner.clock.now());
             self.inner.finish(holds, settle, Vec::new());
         }
     }
@@ -287,7 +287,7 @@ impl Drop for Place<'_> {
         }
         if quiet {
             let mut holds = self.inner.holds();
-            holds.quiet(Arc::clone(self.name), BootInstant::now());
+            holds.quiet(Arc::clone(self.name), self.inner.clock.now());
             self.inner.finish(holds, None, Vec::new());
         }
     }
@@ -318,7 +318,7 @@ pub(crate) async fn persist(
     let options = if reserved { options.reserved() } else { options };
     let mut ambiguous = false;
     loop {
-        let sent = BootInstant::now();
+        let sent = inner.clock.now();
         let result = inner.client.eval_with(script, params, options).await;
         let Err(error) = &result else { return Persisted { result, sent, ambiguous } };
         ambiguous |= error.outcome() == Outcome::MaybeExecuted;

@@ -2,7 +2,31 @@
 
 use std::fmt;
 use std::ops::Add;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use wheellock_client::Timer;
+
+/// Where the instants of one manager come from.
+pub(crate) enum Clock {
+    /// The system's.
+    Boot,
+    /// A timer whose time only moves by hand: a test's whole world must follow it.
+    Manual { timer: Timer, start: Instant },
+}
+
+impl Clock {
+    /// The clock that goes with `timer`.
+    pub(crate) fn beside(timer: &Timer) -> Self {
+        if timer.is_manual() { Self::Manual { timer: timer.clone(), start: timer.now() } } else { Self::Boot }
+    }
+
+    pub(crate) fn now(&self) -> BootInstant {
+        match self {
+            Self::Boot => BootInstant::now(),
+            Self::Manual { timer, start } => BootInstant(timer.now().saturating_duration_since(*start)),
+        }
+    }
+}
 
 /// An instant on a clock that goes on while the machine is suspended.
 ///

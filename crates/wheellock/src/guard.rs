@@ -79,12 +79,12 @@ impl Guard {
     /// Counted from before the request was sent, less 1 % and 2 ms: the server keeps the key for longer.
     pub fn valid_until(&self) -> BootInstant {
         let holds = self.inner.holds();
-        holds.get(self.hold).map_or_else(BootInstant::now, |hold| hold.valid_until)
+        holds.get(self.hold).map_or_else(|| self.inner.clock.now(), |hold| hold.valid_until)
     }
 
     /// Whether the lock may be believed held right now.
     pub fn is_valid(&self) -> bool {
-        let now = BootInstant::now();
+        let now = self.inner.clock.now();
         let holds = self.inner.holds();
         holds.get(self.hold).is_some_and(|hold| hold.state == State::Held && now < hold.valid_until)
     }
@@ -206,7 +206,7 @@ impl Release<'_> {
         let mut wake = Vec::new();
         let mut holds = self.inner.holds();
         if let Some(hold) = self.hold.take() {
-            holds.unsettled(hold, BootInstant::now(), &mut wake);
+            holds.unsettled(hold, self.inner.clock.now(), &mut wake);
         }
         self.inner.finish(holds, None, wake);
     }

@@ -23,9 +23,10 @@ pub(crate) async fn keep(manager: Weak<Inner>, timer: Timer) {
         loop {
             let Some(inner) = manager.upgrade() else { return Poll::Ready(()) };
             let next = turn(&inner, cx.waker());
-            drop(inner);
             let Some(next) = next else { return Poll::Pending };
-            sleep.reset(timer.now() + next.remaining());
+            let left = next.saturating_duration_since(inner.clock.now());
+            drop(inner);
+            sleep.reset(timer.now() + left);
             if Pin::new(&mut sleep).poll(cx).is_pending() {
                 return Poll::Pending;
             }
@@ -36,7 +37,7 @@ pub(crate) async fn keep(manager: Weak<Inner>, timer: Timer) {
 
 /// Does everything that is due; returns when to come back.
 fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
-    let now = BootInstant::now();
+    let now = inner.clock.now();
     let mut due = Due::default();
     let mut flushes = Vec::new();
     let mut holds = inner.holds();
@@ -78,7 +79,7 @@ pub(crate) fn queue_settle<'a>(
     let token = Token::Settle { hold: settle.hold };
     let flush = inner.client.queue_eval(&name.kind().release, 2, &params, by_hash, token.into());
     if flush.is_none() {
-        holds.unsettled(settle.hold, BootInstant::now(), wake);
+        holds.unsettled(settle.hold, inner.clock.now(), wake);
     }
     flush
 }
@@ -109,7 +110,7 @@ fn queue_renewal<'a>(
 
 /// Takes the results of requests that nobody waited for. Runs on the connection's task.
 pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
-    let now = BootInstant::now();
+    let now = inner.clock.now();
     let mut wake = Vec::new();
     let mut again = Vec::new();
     let mut flushes = Vec::new();

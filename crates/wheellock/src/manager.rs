@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wheellock_client::{Client, Config};
 
-use crate::clock::BootInstant;
+use crate::clock::Clock;
 use crate::error::Error;
 use crate::holds::{Holds, Settle};
 use crate::keeper;
@@ -27,6 +27,7 @@ pub struct LockManager {
 
 pub(crate) struct Inner {
     pub(crate) client: Client,
+    pub(crate) clock: Clock,
     /// Who we are on the wire: the part of every owner before the colon.
     pub(crate) uuid: Arc<str>,
     pub(crate) watchdog_lease: Lease,
@@ -156,6 +157,7 @@ impl LockManagerBuilder {
                 keeper::on_results(&inner, results);
             }
         }));
+        let clock = Clock::beside(&config.timer);
         let client = Client::connect(config).await.map_err(server)?;
         let inner = Arc::new(Inner {
             client,
@@ -163,7 +165,8 @@ impl LockManagerBuilder {
             watchdog_lease,
             next_owner: AtomicU64::new(1),
             names: Mutex::default(),
-            holds: Mutex::new(Holds::new(BootInstant::now())),
+            holds: Mutex::new(Holds::new(clock.now())),
+            clock,
         });
         let _first = reports_to.set(Arc::downgrade(&inner));
         tokio::spawn(keeper::keep(Arc::downgrade(&inner), inner.client.config().timer.clone()));

@@ -107,6 +107,12 @@ impl Timer {
         self.shards.hub().clock.now()
     }
 
+    /// Whether this is a [`manual`](Self::manual) timer, so that whoever keeps other clocks beside it can follow it.
+    #[must_use]
+    pub fn is_manual(&self) -> bool {
+        matches!(self.shards.hub().clock, Clock::Manual(_))
+    }
+
     /// The resolution.
     #[must_use]
     pub fn tick(&self) -> Duration {

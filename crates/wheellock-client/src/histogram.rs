@@ -11,7 +11,8 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn record(&mut self, duration: Duration) {
+    /// Counts one duration.
+    pub fn record(&mut self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         if let Some(bucket) = self.buckets.get_mut(bucket_of(nanos)) {
             *bucket += 1;

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -62,7 +63,7 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
         match asked.once(wait.deadline()).await {
             Ok(Answer::Granted(guard)) => {
                 if let Some(place) = &mut place {
-                    place.got_it = true;
+                    place.got_it();
                 }
                 return Ok(Some(guard));
             }
@@ -124,7 +125,7 @@ impl Asked<'_> {
         let text = inner.owner_text(owner);
         let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
         let Persisted { result, sent, ambiguous } =
-            persist(inner, &name.kind().acquire, &params, deadline, false).await;
+            persist(inner, &name.kind().acquire, None, &params, deadline, false).await;
         let reply = match result {
             Ok(Value::Null) => Ok(GrantReply::Fresh),
             Ok(Value::Integer(pttl)) => Err(pttl),
@@ -199,7 +200,7 @@ impl Attempt<'_> {
         let mut wake = Vec::new();
         let mut holds = self.inner.holds();
         let settle = self.hold.take().and_then(|hold| {
-            holds.taken_by_other(hold, &mut wake);
+            holds.taken_by_other(hold, self.inner.clock.now(), &mut wake);
             holds.refused(hold, &mut wake)
         });
         self.inner.finish(holds, settle, wake);
@@ -221,13 +222,23 @@ struct Place<'a> {
     inner: &'a Arc<Inner>,
     name: &'a Arc<Name>,
     ticket: u64,
+    since: BootInstant,
+    /// The last question was asked because a release was heard.
+    heard: bool,
     got_it: bool,
 }
 
 impl<'a> Place<'a> {
     fn join(inner: &'a Arc<Inner>, name: &'a Arc<Name>) -> Self {
         let ticket = name.waiters().join();
-        Self { inner, name, ticket, got_it: false }
+        inner.waiting.fetch_add(1, Ordering::Relaxed);
+        Self { inner, name, ticket, since: inner.clock.now(), heard: false, got_it: false }
+    }
+
+    fn got_it(&mut self) {
+        self.got_it = true;
+        let waited = self.inner.clock.now().saturating_duration_since(self.since);
+        self.inner.holds().tally.waited(waited, self.heard);
     }
 
     /// Waits until it is time to ask; false if the deadline came first.
@@ -241,7 +252,10 @@ impl<'a> Place<'a> {
                     return Poll::Ready(self.name.waiters().trouble().map_or(Ok(false), Err));
                 }
                 let until = match self.name.waiters().turn(self.ticket, now, cx) {
-                    Turn::Ask => return Poll::Ready(Ok(true)),
+                    Turn::Ask { heard } => {
+                        self.heard = heard;
+                        return Poll::Ready(Ok(true));
+                    }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
                     Turn::Wait(until) => until.into_iter().chain(deadline).min(),
                 };
@@ -285,6 +299,10 @@ impl Drop for Place<'_> {
         if let Some(next) = next {
             next.wake();
         }
+        self.inner.waiting.fetch_sub(1, Ordering::Relaxed);
+        if !self.got_it {
+            self.inner.holds().tally.waits_given_up += 1;
+        }
         if quiet {
             let mut holds = self.inner.holds();
             holds.quiet(Arc::clone(self.name), self.inner.clock.now());
@@ -303,10 +321,11 @@ pub(crate) struct Persisted {
 }
 
 /// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
-/// response timeout, whichever is earlier.
+/// response timeout, whichever is earlier. `keys` is for a script that takes any number of them.
 pub(crate) async fn persist(
     inner: &Inner,
     script: &Script,
+    keys: Option<usize>,
     params: &[Arg<'_>],
     deadline: Option<Instant>,
     reserved: bool,
@@ -319,7 +338,10 @@ pub(crate) async fn persist(
     let mut ambiguous = false;
     loop {
         let sent = inner.clock.now();
-        let result = inner.client.eval_with(script, params, options).await;
+        let result = match keys {
+            None => inner.client.eval_with(script, params, options).await,
+            Some(keys) => inner.client.eval_keys(script, keys, params, options).await,
+        };
         let Err(error) = &result else { return Persisted { result, sent, ambiguous } };
         ambiguous |= error.outcome() == Outcome::MaybeExecuted;
         let Some(pause) =

@@ -23,7 +23,9 @@ impl Clock {
     pub(crate) fn now(&self) -> BootInstant {
         match self {
             Self::Boot => BootInstant::now(),
-            Self::Manual { timer, start } => BootInstant(timer.now().saturating_duration_since(*start)),
+            Self::Manual { timer, start } => {
+                BootInstant(nanos(timer.now().saturating_duration_since(*start)))
+            }
         }
     }
 }
@@ -33,8 +35,10 @@ impl Clock {
 /// `std::time::Instant` stops during suspend on Linux (`CLOCK_MONOTONIC`), while the server's TTLs run on: a lease
 /// judged by it would be believed after it has expired. This is `CLOCK_BOOTTIME` on Linux and Android, and the
 /// monotonic clock elsewhere.
+///
+/// It spans 584 years in nanoseconds; what lies beyond is clamped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BootInstant(Duration);
+pub struct BootInstant(u64);
 
 impl BootInstant {
     /// This instant.
@@ -46,20 +50,25 @@ impl BootInstant {
         let time = rustix::time::clock_gettime(CLOCK);
         // Neither part is negative on these clocks.
         let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-        let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
-        Self(Duration::new(seconds, nanos))
+        let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
+        Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
     /// The time from `earlier` to this instant; zero if `earlier` is later.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Nanoseconds from `earlier` to this instant; zero if `earlier` is later.
+    pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
     /// The instant `duration` before this one, or the clock's start.
     #[must_use]
     pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(duration))
+        Self(self.0.saturating_sub(nanos(duration)))
     }
 
     /// The time from now until this instant; zero if it has passed.
@@ -73,12 +82,17 @@ impl Add<Duration> for BootInstant {
     type Output = Self;
 
     fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration))
+        Self(self.0.saturating_add(nanos(duration)))
     }
 }
 
 impl fmt::Debug for BootInstant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BootInstant({:?} after boot)", self.0)
+        write!(f, "BootInstant({:?} after boot)", Duration::from_nanos(self.0))
     }
+}
+
+/// The length of `duration` in nanoseconds, clamped to 584 years.
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
 }

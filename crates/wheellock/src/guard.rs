@@ -11,7 +11,10 @@ use wheellock_client::Value;
 use crate::acquire::{Persisted, persist, unexpected};
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::holds::{HoldIndex, State};
+use crate::events;
+use crate::holds::{HoldIndex, Renewal, State};
+use crate::keeper::RenewalReply;
+use crate::kind;
 use crate::manager::Inner;
 use crate::name::Name;
 use crate::owner::Owner;
@@ -114,11 +117,58 @@ impl Guard {
         std::future::poll_fn(|cx| {
             // A lost lock comes first: the work must not take another step under it.
             if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Error::Lost { lock: self.name.key().to_owned(), reason }));
+                return Poll::Ready(Err(self.lost_error(reason)));
             }
             work.as_mut().poll(cx).map(Ok)
         })
         .await
+    }
+
+    /// Extends the lease to its full length, from now on, without waiting for the watchdog; with a fixed lease, which
+    /// has none, this is the only way to extend it. The lease is that of the longest hold of this owner.
+    ///
+    /// A renewal whose answer got lost is repeated.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect, but never after the guard's release.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lock is lost, or turns out to be; [`Error::Server`] if no answer came within the response
+    /// timeout. The lock may then be believed until [`valid_until`](Self::valid_until) as before.
+    pub async fn renew(&self) -> Result<(), Error> {
+        let Some(renewal) = self.inner.holds().renewal_by_hand(self.hold) else {
+            return Err(self.lost_error(self.lost().await));
+        };
+        let renewing = Renewing { inner: &self.inner, renewal };
+        let Renewal { name, owner, lease, .. } = &renewing.renewal;
+        let owner = self.inner.owner_text(*owner);
+        let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
+        let left = self.valid_until().saturating_duration_since(self.inner.clock.now());
+        let deadline = Some(self.inner.client.config().timer.now() + left);
+        let Persisted { result, sent, .. } =
+            persist(&self.inner, &kind::RENEW, Some(1), &params, deadline, true).await;
+        let operation = || format!("renew lock {:?}", self.name);
+        let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
+        let Some(renewed) = RenewalReply::parse(&reply) else {
+            return Err(unexpected(&self.inner, operation(), &reply));
+        };
+        let mut wake = Vec::new();
+        let mut holds = self.inner.holds();
+        let now = self.inner.clock.now();
+        holds.renewed(&renewing.renewal, renewed.lock(0), sent, now, &mut wake);
+        let jump = holds.heard_server_time(renewed.server, sent, now);
+        let lost = holds.lost(self.hold);
+        self.inner.finish(holds, None, wake);
+        if let Some(jump) = jump {
+            events::server_clock_jumped(self.inner.client.server_address(), jump);
+        }
+        lost.map_or(Ok(()), |reason| Err(self.lost_error(reason)))
+    }
+
+    fn lost_error(&self, reason: LostReason) -> Error {
+        Error::Lost { lock: self.name.key().to_owned(), reason }
     }
 
     /// Gives the hold back and waits for the server's word.
@@ -135,9 +185,11 @@ impl Guard {
     /// until the lease has ended.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
-        let settle =
-            std::future::poll_fn(|cx| self.inner.holds().begin_release(self.hold, self.renew, cx.waker()))
-                .await;
+        let now = self.inner.clock.now();
+        let settle = std::future::poll_fn(|cx| {
+            self.inner.holds().begin_release(self.hold, self.renew, now, cx.waker())
+        })
+        .await;
         self.released = true;
         let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
         let mut release = Release { inner: &self.inner, hold: Some(self.hold) };
@@ -145,7 +197,7 @@ impl Guard {
         let name = &self.name;
         let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
         let Persisted { result, ambiguous, .. } =
-            persist(&self.inner, &name.kind().release, &params, None, true).await;
+            persist(&self.inner, &name.kind().release, None, &params, None, true).await;
         match result {
             Ok(Value::Integer(_)) => {
                 release.confirmed(true);
@@ -173,7 +225,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             let mut holds = self.inner.holds();
-            let settle = holds.release(self.hold, self.renew);
+            let settle = holds.release(self.hold, self.renew, self.inner.clock.now());
             self.inner.finish(holds, settle, Vec::new());
         }
     }
@@ -188,6 +240,18 @@ impl fmt::Debug for Guard {
     }
 }
 
+/// A renewal by hand under way. Answered or dropped, the server may keep the key for a whole lease from here.
+struct Renewing<'a> {
+    inner: &'a Inner,
+    renewal: Renewal,
+}
+
+impl Drop for Renewing<'_> {
+    fn drop(&mut self) {
+        self.inner.holds().may_have_been_renewed(&self.renewal, self.inner.clock.now());
+    }
+}
+
 /// A release under way. Dropped before it has ended, it goes on in the background.
 struct Release<'a> {
     inner: &'a Inner,
@@ -198,7 +262,8 @@ impl Release<'_> {
     fn confirmed(&mut self, known: bool) {
         let mut wake = Vec::new();
         let mut holds = self.inner.holds();
-        let settle = self.hold.take().and_then(|hold| holds.settled(hold, known, &mut wake));
+        let settle =
+            self.hold.take().and_then(|hold| holds.settled(hold, known, self.inner.clock.now(), &mut wake));
         self.inner.finish(holds, settle, wake);
     }
 

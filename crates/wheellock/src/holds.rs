@@ -11,12 +11,15 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
-use wheellock_wheel::{TimerKey, Wheel};
+use wheellock_wheel::{Cohorts, Member, TimerKey, Wheel};
 
-use crate::clock::BootInstant;
+use crate::clock::{BootInstant, nanos};
 use crate::guard::LostReason;
+use crate::keeper::RenewalReply;
 use crate::lease::Lease;
+use crate::metrics::Tally;
 use crate::name::Name;
+use crate::server_clock::{Jump, Sample, ServerClock};
 
 /// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
 type Presented = (u64, usize);
@@ -32,7 +35,14 @@ pub(crate) struct Holds {
     holds: Slab<Hold>,
     /// Holds whose owner was shown to the outside, where it may be presented again.
     presented: HashMap<Presented, HoldIndex>,
+    /// What is due once: ends of fixed leases, repetitions, and the last moment of whatever is in doubt.
     wheel: Wheel<Event>,
+    /// What is due again and again: the renewal of every lease that the watchdog keeps alive.
+    beats: Cohorts<HoldIndex>,
+    /// Time between two beats.
+    beat_nanos: u64,
+    server_clock: ServerClock,
+    pub(crate) tally: Tally,
     /// Renewals under way, with the instant before they were sent.
     renewals: Slab<(Vec<Renewal>, BootInstant)>,
     /// Names whose last waiter has left a little while ago.
@@ -67,6 +77,8 @@ pub(crate) struct Hold {
     /// Guards that want the lease renewed.
     renewing_guards: u32,
     attempts: u32,
+    /// When the first guard got it.
+    since: BootInstant,
     /// Releases under way.
     operations: u32,
     /// The wanted count changed while a request was under way; another one must follow it.
@@ -76,7 +88,10 @@ pub(crate) struct Hold {
     gate: Vec<Waker>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
     settle_at: Option<BootInstant>,
-    renew_at: BootInstant,
+    /// Its place among those whom the watchdog renews at every beat.
+    member: Option<Member>,
+    /// A renewal out of turn: after one that failed, or because the next beat comes too late.
+    renew_at: Option<BootInstant>,
     renewal_under_way: bool,
     renewal_failed: bool,
     alarm: Option<TimerKey>,
@@ -139,11 +154,18 @@ pub(crate) enum Renewed {
 }
 
 impl Holds {
-    pub(crate) fn new(now: BootInstant) -> Self {
+    /// An empty table; `watchdog` is the lease that is kept alive unless another is asked for.
+    pub(crate) fn new(now: BootInstant, watchdog: Lease) -> Self {
+        let period = nanos(watchdog.renew_after());
+        let beat_nanos = (period / BEATS).max(TICK_NANOS);
         Self {
             holds: Slab::new(),
             presented: HashMap::new(),
             wheel: Wheel::new(TICKS),
+            beats: Cohorts::new(period / beat_nanos, 0),
+            beat_nanos,
+            server_clock: ServerClock::default(),
+            tally: Tally::default(),
             renewals: Slab::new(),
             quiet: Slab::new(),
             start: now,
@@ -211,11 +233,13 @@ impl Holds {
             guards: 0,
             renewing_guards: 0,
             attempts: 0,
+            since: now,
             operations: 0,
             outdated: false,
             gate: Vec::new(),
             settle_at: None,
-            renew_at: now,
+            member: None,
+            renew_at: None,
             renewal_under_way: false,
             renewal_failed: false,
             alarm: None,
@@ -235,9 +259,9 @@ impl Holds {
     }
 
     /// The server says that another holder has a lock which this owner was believed to hold.
-    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) {
+    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
         if self.get(index).is_some_and(|hold| hold.state == State::Held) {
-            self.lose(index, LostReason::NotOwner, wake);
+            self.lose(index, LostReason::NotOwner, now, wake);
         }
     }
 
@@ -258,7 +282,7 @@ impl Holds {
             // and the new guard starts a hold of its own.
             let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
             hold.attempts -= 1;
-            self.lose(index, LostReason::NotOwner, wake);
+            self.lose(index, LostReason::NotOwner, now, wake);
             index = self.insert(&name, owner, presented, terms.lease, now);
             self.get_mut(index)?.attempts += 1;
         }
@@ -269,18 +293,25 @@ impl Holds {
             return self.settle(index).map(Granted::TooLate);
         }
         if hold.guards == 0 {
-            (hold.lease, hold.valid_until) = (terms.lease, valid_until);
+            (hold.lease, hold.valid_until, hold.since) = (terms.lease, valid_until, now);
         } else {
             // The script never shortens what an outer guard relies on.
             hold.lease = hold.lease.max(terms.lease);
             hold.valid_until = hold.valid_until.max(valid_until);
         }
+        let first_guard = hold.guards == 0;
         hold.guards += 1;
         if terms.renew {
             hold.renewing_guards += 1;
-            hold.renew_at = terms.sent + hold.lease.renew_after();
+            let first = terms.sent + hold.lease.renew_after();
+            if now.saturating_duration_since(terms.sent) > hold.lease.renew_after() / 2 {
+                // The grant took so long that its first beat may come too late.
+                hold.renew_at = Some(first);
+            }
         }
         hold.state = State::Held;
+        self.tally.acquired(first_guard);
+        self.join_or_leave_the_beat(index, now);
         self.schedule(index);
         let settle = self.after_request(index, wake);
         Some(Granted::Held(index, settle))
@@ -297,12 +328,18 @@ impl Holds {
     /// One guard less. From here on no renewal of its hold is sent if it was the last. The returned request tells the
     /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
     /// will be followed by another.
-    pub(crate) fn release(&mut self, index: HoldIndex, renew: bool) -> Option<Settle> {
+    pub(crate) fn release(&mut self, index: HoldIndex, renew: bool, now: BootInstant) -> Option<Settle> {
         let hold = self.get_mut(index)?;
         hold.guards -= 1;
         if renew {
             hold.renewing_guards -= 1;
         }
+        if hold.guards == 0 && hold.state == State::Held {
+            let held = now.saturating_duration_since(hold.since);
+            self.tally.released(held);
+        }
+        self.join_or_leave_the_beat(index, now);
+        let hold = self.get_mut(index)?;
         let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing());
         hold.outdated |= busy && ours;
         self.schedule(index);
@@ -318,6 +355,7 @@ impl Holds {
         &mut self,
         index: HoldIndex,
         renew: bool,
+        now: BootInstant,
         waker: &Waker,
     ) -> Poll<Option<Settle>> {
         match self.get_mut(index) {
@@ -325,7 +363,7 @@ impl Holds {
                 hold.wait_at_gate(waker);
                 Poll::Pending
             }
-            _ => Poll::Ready(self.release(index, renew)),
+            _ => Poll::Ready(self.release(index, renew, now)),
         }
     }
 
@@ -344,11 +382,17 @@ impl Holds {
     }
 
     /// A settling request was answered; `known` tells whether the server knows this hold.
-    pub(crate) fn settled(&mut self, index: HoldIndex, known: bool, wake: &mut Vec<Waker>) -> Option<Settle> {
+    pub(crate) fn settled(
+        &mut self,
+        index: HoldIndex,
+        known: bool,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) -> Option<Settle> {
         let hold = self.get_mut(index)?;
         hold.operations -= 1;
         if !known && hold.guards > 0 && hold.state == State::Held {
-            self.lose(index, LostReason::NotOwner, wake);
+            self.lose(index, LostReason::NotOwner, now, wake);
         }
         self.after_request(index, wake)
     }
@@ -379,51 +423,76 @@ impl Holds {
 
     /// Everything that is due at `now`.
     pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due) {
-        let tick = self.tick_at_or_before(now);
+        let tick = self.since_start(now) / TICK_NANOS;
         let mut fired = Vec::new();
         self.wheel.advance(tick, |_, event| fired.push(event));
         for event in fired {
-            let index = match event {
-                Event::Hold(index) => index,
-                Event::Quiet(index) => {
-                    due.quiet.extend(self.quiet.try_remove(index as usize));
-                    continue;
-                }
-            };
-            let Some(hold) = self.get_mut(index) else { continue };
-            hold.alarm = None;
-            if hold.settle_at.is_some_and(|at| now >= at) {
-                if hold.is_busy() {
-                    hold.settle_at = Some(now + hold.lease.retry_after());
-                } else if now >= hold.gone_after {
-                    hold.settle_at = None;
-                } else {
-                    due.settle.extend(self.settle(index));
-                }
+            match event {
+                Event::Hold(index) => self.alarmed(index, now, due),
+                Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
             }
-            self.schedule(index);
-            self.free_if_unused(index);
-            let Some(hold) = self.get_mut(index) else { continue };
-            if hold.state != State::Held || hold.guards == 0 {
-                continue;
-            }
-            if now >= hold.lost_at() {
-                self.lose(index, LostReason::Expired, &mut due.wake);
-                continue;
-            }
-            if hold.renewing_guards > 0 && !hold.renewal_under_way && now >= hold.renew_at {
-                hold.renewal_under_way = true;
-                due.renew.push(Renewal {
-                    hold: index,
-                    serial: hold.serial,
-                    name: Arc::clone(&hold.name),
-                    owner: hold.owner,
-                    lease: hold.lease,
-                    repeated: std::mem::take(&mut hold.renewal_failed),
-                });
-            }
-            self.schedule(index);
         }
+        let beat = self.beat_at(now);
+        let mut beating = Vec::new();
+        self.beats.visit(beat, |_, group| beating.extend_from_slice(group));
+        for index in beating {
+            self.renew_if_held(index, now, due);
+        }
+    }
+
+    fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
+        let Some(hold) = self.get_mut(index) else { return };
+        hold.alarm = None;
+        if hold.settle_at.is_some_and(|at| now >= at) {
+            if hold.is_busy() {
+                hold.settle_at = Some(now + hold.lease.retry_after());
+            } else if now >= hold.gone_after {
+                hold.settle_at = None;
+            } else {
+                due.settle.extend(self.settle(index));
+            }
+        }
+        self.free_if_unused(index);
+        let Some(hold) = self.get(index) else { return };
+        if hold.state == State::Held && hold.guards > 0 && now >= hold.lost_at() {
+            return self.lose(index, LostReason::Expired, now, &mut due.wake);
+        }
+        if hold.renew_at.is_some_and(|at| now >= at) {
+            self.renew_if_held(index, now, due);
+        }
+        self.schedule(index);
+    }
+
+    fn renew_if_held(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
+        let Some(hold) = self.get_mut(index) else { return };
+        if hold.state != State::Held || hold.renewing_guards == 0 || hold.renewal_under_way {
+            return;
+        }
+        if now >= hold.lost_at() {
+            return self.lose(index, LostReason::Expired, now, &mut due.wake);
+        }
+        hold.renewal_under_way = true;
+        hold.renew_at = None;
+        let repeated = std::mem::take(&mut hold.renewal_failed);
+        due.renew.extend(self.renewal(index, repeated));
+        self.schedule(index);
+    }
+
+    fn renewal(&self, index: HoldIndex, repeated: bool) -> Option<Renewal> {
+        let hold = self.get(index)?;
+        Some(Renewal {
+            hold: index,
+            serial: hold.serial,
+            name: Arc::clone(&hold.name),
+            owner: hold.owner,
+            lease: hold.lease,
+            repeated,
+        })
+    }
+
+    /// What renews a hold at its guard's own wish; `None` if it is lost.
+    pub(crate) fn renewal_by_hand(&self, index: HoldIndex) -> Option<Renewal> {
+        self.renewal(index, false).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
     }
 
     /// Remembers a renewal that is about to be sent; returns its number.
@@ -431,22 +500,32 @@ impl Holds {
         u32::try_from(self.renewals.insert((group, sent))).unwrap_or(u32::MAX)
     }
 
-    /// A renewal has ended; `how` tells for each place in its group.
+    /// A renewal has ended; `reply` is missing if nothing is known.
     pub(crate) fn end_renewal(
         &mut self,
         renewal: u32,
-        how: impl Fn(usize) -> Renewed,
+        reply: Option<&RenewalReply<'_>>,
         now: BootInstant,
         wake: &mut Vec<Waker>,
-    ) {
-        let Some((group, sent)) = self.renewals.try_remove(renewal as usize) else { return };
+    ) -> Option<Jump> {
+        let (group, sent) = self.renewals.try_remove(renewal as usize)?;
         for (place, renewal) in group.iter().enumerate() {
-            self.renewed(renewal, how(place), sent, now, wake);
+            if let Some(hold) = self.hold_of(renewal) {
+                hold.renewal_under_way = false;
+            }
+            let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
+            self.renewed(renewal, how, sent, now, wake);
         }
+        self.heard_server_time(reply?.server, sent, now)
     }
 
-    /// One that is too late changes nothing: what was lost stays lost.
-    fn renewed(
+    fn hold_of(&mut self, renewal: &Renewal) -> Option<&mut Hold> {
+        self.get_mut(renewal.hold).filter(|hold| hold.serial == renewal.serial)
+    }
+
+    /// The end of a renewal that was sent no earlier than `sent`. One that is too late changes nothing: what was lost
+    /// stays lost.
+    pub(crate) fn renewed(
         &mut self,
         renewal: &Renewal,
         how: Renewed,
@@ -454,10 +533,7 @@ impl Holds {
         now: BootInstant,
         wake: &mut Vec<Waker>,
     ) {
-        let Some(hold) = self.get_mut(renewal.hold).filter(|hold| hold.serial == renewal.serial) else {
-            return;
-        };
-        hold.renewal_under_way = false;
+        let Some(hold) = self.hold_of(renewal) else { return };
         if how != Renewed::NotOwner {
             hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
         }
@@ -467,20 +543,70 @@ impl Holds {
         match how {
             Renewed::Extended => {
                 hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
-                hold.renew_at = sent + renewal.lease.renew_after();
+                hold.renew_at = None;
+                self.tally.renewals += 1;
             }
-            Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, wake),
+            Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, wake),
             Renewed::Failed => {
-                hold.renew_at = now + renewal.lease.retry_after();
+                hold.renew_at = Some(now + renewal.lease.retry_after());
                 hold.renewal_failed = true;
+                self.tally.failed_renewals += 1;
             }
         }
         self.schedule(renewal.hold);
     }
 
-    fn lose(&mut self, index: HoldIndex, reason: LostReason, wake: &mut Vec<Waker>) {
+    /// A renewal was given up unanswered, or answered just now.
+    pub(crate) fn may_have_been_renewed(&mut self, renewal: &Renewal, now: BootInstant) {
+        if let Some(hold) = self.hold_of(renewal) {
+            hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
+        }
+    }
+
+    /// The server told its time. If its clock has jumped ahead, every lease ends that much earlier than was thought.
+    pub(crate) fn heard_server_time(
+        &mut self,
+        server: Duration,
+        sent: BootInstant,
+        received: BootInstant,
+    ) -> Option<Jump> {
+        let jump = self.server_clock.observe(Sample { server, sent, received })?;
+        self.tally.server_clock_jumps += 1;
+        if let Jump::Forward(by) = jump {
+            let held: Vec<HoldIndex> = self
+                .holds
+                .iter()
+                .filter(|(_, hold)| hold.state == State::Held && hold.guards > 0)
+                .filter_map(|(index, _)| u32::try_from(index).ok())
+                .collect();
+            for index in held {
+                self.doubt(index, by, sent, received);
+            }
+        }
+        Some(jump)
+    }
+
+    /// A hold whose lease may end `by` earlier than was thought, unless it was extended since `sent`.
+    fn doubt(&mut self, index: HoldIndex, by: Duration, sent: BootInstant, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
+        if hold.valid_until >= hold.lease.valid_until(sent) {
+            return;
+        }
+        hold.valid_until = hold.valid_until.saturating_sub(by);
+        if hold.renewing_guards > 0 {
+            // The server is asked at once, and is to have the time to answer.
+            hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5);
+            hold.renew_at = Some(now);
+        }
+        self.schedule(index);
+    }
+
+    fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, wake: &mut Vec<Waker>) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
         hold.state = State::Lost(reason);
+        if hold.guards > 0 {
+            self.tally.lost(&hold.name, reason, now.saturating_duration_since(hold.since));
+        }
         if !hold.is_worth_releasing() {
             hold.settle_at = None;
         }
@@ -489,6 +615,7 @@ impl Holds {
         if self.presented.get(&key) == Some(&index) {
             self.presented.remove(&key);
         }
+        self.join_or_leave_the_beat(index, now);
         self.schedule(index);
         self.free_if_unused(index);
     }
@@ -503,6 +630,14 @@ impl Holds {
         owner
     }
 
+    /// Why a hold was lost, if it was.
+    pub(crate) fn lost(&self, index: HoldIndex) -> Option<LostReason> {
+        match self.get(index)?.state {
+            State::Lost(reason) => Some(reason),
+            State::Asked | State::Held => None,
+        }
+    }
+
     /// Why a hold was lost, if it was; otherwise leaves a waker under the number of `watcher`.
     pub(crate) fn watch(
         &mut self,
@@ -510,11 +645,11 @@ impl Holds {
         watcher: &mut Option<u64>,
         waker: &Waker,
     ) -> Option<LostReason> {
-        let next_watcher = &mut self.next_watcher;
-        let hold = self.holds.get_mut(index as usize)?;
-        if let State::Lost(reason) = hold.state {
+        if let Some(reason) = self.lost(index) {
             return Some(reason);
         }
+        let next_watcher = &mut self.next_watcher;
+        let hold = self.holds.get_mut(index as usize)?;
         let number = *watcher.get_or_insert_with(|| {
             *next_watcher += 1;
             *next_watcher
@@ -535,15 +670,16 @@ impl Holds {
     /// The last waiter for `name` has left: its subscription may end if nobody comes soon.
     pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
         let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
-        let tick = tick_at_or_after((now + LINGER).saturating_duration_since(self.start));
+        let tick = self.tick_at_or_after(now + LINGER);
         self.wheel.insert(tick, Event::Quiet(index));
     }
 
     /// When something is due next.
     pub(crate) fn next_due(&self) -> Option<BootInstant> {
-        self.wheel
-            .next_expiration()
-            .map(|tick| self.start + Duration::from_millis(tick.saturating_mul(TICK_MILLIS)))
+        let nanos = |tick: u64, length: u64| self.start + Duration::from_nanos(tick.saturating_mul(length));
+        let once = self.wheel.next_expiration().map(|tick| nanos(tick, TICK_NANOS));
+        let beat = self.beats.next_visit().map(|beat| nanos(beat, self.beat_nanos));
+        once.into_iter().chain(beat).min()
     }
 
     /// The keeper, if something is due before it has promised to look.
@@ -556,19 +692,36 @@ impl Holds {
         self.keeper.clone()
     }
 
+    /// A hold is in the watchdog's care as long as it is held and one of its guards wants that.
+    fn join_or_leave_the_beat(&mut self, index: HoldIndex, now: BootInstant) {
+        let beat = self.beat_at(now);
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        let wanted = hold.state == State::Held && hold.renewing_guards > 0;
+        if !wanted {
+            hold.renew_at = None;
+            if let Some(member) = hold.member.take() {
+                self.beats.leave(member);
+            }
+        } else if hold.member.is_none() {
+            hold.member = Some(self.beats.join(index, beat));
+        }
+    }
+
+    /// Sets the alarm for what is due once. What the watchdog renews in its turn needs none.
     fn schedule(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
-        let lost_at = (hold.state == State::Held && hold.guards > 0).then(|| hold.lost_at());
-        let renews = hold.renewing_guards > 0 && !hold.renewal_under_way;
-        let renew_at = lost_at.and(renews.then_some(hold.renew_at));
-        let at = [hold.settle_at, lost_at, renew_at].into_iter().flatten().min();
-        let old = hold.alarm.take();
-        if let Some(old) = old {
+        let in_turn = hold.member.is_some() && !hold.renewal_under_way && hold.renew_at.is_none();
+        let held = hold.state == State::Held && hold.guards > 0;
+        let lost_at = (held && !in_turn).then(|| hold.lost_at());
+        let at = [hold.settle_at, lost_at, hold.renew_at].into_iter().flatten().min();
+        if let Some(old) = hold.alarm.take() {
             self.wheel.remove(old);
         }
-        if let Some(at) = at {
-            let tick = tick_at_or_after(at.saturating_duration_since(self.start));
-            hold.alarm = Some(self.wheel.insert(tick, Event::Hold(index)));
+        let Some(at) = at else { return };
+        let tick = self.tick_at_or_after(at);
+        let alarm = self.wheel.insert(tick, Event::Hold(index));
+        if let Some(hold) = self.get_mut(index) {
+            hold.alarm = Some(alarm);
         }
     }
 
@@ -589,9 +742,16 @@ impl Holds {
         }
     }
 
-    fn tick_at_or_before(&self, now: BootInstant) -> u64 {
-        let ticks = now.saturating_duration_since(self.start).as_nanos() / TICK.as_nanos();
-        u64::try_from(ticks).unwrap_or(u64::MAX)
+    fn since_start(&self, now: BootInstant) -> u64 {
+        now.nanos_since(self.start)
+    }
+
+    fn tick_at_or_after(&self, at: BootInstant) -> u64 {
+        self.since_start(at).div_ceil(TICK_NANOS)
+    }
+
+    fn beat_at(&self, now: BootInstant) -> u64 {
+        self.since_start(now) / self.beat_nanos
     }
 }
 
@@ -646,10 +806,13 @@ impl Hold {
 }
 
 /// The wheel's resolution: small beside the shortest useful lease.
-const TICK: Duration = Duration::from_millis(TICK_MILLIS);
-const TICK_MILLIS: u64 = 2;
-/// 16 s: a watchdog's 10 s never leave the first level.
+const TICK: Duration = Duration::from_nanos(TICK_NANOS);
+const TICK_NANOS: u64 = 2_000_000;
+/// 16 s.
 const TICKS: usize = 8192;
+/// Beats per period of the watchdog. So a renewal is early by less than half a percent of its period, and those of one
+/// beat share their commands.
+const BEATS: u64 = 256;
 /// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more; a twentieth of shorter
 /// ones. Generous, because a busy machine delays a task by tens of milliseconds.
 const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);
@@ -657,10 +820,6 @@ const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);
 /// How long a subscription outlives its last waiter: contention comes in bursts, and subscribing anew for each handoff
 /// would cost more than a few idle messages.
 const LINGER: Duration = Duration::from_secs(2);
-
-fn tick_at_or_after(since_start: Duration) -> u64 {
-    u64::try_from(since_start.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX)
-}
 
 #[cfg(test)]
 mod model;

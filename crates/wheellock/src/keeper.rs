@@ -5,10 +5,12 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use wheellock_client::{Arg, Detached, Flush, Timer, Value};
 
 use crate::clock::BootInstant;
+use crate::events;
 use crate::holds::{Due, Holds, Renewal, Renewed, Settle};
 use crate::kind;
 use crate::manager::Inner;
@@ -103,7 +105,7 @@ fn queue_renewal<'a>(
     let by_hash = !group.iter().any(|renewal| renewal.repeated);
     let flush = inner.client.queue_eval(&kind::RENEW, group.len(), &params, by_hash, token.into());
     if flush.is_none() {
-        holds.end_renewal(batch, |_| Renewed::Failed, now, wake);
+        holds.end_renewal(batch, None, now, wake);
     }
     flush
 }
@@ -119,19 +121,20 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
         match Token::from(token) {
             Token::Settle { hold } => match result {
                 Ok(reply) if !reply.is_error() => {
-                    again.extend(holds.settled(hold, !reply.is_null(), &mut wake));
+                    again.extend(holds.settled(hold, !reply.is_null(), now, &mut wake));
                 }
                 Ok(_) | Err(_) => holds.unsettled(hold, now, &mut wake),
             },
             Token::Renewal { batch } => {
-                let replies = result.ok();
-                let replies = replies.as_ref().and_then(Value::as_array).unwrap_or_default();
-                let how = |place: usize| match replies.get(place).and_then(Value::as_i64) {
-                    Some(1) => Renewed::Extended,
-                    Some(0) => Renewed::NotOwner,
-                    _ => Renewed::Failed,
-                };
-                holds.end_renewal(batch, how, now, &mut wake);
+                let reply = result.as_ref().ok().and_then(RenewalReply::parse);
+                let jump = holds.end_renewal(batch, reply.as_ref(), now, &mut wake);
+                let server = inner.client.server_address();
+                if let Some(jump) = jump {
+                    events::server_clock_jumped(server, jump);
+                }
+                if reply.is_none() {
+                    events::renewal_failed(server, &result);
+                }
             }
         }
     }
@@ -142,6 +145,31 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     drop(holds);
     drop(flushes);
     wake.into_iter().chain(keeper).for_each(Waker::wake);
+}
+
+/// What the renewal script returns.
+pub(crate) struct RenewalReply<'a> {
+    /// The server's clock, since the Unix epoch.
+    pub(crate) server: Duration,
+    pub(crate) locks: &'a [Value],
+}
+
+impl<'a> RenewalReply<'a> {
+    pub(crate) fn parse(reply: &'a Value) -> Option<Self> {
+        let [seconds, micros, locks @ ..] = reply.as_array()? else { return None };
+        let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
+        let server = Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?);
+        Some(Self { server, locks })
+    }
+
+    /// What became of the lock at `place`.
+    pub(crate) fn lock(&self, place: usize) -> Renewed {
+        match self.locks.get(place).and_then(Value::as_i64) {
+            Some(1) => Renewed::Extended,
+            Some(0) => Renewed::NotOwner,
+            _ => Renewed::Failed,
+        }
+    }
 }
 
 /// What a detached request was about, packed into the number that comes back with its result.

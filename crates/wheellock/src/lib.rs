@@ -11,7 +11,9 @@
 
 mod acquire;
 mod clock;
+mod diagnostics;
 mod error;
+mod events;
 mod guard;
 mod holds;
 mod keeper;
@@ -19,15 +21,19 @@ mod kind;
 mod lease;
 mod lock;
 mod manager;
+mod metrics;
 mod name;
 mod owner;
+mod server_clock;
 mod waiters;
 
 pub use clock::BootInstant;
+pub use diagnostics::Finding;
 pub use error::{Error, Outcome};
 pub use guard::{Guard, LostReason, Released};
 pub use lease::Lease;
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder};
+pub use metrics::Metrics;
 pub use owner::Owner;
 pub use wheellock_client as client;

@@ -10,12 +10,15 @@ use std::time::Duration;
 use wheellock_client::{Client, Config};
 
 use crate::clock::Clock;
+use crate::diagnostics::{Finding, diagnose};
 use crate::error::Error;
+use crate::events;
 use crate::holds::{Holds, Settle};
 use crate::keeper;
 use crate::kind::{self, Kind};
 use crate::lease::Lease;
 use crate::lock::Lock;
+use crate::metrics::Metrics;
 use crate::name::Name;
 use crate::owner::{Owner, OwnerText, new_uuid};
 
@@ -31,7 +34,10 @@ pub(crate) struct Inner {
     /// Who we are on the wire: the part of every owner before the colon.
     pub(crate) uuid: Arc<str>,
     pub(crate) watchdog_lease: Lease,
+    findings: Vec<Finding>,
     next_owner: AtomicU64,
+    /// Tasks that stand in line for some lock.
+    pub(crate) waiting: AtomicU64,
     names: Mutex<Names>,
     holds: Mutex<Holds>,
 }
@@ -97,6 +103,18 @@ impl LockManager {
         &self.inner.uuid
     }
 
+    /// What about the server puts locks at risk, as it was when connecting: eviction, missing persistence, missing
+    /// permissions, an old version. Empty is good. With the feature `tracing` each was logged as a warning then.
+    pub fn diagnostics(&self) -> &[Finding] {
+        &self.inner.findings
+    }
+
+    /// Counters since this manager was made, for all its locks and clones.
+    pub fn metrics(&self) -> Metrics {
+        let waiting = self.inner.waiting.load(Ordering::Relaxed);
+        self.inner.holds().tally.snapshot(waiting)
+    }
+
     /// The connection, for other commands on the same server. Mind that they share its pipeline.
     pub fn client(&self) -> &Client {
         &self.inner.client
@@ -159,13 +177,19 @@ impl LockManagerBuilder {
         }));
         let clock = Clock::beside(&config.timer);
         let client = Client::connect(config).await.map_err(server)?;
+        let findings = diagnose(&client).await;
+        for finding in &findings {
+            events::found(client.server_address(), finding);
+        }
         let inner = Arc::new(Inner {
             client,
+            findings,
             uuid,
             watchdog_lease,
             next_owner: AtomicU64::new(1),
+            waiting: AtomicU64::new(0),
             names: Mutex::default(),
-            holds: Mutex::new(Holds::new(clock.now())),
+            holds: Mutex::new(Holds::new(clock.now(), watchdog_lease)),
             clock,
         });
         let _first = reports_to.set(Arc::downgrade(&inner));

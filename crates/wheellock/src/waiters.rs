@@ -36,8 +36,8 @@ struct Waiter {
 
 /// What a waiter has to do.
 pub(crate) enum Turn {
-    /// Ask the server now.
-    Ask,
+    /// Ask the server now; `heard` if there was a message.
+    Ask { heard: bool },
     /// Sleep; if a time is given, until then at most.
     Wait(Option<Instant>),
     /// The server cannot be asked; everybody in line is told.
@@ -86,7 +86,7 @@ impl Waiters {
     /// What the holder of `ticket` has to do; leaves its waker if it has to wait.
     pub(crate) fn turn(&mut self, ticket: u64, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
-        let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask };
+        let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask { heard: false } };
         if let Some(error) = waiter.failed.take() {
             return Turn::Failed(error);
         }
@@ -97,7 +97,7 @@ impl Waiters {
         let heard = self.subscription.as_mut().is_some_and(|news| news.poll_changed(cx) == Poll::Ready(()));
         let due = self.look_at.is_none_or(|at| now >= at);
         if std::mem::take(&mut self.look_now) || heard || due {
-            return Turn::Ask;
+            return Turn::Ask { heard };
         }
         Turn::Wait(self.look_at)
     }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     fn ask(waiters: &mut Waiters, ticket: u64, now: Instant) -> bool {
-        matches!(waiters.turn(ticket, now, &mut Context::from_waker(Waker::noop())), Turn::Ask)
+        matches!(waiters.turn(ticket, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
     }
 
     #[test]

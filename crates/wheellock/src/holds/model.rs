@@ -1,14 +1,18 @@
 //! The table of holds in a model world: every order of events, against what must never happen.
 
+use std::ops::ControlFlow;
+
+use wheellock_client::Value;
+
 use super::*;
 use crate::kind;
-use std::ops::ControlFlow;
 
 const LEASE: Duration = Duration::from_millis(600);
 
 /// A table, a clock, and a server that may or may not answer.
 struct World {
     holds: Holds,
+    start: BootInstant,
     now: BootInstant,
     name: Arc<Name>,
     /// The hold of each guard; a lost hold's guards live on.
@@ -51,7 +55,8 @@ impl World {
     fn new() -> Self {
         let now = BootInstant::now();
         Self {
-            holds: Holds::new(now),
+            holds: Holds::new(now, Lease::new(LEASE).unwrap()),
+            start: now,
             now,
             name: Arc::new(Name::new("n", &kind::REENTRANT)),
             guards: Vec::new(),
@@ -75,6 +80,10 @@ impl World {
             }
             Poll::Pending => None,
         }
+    }
+
+    fn server_time(&self) -> Duration {
+        self.now.saturating_duration_since(self.start)
     }
 
     fn guards_of(&self, hold: HoldIndex) -> u32 {
@@ -116,7 +125,7 @@ impl World {
             }
             Event::Release => {
                 let Some(hold) = self.guards.pop() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.release(hold, true));
+                self.settles.extend(self.holds.release(hold, true, self.now));
             }
             Event::Tick => {
                 self.now = self.now + LEASE / 5;
@@ -134,11 +143,18 @@ impl World {
                     return ControlFlow::Break(());
                 }
                 let renewal = self.renewals.remove(0);
-                self.holds.end_renewal(renewal, |_| how, self.now, &mut wake);
+                let value = Value::Integer(i64::from(how == Renewed::Extended));
+                let reply = RenewalReply { server: self.server_time(), locks: &[value] };
+                let reply = (how != Renewed::Failed).then_some(&reply);
+                assert_eq!(
+                    self.holds.end_renewal(renewal, reply, self.now, &mut wake),
+                    None,
+                    "time goes on evenly"
+                );
             }
             Event::Settled(known) => {
                 let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.settled(settle.hold, known, &mut wake));
+                self.settles.extend(self.holds.settled(settle.hold, known, self.now, &mut wake));
             }
             Event::SettleFailed => {
                 let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
@@ -155,7 +171,8 @@ impl World {
         for hold in self.guards.iter().filter_map(|hold| self.holds.get(*hold)) {
             assert!(hold.valid_until <= self.now + LEASE, "believed for longer than the lease");
             let believed = hold.state == State::Held && self.now < hold.valid_until;
-            assert!(!believed || hold.alarm.is_some(), "nobody looks after it");
+            let looked_after = hold.alarm.is_some() || hold.member.is_some();
+            assert!(!believed || looked_after, "nobody looks after it");
         }
     }
 
@@ -180,8 +197,9 @@ impl World {
             self.holds.holds.is_empty() && self.holds.presented.is_empty(),
             "a hold was left behind by {path:?}"
         );
+        assert_eq!(self.holds.tally.snapshot(0).held, 0, "{path:?}");
         assert!(
-            self.holds.wheel.is_empty() && self.holds.renewals.is_empty(),
+            self.holds.wheel.is_empty() && self.holds.beats.is_empty() && self.holds.renewals.is_empty(),
             "an alarm was left behind by {path:?}"
         );
     }
@@ -213,16 +231,63 @@ fn renewals_come_at_a_third_and_fail_over_quickly() {
     let start = world.now;
     assert!(world.step(Event::Acquire).is_continue());
     let hold = world.guards[0];
-    let renew_at = |world: &World| world.holds.get(hold).unwrap().renew_at.saturating_duration_since(start);
-    assert_eq!(renew_at(&world), LEASE / 3);
+    assert_eq!(world.holds.next_due(), Some(start + LEASE / 3), "the beat");
     assert!(world.step(Event::Tick).is_continue() && world.renewals.is_empty());
     assert!(world.step(Event::Tick).is_continue() && world.renewals.len() == 1);
     assert!(world.step(Event::Renewed(Renewed::Failed)).is_continue());
-    assert_eq!(renew_at(&world), 2 * LEASE / 5 + LEASE / 20, "a failure is retried soon");
+    assert_eq!(world.holds.next_due(), Some(world.now + LEASE / 20), "a failure is repeated soon");
     assert!(world.step(Event::Tick).is_continue() && world.renewals.len() == 1);
     assert!(world.step(Event::Renewed(Renewed::Extended)).is_continue());
     let valid = world.holds.get(hold).unwrap().valid_until.saturating_duration_since(start);
     assert_eq!(valid, 3 * LEASE / 5 + LEASE - LEASE / 100 - Duration::from_millis(2), "from before the send");
+}
+
+#[test]
+fn a_grant_that_took_long_is_renewed_before_its_beat() {
+    let mut world = World::new();
+    let terms = world.terms();
+    let hold = world.begin().unwrap();
+    let late = world.now + LEASE * 4 / 5;
+    let granted = world.holds.granted(hold, terms, GrantReply::Fresh, late, &mut Vec::new());
+    assert!(matches!(granted, Some(Granted::Held(..))));
+    assert!(
+        world.holds.next_due().unwrap() <= late,
+        "its third has passed, and its next beat would be too late"
+    );
+}
+
+#[test]
+fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
+    let mut world = World::new();
+    let start = world.now;
+    let lease = Lease::new(LEASE).unwrap();
+    let take = |world: &mut World, owner: u64, renew: bool| {
+        let began = world.holds.begin_attempt((&world.name, owner), false, lease, start, Waker::noop());
+        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
+        let terms = Terms { lease, renew, sent: start };
+        let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, start, &mut Vec::new());
+        hold
+    };
+    let (kept, fixed, extended) =
+        (take(&mut world, 1, true), take(&mut world, 2, false), take(&mut world, 3, true));
+    let hear = |world: &mut World, at: Duration, server: Duration| {
+        world.now = start + at;
+        let renewal = world.holds.renewal_by_hand(extended).unwrap();
+        world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Vec::new());
+        world.holds.heard_server_time(server, world.now, world.now)
+    };
+    assert_eq!(hear(&mut world, LEASE / 10, LEASE / 10), None);
+    let by = LEASE / 4;
+    assert_eq!(hear(&mut world, LEASE / 5, LEASE / 5 + by), Some(Jump::Forward(by)));
+    let valid = |world: &World, hold| world.holds.get(hold).unwrap().valid_until;
+    assert_eq!(valid(&world, fixed), lease.valid_until(start).saturating_sub(by));
+    assert_eq!(valid(&world, kept), lease.valid_until(start).saturating_sub(by));
+    assert_eq!(valid(&world, extended), lease.valid_until(start + LEASE / 5), "extended after the jump");
+    assert!(world.holds.next_due().unwrap() <= world.now, "the server is asked at once");
+    let mut due = Due::default();
+    world.holds.due(world.now + TICK, &mut due);
+    assert_eq!(due.renew.iter().map(|renewal| renewal.hold).collect::<Vec<_>>(), [kept]);
+    assert_eq!(world.holds.tally.snapshot(0).server_clock_jumps, 1);
 }
 
 #[test]

@@ -14,5 +14,6 @@ if tonumber(ARGV[2]) > 0 then
     return 0
 end
 redis.call('del', KEYS[1])
-redis.call('publish', KEYS[2], '0')
+-- A user without the channel frees locks all the same; waiters then find out by asking.
+redis.pcall('publish', KEYS[2], '0')
 return 1

@@ -1,0 +1,163 @@
+//! What about a server puts locks at risk: asked once when connecting. Owns the questions and the judgement.
+
+use std::fmt;
+use std::time::Duration;
+
+use wheellock_client::{CallOptions, Client, Command, Value};
+
+use crate::kind;
+
+/// Something about the server that puts locks at risk, or keeps them from working well.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Finding {
+    /// When its memory is full, the server throws keys away, and locks are what most policies choose first: they all
+    /// have a TTL.
+    MayEvict {
+        /// The server's `maxmemory-policy`.
+        policy: String,
+        /// The server's `maxmemory` in bytes.
+        maxmemory: u64,
+    },
+    /// The server keeps no append-only file: when it restarts it has forgotten who holds what, or who held it at the
+    /// last snapshot.
+    ForgetsOnRestart,
+    /// The user may not do something that locks need.
+    MissingPermission {
+        /// The command.
+        command: String,
+    },
+    /// The server is older than the oldest version this library is tested with (7.0).
+    UntestedVersion {
+        /// The server's version.
+        version: String,
+    },
+    /// Something could not be found out.
+    Unknown {
+        /// What was asked.
+        question: &'static str,
+        /// Why there was no answer.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MayEvict { policy, maxmemory } => write!(
+                f,
+                "with maxmemory {maxmemory} and maxmemory-policy {} the server may evict held locks; \
+                 use noeviction, or a server of their own",
+                policy.escape_debug()
+            ),
+            Self::ForgetsOnRestart => {
+                f.write_str("without an append-only file a restart of the server forgets held locks")
+            }
+            Self::MissingPermission { command } => {
+                write!(f, "the user may not run {} on locks and their channels", command.escape_debug())
+            }
+            Self::UntestedVersion { version } => {
+                write!(f, "server version {} is older than what is tested (7.0)", version.escape_debug())
+            }
+            Self::Unknown { question, reason } => write!(f, "cannot find out {question}: {reason}"),
+        }
+    }
+}
+
+/// Asks the server. Takes two round trips, and no longer than [`PATIENCE`].
+pub(crate) async fn diagnose(client: &Client) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let deadline = client.config().timer.now() + PATIENCE;
+    let options = CallOptions::by(deadline);
+    let info = client.call_with(&Command::new("INFO"), options).await;
+    match info.as_ref().map(|info| info.as_str()) {
+        Ok(Some(info)) => judge_info(info, &mut findings),
+        Ok(None) => findings.push(unknown(INFO, &"INFO was answered with another type")),
+        Err(error) => findings.push(unknown(INFO, error)),
+    }
+    let name = "wheellock";
+    let channel = kind::REENTRANT.channel(name);
+    let script = include_str!("scripts/diagnose.lua");
+    let ask = Command::new("EVAL").arg(script).arg("0").arg(name).arg(&channel);
+    let refused = client.call_with(&ask, options).await;
+    match refused.as_ref().map(Value::as_array) {
+        Ok(Some(refused)) => judge_permissions(refused, &mut findings),
+        Ok(None) => findings.push(unknown(PERMISSIONS, &"the script was answered with another type")),
+        Err(error) => findings.push(unknown(PERMISSIONS, error)),
+    }
+    findings
+}
+
+fn judge_info(info: &str, findings: &mut Vec<Finding>) {
+    let field = |name: &str| {
+        info.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
+    };
+    let maxmemory = field("maxmemory").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+    match field("maxmemory_policy") {
+        Some(policy) if maxmemory > 0 && policy != "noeviction" => {
+            findings.push(Finding::MayEvict { policy: policy.to_owned(), maxmemory });
+        }
+        _ => {}
+    }
+    if field("aof_enabled") == Some("0") {
+        findings.push(Finding::ForgetsOnRestart);
+    }
+    // Valkey goes on at 7.2 and gives its own version in another field (source: the INFO command's documentation).
+    let version = field("redis_version").unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major.is_some_and(|major| major < OLDEST_TESTED) {
+        findings.push(Finding::UntestedVersion { version: version.to_owned() });
+    }
+}
+
+fn judge_permissions(refused: &[Value], findings: &mut Vec<Finding>) {
+    let refused = refused.iter().filter_map(Value::as_str);
+    findings.extend(refused.map(|command| match command {
+        "unknown" => unknown(PERMISSIONS, &"servers before 7.0 cannot tell"),
+        command => Finding::MissingPermission { command: command.to_uppercase() },
+    }));
+}
+
+fn unknown(question: &'static str, reason: &dyn fmt::Display) -> Finding {
+    Finding::Unknown { question, reason: reason.to_string() }
+}
+
+const INFO: &str = "whether the server keeps its locks";
+const PERMISSIONS: &str = "what the user may do";
+const OLDEST_TESTED: u32 = 7;
+/// Nobody's start should fail or hang for want of a diagnosis.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(info: &str) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        judge_info(info, &mut findings);
+        findings
+    }
+
+    #[test]
+    fn eviction_counts_only_where_memory_is_limited() {
+        let info = |maxmemory: u64, policy: &str| {
+            format!("# Memory\r\nmaxmemory:{maxmemory}\r\nmaxmemory_policy:{policy}\r\naof_enabled:1\r\n")
+        };
+        assert_eq!(judge(&info(0, "allkeys-lru")), []);
+        assert_eq!(judge(&info(1000, "noeviction")), []);
+        let policy = "volatile-ttl".to_owned();
+        assert_eq!(judge(&info(1000, "volatile-ttl")), [Finding::MayEvict { policy, maxmemory: 1000 }]);
+    }
+
+    #[test]
+    fn memory_and_age_are_told() {
+        assert_eq!(judge("aof_enabled:0\r\nredis_version:7.0.15\r\n"), [Finding::ForgetsOnRestart]);
+        let version = "6.2.14".to_owned();
+        assert_eq!(judge("redis_version:6.2.14\r\naof_enabled:1"), [Finding::UntestedVersion { version }]);
+        assert_eq!(judge("redis_version:255.255.255\r\naof_enabled:1"), []);
+        assert_eq!(judge("nonsense without fields"), []);
+    }
+}

@@ -1,0 +1,118 @@
+//! What a manager has done so far, in numbers. Owns the counters; knows neither clock nor server.
+
+use std::time::Duration;
+
+use wheellock_client::Histogram;
+
+use crate::events;
+use crate::guard::LostReason;
+use crate::name::Name;
+
+/// A snapshot of a manager's counters since it was made; see [`LockManager::metrics`](crate::LockManager::metrics).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Guards handed out.
+    pub acquires: u64,
+    /// Of these, how many had to wait for another holder.
+    pub waits: u64,
+    /// Of the waits, how many ended with the message of a release; the others with the end of a lease, or by asking.
+    pub handoffs: u64,
+    /// Waits that ended without the lock: their time was up, they failed, or they were dropped.
+    pub waits_given_up: u64,
+    /// Leases extended.
+    pub renewals: u64,
+    /// Renewals without an answer, or refused; each is repeated until the lease has ended.
+    pub failed_renewals: u64,
+    /// Locks lost because the lease ran out without a renewal ([`LostReason::Expired`]), fixed leases included.
+    pub lost_expired: u64,
+    /// Locks lost because the server knew another holder or none ([`LostReason::NotOwner`]).
+    pub lost_not_owner: u64,
+    /// Times that the server's clock moved otherwise than time did, as seen by renewals.
+    pub server_clock_jumps: u64,
+    /// Locks held now. Several guards of one owner on one lock count as one.
+    pub held: u64,
+    /// Waiters now.
+    pub waiting: u64,
+    /// How long those who had to wait waited for their guards.
+    pub wait: Histogram,
+    /// How long locks were held, from the first guard of an owner to its last, or to the loss.
+    pub hold: Histogram,
+}
+
+/// The counters that change under the lock of the table of holds.
+#[derive(Default)]
+pub(crate) struct Tally {
+    acquires: u64,
+    held: u64,
+    pub(crate) renewals: u64,
+    pub(crate) failed_renewals: u64,
+    pub(crate) server_clock_jumps: u64,
+    pub(crate) waits_given_up: u64,
+    waits: u64,
+    handoffs: u64,
+    lost_expired: u64,
+    lost_not_owner: u64,
+    wait: Histogram,
+    hold: Histogram,
+}
+
+impl Tally {
+    pub(crate) fn acquired(&mut self, first_guard: bool) {
+        self.acquires += 1;
+        self.held += u64::from(first_guard);
+    }
+
+    pub(crate) fn released(&mut self, held: Duration) {
+        self.held = self.held.saturating_sub(1);
+        self.hold.record(held);
+    }
+
+    pub(crate) fn waited(&mut self, duration: Duration, handoff: bool) {
+        self.waits += 1;
+        self.handoffs += u64::from(handoff);
+        self.wait.record(duration);
+    }
+
+    pub(crate) fn lost(&mut self, name: &Name, reason: LostReason, held: Duration) {
+        match reason {
+            LostReason::Expired => self.lost_expired += 1,
+            LostReason::NotOwner => self.lost_not_owner += 1,
+        }
+        self.released(held);
+        events::lost(name, reason);
+    }
+
+    /// The counters, beside what is counted elsewhere.
+    pub(crate) fn snapshot(&self, waiting: u64) -> Metrics {
+        let Self {
+            acquires,
+            held,
+            renewals,
+            failed_renewals,
+            server_clock_jumps,
+            waits_given_up,
+            waits,
+            handoffs,
+            lost_expired,
+            lost_not_owner,
+            wait,
+            hold,
+        } = *self;
+        Metrics {
+            acquires,
+            waits,
+            handoffs,
+            waits_given_up,
+            renewals,
+            failed_renewals,
+            lost_expired,
+            lost_not_owner,
+            server_clock_jumps,
+            held,
+            waiting,
+            wait,
+            hold,
+        }
+    }
+}

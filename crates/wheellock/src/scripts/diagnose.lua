@@ -1,0 +1,30 @@
+-- Says what the present user may not do, of what locks need. Touches no key.
+--
+-- ARGV[1]  a lock's name
+-- ARGV[2]  its channel
+--
+-- Returns the names of the commands that would be refused; `unknown` alone if the server cannot tell (before 7.0).
+if not redis.acl_check_cmd then
+    return {'unknown'}
+end
+local lock, channel = ARGV[1], ARGV[2]
+local needed = {
+    {'hexists', lock, 'holder'}, {'hget', lock, 'holder'}, {'hset', lock, 'holder', '1'}, {'exists', lock},
+    {'pttl', lock}, {'pexpire', lock, '1'}, {'del', lock},
+}
+local refused = {}
+for _, command in ipairs(needed) do
+    if not redis.acl_check_cmd(unpack(command)) then
+        refused[#refused + 1] = command[1]
+    end
+end
+-- Where everything is refused it is the name that is out of bounds, and other names may not be.
+if #refused == #needed then
+    refused = {}
+end
+for _, command in ipairs({{'publish', channel, '0'}, {'subscribe', channel}, {'time'}}) do
+    if not redis.acl_check_cmd(unpack(command)) then
+        refused[#refused + 1] = command[1]
+    end
+end
+return refused

@@ -1,0 +1,95 @@
+//! Notices when the server's clock jumps. Pure; is told what time the server said it was, and between which instants.
+//!
+//! Redis expires keys by its wall clock. A jump forward ends leases early, one backward makes them outlive their
+//! holders, and no reply says so: only comparing the server's clock with ours does.
+
+use std::time::Duration;
+
+use crate::clock::BootInstant;
+
+/// What the server's clock has said so far.
+#[derive(Default)]
+pub(crate) struct ServerClock {
+    last: Option<Sample>,
+}
+
+/// The server's time since the Unix epoch, read between two instants of ours.
+#[derive(Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) server: Duration,
+    pub(crate) sent: BootInstant,
+    pub(crate) received: BootInstant,
+}
+
+/// By how much the server's clock moved beyond what the time that has passed explains.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Jump {
+    Forward(Duration),
+    Backward(Duration),
+}
+
+impl ServerClock {
+    /// Compares a new sample with the one before.
+    pub(crate) fn observe(&mut self, sample: Sample) -> Option<Jump> {
+        let last = self.last.replace(sample)?;
+        // Both readings happened somewhere between their sending and their answer.
+        let at_least = sample.sent.saturating_duration_since(last.received);
+        let at_most = sample.received.saturating_duration_since(last.sent);
+        let fastest = at_most + at_most / 100 + SLACK;
+        let slowest = (at_least - at_least / 100).saturating_sub(SLACK);
+        match sample.server.checked_sub(last.server) {
+            Some(moved) if moved > fastest => Some(Jump::Forward(moved - at_most)),
+            Some(moved) if moved < slowest => Some(Jump::Backward(at_least - moved)),
+            Some(_) => None,
+            None => Some(Jump::Backward(last.server - sample.server + at_least)),
+        }
+    }
+}
+
+/// As for leases: 1 % for the clocks' rates and 2 ms for their granularity.
+const SLACK: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(server_millis: u64, sent_millis: u64, received_millis: u64) -> Sample {
+        let start = BootInstant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        Sample {
+            server: Duration::from_millis(1_700_000_000_000 + server_millis),
+            sent: at(sent_millis),
+            received: at(received_millis),
+        }
+    }
+
+    #[test]
+    fn slow_replies_and_drifting_clocks_are_no_jumps() {
+        for (server, sent, received) in [
+            (10_000, 10_000, 10_001),
+            (14_000, 10_000, 14_000),
+            (10_000, 10_000, 14_000),
+            (10_099, 10_000, 10_001),
+        ] {
+            let mut clock = ServerClock::default();
+            assert_eq!(clock.observe(sample(0, 0, 1)), None);
+            assert_eq!(clock.observe(sample(server, sent, received)), None, "{server} {sent} {received}");
+        }
+    }
+
+    #[test]
+    fn jumps_are_measured_both_ways() {
+        let start = BootInstant::now();
+        let at = |server: u64, ours: u64| Sample {
+            server: Duration::from_secs(server),
+            sent: start + Duration::from_secs(ours),
+            received: start + Duration::from_secs(ours),
+        };
+        let mut clock = ServerClock::default();
+        assert_eq!(clock.observe(at(1_000_000, 0)), None);
+        assert_eq!(clock.observe(at(1_000_041, 10)), Some(Jump::Forward(Duration::from_secs(31))));
+        assert_eq!(clock.observe(at(1_000_051, 20)), None, "once");
+        assert_eq!(clock.observe(at(1_000_058, 30)), Some(Jump::Backward(Duration::from_secs(3))));
+        assert_eq!(clock.observe(at(996_468, 40)), Some(Jump::Backward(Duration::from_secs(3_600))));
+    }
+}

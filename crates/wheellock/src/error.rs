@@ -57,6 +57,11 @@ pub enum Error {
     },
     /// The system has no randomness to make a unique identity from.
     NoRandomness,
+    /// The thread that serves blocking calls cannot be started.
+    NoBackgroundThread {
+        /// The system's reason.
+        reason: String,
+    },
 }
 
 impl Error {
@@ -71,7 +76,8 @@ impl Error {
             Self::InvalidName { .. }
             | Self::InvalidLease { .. }
             | Self::ForeignOwner { .. }
-            | Self::NoRandomness => Outcome::NotSent,
+            | Self::NoRandomness
+            | Self::NoBackgroundThread { .. } => Outcome::NotSent,
         }
     }
 }
@@ -99,6 +105,9 @@ impl fmt::Display for Error {
             }
             Self::Lost { lock, reason } => write!(f, "lock \"{}\" was lost: {reason}", lock.escape_debug()),
             Self::NoRandomness => f.write_str("the system provides no randomness for a unique identity"),
+            Self::NoBackgroundThread { reason } => {
+                write!(f, "cannot start the thread that serves blocking calls: {reason}")
+            }
         }
     }
 }

@@ -159,11 +159,17 @@ impl Guard {
         let now = self.inner.clock.now();
         holds.renewed(&renewing.renewal, renewed.lock(0), sent, now, &mut wake);
         let jump = holds.heard_server_time(renewed.server, sent, now);
-        let lost = holds.lost(self.hold);
         self.inner.finish(holds, None, wake);
         if let Some(jump) = jump {
             events::server_clock_jumped(self.inner.client.server_address(), jump);
         }
+        self.check()
+    }
+
+    /// An error if the lock is lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let lost = self.inner.holds().lost(self.hold);
+        let lost = lost.or_else(|| (!self.is_valid()).then_some(LostReason::Expired));
         lost.map_or(Ok(()), |reason| Err(self.lost_error(reason)))
     }
 

@@ -10,6 +10,7 @@
 )]
 
 mod acquire;
+pub mod blocking;
 mod clock;
 mod diagnostics;
 mod error;

@@ -1,0 +1,322 @@
+//! The same locks for threads. Owns the background thread that serves the connections, and the owners of threads; every
+//! lock operation is the asynchronous one.
+//!
+//! All blocking managers of a process share one background thread, which is started by the first and never ends. Calls
+//! block the calling thread only.
+//!
+//! As in Redisson, **a thread is an owner**: a thread that acquires a lock twice holds it twice, and has to release both
+//! guards. Unlike there, an owner is never shared by mistake: numbers of threads are not used again when threads end.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use wheellock::blocking::LockManager;
+//!
+//! # fn main() -> Result<(), wheellock::Error> {
+//! let locks = LockManager::connect("redis://127.0.0.1:6379")?;
+//! let guard = locks.lock("orders:42").acquire()?;
+//! // ... alone in the whole fleet ...
+//! guard.release()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Panics
+//!
+//! Blocking calls panic in asynchronous code, where they would stop the runtime's worker (source:
+//! [`tokio::runtime::Handle::block_on`]). Guards may be dropped anywhere.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+
+use crate::{BootInstant, Error, Finding, LockManagerBuilder, LostReason, Metrics, Owner, Released};
+
+/// Makes locks on one server, as [`crate::LockManager`] does. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LockManager {
+    inner: crate::LockManager,
+    runtime: &'static Handle,
+}
+
+impl LockManager {
+    /// Connects to the server at `url`, with default settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::LockManager::connect`]; [`Error::NoBackgroundThread`].
+    pub fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder(url).connect_blocking()
+    }
+
+    /// Starts the settings of a manager; end them with
+    /// [`connect_blocking`](LockManagerBuilder::connect_blocking).
+    pub fn builder(url: &str) -> LockManagerBuilder {
+        crate::LockManager::builder(url)
+    }
+
+    /// A reentrant lock, shared with every process that uses this name. No I/O.
+    pub fn lock(&self, name: &str) -> Lock {
+        Lock { inner: self.inner.lock(name), runtime: self.runtime, manager: self.clone() }
+    }
+
+    /// The owner that the calling thread is, unless it presents another: see [`Lock::with_owner`].
+    pub fn this_thread(&self) -> Owner {
+        self.inner.inner.owner(THREAD.with(|number| *number))
+    }
+
+    /// A new owner that is no thread.
+    pub fn owner(&self) -> Owner {
+        self.inner.owner()
+    }
+
+    /// The identity of this manager on the wire: the part of its owners before the colon.
+    pub fn id(&self) -> &str {
+        self.inner.id()
+    }
+
+    /// As [`crate::LockManager::diagnostics`].
+    pub fn diagnostics(&self) -> &[Finding] {
+        self.inner.diagnostics()
+    }
+
+    /// As [`crate::LockManager::metrics`].
+    pub fn metrics(&self) -> Metrics {
+        self.inner.metrics()
+    }
+
+    /// The asynchronous manager behind this one, for the asynchronous parts of the same process.
+    pub fn to_async(&self) -> crate::LockManager {
+        self.inner.clone()
+    }
+}
+
+impl LockManagerBuilder {
+    /// Connects, and blocks the calling thread until that is done.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect); [`Error::NoBackgroundThread`].
+    ///
+    /// # Panics
+    ///
+    /// In asynchronous code; see [`blocking`](self).
+    pub fn connect_blocking(self) -> Result<LockManager, Error> {
+        let runtime = background()?;
+        let inner = runtime.block_on(self.connect())?;
+        Ok(LockManager { inner, runtime })
+    }
+}
+
+/// A reentrant lock by name, as [`crate::Lock`] is, taken by threads.
+#[derive(Clone)]
+pub struct Lock {
+    inner: crate::Lock,
+    runtime: &'static Handle,
+    manager: LockManager,
+}
+
+impl Lock {
+    /// The lock's name, which is also its key on the server.
+    pub fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before.
+    #[must_use]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        Self { inner: self.inner.with_lease(lease), ..self.clone() }
+    }
+
+    /// The same lock taken as `owner` instead of as the calling thread.
+    #[must_use]
+    pub fn with_owner(&self, owner: Owner) -> Self {
+        Self { inner: self.inner.with_owner(owner), ..self.clone() }
+    }
+
+    /// Waits until the lock is free and takes it; at once if the calling thread holds it already.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Lock::acquire`].
+    pub fn acquire(&self) -> Result<Guard, Error> {
+        let guard = self.runtime.block_on(self.as_this_thread().acquire())?;
+        Ok(Guard { inner: guard, runtime: self.runtime })
+    }
+
+    /// Takes the lock if it is free or the calling thread's: one round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Lock::acquire`].
+    pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
+        let guard = self.runtime.block_on(self.as_this_thread().try_acquire())?;
+        Ok(guard.map(|inner| Guard { inner, runtime: self.runtime }))
+    }
+
+    /// Waits up to `wait` for the lock. Returns `None` if it is still held by somebody else then, and no later.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Lock::try_acquire_for`].
+    pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
+        let guard = self.runtime.block_on(self.as_this_thread().try_acquire_for(wait))?;
+        Ok(guard.map(|inner| Guard { inner, runtime: self.runtime }))
+    }
+
+    /// Acquires, runs `work` with the guard, and releases with confirmation; releases also when `work` panics.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended. Work in a thread
+    /// cannot be stopped: it has run to its end, but not under the lock.
+    pub fn run<T>(&self, work: impl FnOnce(&Guard) -> T) -> Result<T, Error> {
+        let guard = self.acquire()?;
+        let result = work(&guard);
+        guard.inner.check()?;
+        match guard.release() {
+            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
+        }
+    }
+
+    /// As [`crate::Lock::is_locked`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn is_locked(&self) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.is_locked())
+    }
+
+    /// As [`crate::Lock::hold_count`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
+        self.runtime.block_on(self.inner.hold_count(owner))
+    }
+
+    /// As [`crate::Lock::is_held_by`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.is_held_by(owner))
+    }
+
+    /// As [`crate::Lock::remaining_lease`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
+        self.runtime.block_on(self.inner.remaining_lease())
+    }
+
+    /// As [`crate::Lock::force_release`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn force_release(&self) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.force_release())
+    }
+
+    fn as_this_thread(&self) -> crate::Lock {
+        if self.inner.has_owner() {
+            self.inner.clone()
+        } else {
+            self.inner.with_owner(self.manager.this_thread())
+        }
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// Proof of holding one hold of a lock, as [`crate::Guard`] is. Dropping it releases the hold in the background.
+///
+/// It may be sent to another thread and released there.
+pub struct Guard {
+    inner: crate::Guard,
+    runtime: &'static Handle,
+}
+
+impl Guard {
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    /// Who holds: the thread that acquired, unless it presented another owner.
+    pub fn owner(&self) -> Owner {
+        self.inner.owner()
+    }
+
+    /// As [`crate::Guard::valid_until`].
+    pub fn valid_until(&self) -> BootInstant {
+        self.inner.valid_until()
+    }
+
+    /// Whether the lock may be believed held right now. Ask before every step that must not happen without it.
+    pub fn is_valid(&self) -> bool {
+        self.inner.is_valid()
+    }
+
+    /// Blocks until the lock can no longer be believed held, and tells why.
+    pub fn lost(&self) -> LostReason {
+        self.runtime.block_on(self.inner.lost())
+    }
+
+    /// As [`crate::Guard::renew`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Guard::renew`].
+    pub fn renew(&self) -> Result<(), Error> {
+        self.runtime.block_on(self.inner.renew())
+    }
+
+    /// Gives the hold back and waits for the server's word.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Guard::release`].
+    pub fn release(self) -> Result<Released, Error> {
+        self.runtime.block_on(self.inner.release())
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// The runtime of the background thread.
+fn background() -> Result<&'static Handle, Error> {
+    static BACKGROUND: OnceLock<Result<Handle, Error>> = OnceLock::new();
+    let start = || {
+        let failed = |error: std::io::Error| Error::NoBackgroundThread { reason: error.to_string() };
+        let runtime = Builder::new_current_thread().enable_io().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let serve = move || runtime.block_on(std::future::pending::<()>());
+        std::thread::Builder::new().name("wheellock-blocking".to_owned()).spawn(serve).map_err(failed)?;
+        Ok(handle)
+    };
+    BACKGROUND.get_or_init(start).as_ref().map_err(Clone::clone)
+}
+
+/// Threads are numbered from here, far above the owners that managers number from 1, and still within Java's `long`.
+static NEXT_THREAD: AtomicU64 = AtomicU64::new(1 << 62);
+
+thread_local! {
+    static THREAD: u64 = NEXT_THREAD.fetch_add(1, Ordering::Relaxed);
+}

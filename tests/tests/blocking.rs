@@ -1,0 +1,130 @@
+//! The blocking API against a real server: threads as owners, the same promises as the asynchronous one.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use wheellock::blocking::LockManager;
+use wheellock::{Error, LostReason, Released};
+use wheellock_tests::{RedisServer, poll_until};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn manager(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url()).expect("the server is up")
+}
+
+#[test]
+fn a_thread_is_an_owner_and_its_holds_are_counted() {
+    let server = RedisServer::start();
+    let locks = manager(&server);
+    let lock = locks.lock("threads");
+    let outer = lock.acquire().unwrap();
+    let inner = lock.try_acquire().unwrap().expect("its own");
+    let owner = locks.this_thread();
+    assert_eq!((outer.owner(), lock.hold_count(&owner).unwrap()), (owner.clone(), 2));
+    assert_eq!(server.cli(&["HGET", "threads", &owner.to_string()]), "2");
+    std::thread::scope(|threads| {
+        let other = threads.spawn(|| (locks.this_thread(), lock.try_acquire().unwrap().is_some()));
+        let (other, got_it) = other.join().unwrap();
+        assert!(other != owner && !got_it, "another thread is another owner");
+        let released = threads.spawn(|| inner.release().unwrap()).join().unwrap();
+        assert_eq!(released, Released::Released, "a guard may go to another thread");
+    });
+    assert!(lock.is_locked().unwrap() && lock.is_held_by(&owner).unwrap());
+    assert_eq!(outer.release().unwrap(), Released::Released);
+    assert_eq!((lock.is_locked().unwrap(), lock.remaining_lease().unwrap()), (false, None));
+}
+
+#[test]
+fn threads_exclude_each_other_and_wait_for_each_other() {
+    let server = RedisServer::start();
+    let locks = manager(&server);
+    let (inside, entered) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|threads| {
+        for _ in 0..8 {
+            threads.spawn(|| {
+                let lock = locks.lock("crowd");
+                for _ in 0..20 {
+                    lock.run(|guard| {
+                        assert!(guard.is_valid());
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                        std::thread::yield_now();
+                        entered.fetch_add(1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    })
+                    .unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(entered.load(Ordering::SeqCst), 160);
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+    let metrics = locks.metrics();
+    assert_eq!((metrics.acquires, metrics.held, metrics.waiting), (160, 0, 0));
+}
+
+#[test]
+fn waiting_ends_in_time_and_a_dropped_guard_is_released() {
+    let server = RedisServer::start();
+    let (here, there) = (manager(&server), manager(&server));
+    let guard = here.lock("waited").acquire().unwrap();
+    let (before, wait) = (Instant::now(), Duration::from_millis(80));
+    assert!(there.lock("waited").try_acquire_for(wait).unwrap().is_none());
+    assert!(before.elapsed() >= wait);
+    drop(guard);
+    assert!(there.lock("waited").try_acquire_for(PATIENCE).unwrap().is_some());
+}
+
+#[test]
+fn the_watchdog_works_while_the_thread_does_and_a_loss_is_told() {
+    let server = RedisServer::start();
+    let lease = Duration::from_secs(1);
+    let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect_blocking().unwrap();
+    let lock = locks.lock("kept");
+    let guard = lock.acquire().unwrap();
+    let promised = guard.valid_until();
+    assert!(poll_until(PATIENCE, || guard.valid_until() > promised + 2 * lease), "renewed without our help");
+    assert!(lock.force_release().unwrap());
+    assert_eq!(guard.lost(), LostReason::NotOwner);
+    assert!(!guard.is_valid());
+    assert!(matches!(guard.renew(), Err(Error::Lost { reason: LostReason::NotOwner, .. })));
+    assert_eq!(guard.release().unwrap(), Released::AlreadyLost);
+    let work = lock.run(|guard| {
+        assert!(lock.force_release().unwrap());
+        guard.lost();
+        "done"
+    });
+    assert!(matches!(work, Err(Error::Lost { .. })), "done, but not under the lock: {work:?}");
+}
+
+#[test]
+fn a_fixed_lease_ends_and_can_be_renewed() {
+    let server = RedisServer::start();
+    let lock = manager(&server).lock("fixed").with_lease(Duration::from_secs(2));
+    let guard = lock.acquire().unwrap();
+    let promised = guard.valid_until();
+    assert!(poll_until(PATIENCE, || {
+        guard.renew().unwrap();
+        guard.valid_until() > promised + Duration::from_secs(1)
+    }));
+    assert_eq!(guard.lost(), LostReason::Expired);
+    assert!(matches!(guard.renew(), Err(Error::Lost { reason: LostReason::Expired, .. })));
+}
+
+#[test]
+fn connecting_fails_with_the_reason() {
+    let error = LockManager::connect("redis://127.0.0.1:1").unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error}");
+    assert!(matches!(LockManager::connect("nonsense"), Err(Error::Server { .. })));
+}
+
+/// Blocking in asynchronous code would stop the runtime's worker; dropping a guard there must be harmless.
+#[test]
+fn guards_may_be_dropped_in_asynchronous_code() {
+    let server = RedisServer::start();
+    let lock = manager(&server).lock("mixed");
+    let guard = lock.acquire().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async move { drop(guard) });
+    assert!(poll_until(PATIENCE, || !lock.is_locked().unwrap()));
+}

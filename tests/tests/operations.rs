@@ -1,0 +1,140 @@
+//! What an operator sees and a holder can do about it: metrics, diagnostics, renewal by hand, jumps of the server's
+//! clock.
+
+use std::time::Duration;
+
+use wheellock::{BootInstant, Error, Finding, LockManager, LostReason, Outcome};
+use wheellock_tests::{RedisServer, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn metrics_count_what_happened() {
+    let server = RedisServer::start();
+    let lease = Duration::from_millis(600);
+    let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
+    let lock = locks.lock("counted");
+    let guard = lock.acquire().await.unwrap();
+    let again = lock.with_owner(guard.owner()).acquire().await.unwrap();
+    assert!(lock.try_acquire_for(Duration::from_millis(20)).await.unwrap().is_none());
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    assert!(eventually(PATIENCE, async || locks.metrics().renewals > 0).await);
+    let seen = locks.metrics();
+    assert_eq!((seen.acquires, seen.waits, seen.waits_given_up, seen.held), (2, 0, 1, 1));
+    again.release().await.unwrap();
+    guard.release().await.unwrap();
+    let last = waiting.await.unwrap().unwrap();
+    lock.force_release().await.unwrap();
+    assert_eq!(last.lost().await, LostReason::NotOwner);
+    let fixed = lock.with_lease(Duration::from_millis(50)).acquire().await.unwrap();
+    assert_eq!(fixed.lost().await, LostReason::Expired);
+
+    let seen = locks.metrics();
+    assert_eq!((seen.acquires, seen.waits, seen.handoffs), (4, 1, 1), "{seen:?}");
+    assert_eq!((seen.lost_not_owner, seen.lost_expired), (1, 1), "{seen:?}");
+    assert_eq!((seen.held, seen.waiting, seen.failed_renewals), (0, 0, 0), "{seen:?}");
+    assert_eq!((seen.wait.count(), seen.hold.count()), (1, 3), "{seen:?}");
+    assert!(seen.hold.quantile(1.0) >= lease / 3, "held until it was renewed: {seen:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_may_lose_locks_is_pointed_out() {
+    let safe = RedisServer::builder().arg("appendonly", "yes").start();
+    let locks = LockManager::connect(&safe.url()).await.unwrap();
+    assert_eq!(locks.diagnostics(), []);
+
+    let risky =
+        RedisServer::builder().arg("maxmemory", "100mb").arg("maxmemory-policy", "volatile-lru").start();
+    let locks = LockManager::connect(&risky.url()).await.unwrap();
+    let policy = "volatile-lru".to_owned();
+    let evicts = Finding::MayEvict { policy, maxmemory: 100 << 20 };
+    assert_eq!(locks.diagnostics(), [evicts, Finding::ForgetsOnRestart]);
+    assert!(locks.diagnostics()[0].to_string().contains("noeviction"), "says what to do");
+}
+
+#[tokio::test]
+async fn missing_permissions_are_named_when_connecting() {
+    let server = RedisServer::builder().tcp().arg("appendonly", "yes").start();
+    let connect = async |rules: &[&str]| {
+        let set = [&["ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all"][..], rules].concat();
+        assert_eq!(server.cli(&set), "OK");
+        let url = server.tcp_url().replace("redis://", "redis://limited:secret@");
+        LockManager::connect(&url).await.unwrap()
+    };
+    let missing = |locks: &LockManager| -> Vec<String> {
+        let missing = locks.diagnostics().iter().map(|finding| match finding {
+            Finding::MissingPermission { command } => command.clone(),
+            other => format!("{other:?}"),
+        });
+        missing.collect()
+    };
+    assert_eq!(missing(&connect(&["allkeys", "allchannels"]).await), [""; 0]);
+    assert_eq!(missing(&connect(&["allkeys", "allchannels", "-pexpire", "-del"]).await), ["PEXPIRE", "DEL"]);
+    assert_eq!(missing(&connect(&["allkeys", "resetchannels"]).await), ["PUBLISH", "SUBSCRIBE"]);
+    let restricted = connect(&["~orders:*", "&redisson_lock__channel:*"]).await;
+    assert_eq!(missing(&restricted), [""; 0], "which names are allowed is not for us to guess");
+
+    let blind = connect(&["allkeys", "allchannels", "-info"]).await;
+    assert!(matches!(blind.diagnostics(), [Finding::Unknown { .. }]), "{:?}", blind.diagnostics());
+    assert!(blind.lock("works").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_user_without_the_channel_releases_all_the_same() {
+    let server = RedisServer::builder().tcp().start();
+    let set = ["ACL", "SETUSER", "deaf", "on", ">secret", "+@all", "allkeys", "resetchannels"];
+    assert_eq!(server.cli(&set), "OK");
+    let url = server.tcp_url().replace("redis://", "redis://deaf:secret@");
+    let locks = LockManager::connect(&url).await.unwrap();
+    let lock = locks.lock("unheard");
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), wheellock::Released::Released);
+    let _guard = lock.acquire().await.unwrap();
+    assert!(lock.force_release().await.unwrap());
+    assert_eq!(server.cli(&["EXISTS", "unheard"]), "0");
+}
+
+#[tokio::test]
+async fn renewing_by_hand_extends_a_fixed_lease_and_tells_a_loss() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let lease = Duration::from_secs(20);
+    let lock = locks.lock("by hand").with_lease(lease);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(server.cli(&["PEXPIRE", "by hand", "5000"]), "1");
+    let promised = guard.valid_until();
+    guard.renew().await.unwrap();
+    assert!(guard.valid_until() > promised);
+    let pttl: u128 = server.cli(&["PTTL", "by hand"]).parse().unwrap();
+    assert!((15_000..=lease.as_millis()).contains(&pttl), "{pttl}");
+
+    assert_eq!(server.cli(&["DEL", "by hand"]), "1");
+    let error = guard.renew().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::NotOwner, .. }), "{error}");
+    assert_eq!(server.cli(&["EXISTS", "by hand"]), "0", "never created anew");
+    assert!(!guard.is_valid());
+    assert!(matches!(guard.renew().await, Err(Error::Lost { .. })), "and nothing is sent");
+}
+
+#[tokio::test]
+async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
+    let server = RedisServer::start();
+    let patience = Duration::from_millis(300);
+    let configure = |config: &mut wheellock::client::Config| config.response_timeout = patience;
+    let locks = LockManager::builder(&server.url()).configure(configure).connect().await.unwrap();
+    let guard = locks.lock("unanswered").acquire().await.unwrap();
+    let promised = guard.valid_until();
+    server.pause();
+    let before = BootInstant::now();
+    let error = guard.renew().await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::MaybeExecuted, "{error}");
+    assert!(BootInstant::now() >= before + patience, "it was tried for as long as a reply may take");
+    assert_eq!(guard.valid_until(), promised);
+    server.resume();
+    assert!(eventually(PATIENCE, async || guard.renew().await.is_ok()).await);
+    assert!(guard.valid_until() > promised);
+}

@@ -16,7 +16,8 @@ pub use monitor::{Monitor, Observed};
 pub use poll::{eventually, poll_until};
 pub use server::{Builder, RedisServer, find_server_binary};
 
-/// The README's example must compile.
+/// The examples in the README and the guide must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
-struct Readme;
+#[doc = include_str!("../../docs/guide.md")]
+struct Pages;

@@ -138,3 +138,60 @@ async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
     assert!(eventually(PATIENCE, async || guard.renew().await.is_ok()).await);
     assert!(guard.valid_until() > promised);
 }
+
+/// The guide's ACL line: everything works with it, and every permission in it is needed.
+#[tokio::test]
+async fn the_guides_permissions_are_enough_and_not_too_many() {
+    let server = RedisServer::builder().tcp().arg("appendonly", "yes").start();
+    let guide = include_str!("../../docs/guide.md");
+    let (_, rules) = guide.split_once("ACL SETUSER locks on >secret ").expect("the guide has an ACL line");
+    let (rules, _) = rules.split_once("```").expect("in a block");
+    let rules: Vec<&str> = rules.split_whitespace().collect();
+    assert_eq!(use_everything(&server, &rules).await, Ok(()));
+    let mut needless = Vec::new();
+    for left_out in &rules {
+        let without: Vec<&str> = rules.iter().filter(|rule| rule != &left_out).copied().collect();
+        if use_everything(&server, &without).await.is_ok() {
+            needless.push(left_out);
+        }
+        server.cli(&["FLUSHALL"]);
+    }
+    assert!(needless.is_empty(), "{needless:?}");
+}
+
+/// Everything that a lock can do, as a user with these permissions; says what did not work.
+async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), String> {
+    let set = [&["ACL", "SETUSER", "locks", "reset", "on", ">secret"][..], rules].concat();
+    assert_eq!(server.cli(&set), "OK");
+    let url = server.tcp_url().replace("redis://", "redis://locks:secret@");
+    let text = |error: Error| error.to_string();
+    let locks = LockManager::builder(&url)
+        .configure(|config| config.connect_timeout = Duration::from_millis(200))
+        .connect()
+        .await
+        .map_err(text)?;
+    if let [finding, ..] = locks.diagnostics() {
+        return Err(finding.to_string());
+    }
+    let lock = locks.lock("orders:42");
+    let guard = lock.acquire().await.map_err(text)?;
+    guard.renew().await.map_err(text)?;
+    let owner = guard.owner();
+    lock.hold_count(&owner).await.map_err(text)?;
+    lock.is_held_by(&owner).await.map_err(text)?;
+    lock.remaining_lease().await.map_err(text)?;
+    lock.is_locked().await.map_err(text)?;
+    lock.try_acquire_for(Duration::from_millis(10)).await.map_err(text)?;
+    let again = lock.with_owner(owner).acquire().await.map_err(text)?;
+    again.release().await.map_err(text)?;
+    guard.release().await.map_err(text)?;
+    lock.force_release().await.map_err(text)?;
+    // The subscription lingers, and then ends.
+    let unheard = async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty();
+    if !eventually(PATIENCE, unheard).await {
+        return Err("still subscribed".to_owned());
+    }
+    let refused = server.cli(&["ACL", "LOG"]);
+    server.cli(&["ACL", "LOG", "RESET"]);
+    if refused.is_empty() { Ok(()) } else { Err(refused) }
+}

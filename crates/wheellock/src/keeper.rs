@@ -79,7 +79,7 @@ pub(crate) fn queue_settle<'a>(
     let name = &settle.name;
     let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
     let token = Token::Settle { hold: settle.hold };
-    let flush = inner.client.queue_eval(&name.kind().release, 2, &params, by_hash, token.into());
+    let flush = inner.client.queue_eval(&name.kind().release, 1, &params, by_hash, token.into());
     if flush.is_none() {
         holds.unsettled(settle.hold, inner.clock.now(), wake);
     }

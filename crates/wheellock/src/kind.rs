@@ -17,8 +17,8 @@ pub(crate) struct Kind {
 /// The reentrant lock: Redisson's `RLock`.
 pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
-    release: Arc::new(Script::new(include_str!("scripts/release.lua"), 2, 2)),
-    force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 2, 0)),
+    release: Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 3)),
+    force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 1)),
     channel_prefix: "redisson_lock__channel",
 });
 

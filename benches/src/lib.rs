@@ -20,6 +20,8 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+pub mod plot;
+
 use std::fmt;
 use std::fs;
 use std::hint::black_box;

@@ -3,6 +3,7 @@
 //!
 //! Commands are counted by the server (`INFO commandstats`): those that clients sent, not those that scripts ran in turn.
 //!
+//! `lock [--rounds N] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run.
 //! `lock --solo <contender> <tasks> <pairs>` runs uncontended pairs of one contender alone, for instruction counts.
 
 #[path = "lock/by_hand.rs"]
@@ -33,10 +34,14 @@ use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
 use wheellock::LockManager;
 use wheellock_benches::Report;
+use wheellock_benches::plot::{self, Plot};
 use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some("--plot") = args.first().map(String::as_str) {
+        return plot::draw("lock", &PLOTS, args.get(1).map_or("docs/img", String::as_str));
+    }
     let target = Target::start()?;
     let server = &target.server;
     if let ["--solo", contender, tasks, operations] = args.iter().map(String::as_str).collect::<Vec<_>>()[..]
@@ -416,6 +421,19 @@ const CONTENDERS: [(&str, Polling); 8] = [
     ("async-redis-lock", Polling::Default),
     ("async-redis-lock 5 ms", Polling::Fast),
 ];
+
+const PLOTS: [Plot; 6] = [
+    plot("uncontended, 1 task, one vCPU", "p50", "lock-uncontended.svg"),
+    plot("uncontended, 64 tasks", "cpu", "lock-cpu.svg"),
+    plot("64 idle waiters", "commands", "lock-idle-waiters.svg"),
+    plot("handoff between two managers", "p50", "lock-handoff.svg"),
+    plot("64 tasks, one key, hold 2 ms", "commands", "lock-commands.svg"),
+    plot("64 tasks, one key, hold 2 ms", "never served", "lock-never-served.svg"),
+];
+
+const fn plot(bench: &'static str, metric: &'static str, file: &'static str) -> Plot {
+    Plot { bench, metric, file }
+}
 
 /// Seconds that one contender works within a round of uncontended pairs.
 const ROUND: f64 = 0.15;

@@ -51,8 +51,10 @@ pub(crate) struct Holds {
     start: BootInstant,
     next_serial: u64,
     next_watcher: u64,
+    /// The earliest of what has been planned since the keeper was last told.
+    planned: Option<BootInstant>,
     /// When the keeper has promised to look, and how to call it earlier.
-    pub(crate) keeper_armed: Option<BootInstant>,
+    keeper_armed: Option<BootInstant>,
     pub(crate) keeper: Option<Waker>,
 }
 
@@ -171,6 +173,7 @@ impl Holds {
             start: now,
             next_serial: 0,
             next_watcher: 0,
+            planned: None,
             keeper_armed: None,
             keeper: None,
         }
@@ -672,24 +675,38 @@ impl Holds {
         let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
         let tick = self.tick_at_or_after(now + LINGER);
         self.wheel.insert(tick, Event::Quiet(index));
+        self.plan(self.start_of(tick));
     }
 
     /// When something is due next.
-    pub(crate) fn next_due(&self) -> Option<BootInstant> {
-        let nanos = |tick: u64, length: u64| self.start + Duration::from_nanos(tick.saturating_mul(length));
-        let once = self.wheel.next_expiration().map(|tick| nanos(tick, TICK_NANOS));
-        let beat = self.beats.next_visit().map(|beat| nanos(beat, self.beat_nanos));
+    fn next_due(&self) -> Option<BootInstant> {
+        let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
+        let beat = self.beats.next_visit().map(|beat| self.start_of_beat(beat));
         once.into_iter().chain(beat).min()
+    }
+
+    /// The keeper promises to look when something is due next, and to come if it is called earlier.
+    pub(crate) fn keeper_leaves(&mut self, waker: &Waker) -> Option<BootInstant> {
+        self.planned = None;
+        self.keeper_armed = self.next_due();
+        if !self.keeper.as_ref().is_some_and(|keeper| keeper.will_wake(waker)) {
+            self.keeper = Some(waker.clone());
+        }
+        self.keeper_armed
     }
 
     /// The keeper, if something is due before it has promised to look.
     pub(crate) fn keeper_to_wake(&mut self) -> Option<Waker> {
-        let next = self.next_due()?;
-        if self.keeper_armed.is_some_and(|armed| armed <= next) {
+        let planned = self.planned.take()?;
+        if self.keeper_armed.is_some_and(|armed| armed <= planned) {
             return None;
         }
-        self.keeper_armed = Some(next);
+        self.keeper_armed = Some(planned);
         self.keeper.clone()
+    }
+
+    fn plan(&mut self, at: BootInstant) {
+        self.planned = Some(self.planned.map_or(at, |planned| planned.min(at)));
     }
 
     /// A hold is in the watchdog's care as long as it is held and one of its guards wants that.
@@ -704,6 +721,7 @@ impl Holds {
             }
         } else if hold.member.is_none() {
             hold.member = Some(self.beats.join(index, beat));
+            self.plan(self.start_of_beat(beat + self.beats.period()));
         }
     }
 
@@ -720,6 +738,7 @@ impl Holds {
         let Some(at) = at else { return };
         let tick = self.tick_at_or_after(at);
         let alarm = self.wheel.insert(tick, Event::Hold(index));
+        self.plan(self.start_of(tick));
         if let Some(hold) = self.get_mut(index) {
             hold.alarm = Some(alarm);
         }
@@ -748,6 +767,14 @@ impl Holds {
 
     fn tick_at_or_after(&self, at: BootInstant) -> u64 {
         self.since_start(at).div_ceil(TICK_NANOS)
+    }
+
+    fn start_of(&self, tick: u64) -> BootInstant {
+        self.start + Duration::from_nanos(tick.saturating_mul(TICK_NANOS))
+    }
+
+    fn start_of_beat(&self, beat: u64) -> BootInstant {
+        self.start + Duration::from_nanos(beat.saturating_mul(self.beat_nanos))
     }
 
     fn beat_at(&self, now: BootInstant) -> u64 {

@@ -52,11 +52,7 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     for group in due.renew.chunks(BATCH) {
         flushes.extend(queue_renewal(inner, &mut holds, group, now, &mut due.wake));
     }
-    let next = holds.next_due();
-    holds.keeper_armed = next;
-    if !holds.keeper.as_ref().is_some_and(|keeper| keeper.will_wake(waker)) {
-        holds.keeper = Some(waker.clone());
-    }
+    let next = holds.keeper_leaves(waker);
     drop(holds);
     drop(flushes);
     due.wake.into_iter().for_each(Waker::wake);

@@ -160,7 +160,7 @@ impl Raw {
         };
         let release = |n| {
             let Names { key, channel, owner }: &Names = n;
-            vec!["EVALSHA", release_sha, "2", key, channel, owner, "0"]
+            vec!["EVALSHA", release_sha, "1", key, channel, owner, "0"]
         };
         Ok(Self {
             stream,
@@ -233,7 +233,7 @@ impl Wheellock {
         let client = Client::connect(config).await?;
         // As statics in an application would.
         let acquire: &_ = Box::leak(Box::new(Script::new(ACQUIRE, 1, 3)));
-        let release: &_ = Box::leak(Box::new(Script::new(RELEASE, 2, 2)));
+        let release: &_ = Box::leak(Box::new(Script::new(RELEASE, 1, 3)));
         ensure!(
             acquire.sha() == target.acquire_sha && release.sha() == target.release_sha,
             "not the same scripts"

@@ -376,6 +376,22 @@ impl Holds {
         self.settle(index)
     }
 
+    /// A settling request was lost with its connection, or the server lacked its script: another follows at once, unless
+    /// the lock is no longer this hold's to give back.
+    pub(crate) fn repeat_settle(
+        &mut self,
+        index: HoldIndex,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) -> Option<Settle> {
+        let hold = self.get_mut(index)?;
+        if hold.is_worth_releasing() && now < hold.gone_after {
+            return self.settle_again(index);
+        }
+        hold.operations -= 1;
+        self.after_request(index, wake)
+    }
+
     fn settle(&mut self, index: HoldIndex) -> Option<Settle> {
         let hold = self.get_mut(index)?;
         hold.operations += 1;

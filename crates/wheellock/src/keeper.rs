@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use wheellock_client::{Arg, Detached, Flush, Timer, Value};
+use wheellock_client::{Arg, Detached, Flush, Outcome, Timer, Value};
 
 use crate::clock::BootInstant;
 use crate::events;
@@ -111,6 +111,7 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     let now = inner.clock.now();
     let mut wake = Vec::new();
     let mut again = Vec::new();
+    let mut again_in_full = Vec::new();
     let mut flushes = Vec::new();
     let mut holds = inner.holds();
     for Detached { token, result, .. } in results.drain(..) {
@@ -119,6 +120,10 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
                 Ok(reply) if !reply.is_error() => {
                     again.extend(holds.settled(hold, !reply.is_null(), now, &mut wake));
                 }
+                // Neither gets better by waiting: the one is repeated with the script's text, the other waits in the
+                // queue for the next connection.
+                Ok(reply) if is_noscript(&reply) => again_in_full.extend(holds.repeat_settle(hold, now, &mut wake)),
+                Err(Outcome::MaybeExecuted) => again.extend(holds.repeat_settle(hold, now, &mut wake)),
                 Ok(_) | Err(_) => holds.unsettled(hold, now, &mut wake),
             },
             Token::Renewal { batch } => {
@@ -136,6 +141,9 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     }
     for settle in again {
         flushes.extend(queue_settle(inner, &mut holds, &settle, true, &mut wake));
+    }
+    for settle in again_in_full {
+        flushes.extend(queue_settle(inner, &mut holds, &settle, false, &mut wake));
     }
     let keeper = holds.keeper_to_wake();
     drop(holds);
@@ -166,6 +174,10 @@ impl<'a> RenewalReply<'a> {
             _ => Renewed::Failed,
         }
     }
+}
+
+fn is_noscript(reply: &Value) -> bool {
+    reply.as_error().is_some_and(|text| text.starts_with(b"NOSCRIPT"))
 }
 
 /// What a detached request was about, packed into the number that comes back with its result.

@@ -65,7 +65,9 @@ impl<'a> Call<'a> {
                     Err(Error::server(self.request.name(), &self.shared.server, script, text))
                 }
             },
-            Err(Failure { kind: ErrorKind::Timeout, outcome, .. }) => Err(self.timed_out(outcome)),
+            Err(Failure { kind: ErrorKind::Timeout, outcome, .. }) => {
+                Err(self.shared.timed_out(self.request.name(), outcome))
+            }
             Err(Failure { kind, outcome, cause: Some(cause) }) => {
                 Err(cause.seen_by(self.request.name(), kind, outcome))
             }
@@ -73,19 +75,6 @@ impl<'a> Call<'a> {
                 Err(self.shared.error(kind, outcome, self.request.name(), "the connection ended"))
             }
         }
-    }
-
-    fn timed_out(&self, outcome: Outcome) -> Error {
-        let state = self.shared.lock();
-        let detail = match (&state.phase, &state.last_error) {
-            (Phase::Connecting, Some(error)) => {
-                format!("the deadline passed while connecting; the last attempt failed: {}", error.detail())
-            }
-            (Phase::Connecting, None) => "the deadline passed while connecting".to_owned(),
-            _ => "the deadline passed before a reply arrived".to_owned(),
-        };
-        drop(state);
-        self.shared.error(ErrorKind::Timeout, outcome, self.request.name(), &detail)
     }
 }
 

@@ -272,6 +272,11 @@ impl Client {
         self.shared.condemn(why);
     }
 
+    /// The error of a caller whose deadline has passed while it waited for its turn to call: nothing was sent.
+    pub fn timed_out(&self, operation: &str) -> Error {
+        self.shared.timed_out(operation, Outcome::NotSent)
+    }
+
     /// What the server said about itself when it was last connected.
     pub fn server_info(&self) -> Option<ServerInfo> {
         self.shared.lock().info.clone()

@@ -158,6 +158,20 @@ impl Shared {
         Error::new(kind, outcome, operation, &self.server, detail.to_owned())
     }
 
+    /// The error of an operation whose deadline has passed: says where the connection stands.
+    pub(crate) fn timed_out(&self, operation: &str, outcome: Outcome) -> Error {
+        let state = self.lock();
+        let detail = match (&state.phase, &state.last_error) {
+            (Phase::Connecting, Some(error)) => {
+                format!("the deadline passed while connecting; the last attempt failed: {}", error.detail())
+            }
+            (Phase::Connecting, None) => "the deadline passed while connecting".to_owned(),
+            _ => "the deadline passed before a reply arrived".to_owned(),
+        };
+        drop(state);
+        self.error(ErrorKind::Timeout, outcome, operation, &detail)
+    }
+
     /// Does what [`State::after_append`] asked for.
     pub(crate) fn act(&self, next: Next) {
         match next {

@@ -4,10 +4,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::{Arg, CallOptions, Script, Value};
+use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
 use crate::error::{Error, Outcome};
@@ -116,11 +117,13 @@ impl Asked<'_> {
     /// Asks the server once; if the answer gets lost, asks again for the very same hold.
     async fn once(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         let Self { inner, name, owner, presented, lease, renew } = *self;
-        let (hold, count) = std::future::poll_fn(|cx| {
+        let begin = |waker: &Waker| {
             let now = inner.clock.now();
-            inner.holds().begin_attempt((name, owner), presented, lease, now, cx.waker())
-        })
-        .await;
+            inner.holds().begin_attempt((name, owner), presented, lease, now, waker)
+        };
+        let began = at_gate(inner, deadline, begin).await;
+        let ((hold, count), deadline) =
+            began.map_err(|source| Error::Server { operation: self.operation(), source })?;
         let mut attempt = Attempt { inner, hold: Some(hold) };
         let text = inner.owner_text(owner);
         let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
@@ -285,7 +288,7 @@ impl<'a> Place<'a> {
 
     fn fail_all(&self, error: &Error) {
         let wake = self.name.waiters().fail_all(error);
-        wake.into_iter().for_each(std::task::Waker::wake);
+        wake.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -309,6 +312,29 @@ impl Drop for Place<'_> {
             self.inner.finish(holds, None, Vec::new());
         }
     }
+}
+
+/// Waits until no request of the same owner is under way and `pass` lets through, but not for longer than a call may
+/// take: what is under way may itself be waiting for a connection. Returns by when the call that follows has to end.
+pub(crate) async fn at_gate<T>(
+    inner: &Inner,
+    deadline: Option<Instant>,
+    mut pass: impl FnMut(&Waker) -> Poll<T>,
+) -> Result<(T, Option<Instant>), wheellock_client::Error> {
+    let config = inner.client.config();
+    let mut sleep = None;
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(passed) = pass(cx.waker()) {
+            let until = sleep.as_ref().map(Sleep::deadline).or(deadline);
+            return Poll::Ready(Ok((passed, until)));
+        }
+        let sleep = sleep.get_or_insert_with(|| {
+            let patience = config.timer.now() + config.response_timeout;
+            config.timer.sleep_until(deadline.map_or(patience, |deadline| deadline.min(patience)))
+        });
+        Pin::new(sleep).poll(cx).map(|()| Err(inner.client.timed_out("EVALSHA")))
+    })
+    .await
 }
 
 /// The end of a call that was repeated while that could help.

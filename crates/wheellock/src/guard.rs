@@ -4,11 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use wheellock_client::Value;
 
-use crate::acquire::{Persisted, persist, unexpected};
+use crate::acquire::{Persisted, at_gate, persist, unexpected};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::events;
@@ -192,10 +192,10 @@ impl Guard {
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
         let now = self.inner.clock.now();
-        let settle = std::future::poll_fn(|cx| {
-            self.inner.holds().begin_release(self.hold, self.renew, now, cx.waker())
-        })
-        .await;
+        let begin = |waker: &Waker| self.inner.holds().begin_release(self.hold, self.renew, now, waker);
+        let began = at_gate(&self.inner, None, begin).await;
+        let (settle, deadline) =
+            began.map_err(|source| Error::Server { operation: self.operation(), source })?;
         self.released = true;
         let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
         let mut release = Release { inner: &self.inner, hold: Some(self.hold) };
@@ -203,7 +203,7 @@ impl Guard {
         let name = &self.name;
         let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
         let Persisted { result, ambiguous, .. } =
-            persist(&self.inner, &name.kind().release, None, &params, None, true).await;
+            persist(&self.inner, &name.kind().release, None, &params, deadline, true).await;
         match result {
             Ok(Value::Integer(_)) => {
                 release.confirmed(true);

@@ -123,7 +123,7 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
                 // Neither gets better by waiting: the one is repeated with the script's text, the other waits in the
                 // queue for the next connection.
                 Ok(reply) if is_noscript(&reply) => {
-                    again_in_full.extend(holds.repeat_settle(hold, now, &mut wake))
+                    again_in_full.extend(holds.repeat_settle(hold, now, &mut wake));
                 }
                 Err(Outcome::MaybeExecuted) => again.extend(holds.repeat_settle(hold, now, &mut wake)),
                 Ok(_) | Err(_) => holds.unsettled(hold, now, &mut wake),

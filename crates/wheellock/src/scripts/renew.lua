@@ -5,14 +5,19 @@
 --
 -- Returns the server's clock (seconds, microseconds), then for each lock 1 (extended) or 0 (the holder does not hold it;
 -- it is never created anew).
+--
+-- Data of another type under one lock's name is an error that must not keep the others from being renewed.
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
-    if redis.call('hexists', lock, ARGV[2 * i]) == 1 then
+    local held = redis.pcall('hexists', lock, ARGV[2 * i])
+    if held == 1 then
         redis.call('pexpire', lock, ARGV[2 * i - 1])
         reply[i + 2] = 1
-    else
+    elseif held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then
         reply[i + 2] = 0
+    else
+        return held
     end
 end
 return reply

@@ -1,0 +1,271 @@
+//! Many at once, in one process on one connection: held locks, waiters, names. Bytes are growth of the resident memory, so
+//! they include tasks, guards and the allocator's own share.
+//!
+//! `scale [--locks N] [--waiters N] [--seconds N] [word]`: a word runs the scenes whose names contain it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use tokio::runtime::Builder;
+use wheellock::{LockManager, Metrics};
+use wheellock_benches::{Report, process_cpu};
+use wheellock_tests::RedisServer;
+
+fn main() -> Result<()> {
+    let options = Options::read()?;
+    let mut report = Report::new("scale");
+    for (name, play) in [
+        ("held locks", held_locks as fn(&mut Report, &Options) -> Result<()>),
+        ("waiters on one lock", waiters),
+        ("names", names),
+    ] {
+        if options.word.as_ref().is_none_or(|word| name.contains(word.as_str())) {
+            play(&mut report, &options)?;
+        }
+    }
+    report.finish()
+}
+
+struct Options {
+    locks: u64,
+    waiters: u64,
+    seconds: u64,
+    word: Option<String>,
+}
+
+impl Options {
+    fn read() -> Result<Self> {
+        let mut options = Self { locks: 1_000_000, waiters: 100_000, seconds: 60, word: None };
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            let number = |args: &mut dyn Iterator<Item = String>| -> Result<u64> {
+                Ok(args.next().context("a number is missing")?.parse()?)
+            };
+            match arg.as_str() {
+                "--locks" => options.locks = number(&mut args)?,
+                "--waiters" => options.waiters = number(&mut args)?,
+                "--seconds" => options.seconds = number(&mut args)?,
+                word => options.word = Some(word.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// A process that holds very many locks and lets the watchdog keep them.
+fn held_locks(report: &mut Report, options: &Options) -> Result<()> {
+    let server = RedisServer::start();
+    let count = options.locks;
+    let bench = format!("{count} held locks");
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let locks = LockManager::connect(&server.url()).await?;
+        let before = resident()?;
+        let since = Instant::now();
+        let mut guards = Vec::with_capacity(usize::try_from(count)?);
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let locks = locks.clone();
+                tokio::spawn(async move {
+                    let mut guards = Vec::new();
+                    for number in (task..count).step_by(usize::try_from(TASKS)?) {
+                        guards.push(locks.lock(&format!("held:{number}")).acquire().await?);
+                    }
+                    anyhow::Ok(guards)
+                })
+            })
+            .collect();
+        for task in tasks {
+            guards.append(&mut task.await??);
+        }
+        let took = since.elapsed().as_secs_f64();
+        figure(report, &bench, "acquired", "1/s", ratio(count, 1) / took);
+        figure(report, &bench, "memory each", "bytes", ratio(resident()?.saturating_sub(before), count));
+        let used = Used::so_far(&server);
+        let start = locks.metrics();
+        tokio::time::sleep(Duration::from_secs(options.seconds)).await;
+        let end = locks.metrics();
+        used.report_since(report, &bench, &server);
+        figure(report, &bench, "renewals", "1/s", ratio(end.renewals - start.renewals, options.seconds));
+        for (quantile, metric) in [(0.5, "lateness p50"), (0.999, "lateness p99.9"), (1.0, "lateness max")] {
+            figure(report, &bench, metric, "ms", end.renewal_lateness.quantile(quantile).as_secs_f64() * 1e3);
+        }
+        figure(report, &bench, "lost", "locks", ratio(lost(&end), 1));
+        figure(report, &bench, "failed renewals", "", ratio(end.failed_renewals, 1));
+        let believed = guards.iter().filter(|guard| guard.is_valid()).count();
+        ensure!(believed == guards.len(), "{believed} of {} are still believed", guards.len());
+        let since = Instant::now();
+        drop(guards);
+        figure(report, &bench, "dropping one", "ns", since.elapsed().as_secs_f64() * 1e9 / ratio(count, 1));
+        while server.cli(&["DBSIZE"]) != "0" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        figure(report, &bench, "all released after", "s", since.elapsed().as_secs_f64());
+        Ok(())
+    })
+}
+
+/// Very many tasks of one process that want one lock, which another process holds.
+fn waiters(report: &mut Report, options: &Options) -> Result<()> {
+    let server = RedisServer::start();
+    let count = options.waiters;
+    let bench = format!("{count} waiters on one lock");
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let holder = LockManager::connect(&server.url()).await?;
+        let locks = LockManager::connect(&server.url()).await?;
+        let guard = holder.lock("wanted").acquire().await?;
+        let lock = locks.lock("wanted");
+        let served = Arc::new(AtomicU64::new(0));
+        let before = resident()?;
+        let wait = Duration::from_secs(600);
+        let tasks: Vec<_> = (0..count)
+            .map(|_| {
+                let (lock, served) = (lock.clone(), Arc::clone(&served));
+                tokio::spawn(async move {
+                    let since = Instant::now();
+                    let guard = lock.try_acquire_for(wait).await?;
+                    ensure!(since.elapsed() <= wait, "past its deadline");
+                    served.fetch_add(u64::from(guard.is_some()), Ordering::Relaxed);
+                    Ok(())
+                })
+            })
+            .collect();
+        while locks.metrics().waiting < count {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        figure(report, &bench, "memory each", "bytes", ratio(resident()?.saturating_sub(before), count));
+        let idle = Used::so_far(&server);
+        tokio::time::sleep(IDLE).await;
+        let commands = idle.commands_since(&server);
+        figure(report, &bench, "commands while idle", "1/s", ratio(commands, IDLE.as_secs()));
+        let used = Used::so_far(&server);
+        let since = Instant::now();
+        guard.release().await?;
+        for task in tasks {
+            task.await??;
+        }
+        let commands = used.commands_since(&server);
+        figure(report, &bench, "served", "1/s", ratio(count, 1) / since.elapsed().as_secs_f64());
+        figure(report, &bench, "commands per acquire", "", ratio(commands, count));
+        figure(report, &bench, "not served", "tasks", ratio(count - served.load(Ordering::Relaxed), 1));
+        let wait = locks.metrics().wait;
+        figure(report, &bench, "wait p50", "s", wait.quantile(0.5).as_secs_f64());
+        figure(report, &bench, "wait max", "s", wait.quantile(1.0).as_secs_f64());
+        Ok(())
+    })
+}
+
+/// Ten thousand names per second, each used once.
+fn names(report: &mut Report, options: &Options) -> Result<()> {
+    let server = RedisServer::start();
+    let bench = format!("{NAMES} names per second");
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let locks = LockManager::connect(&server.url()).await?;
+        let second = async |second: u64| {
+            let mut ticks = tokio::time::interval(Duration::from_millis(10));
+            for tick in 0..100 {
+                ticks.tick().await;
+                let tasks: Vec<_> = (0..NAMES / 100)
+                    .map(|number| {
+                        let lock = locks.lock(&format!("name:{second}:{tick}:{number}"));
+                        tokio::spawn(async move { lock.acquire().await?.release().await })
+                    })
+                    .collect();
+                for task in tasks {
+                    task.await??;
+                }
+            }
+            anyhow::Ok(())
+        };
+        for number in 0..WARM_UP {
+            second(number).await?;
+        }
+        let before = resident()?;
+        let used = Used::so_far(&server);
+        for number in 0..options.seconds {
+            second(WARM_UP + number).await?;
+        }
+        used.report_since(report, &bench, &server);
+        figure(report, &bench, "memory before", "bytes", ratio(before, 1));
+        figure(report, &bench, "memory after", "bytes", ratio(resident()?, 1));
+        ensure!(server.cli(&["DBSIZE"]) == "0", "keys were left behind");
+        Ok(())
+    })
+}
+
+/// What this process and the server have used.
+struct Used {
+    since: Instant,
+    cpu: Duration,
+    server_cpu: f64,
+    commands: u64,
+}
+
+impl Used {
+    fn so_far(server: &RedisServer) -> Self {
+        let info = server.cli(&["INFO", "everything"]);
+        let field = |name: &str| -> f64 {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+        };
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+        let commands = field("total_commands_processed") as u64;
+        let server_cpu = field("used_cpu_sys") + field("used_cpu_user");
+        Self { since: Instant::now(), cpu: process_cpu(), server_cpu, commands }
+    }
+
+    /// What clients sent; scripts' own commands are not counted by the server.
+    fn commands_since(&self, server: &RedisServer) -> u64 {
+        Self::so_far(server).commands.saturating_sub(self.commands + 1)
+    }
+
+    fn report_since(&self, report: &mut Report, bench: &str, server: &RedisServer) {
+        let now = Self::so_far(server);
+        let seconds = self.since.elapsed().as_secs_f64();
+        figure(
+            report,
+            bench,
+            "client CPU",
+            "% of a core",
+            (now.cpu - self.cpu).as_secs_f64() / seconds * 100.0,
+        );
+        figure(
+            report,
+            bench,
+            "server CPU",
+            "% of a core",
+            (now.server_cpu - self.server_cpu) / seconds * 100.0,
+        );
+        figure(report, bench, "commands", "1/s", ratio(now.commands - self.commands, 1) / seconds);
+    }
+}
+
+fn figure(report: &mut Report, bench: &str, metric: &str, unit: &str, value: f64) {
+    report.row(bench, "wheellock", metric, unit, &[value]);
+}
+
+fn lost(metrics: &Metrics) -> u64 {
+    metrics.lost_expired + metrics.lost_not_owner
+}
+
+/// Resident memory of this process in bytes (source: proc(5), statm, in pages of 4 KiB).
+fn resident() -> Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = statm.split_whitespace().nth(1).context("statm has no resident size")?.parse()?;
+    Ok(pages * 4096)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+fn ratio(of: u64, to: u64) -> f64 {
+    of as f64 / to as f64
+}
+
+const TASKS: u64 = 256;
+const NAMES: u64 = 10_000;
+const IDLE: Duration = Duration::from_secs(5);
+/// Seconds until tables have grown to their size.
+const WARM_UP: u64 = 3;

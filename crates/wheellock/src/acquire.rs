@@ -18,7 +18,7 @@ use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::manager::Inner;
 use crate::name::Name;
-use crate::waiters::Turn;
+use crate::waiters::{Turn, Waiters};
 
 /// How long to wait for a lock that somebody else holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,14 +47,18 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
     let timer = &inner.client.config().timer;
     let mut place = None;
     // Whoever comes while others wait stands in line behind them, unless it holds the lock already.
-    let must_wait = wait != Wait::No && !name.waiters().is_empty();
+    let must_wait = wait != Wait::No && name.crowd().as_ref().is_some_and(|waiters| !waiters.is_empty());
     if must_wait && !(asked.presented && inner.holds().is_held_by(name, owner)) {
         place = Some(Place::join(inner, name));
     }
     let mut known_held = place.is_some();
     loop {
         match &mut place {
-            None => name.waiters().about_to_ask(),
+            None => {
+                if let Some(waiters) = &mut *name.crowd() {
+                    waiters.about_to_ask();
+                }
+            }
             Some(place) => {
                 if !place.turn(wait.deadline()).await? {
                     return Ok(None);
@@ -233,7 +237,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn join(inner: &'a Arc<Inner>, name: &'a Arc<Name>) -> Self {
-        let ticket = name.waiters().join();
+        let ticket = name.waiters(Waiters::join);
         inner.waiting.fetch_add(1, Ordering::Relaxed);
         Self { inner, name, ticket, since: inner.clock.now(), heard: false, got_it: false }
     }
@@ -252,9 +256,12 @@ impl<'a> Place<'a> {
             loop {
                 let now = timer.now();
                 if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Poll::Ready(self.name.waiters().trouble().map_or(Ok(false), Err));
+                    return Poll::Ready(
+                        self.name.waiters(|waiters| waiters.trouble()).map_or(Ok(false), Err),
+                    );
                 }
-                let until = match self.name.waiters().turn(self.ticket, now, cx) {
+                let turn = self.name.waiters(|waiters| waiters.turn(self.ticket, now, cx));
+                let until = match turn {
                     Turn::Ask { heard } => {
                         self.heard = heard;
                         return Poll::Ready(Ok(true));
@@ -275,19 +282,20 @@ impl<'a> Place<'a> {
     }
 
     fn heard_held(&self, now: Instant, lease_left: Option<Duration>) {
-        let mut waiters = self.name.waiters();
-        if waiters.is_head(self.ticket) {
-            waiters.heard_held(now, lease_left);
-            waiters.listen(|| self.inner.client.subscribe(self.name.channel().as_bytes()));
-        }
+        self.name.waiters(|waiters| {
+            if waiters.is_head(self.ticket) {
+                waiters.heard_held(now, lease_left);
+                waiters.listen(|| self.inner.client.subscribe(self.name.channel().as_bytes()));
+            }
+        });
     }
 
     fn heard_nothing(&self, error: &Error) -> bool {
-        self.name.waiters().heard_nothing(error)
+        self.name.waiters(|waiters| waiters.heard_nothing(error))
     }
 
     fn fail_all(&self, error: &Error) {
-        let wake = self.name.waiters().fail_all(error);
+        let wake = self.name.waiters(|waiters| waiters.fail_all(error));
         wake.into_iter().for_each(Waker::wake);
     }
 }
@@ -295,10 +303,9 @@ impl<'a> Place<'a> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let now = self.inner.client.config().timer.now();
-        let mut waiters = self.name.waiters();
-        let next = waiters.leave(self.ticket, self.got_it, now);
-        let quiet = waiters.begin_lingering();
-        drop(waiters);
+        let (next, quiet) = self
+            .name
+            .waiters(|waiters| (waiters.leave(self.ticket, self.got_it, now), waiters.begin_lingering()));
         if let Some(next) = next {
             next.wake();
         }

@@ -1,6 +1,7 @@
 //! The clock by which leases are believed. Owns the choice of clock; everything else is handed instants.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ impl Clock {
         match self {
             Self::Boot => BootInstant::now(),
             Self::Manual { timer, start } => {
-                BootInstant(nanos(timer.now().saturating_duration_since(*start)))
+                BootInstant::from_nanos(nanos(timer.now().saturating_duration_since(*start)))
             }
         }
     }
@@ -38,7 +39,7 @@ impl Clock {
 ///
 /// It spans 584 years in nanoseconds; what lies beyond is clamped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BootInstant(u64);
+pub struct BootInstant(NonZeroU64);
 
 impl BootInstant {
     /// This instant.
@@ -51,24 +52,32 @@ impl BootInstant {
         // Neither part is negative on these clocks.
         let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
         let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
-        Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+        Self::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    }
+
+    /// The first nanosecond is missing, so that an `Option` of an instant needs no more room than the instant.
+    const fn from_nanos(nanos: u64) -> Self {
+        match NonZeroU64::new(nanos) {
+            Some(nanos) => Self(nanos),
+            None => Self(NonZeroU64::MIN),
+        }
     }
 
     /// The time from `earlier` to this instant; zero if `earlier` is later.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.nanos_since(earlier))
     }
 
     /// Nanoseconds from `earlier` to this instant; zero if `earlier` is later.
     pub(crate) fn nanos_since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
+        self.0.get().saturating_sub(earlier.0.get())
     }
 
     /// The instant `duration` before this one, or the clock's start.
     #[must_use]
     pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(nanos(duration)))
+        Self::from_nanos(self.0.get().saturating_sub(nanos(duration)))
     }
 
     /// The time from now until this instant; zero if it has passed.
@@ -88,7 +97,7 @@ impl Add<Duration> for BootInstant {
 
 impl fmt::Debug for BootInstant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BootInstant({:?} after boot)", Duration::from_nanos(self.0))
+        write!(f, "BootInstant({:?} after boot)", Duration::from_nanos(self.0.get()))
     }
 }
 

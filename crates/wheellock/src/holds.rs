@@ -85,9 +85,8 @@ pub(crate) struct Hold {
     operations: u32,
     /// The wanted count changed while a request was under way; another one must follow it.
     outdated: bool,
-    /// Tasks with this owner that wait for the request under way: two at once could overtake each other, and then nobody
-    /// would know whose count the server was told last.
-    gate: Vec<Waker>,
+    /// Who waits for something here; mostly nobody does.
+    wakers: Option<Box<Wakers>>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
     settle_at: Option<BootInstant>,
     /// Its place among those whom the watchdog renews at every beat.
@@ -97,6 +96,14 @@ pub(crate) struct Hold {
     renewal_under_way: bool,
     renewal_failed: bool,
     alarm: Option<TimerKey>,
+}
+
+#[derive(Default)]
+struct Wakers {
+    /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
+    /// nobody would know whose count the server was told last.
+    gate: Vec<Waker>,
+    /// Those who want to know of the loss.
     watchers: Vec<(u64, Waker)>,
 }
 
@@ -239,14 +246,13 @@ impl Holds {
             since: now,
             operations: 0,
             outdated: false,
-            gate: Vec::new(),
+            wakers: None,
             settle_at: None,
             member: None,
             renew_at: None,
             renewal_under_way: false,
             renewal_failed: false,
             alarm: None,
-            watchers: Vec::new(),
         };
         let index = u32::try_from(self.holds.insert(hold)).unwrap_or(u32::MAX);
         if presented {
@@ -421,7 +427,7 @@ impl Holds {
         if let Some(hold) = self.get_mut(index) {
             hold.operations -= 1;
             hold.settle_at = Some(now + hold.lease.retry_after());
-            wake.append(&mut hold.gate);
+            hold.open_gate(wake);
         }
         self.schedule(index);
     }
@@ -435,7 +441,7 @@ impl Holds {
         if std::mem::take(&mut hold.outdated) && hold.is_worth_releasing() {
             return self.settle(index);
         }
-        wake.append(&mut hold.gate);
+        hold.open_gate(wake);
         self.free_if_unused(index);
         None
     }
@@ -561,9 +567,11 @@ impl Holds {
         }
         match how {
             Renewed::Extended => {
+                // The one before was sent a lease's validity before what was believed until now.
+                let planned = renewal.lease.renewal_before(hold.valid_until);
                 hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
                 hold.renew_at = None;
-                self.tally.renewals += 1;
+                self.tally.renewed(now.saturating_duration_since(planned));
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, wake),
             Renewed::Failed => {
@@ -629,7 +637,9 @@ impl Holds {
         if !hold.is_worth_releasing() {
             hold.settle_at = None;
         }
-        wake.extend(hold.watchers.drain(..).map(|(_, waker)| waker));
+        if let Some(wakers) = &mut hold.wakers {
+            wake.extend(wakers.watchers.drain(..).map(|(_, waker)| waker));
+        }
         let key = presented_key(hold.owner, &hold.name);
         if self.presented.get(&key) == Some(&index) {
             self.presented.remove(&key);
@@ -673,16 +683,17 @@ impl Holds {
             *next_watcher += 1;
             *next_watcher
         });
-        match hold.watchers.iter_mut().find(|(known, _)| *known == number) {
+        let watchers = &mut hold.wakers.get_or_insert_default().watchers;
+        match watchers.iter_mut().find(|(known, _)| *known == number) {
             Some((_, old)) => old.clone_from(waker),
-            None => hold.watchers.push((number, waker.clone())),
+            None => watchers.push((number, waker.clone())),
         }
         None
     }
 
     pub(crate) fn unwatch(&mut self, index: HoldIndex, watcher: u64) {
-        if let Some(hold) = self.get_mut(index) {
-            hold.watchers.retain(|(known, _)| *known != watcher);
+        if let Some(wakers) = self.get_mut(index).and_then(|hold| hold.wakers.as_mut()) {
+            wakers.watchers.retain(|(known, _)| *known != watcher);
         }
     }
 
@@ -828,8 +839,15 @@ impl Hold {
     }
 
     fn wait_at_gate(&mut self, waker: &Waker) {
-        if !self.gate.iter().any(|known| known.will_wake(waker)) {
-            self.gate.push(waker.clone());
+        let gate = &mut self.wakers.get_or_insert_default().gate;
+        if !gate.iter().any(|known| known.will_wake(waker)) {
+            gate.push(waker.clone());
+        }
+    }
+
+    fn open_gate(&mut self, wake: &mut Vec<Waker>) {
+        if let Some(wakers) = &mut self.wakers {
+            wake.append(&mut wakers.gate);
         }
     }
 

@@ -57,7 +57,12 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     drop(flushes);
     due.wake.into_iter().for_each(Waker::wake);
     for name in due.quiet {
-        let subscription = name.waiters().stop_listening();
+        let mut crowd = name.crowd();
+        let subscription = crowd.as_mut().and_then(|waiters| waiters.stop_listening());
+        if crowd.as_ref().is_some_and(|waiters| waiters.is_over()) {
+            *crowd = None;
+        }
+        drop(crowd);
         drop(subscription);
     }
     next

@@ -1,6 +1,7 @@
 //! What makes a kind of lock: its scripts and its names. The only place that knows key and channel names; a new kind
 //! is a row here and its Lua files.
 
+use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
 use wheellock_client::Script;
@@ -37,6 +38,12 @@ impl Kind {
     pub(crate) fn channel(&self, name: &str) -> String {
         prefix_name(self.channel_prefix, name)
     }
+
+    /// Where in its channel the name of a lock stands.
+    pub(crate) fn name_in_channel(&self, name: &str) -> Range<usize> {
+        let start = self.channel_prefix.len() + if name.contains('{') { 1 } else { 2 };
+        start..start + name.len()
+    }
 }
 
 /// Puts the lock and what belongs to it into one hash slot, exactly as Redisson's `prefixName` does: braces are added
@@ -51,7 +58,11 @@ mod tests {
 
     #[test]
     fn channels_are_named_as_redisson_names_them() {
-        let channel = |name: &str| REENTRANT.channel(name);
+        let channel = |name: &str| {
+            let channel = REENTRANT.channel(name);
+            assert_eq!(channel[REENTRANT.name_in_channel(name)], *name);
+            channel
+        };
         assert_eq!(channel("orders"), "redisson_lock__channel:{orders}");
         assert_eq!(channel("a:{b}:c"), "redisson_lock__channel:a:{b}:c");
         assert_eq!(channel("odd{"), "redisson_lock__channel:odd{");

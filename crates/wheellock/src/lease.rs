@@ -7,11 +7,11 @@ use crate::error::Error;
 
 /// A lease's length: whole milliseconds, at least one, small enough for Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lease(Duration);
+pub struct Lease(u64);
 
 impl Lease {
     /// Redisson's default `lockWatchdogTimeout`.
-    pub const DEFAULT: Self = Self(Duration::from_secs(30));
+    pub const DEFAULT: Self = Self(30_000);
 
     /// A lease of `duration`, rounded up to a whole millisecond.
     ///
@@ -22,21 +22,19 @@ impl Lease {
     pub fn new(duration: Duration) -> Result<Self, Error> {
         let millis = duration.as_nanos().div_ceil(1_000_000);
         match u64::try_from(millis) {
-            Ok(whole) if duration >= Duration::from_millis(1) && whole <= MAX_MILLIS => {
-                Ok(Self(Duration::from_millis(whole)))
-            }
+            Ok(whole) if duration >= Duration::from_millis(1) && whole <= MAX_MILLIS => Ok(Self(whole)),
             _ => Err(Error::InvalidLease { lease: duration }),
         }
     }
 
     /// The length.
     pub fn duration(self) -> Duration {
-        self.0
+        Duration::from_millis(self.0)
     }
 
     /// The length in milliseconds, for `PEXPIRE`.
     pub(crate) fn millis(self) -> i64 {
-        i64::try_from(self.0.as_millis()).unwrap_or(i64::MAX)
+        i64::try_from(self.0).unwrap_or(i64::MAX)
     }
 
     /// Until when a grant may be believed whose request was handed to the socket no earlier than `before_send`.
@@ -45,23 +43,32 @@ impl Lease {
     /// covers the difference in rate between the two clocks and 2 ms their granularity (the drift that Redis' Redlock
     /// page proposes).
     pub(crate) fn valid_until(self, before_send: BootInstant) -> BootInstant {
-        before_send + (self.0 - self.0 / 100).saturating_sub(Duration::from_millis(2))
+        before_send + self.validity()
+    }
+
+    fn validity(self) -> Duration {
+        (self.duration() - self.duration() / 100).saturating_sub(Duration::from_millis(2))
     }
 
     /// By when the server has certainly expired a key whose TTL was set to this lease by a request that had been answered
     /// or given up at `after_send`.
     pub(crate) fn gone_after(self, after_send: BootInstant) -> BootInstant {
-        after_send + self.0 + self.0 / 100 + Duration::from_millis(2)
+        after_send + self.duration() + self.duration() / 100 + Duration::from_millis(2)
     }
 
     /// When the watchdog renews: after a third of the lease, as Redisson's does.
     pub(crate) fn renew_after(self) -> Duration {
-        self.0 / 3
+        self.duration() / 3
+    }
+
+    /// When the renewal was planned of a lease that is believed until `valid_until`.
+    pub(crate) fn renewal_before(self, valid_until: BootInstant) -> BootInstant {
+        valid_until.saturating_sub(self.validity().saturating_sub(self.renew_after()))
     }
 
     /// How long the watchdog waits after a failed renewal.
     pub(crate) fn retry_after(self) -> Duration {
-        (self.0 / 20).max(Duration::from_millis(1))
+        (self.duration() / 20).max(Duration::from_millis(1))
     }
 }
 

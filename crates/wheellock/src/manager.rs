@@ -1,7 +1,9 @@
 //! The shared context of all locks of one connection: identity, names, holds. Owns the lifetime of the keeper.
 
-use std::collections::HashMap;
+use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
@@ -45,8 +47,31 @@ pub(crate) struct Inner {
 /// Locks with the same name share one line of waiters, so handles to the same name share one `Name`.
 #[derive(Default)]
 struct Names {
-    known: HashMap<Box<str>, Weak<Name>>,
+    known: HashSet<ByKey>,
     purge_at: usize,
+}
+
+/// A name in a table, found by its key. The table's is the last reference to a name that nobody uses.
+struct ByKey(Arc<Name>);
+
+impl Borrow<str> for ByKey {
+    fn borrow(&self) -> &str {
+        self.0.key()
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl Hash for ByKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.key().hash(state);
+    }
 }
 
 /// Settings of a [`LockManager`]; made by [`LockManager::builder`].
@@ -217,16 +242,16 @@ impl Inner {
 
     fn name(&self, key: &str, kind: &'static Kind) -> Arc<Name> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(name) = names.known.get(key).and_then(Weak::upgrade) {
-            return name;
+        if let Some(ByKey(name)) = names.known.get(key) {
+            return Arc::clone(name);
         }
         if names.known.len() >= names.purge_at {
             // Forgetting in bulk keeps the cost per name constant.
-            names.known.retain(|_, name| name.strong_count() > 0);
+            names.known.retain(|ByKey(name)| Arc::strong_count(name) > 1);
             names.purge_at = 2 * names.known.len() + 64;
         }
         let name = Arc::new(Name::new(key, kind));
-        names.known.insert(key.into(), Arc::downgrade(&name));
+        names.known.insert(ByKey(Arc::clone(&name)));
         name
     }
 

@@ -36,6 +36,9 @@ pub struct Metrics {
     pub waiting: u64,
     /// How long those who had to wait waited for their guards.
     pub wait: Histogram,
+    /// How much later than planned, a third of the lease after the one before, the watchdog's renewals were confirmed. The
+    /// lock is in danger when that comes near two thirds of its lease.
+    pub renewal_lateness: Histogram,
     /// How long locks were held, from the first guard of an owner to its last, or to the loss.
     pub hold: Histogram,
 }
@@ -45,7 +48,7 @@ pub struct Metrics {
 pub(crate) struct Tally {
     acquires: u64,
     held: u64,
-    pub(crate) renewals: u64,
+    renewals: u64,
     pub(crate) failed_renewals: u64,
     pub(crate) server_clock_jumps: u64,
     pub(crate) waits_given_up: u64,
@@ -55,9 +58,15 @@ pub(crate) struct Tally {
     lost_not_owner: u64,
     wait: Histogram,
     hold: Histogram,
+    renewal_lateness: Histogram,
 }
 
 impl Tally {
+    pub(crate) fn renewed(&mut self, late: Duration) {
+        self.renewals += 1;
+        self.renewal_lateness.record(late);
+    }
+
     pub(crate) fn acquired(&mut self, first_guard: bool) {
         self.acquires += 1;
         self.held += u64::from(first_guard);
@@ -98,6 +107,7 @@ impl Tally {
             lost_not_owner,
             wait,
             hold,
+            renewal_lateness,
         } = *self;
         Metrics {
             acquires,
@@ -112,6 +122,7 @@ impl Tally {
             held,
             waiting,
             wait,
+            renewal_lateness,
             hold,
         }
     }

@@ -14,7 +14,10 @@ use crate::error::Error;
 
 #[derive(Default)]
 pub(crate) struct Waiters {
-    line: BTreeMap<u64, Waiter>,
+    /// By ticket; the waker of whoever has to be woken.
+    line: BTreeMap<u64, Option<Waker>>,
+    /// Whom the same error awaits: everybody with a ticket up to this one.
+    failed: Option<(u64, Error)>,
     next_ticket: u64,
     /// Kept while somebody waits, and a little longer.
     subscription: Option<Subscription>,
@@ -26,12 +29,6 @@ pub(crate) struct Waiters {
     lingering: bool,
     /// The last question found no answer. Until one does, nobody knows that the lock is held.
     trouble: Option<Error>,
-}
-
-#[derive(Default)]
-struct Waiter {
-    waker: Option<Waker>,
-    failed: Option<Error>,
 }
 
 /// What a waiter has to do.
@@ -52,7 +49,7 @@ impl Waiters {
     /// Stands in line.
     pub(crate) fn join(&mut self) -> u64 {
         self.next_ticket += 1;
-        self.line.insert(self.next_ticket, Waiter::default());
+        self.line.insert(self.next_ticket, None);
         self.next_ticket
     }
 
@@ -87,10 +84,12 @@ impl Waiters {
     pub(crate) fn turn(&mut self, ticket: u64, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
         let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask { heard: false } };
-        if let Some(error) = waiter.failed.take() {
-            return Turn::Failed(error);
+        if let Some((last, error)) = &self.failed
+            && ticket <= *last
+        {
+            return Turn::Failed(error.clone());
         }
-        waiter.waker = Some(cx.waker().clone());
+        *waiter = Some(cx.waker().clone());
         if !is_head {
             return Turn::Wait(None);
         }
@@ -119,7 +118,7 @@ impl Waiters {
         } else {
             self.look_now = true;
         }
-        self.line.first_entry().and_then(|mut head| head.get_mut().waker.take())
+        self.line.first_entry().and_then(|mut head| head.get_mut().take())
     }
 
     /// A question found no answer in time. Returns whether the one before it had found none either.
@@ -134,13 +133,8 @@ impl Waiters {
 
     /// The server could not be asked, and what stopped the head stops everybody.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
-        self.line
-            .values_mut()
-            .filter_map(|waiter| {
-                waiter.failed = Some(error.clone());
-                waiter.waker.take()
-            })
-            .collect()
+        self.failed = Some((self.next_ticket, error.clone()));
+        self.line.values_mut().filter_map(Option::take).collect()
     }
 
     /// Whether the last waiter has just left, and the end of its subscription is to be planned.
@@ -153,6 +147,11 @@ impl Waiters {
     pub(crate) fn stop_listening(&mut self) -> Option<Subscription> {
         self.lingering = false;
         if self.line.is_empty() { self.subscription.take() } else { None }
+    }
+
+    /// Whether nobody waits and nothing is listened to.
+    pub(crate) fn is_over(&self) -> bool {
+        self.line.is_empty() && self.subscription.is_none()
     }
 
     /// Whether the holder of `ticket` is first in line.

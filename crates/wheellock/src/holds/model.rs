@@ -303,3 +303,9 @@ fn a_late_renewal_does_not_bring_a_lost_lock_back() {
     assert_eq!(world.holds.get(hold).unwrap().state, State::Lost(LostReason::Expired));
     world.settle_down(&[]);
 }
+
+/// A process may hold a million locks; docs/benchmarks.md says what that costs.
+#[test]
+fn a_hold_is_small() {
+    assert!(size_of::<Hold>() <= 128 && size_of::<Name>() <= 56);
+}

@@ -5,7 +5,7 @@
 //! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
 //! wanted count is the number of guards plus the attempts that are under way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -45,6 +45,8 @@ pub(crate) struct Holds {
     pub(crate) tally: Tally,
     /// Renewals under way, with the instant before they were sent.
     renewals: Slab<(Vec<Renewal>, BootInstant)>,
+    /// Holds whose release found no room on its way out, in order.
+    backlog: VecDeque<HoldIndex>,
     /// Names whose last waiter has left a little while ago.
     quiet: Slab<Arc<Name>>,
     /// Where tick 0 of the wheel lies.
@@ -62,6 +64,8 @@ pub(crate) struct Holds {
 enum Event {
     Hold(HoldIndex),
     Quiet(u32),
+    /// There may be room for the backlog.
+    Backlog,
 }
 
 pub(crate) struct Hold {
@@ -83,6 +87,8 @@ pub(crate) struct Hold {
     since: BootInstant,
     /// Releases under way.
     operations: u32,
+    /// Stands in the backlog.
+    postponed: bool,
     /// The wanted count changed while a request was under way; another one must follow it.
     outdated: bool,
     /// Who waits for something here; mostly nobody does.
@@ -176,6 +182,7 @@ impl Holds {
             server_clock: ServerClock::default(),
             tally: Tally::default(),
             renewals: Slab::new(),
+            backlog: VecDeque::new(),
             quiet: Slab::new(),
             start: now,
             next_serial: 0,
@@ -245,6 +252,7 @@ impl Holds {
             attempts: 0,
             since: now,
             operations: 0,
+            postponed: false,
             outdated: false,
             wakers: None,
             settle_at: None,
@@ -432,6 +440,42 @@ impl Holds {
         self.schedule(index);
     }
 
+    /// A settling request found no room on its way out: it is made when there is some.
+    pub(crate) fn postpone(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
+        let Some(hold) = self.get_mut(index) else { return };
+        hold.operations -= 1;
+        hold.open_gate(wake);
+        if std::mem::replace(&mut hold.postponed, true) {
+            return;
+        }
+        self.backlog.push_back(index);
+        if self.backlog.len() == 1 {
+            self.look_at_the_backlog_again(now);
+        }
+    }
+
+    fn look_at_the_backlog_again(&mut self, now: BootInstant) {
+        let tick = self.tick_at_or_after(now + BACKLOG_PAUSE);
+        self.wheel.insert(tick, Event::Backlog);
+        self.plan(self.start_of(tick));
+    }
+
+    /// The next request that was postponed and is still of use.
+    pub(crate) fn next_postponed(&mut self, now: BootInstant) -> Option<Settle> {
+        while let Some(index) = self.backlog.pop_front() {
+            let Some(hold) = self.get_mut(index) else { continue };
+            hold.postponed = false;
+            if hold.is_busy() {
+                hold.outdated = true;
+            } else if hold.is_worth_releasing() && now < hold.gone_after {
+                return self.settle(index);
+            } else {
+                self.free_if_unused(index);
+            }
+        }
+        None
+    }
+
     /// A request has ended: the next one may go.
     fn after_request(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) -> Option<Settle> {
         let hold = self.get_mut(index)?;
@@ -454,6 +498,8 @@ impl Holds {
         for event in fired {
             match event {
                 Event::Hold(index) => self.alarmed(index, now, due),
+                Event::Backlog if self.backlog.is_empty() => {}
+                Event::Backlog => self.look_at_the_backlog_again(now),
                 Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
             }
         }
@@ -773,7 +819,8 @@ impl Holds {
 
     fn free_if_unused(&mut self, index: HoldIndex) {
         let unused = |hold: &Hold| {
-            hold.guards == 0 && hold.attempts == 0 && hold.operations == 0 && hold.settle_at.is_none()
+            let idle = hold.guards == 0 && hold.attempts == 0 && hold.operations == 0;
+            idle && hold.settle_at.is_none() && !hold.postponed
         };
         if !self.get(index).is_some_and(unused) {
             return;
@@ -877,6 +924,9 @@ const BEATS: u64 = 256;
 /// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more; a twentieth of shorter
 /// ones. Generous, because a busy machine delays a task by tens of milliseconds.
 const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);
+
+/// How soon to look for room again if no answer tells that there is some.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a subscription outlives its last waiter: contention comes in bursts, and subscribing anew for each handoff
 /// would cost more than a few idle messages.

@@ -47,11 +47,12 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
     // before is not among them.
     for settle in due.settle {
-        flushes.extend(queue_settle(inner, &mut holds, &settle, false, &mut due.wake));
+        flushes.extend(queue_settle(inner, &mut holds, &settle, true, &mut due.wake));
     }
     for group in due.renew.chunks(BATCH) {
         flushes.extend(queue_renewal(inner, &mut holds, group, now, &mut due.wake));
     }
+    queue_backlog(inner, &mut holds, now, &mut flushes, &mut due.wake);
     let next = holds.keeper_leaves(waker);
     drop(holds);
     drop(flushes);
@@ -68,7 +69,21 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     next
 }
 
-/// Queues a release. A repeated one goes with the script's whole text: the first may have failed for want of it.
+/// Queues what found no room before, as far as there is some now.
+fn queue_backlog<'a>(
+    inner: &'a Inner,
+    holds: &mut Holds,
+    now: BootInstant,
+    flushes: &mut Vec<Flush<'a>>,
+    wake: &mut Vec<Waker>,
+) {
+    while let Some(settle) = holds.next_postponed(now) {
+        let Some(flush) = queue_settle(inner, holds, &settle, true, wake) else { return };
+        flushes.push(flush);
+    }
+}
+
+/// Queues a release, or postpones it if there is no room. Without `by_hash` the script's whole text is sent.
 pub(crate) fn queue_settle<'a>(
     inner: &'a Inner,
     holds: &mut Holds,
@@ -82,7 +97,7 @@ pub(crate) fn queue_settle<'a>(
     let token = Token::Settle { hold: settle.hold };
     let flush = inner.client.queue_eval(&name.kind().release, 1, &params, by_hash, token.into());
     if flush.is_none() {
-        holds.unsettled(settle.hold, inner.clock.now(), wake);
+        holds.postpone(settle.hold, inner.clock.now(), wake);
     }
     flush
 }
@@ -152,6 +167,7 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     for settle in again_in_full {
         flushes.extend(queue_settle(inner, &mut holds, &settle, false, &mut wake));
     }
+    queue_backlog(inner, &mut holds, now, &mut flushes, &mut wake);
     let keeper = holds.keeper_to_wake();
     drop(holds);
     drop(flushes);

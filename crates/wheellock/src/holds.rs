@@ -406,6 +406,18 @@ impl Holds {
         self.after_request(index, wake)
     }
 
+    /// What is still to be told when nobody is left who could: no guard, no attempt, and soon no keeper.
+    pub(crate) fn last_settles(&mut self) -> Vec<Settle> {
+        let untold = |hold: &Hold| (hold.outdated && hold.is_worth_releasing()) || hold.settle_at.is_some();
+        let untold: Vec<_> =
+            self.holds.iter().filter(|(_, hold)| untold(hold)).map(|(index, _)| index).collect();
+        untold
+            .into_iter()
+            .filter_map(|index| u32::try_from(index).ok())
+            .filter_map(|index| self.settle(index))
+            .collect()
+    }
+
     fn settle(&mut self, index: HoldIndex) -> Option<Settle> {
         let hold = self.get_mut(index)?;
         hold.operations += 1;

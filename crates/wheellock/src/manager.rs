@@ -274,9 +274,18 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let mut holds = self.holds();
+        // What was to follow a request under way goes now: nobody will be there to hear that one's answer.
+        let last = holds.last_settles();
+        let flushes: Vec<_> = last
+            .iter()
+            .filter_map(|settle| keeper::queue_settle(self, &mut holds, settle, true, &mut Vec::new()))
+            .collect();
+        let keeper = holds.keeper.take();
+        drop(holds);
+        drop(flushes);
         // The keeper finds its manager gone and ends.
-        let holds = self.holds.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(keeper) = holds.keeper.take() {
+        if let Some(keeper) = keeper {
             keeper.wake();
         }
     }

@@ -408,7 +408,10 @@ impl Holds {
 
     /// What is still to be told when nobody is left who could: no guard, no attempt, and soon no keeper.
     pub(crate) fn last_settles(&mut self) -> Vec<Settle> {
-        let untold = |hold: &Hold| (hold.outdated && hold.is_worth_releasing()) || hold.settle_at.is_some();
+        let untold = |hold: &Hold| {
+            let waits = hold.outdated || hold.postponed;
+            (waits && hold.is_worth_releasing()) || hold.settle_at.is_some()
+        };
         let untold: Vec<_> =
             self.holds.iter().filter(|(_, hold)| untold(hold)).map(|(index, _)| index).collect();
         untold

@@ -68,7 +68,7 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
         match asked.once(wait.deadline()).await {
             Ok(Answer::Granted(guard)) => {
                 if let Some(place) = &mut place {
-                    place.got_it();
+                    place.granted(asked.lease);
                 }
                 return Ok(Some(guard));
             }
@@ -232,18 +232,19 @@ struct Place<'a> {
     since: BootInstant,
     /// The last question was asked because a release was heard.
     heard: bool,
-    got_it: bool,
+    /// The lease of the grant that ended the wait.
+    granted: Option<Duration>,
 }
 
 impl<'a> Place<'a> {
     fn join(inner: &'a Arc<Inner>, name: &'a Arc<Name>) -> Self {
         let ticket = name.waiters(Waiters::join);
         inner.waiting.fetch_add(1, Ordering::Relaxed);
-        Self { inner, name, ticket, since: inner.clock.now(), heard: false, got_it: false }
+        Self { inner, name, ticket, since: inner.clock.now(), heard: false, granted: None }
     }
 
-    fn got_it(&mut self) {
-        self.got_it = true;
+    fn granted(&mut self, lease: Lease) {
+        self.granted = Some(lease.duration());
         let waited = self.inner.clock.now().saturating_duration_since(self.since);
         self.inner.holds().tally.waited(waited, self.heard);
     }
@@ -305,12 +306,12 @@ impl Drop for Place<'_> {
         let now = self.inner.client.config().timer.now();
         let (next, quiet) = self
             .name
-            .waiters(|waiters| (waiters.leave(self.ticket, self.got_it, now), waiters.begin_lingering()));
+            .waiters(|waiters| (waiters.leave(self.ticket, self.granted, now), waiters.begin_lingering()));
         if let Some(next) = next {
             next.wake();
         }
         self.inner.waiting.fetch_sub(1, Ordering::Relaxed);
-        if !self.got_it {
+        if self.granted.is_none() {
             self.inner.holds().tally.waits_given_up += 1;
         }
         if quiet {

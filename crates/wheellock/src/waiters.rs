@@ -104,19 +104,20 @@ impl Waiters {
     /// Leaves the line. Returns whom to wake: the next head, if the head left.
     ///
     /// A head that leaves without the lock may have consumed a wake-up, so the next one asks at once. A head that got the
-    /// lock has nothing to pass on: the next one hears of its release.
-    pub(crate) fn leave(&mut self, ticket: u64, got_it: bool, now: Instant) -> Option<Waker> {
+    /// lock, for the time of `lease`, has nothing to pass on: the next one hears of its release. Not of its lease's end,
+    /// though, so it asks then.
+    pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
         self.line.remove(&ticket);
         if !was_head {
             return None;
         }
-        if got_it {
-            self.trouble = None;
-            self.look_at = Some(now + REPOLL);
-            self.look_now = false;
-        } else {
-            self.look_now = true;
+        match lease {
+            Some(_) => {
+                self.heard_held(now, lease);
+                self.look_now = false;
+            }
+            None => self.look_now = true,
         }
         self.line.first_entry().and_then(|mut head| head.get_mut().take())
     }
@@ -185,11 +186,13 @@ mod tests {
         assert!(!ask(&mut waiters, a, now));
         assert!(!ask(&mut waiters, a, now + Duration::from_millis(100)), "the server rounds down");
         assert!(ask(&mut waiters, a, now + Duration::from_millis(101)), "the lease may have ended");
-        assert!(waiters.leave(a, true, now).is_some(), "the next head is woken");
+        assert!(waiters.leave(a, Some(2 * REPOLL), now).is_some(), "the next head is woken");
         assert!(!ask(&mut waiters, b, now), "it waits for the release");
         assert!(ask(&mut waiters, b, now + REPOLL), "but not for ever");
-        assert!(waiters.leave(c, false, now).is_none());
-        assert!(waiters.leave(b, false, now).is_none());
+        assert!(waiters.leave(b, Some(REPOLL / 2), now).is_some());
+        assert!(!ask(&mut waiters, c, now));
+        assert!(ask(&mut waiters, c, now + REPOLL * 3 / 5), "nor beyond the lease of the one before");
+        assert!(waiters.leave(c, None, now).is_none());
         assert!(waiters.is_empty());
     }
 
@@ -199,7 +202,7 @@ mod tests {
         let (a, b) = (waiters.join(), waiters.join());
         waiters.heard_held(now, None);
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
-        assert!(waiters.leave(a, false, now).is_some());
+        assert!(waiters.leave(a, None, now).is_some());
         assert!(ask(&mut waiters, b, now));
         assert!(!ask(&mut waiters, b, now), "once");
     }

@@ -31,6 +31,23 @@ impl<'a> Call<'a> {
         Self { shared, request, lane, deadline, slot: None }
     }
 
+    pub(crate) fn request(&self) -> &Request<'a> {
+        &self.request
+    }
+
+    /// Makes another request in place of this one, by the same deadline; what is under way is left.
+    pub(crate) fn make(&mut self, request: Request<'a>) {
+        self.leave();
+        self.request = request;
+    }
+
+    fn leave(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            let remains = self.shared.lock().pipeline.leave(slot);
+            drop(remains);
+        }
+    }
+
     fn submit(&mut self, cx: &Context<'_>) -> Result<(), Error> {
         let now = self.shared.config.timer.now();
         let deadline = self.deadline.unwrap_or_else(|| now + self.shared.config.response_timeout);
@@ -101,9 +118,6 @@ impl Future for Call<'_> {
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            let remains = self.shared.lock().pipeline.leave(slot);
-            drop(remains);
-        }
+        self.leave();
     }
 }

@@ -161,11 +161,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`call`](Self::call); and [`ErrorKind::Config`] if the script was made for another number of parameters.
-    pub fn eval<'a>(
-        &'a self,
-        script: &'a Script,
-        params: &'a [Arg<'a>],
-    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+    pub fn eval<'a>(&'a self, script: &'a Script, params: &'a [Arg<'a>]) -> EvalCall<'a> {
         self.eval_with(script, params, CallOptions::default())
     }
 
@@ -183,7 +179,7 @@ impl Client {
         script: &'a Script,
         params: &'a [Arg<'a>],
         options: CallOptions,
-    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+    ) -> EvalCall<'a> {
         let keys = match script.arity() {
             Some((keys, count)) if count == params.len() => keys,
             arity => return EvalCall::refused(self, Eval { script, keys: 0, params }, arity),
@@ -206,7 +202,7 @@ impl Client {
         keys: usize,
         params: &'a [Arg<'a>],
         options: CallOptions,
-    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+    ) -> EvalCall<'a> {
         EvalCall::new(self, Eval { script, keys, params }, options)
     }
 
@@ -387,19 +383,19 @@ impl fmt::Debug for Client {
     }
 }
 
-/// EVALSHA, and EVAL after it if the server has lost the script. One hand-written future, because async functions around
-/// async functions would copy the parameters in and the reply out at every level.
-struct EvalCall<'a> {
+/// A script's run: EVALSHA, and EVAL after it if the server has lost the script. Made by [`Client::eval`] and its sisters.
+///
+/// Hand-written, because async functions around async functions would copy the parameters in and the reply out at every
+/// level.
+#[must_use = "futures do nothing unless awaited"]
+pub struct EvalCall<'a> {
     call: Call<'a>,
-    /// What to send instead if the server does not know the script.
-    retry: Option<(&'a Client, Eval<'a>, CallOptions)>,
     refused: Option<Error>,
 }
 
 impl<'a> EvalCall<'a> {
     fn new(client: &'a Client, eval: Eval<'a>, options: CallOptions) -> Self {
-        let call = client.send(Request::EvalSha(eval), options);
-        Self { call, retry: Some((client, eval, options)), refused: None }
+        Self { call: client.send(Request::EvalSha(eval), options), refused: None }
     }
 
     #[cold]
@@ -409,6 +405,13 @@ impl<'a> EvalCall<'a> {
         let detail = format!("the script takes {wants}, and {} parameters were given", eval.params.len());
         let error = client.shared.error(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &detail);
         Self { refused: Some(error), ..Self::new(client, eval, CallOptions::default()) }
+    }
+
+    /// Makes the same run once more, with the deadline of the first; whatever was under way is dropped.
+    pub fn repeat(&mut self) {
+        if let Request::EvalSha(eval) | Request::Eval(eval) = *self.call.request() {
+            self.call.make(Request::EvalSha(eval));
+        }
     }
 }
 
@@ -420,16 +423,21 @@ impl Future for EvalCall<'_> {
         if let Some(error) = this.refused.take() {
             return Poll::Ready(Err(error));
         }
-        match Pin::new(&mut this.call).poll(cx) {
-            Poll::Ready(Err(error)) if error.code() == Some("NOSCRIPT") => match this.retry.take() {
-                Some((client, eval, options)) => {
-                    this.call = client.send(Request::Eval(eval), options);
-                    Pin::new(&mut this.call).poll(cx)
-                }
-                None => Poll::Ready(Err(error)),
-            },
-            poll => poll,
+        let poll = Pin::new(&mut this.call).poll(cx);
+        let Poll::Ready(Err(error)) = &poll else { return poll };
+        match *this.call.request() {
+            Request::EvalSha(eval) if error.code() == Some("NOSCRIPT") => {
+                this.call.make(Request::Eval(eval));
+                Pin::new(&mut this.call).poll(cx)
+            }
+            _ => poll,
         }
+    }
+}
+
+impl fmt::Debug for EvalCall<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EvalCall")
     }
 }
 

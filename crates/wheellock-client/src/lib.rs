@@ -47,7 +47,7 @@ mod stream;
 mod tls;
 mod url;
 
-pub use client::{CallOptions, Client, Flush, Subscription, Watch};
+pub use client::{CallOptions, Client, EvalCall, Flush, Subscription, Watch};
 pub use config::{
     Address, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
 };

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_client::{Arg, CallOptions, Script, Value};
+use wheellock_client::Value;
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
@@ -18,6 +18,7 @@ use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::manager::Inner;
 use crate::name::Name;
+use crate::persist::{Persisted, persist};
 use crate::waiters::{Turn, Waiters};
 
 /// How long to wait for a lock that somebody else holds.
@@ -345,65 +346,8 @@ pub(crate) async fn at_gate<T>(
     .await
 }
 
-/// The end of a call that was repeated while that could help.
-pub(crate) struct Persisted {
-    pub(crate) result: Result<Value, wheellock_client::Error>,
-    /// Just before the request was sent that was answered.
-    pub(crate) sent: BootInstant,
-    /// An earlier or the last request may have been executed without an answer.
-    pub(crate) ambiguous: bool,
-}
-
-/// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
-/// response timeout, whichever is earlier. `keys` is for a script that takes any number of them.
-pub(crate) async fn persist(
-    inner: &Inner,
-    script: &Script,
-    keys: Option<usize>,
-    params: &[Arg<'_>],
-    deadline: Option<Instant>,
-    reserved: bool,
-) -> Persisted {
-    let config = inner.client.config();
-    let patience = config.timer.now() + config.response_timeout;
-    let deadline = deadline.map_or(patience, |deadline| deadline.min(patience));
-    let options = CallOptions::by(deadline);
-    let options = if reserved { options.reserved() } else { options };
-    let mut ambiguous = false;
-    loop {
-        let sent = inner.clock.now();
-        let result = match keys {
-            None => inner.client.eval_with(script, params, options).await,
-            Some(keys) => inner.client.eval_keys(script, keys, params, options).await,
-        };
-        let Err(error) = &result else { return Persisted { result, sent, ambiguous } };
-        ambiguous |= error.outcome() == Outcome::MaybeExecuted;
-        let Some(pause) =
-            pause_before_repeating(error).filter(|pause| config.timer.now() + *pause < deadline)
-        else {
-            return Persisted { result, sent, ambiguous };
-        };
-        if !pause.is_zero() {
-            config.timer.sleep(pause).await;
-        }
-    }
-}
-
 /// A script was answered with what it never returns. The connection is not to be trusted any more.
 pub(crate) fn unexpected(inner: &Inner, operation: String, reply: &Value) -> Error {
     inner.client.condemn("a script was answered with what it never returns");
     Error::UnexpectedReply { operation, reply: format!("reply of type {}", reply.type_name()) }
-}
-
-/// How long to wait before the same request has a chance; `None` if it has none.
-fn pause_before_repeating(error: &wheellock_client::Error) -> Option<Duration> {
-    use wheellock_client::ErrorKind;
-    match (error.kind(), error.code()) {
-        // The next connection is waited for in the queue.
-        (ErrorKind::ConnectionLost | ErrorKind::Protocol, _) => Some(Duration::ZERO),
-        (_, Some("LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN")) => {
-            Some(Duration::from_millis(10))
-        }
-        _ => None,
-    }
 }

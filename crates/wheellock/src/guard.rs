@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use wheellock_client::Value;
 
-use crate::acquire::{Persisted, at_gate, persist, unexpected};
+use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::events;
@@ -18,6 +18,7 @@ use crate::kind;
 use crate::manager::Inner;
 use crate::name::Name;
 use crate::owner::Owner;
+use crate::persist::{Persisted, persist};
 
 /// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
 /// confirmation.

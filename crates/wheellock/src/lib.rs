@@ -25,6 +25,7 @@ mod manager;
 mod metrics;
 mod name;
 mod owner;
+mod persist;
 mod server_clock;
 mod waiters;
 

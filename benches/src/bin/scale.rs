@@ -212,15 +212,20 @@ impl Used {
             let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
         };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
-        let commands = field("total_commands_processed") as u64;
+        // Scripts' own commands are others.
+        let sent = ["evalsha", "eval", "subscribe", "unsubscribe", "ping"];
+        let calls = |line: &str| -> Option<u64> {
+            let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+            let calls = figures.strip_prefix("calls=")?.split(',').next()?.parse().ok()?;
+            sent.contains(&name).then_some(calls)
+        };
+        let commands = info.lines().filter_map(calls).sum();
         let server_cpu = field("used_cpu_sys") + field("used_cpu_user");
         Self { since: Instant::now(), cpu: process_cpu(), server_cpu, commands }
     }
 
-    /// What clients sent; scripts' own commands are not counted by the server.
     fn commands_since(&self, server: &RedisServer) -> u64 {
-        Self::so_far(server).commands.saturating_sub(self.commands + 1)
+        Self::so_far(server).commands - self.commands
     }
 
     fn report_since(&self, report: &mut Report, bench: &str, server: &RedisServer) {

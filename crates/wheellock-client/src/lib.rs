@@ -41,6 +41,8 @@ mod histogram;
 pub mod memory;
 mod open;
 mod pipeline;
+#[doc(hidden)]
+pub mod planted;
 mod script;
 mod stream;
 #[cfg(feature = "tls")]

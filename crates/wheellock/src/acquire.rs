@@ -8,6 +8,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::Value;
+use wheellock_client::planted::bug;
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
@@ -217,7 +218,7 @@ impl Attempt<'_> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        if let Some(hold) = self.hold.take().filter(|_| !bug("a dropped acquire is not taken back")) {
             let mut holds = self.inner.holds();
             let settle = holds.cancel_attempt(hold, self.inner.clock.now());
             self.inner.finish(holds, settle, Vec::new());

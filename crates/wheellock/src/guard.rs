@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use wheellock_client::Value;
+use wheellock_client::planted::bug;
 
 use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
@@ -213,7 +214,11 @@ impl Guard {
             Ok(Value::Null) => {
                 release.confirmed(false);
                 // An unanswered request before this one has done it if the lock was ours when it was sent.
-                Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
+                Ok(if ambiguous && believed && !bug("a repeated release is taken for a loss") {
+                    Released::Released
+                } else {
+                    Released::AlreadyLost
+                })
             }
             Ok(reply) => Err(unexpected(&self.inner, self.operation(), &reply)),
             Err(source) => {
@@ -230,7 +235,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.released {
+        if !self.released && !bug("a dropped guard is kept") {
             let mut holds = self.inner.holds();
             let settle = holds.release(self.hold, self.renew, self.inner.clock.now());
             self.inner.finish(holds, settle, Vec::new());

@@ -13,6 +13,8 @@ use std::time::Duration;
 use slab::Slab;
 use wheellock_wheel::{Cohorts, Member, TimerKey, Wheel};
 
+use wheellock_client::planted::bug;
+
 use crate::clock::{BootInstant, nanos};
 use crate::guard::LostReason;
 use crate::keeper::RenewalReply;
@@ -292,7 +294,8 @@ impl Holds {
         wake: &mut Vec<Waker>,
     ) -> Option<Granted> {
         let mut index = index;
-        let valid_until = terms.lease.valid_until(terms.sent);
+        let sent = if bug("validity counts from the reply") { now } else { terms.sent };
+        let valid_until = terms.lease.valid_until(sent);
         let hold = self.get_mut(index)?;
         if reply == GrantReply::Fresh && hold.guards > 0 && matches!(hold.state, State::Held) {
             // The lock had vanished from under the older guards (an operator's DEL, a clock jump): they have lost it,
@@ -306,7 +309,7 @@ impl Holds {
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
-        if now >= valid_until {
+        if now >= valid_until && !bug("a late grant is believed") {
             return self.settle(index).map(Granted::TooLate);
         }
         if hold.guards == 0 {
@@ -460,7 +463,7 @@ impl Holds {
         let Some(hold) = self.get_mut(index) else { return };
         hold.operations -= 1;
         hold.open_gate(wake);
-        if std::mem::replace(&mut hold.postponed, true) {
+        if std::mem::replace(&mut hold.postponed, true) || bug("the backlog is forgotten") {
             return;
         }
         self.backlog.push_back(index);
@@ -552,6 +555,9 @@ impl Holds {
     fn renew_if_held(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
         let Some(hold) = self.get_mut(index) else { return };
         if hold.state != State::Held || hold.renewing_guards == 0 || hold.renewal_under_way {
+            if bug("watchdog outlives the release") {
+                due.renew.extend(self.renewal(index, false));
+            }
             return;
         }
         if now >= hold.lost_at() {
@@ -623,10 +629,14 @@ impl Holds {
         if how != Renewed::NotOwner {
             hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
         }
+        if bug("a late renewal brings a lost lock back") && how == Renewed::Extended {
+            hold.state = State::Held;
+        }
         if hold.state != State::Held {
             return;
         }
         match how {
+            Renewed::Failed if bug("a failed renewal is the last") => hold.renewal_under_way = true,
             Renewed::Extended => {
                 // The one before was sent a lease's validity before what was believed until now.
                 let planned = renewal.lease.renewal_before(hold.valid_until);
@@ -658,7 +668,8 @@ impl Holds {
         sent: BootInstant,
         received: BootInstant,
     ) -> Option<Jump> {
-        let jump = self.server_clock.observe(Sample { server, sent, received })?;
+        let jump = self.server_clock.observe(Sample { server, sent, received });
+        let jump = jump.filter(|_| !bug("jumps of the server's clock go unnoticed"))?;
         self.tally.server_clock_jumps += 1;
         if let Jump::Forward(by) = jump {
             let held: Vec<HoldIndex> = self
@@ -802,7 +813,7 @@ impl Holds {
         let beat = self.beat_at(now);
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         let wanted = hold.state == State::Held && hold.renewing_guards > 0;
-        if !wanted {
+        if !wanted && !bug("watchdog outlives the release") {
             hold.renew_at = None;
             if let Some(member) = hold.member.take() {
                 self.beats.leave(member);
@@ -924,6 +935,9 @@ impl Hold {
     /// When to give up believing: early enough that whoever waits for it learns of it before `valid_until`.
     fn lost_at(&self) -> BootInstant {
         let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
+        if bug("the loss is told late") {
+            return self.valid_until + early;
+        }
         self.valid_until.saturating_sub(early)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use wheellock_client::planted::bug;
+
 use crate::clock::BootInstant;
 use crate::error::Error;
 
@@ -47,6 +49,9 @@ impl Lease {
     }
 
     fn validity(self) -> Duration {
+        if bug("a lease is believed beyond its end") {
+            return self.duration() + self.duration() / 5;
+        }
         (self.duration() - self.duration() / 100).saturating_sub(Duration::from_millis(2))
     }
 

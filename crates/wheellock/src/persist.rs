@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use wheellock_client::planted::bug;
 use wheellock_client::{Arg, CallOptions, EvalCall, Script, Value};
 use wheellock_wheel::Sleep;
 
@@ -68,6 +69,9 @@ impl Future for Persist<'_> {
             let result = ready!(Pin::new(&mut this.call).poll(cx));
             let pause = result.as_ref().err().and_then(|error| {
                 this.ambiguous |= error.outcome() == Outcome::MaybeExecuted;
+                if bug("nothing is repeated") {
+                    return None;
+                }
                 pause_before_repeating(error).filter(|pause| timer.now() + *pause < this.deadline)
             });
             let Some(pause) = pause else {

@@ -1,0 +1,246 @@
+//! The server's end of an in-memory connection: takes commands, runs them on the [`Store`], answers, and breaks where it
+//! is told to. Owns the connection's state; what scripts mean is the store's.
+
+mod store;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::BytesMut;
+use wheellock_client::memory::{Connector, Pipe};
+use wheellock_resp::{Decoder, Frame, Limits};
+
+pub(crate) use store::{Answer, Executed, Store, Which, late_renewals};
+
+/// The way to the server.
+#[derive(Default)]
+pub(crate) struct Network {
+    opened: Mutex<VecDeque<Pipe>>,
+    down: AtomicBool,
+}
+
+/// Answers complete commands, in order, on one connection at a time.
+pub(crate) struct Server {
+    pub(crate) store: Store,
+    network: Arc<Network>,
+    pipe: Option<Pipe>,
+    input: BytesMut,
+    /// Answers that have not left yet.
+    output: VecDeque<u8>,
+    /// What this connection is subscribed to.
+    pub(crate) channels: BTreeSet<String>,
+    /// Where the connection breaks.
+    pub(crate) cut: Option<Cut>,
+    /// Bytes that pass per turn and direction.
+    pub(crate) trickle: Option<usize>,
+    /// Whether a connection's own message comes after the reply to the script that published it, as since Redis 7.2;
+    /// before it as in 7.0 otherwise.
+    pub(crate) messages_last: bool,
+}
+
+/// A connection breaks after so many more bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) side: Side,
+    pub(crate) after: usize,
+    pub(crate) how: How,
+}
+
+/// Whose bytes are counted. Those of the other side that come with the last one still pass, unless reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Side {
+    Answers,
+    Requests,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    Fin,
+    Rst,
+}
+
+impl Network {
+    /// Whether new connections are refused.
+    pub(crate) fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connector(self: &Arc<Self>) -> Connector {
+        let network = Arc::clone(self);
+        Arc::new(move || {
+            if network.down.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let pipe = Pipe::new();
+            network.opened.lock().unwrap().push_back(pipe.clone());
+            Ok(pipe)
+        })
+    }
+}
+
+impl Server {
+    pub(crate) fn new(network: Arc<Network>) -> Self {
+        Self {
+            store: Store::default(),
+            network,
+            pipe: None,
+            input: BytesMut::new(),
+            output: VecDeque::new(),
+            channels: BTreeSet::new(),
+            cut: None,
+            trickle: None,
+            messages_last: false,
+        }
+    }
+
+    /// Does what can be done now; returns whether anything moved.
+    pub(crate) fn serve(&mut self) -> bool {
+        let mut moved = self.accept();
+        let Some(pipe) = self.pipe.clone() else { return moved };
+        let arrived = pipe.take();
+        moved |= !arrived.is_empty();
+        let broken = self.take_in(&arrived);
+        pipe.accept(self.trickle.unwrap_or(usize::MAX));
+        while let Some(words) = self.next_command() {
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            self.answer(&words);
+        }
+        moved |= self.give_out(&pipe);
+        if let Some(how) = broken {
+            self.end(how);
+        }
+        moved
+    }
+
+    /// Runs a script for another client.
+    pub(crate) fn run_for_another(&mut self, which: Which, keys: &str, params: &[&str]) {
+        self.store.run(which, keys, params);
+        let messages = self.messages();
+        self.output.extend(messages.as_bytes());
+    }
+
+    /// Breaks the connection.
+    pub(crate) fn end(&mut self, how: How) {
+        if let Some(pipe) = self.pipe.take() {
+            match how {
+                How::Fin => pipe.fin(),
+                How::Rst => pipe.rst(),
+            }
+        }
+        self.cut = None;
+        self.channels.clear();
+        self.output.clear();
+    }
+
+    fn accept(&mut self) -> bool {
+        let Some(pipe) = self.network.opened.lock().unwrap().pop_front() else { return false };
+        self.pipe = Some(pipe);
+        self.input.clear();
+        self.output.clear();
+        self.channels.clear();
+        true
+    }
+
+    fn take_in(&mut self, arrived: &[u8]) -> Option<How> {
+        match &mut self.cut {
+            Some(Cut { side: Side::Requests, after, how }) if arrived.len() > *after => {
+                self.input.extend_from_slice(&arrived[..*after]);
+                Some(*how)
+            }
+            Some(Cut { side: Side::Requests, after, .. }) => {
+                *after -= arrived.len();
+                self.input.extend_from_slice(arrived);
+                None
+            }
+            _ => {
+                self.input.extend_from_slice(arrived);
+                None
+            }
+        }
+    }
+
+    fn give_out(&mut self, pipe: &Pipe) -> bool {
+        let mut count = self.output.len().min(self.trickle.unwrap_or(usize::MAX));
+        let mut broken = None;
+        if let Some(Cut { side: Side::Answers, after, how }) = &mut self.cut {
+            if count > *after {
+                count = *after;
+                broken = Some(*how);
+            }
+            *after -= count;
+        }
+        let bytes: Vec<u8> = self.output.drain(..count).collect();
+        if !bytes.is_empty() {
+            pipe.send(&bytes);
+        }
+        if let Some(how) = broken {
+            self.end(how);
+        }
+        count > 0 || broken.is_some()
+    }
+
+    fn next_command(&mut self) -> Option<Vec<String>> {
+        let mut rest = self.input.clone();
+        let frame = Decoder::new(Limits::default()).decode(&mut rest).expect("whole commands, untorn");
+        let Some(Frame::Reply(command)) = frame else { return None };
+        self.input = rest;
+        let words = command.as_array().expect("a command is an array").iter();
+        Some(words.map(|word| word.as_str().expect("of text").to_owned()).collect())
+    }
+
+    fn answer(&mut self, words: &[&str]) {
+        let reply = match *words {
+            ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
+            ["CLIENT", ..] => "+OK\r\n".to_owned(),
+            ["PING"] => "+PONG\r\n".to_owned(),
+            ["PING" | "ECHO", nonce] => bulk(nonce),
+            ["SUBSCRIBE", channel] => {
+                self.channels.insert(channel.to_owned());
+                confirmation("subscribe", channel)
+            }
+            ["UNSUBSCRIBE", channel] => {
+                self.channels.remove(channel);
+                confirmation("unsubscribe", channel)
+            }
+            _ => {
+                let answer = self.store.execute(words);
+                encode(&answer.unwrap_or_else(|| panic!("unexpected command {words:?}")))
+            }
+        };
+        let messages = self.messages();
+        let (first, second) = if self.messages_last { (reply, messages) } else { (messages, reply) };
+        self.output.extend(first.as_bytes());
+        self.output.extend(second.as_bytes());
+    }
+
+    /// What was published on channels of this connection.
+    fn messages(&mut self) -> String {
+        let published = self.store.published.drain(..);
+        let heard = published.filter(|(channel, _)| self.channels.contains(channel));
+        heard.map(|(channel, text)| format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(&channel), bulk(&text))).collect()
+    }
+}
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+fn confirmation(kind: &str, channel: &str) -> String {
+    format!(">3\r\n{}{}:1\r\n", bulk(kind), bulk(channel))
+}
+
+fn encode(answer: &Answer) -> String {
+    match answer {
+        Answer::Nil => "_\r\n".to_owned(),
+        Answer::Status(text) => format!("+{text}\r\n"),
+        Answer::Error(text) => format!("-{text}\r\n"),
+        Answer::Integer(number) => format!(":{number}\r\n"),
+        Answer::Bulk(text) => bulk(text),
+        Answer::Array(elements) => {
+            let encoded: String = elements.iter().map(encode).collect();
+            format!("*{}\r\n{encoded}", elements.len())
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! A whole lock manager over an in-memory connection and a clock that stands still: every operation is dropped at every
+//! poll and broken at every byte, one by one, and then nothing of it may be left.
+//!
+//! After every world the same is asked, see [`World::check`]: the key is free without a moment passing once the server
+//! has been heard (after one lease if it never is), no lease is renewed after its release, no subscription and no call
+//! is left, and the next one gets the lock.
+
+mod model_server;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use wheellock::client::Timer;
+use wheellock::{Error, Guard, Lock, LockManager, LostReason, Released};
+use wheellock_wheel::ManualClock;
+
+use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
+
+const NAME: &str = "n";
+const CHANNEL: &str = "redisson_lock__channel:{n}";
+const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
+/// Short, so that renewals fall due within few steps of the clock. They come after every third of it.
+const LEASE: Duration = Duration::from_millis(300);
+/// A world's clock moves in these steps, and only when nothing else can happen. Shorter than the time by which news of
+/// a loss must come before its deadline, which is a twentieth of the lease.
+const STEP: Duration = Duration::from_millis(10);
+/// Turns of the run queue without a byte moved after which nothing is left to happen by itself.
+const IDLE: usize = 3;
+/// No world is that long.
+const ENDLESS: usize = 200_000;
+
+/// What may be dropped or broken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Operation {
+    Acquire,
+    /// A stranger holds the lock and releases it in time.
+    AcquireContended,
+    TryAcquire,
+    TryAcquireHeld,
+    TryAcquireFor,
+    TryAcquireForInVain,
+    /// Two holds of one owner.
+    Reentrant,
+    /// The second hold of an owner whose first is kept.
+    ReentrantInner,
+    Release,
+    ReleaseInner,
+    ReleaseBoth,
+    DropGuard,
+    /// A guard over several renewals.
+    Held,
+    GuardRun,
+    LockRun,
+    /// A fixed lease that runs out.
+    RunsOut,
+    /// Freed by force while held.
+    Forced,
+    /// From one task of this process to the next.
+    Handoff,
+    /// First in line, and somebody stands behind.
+    Ahead,
+    /// Somebody stands before.
+    Behind,
+    // One row more for `guard.renew()`: add it here, to `OPERATIONS`, and to `World::begin`.
+}
+
+use Operation::*;
+
+const OPERATIONS: [Operation; 20] = [
+    Acquire,
+    AcquireContended,
+    TryAcquire,
+    TryAcquireHeld,
+    TryAcquireFor,
+    TryAcquireForInVain,
+    Reentrant,
+    ReentrantInner,
+    Release,
+    ReleaseInner,
+    ReleaseBoth,
+    DropGuard,
+    Held,
+    GuardRun,
+    LockRun,
+    RunsOut,
+    Forced,
+    Handoff,
+    Ahead,
+    Behind,
+];
+
+/// Operations in which no virtual time passes unless something is wrong: cheap enough for every byte.
+const SHORT: [Operation; 8] =
+    [Acquire, AcquireContended, TryAcquireHeld, ReentrantInner, Release, ReleaseInner, DropGuard, Ahead];
+
+/// What happens from outside once nothing else does.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    StrangerReleases,
+    StrangerForces,
+    CompanionComes,
+}
+
+/// The circumstances of a world.
+#[derive(Clone, Copy, Debug, Default)]
+struct Setting {
+    /// Bytes per turn and direction.
+    trickle: Option<usize>,
+    /// Polls in every turn, woken or not, so that every state in between is a place to be dropped. Otherwise only who
+    /// was woken is polled, so that a lost wake-up shows.
+    restless: bool,
+    /// The server has lost its scripts.
+    forgetful: bool,
+    messages_last: bool,
+    cut: Option<Cut>,
+    /// After the cut nothing answers any more until the check.
+    down: bool,
+}
+
+type Guards = Vec<Rc<Guard>>;
+type Job = Pin<Box<dyn Future<Output = Result<Guards, Error>>>>;
+
+struct World {
+    locks: Option<LockManager>,
+    /// What our owners' names begin with.
+    id: String,
+    timer: Timer,
+    clock: ManualClock,
+    elapsed: Duration,
+    network: Arc<Network>,
+    server: Server,
+    setting: Setting,
+    events: VecDeque<Event>,
+    /// Guards that outlive what is dropped.
+    kept: Guards,
+    /// Another task of this process that wants the lock once.
+    companion: Option<JoinHandle<Result<(), Error>>>,
+    /// Guards that must not claim what the server does not know.
+    believed: Rc<RefCell<Vec<Weak<Guard>>>>,
+    forced: bool,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (timer, clock) = Timer::manual(Duration::from_millis(1));
+        let network = Arc::new(Network::default());
+        let connector = network.connector();
+        let own = timer.clone();
+        let builder = LockManager::builder("redis://in.memory").watchdog_lease(LEASE).configure(|config| {
+            config.timer = own;
+            // One millisecond between attempts to connect.
+            config.random = || 1_000_000;
+            config.connector = Some(connector);
+        });
+        let connecting = tokio::spawn(builder.connect());
+        let mut server = Server::new(Arc::clone(&network));
+        while !connecting.is_finished() {
+            tokio::task::yield_now().await;
+            server.serve();
+        }
+        let locks = connecting.await.unwrap().unwrap();
+        Self {
+            id: locks.id().to_owned(),
+            locks: Some(locks),
+            timer,
+            clock,
+            elapsed: Duration::ZERO,
+            network,
+            server,
+            setting: Setting::default(),
+            events: VecDeque::new(),
+            kept: Vec::new(),
+            companion: None,
+            believed: Rc::default(),
+            forced: false,
+        }
+    }
+
+    fn lock(&self) -> Lock {
+        self.locks.as_ref().unwrap().lock(NAME)
+    }
+
+    /// Makes what an operation presupposes, and the operation.
+    async fn begin(&mut self, operation: Operation) -> Job {
+        let (lock, timer) = (self.lock(), self.timer.clone());
+        let believed = Rc::clone(&self.believed);
+        let believe = move |guard: Guard| {
+            let guard = Rc::new(guard);
+            believed.borrow_mut().push(Rc::downgrade(&guard));
+            guard
+        };
+        match operation {
+            Acquire => Box::pin(async move { Ok(vec![believe(lock.acquire().await?)]) }),
+            AcquireContended => {
+                self.stranger_holds(&[Event::StrangerReleases]);
+                Box::pin(async move { Ok(vec![believe(lock.acquire().await?)]) })
+            }
+            TryAcquire => Box::pin(async move { Ok(lock.try_acquire().await?.map(believe).into_iter().collect()) }),
+            TryAcquireHeld => {
+                self.stranger_holds(&[]);
+                Box::pin(async move {
+                    assert!(lock.try_acquire().await?.is_none());
+                    Ok(Vec::new())
+                })
+            }
+            TryAcquireFor => {
+                self.stranger_holds(&[Event::StrangerReleases]);
+                Box::pin(async move {
+                    let guard = lock.try_acquire_for(Duration::from_secs(1)).await?;
+                    Ok(guard.map(believe).into_iter().collect())
+                })
+            }
+            TryAcquireForInVain => {
+                self.stranger_holds(&[]);
+                Box::pin(async move {
+                    assert!(lock.try_acquire_for(4 * STEP).await?.is_none());
+                    Ok(Vec::new())
+                })
+            }
+            Reentrant => Box::pin(async move {
+                let outer = lock.acquire().await?;
+                let inner = lock.with_owner(outer.owner()).acquire().await?;
+                Ok(vec![believe(inner), believe(outer)])
+            }),
+            ReentrantInner => {
+                let outer = self.acquire(&lock).await;
+                let lock = lock.with_owner(outer.owner());
+                self.kept.push(believe(outer));
+                Box::pin(async move { Ok(vec![believe(lock.acquire().await?)]) })
+            }
+            Release => {
+                let guard = self.acquire(&lock).await;
+                Box::pin(async move { guard.release().await.map(|_| Vec::new()) })
+            }
+            ReleaseInner => {
+                let outer = self.acquire(&lock).await;
+                let inner = self.acquire(&lock.with_owner(outer.owner())).await;
+                self.kept.push(believe(outer));
+                Box::pin(async move { inner.release().await.map(|_| Vec::new()) })
+            }
+            ReleaseBoth => {
+                let outer = self.acquire(&lock).await;
+                let inner = self.acquire(&lock.with_owner(outer.owner())).await;
+                Box::pin(async move {
+                    let (inner, outer) = tokio::join!(inner.release(), outer.release());
+                    inner.and(outer).map(|_| Vec::new())
+                })
+            }
+            DropGuard => {
+                let guard = self.acquire(&lock).await;
+                Box::pin(async move {
+                    drop(guard);
+                    Ok(Vec::new())
+                })
+            }
+            Held => {
+                let guard = believe(self.acquire(&lock).await);
+                Box::pin(async move {
+                    timer.sleep(LEASE + 4 * STEP).await;
+                    Ok(vec![guard])
+                })
+            }
+            GuardRun => {
+                let guard = believe(self.acquire(&lock).await);
+                Box::pin(async move {
+                    guard.run(timer.sleep(LEASE / 2)).await?;
+                    Ok(vec![guard])
+                })
+            }
+            LockRun => Box::pin(async move {
+                lock.run(async |_guard| timer.sleep(LEASE / 2).await).await.map(|()| Vec::new())
+            }),
+            RunsOut => {
+                let guard = believe(self.acquire(&lock.with_lease(LEASE / 3)).await);
+                Box::pin(async move {
+                    assert_eq!(until_lost(&guard).await, LostReason::Expired);
+                    Ok(vec![guard])
+                })
+            }
+            Forced => {
+                let guard = believe(self.acquire(&lock).await);
+                self.events.push_back(Event::StrangerForces);
+                Box::pin(async move {
+                    until_lost(&guard).await;
+                    Ok(vec![guard])
+                })
+            }
+            Handoff => {
+                let guard = self.acquire(&lock).await;
+                Box::pin(async move {
+                    let release = async {
+                        timer.sleep(2 * STEP).await;
+                        guard.release().await
+                    };
+                    let (next, released) = tokio::join!(lock.acquire(), release);
+                    released?;
+                    Ok(vec![believe(next?)])
+                })
+            }
+            Ahead => {
+                self.stranger_holds(&[Event::CompanionComes, Event::StrangerReleases]);
+                Box::pin(async move { Ok(vec![believe(lock.acquire().await?)]) })
+            }
+            Behind => {
+                self.stranger_holds(&[Event::StrangerReleases]);
+                self.happen(Event::CompanionComes);
+                self.settle().await;
+                Box::pin(async move { Ok(vec![believe(lock.acquire().await?)]) })
+            }
+        }
+    }
+
+    fn stranger_holds(&mut self, and_then: &[Event]) {
+        self.server.run_for_another(Which::Acquire, "1", &[NAME, "60000", STRANGER, "1"]);
+        self.events.extend(and_then);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::StrangerReleases => {
+                self.server.run_for_another(Which::Release, "2", &[NAME, CHANNEL, STRANGER, "0"]);
+            }
+            Event::StrangerForces => {
+                self.forced = true;
+                self.server.run_for_another(Which::ForceRelease, "2", &[NAME, CHANNEL]);
+            }
+            Event::CompanionComes => {
+                let lock = self.lock();
+                self.companion = Some(tokio::spawn(async move {
+                    let guard = lock.acquire().await?;
+                    guard.release().await.map(drop)
+                }));
+            }
+        }
+    }
+
+    /// Takes a lock before anything can go wrong.
+    async fn acquire(&mut self, lock: &Lock) -> Guard {
+        let lock = lock.clone();
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        while !acquiring.is_finished() {
+            self.turn().await;
+        }
+        let guard = acquiring.await.unwrap().unwrap();
+        self.settle().await;
+        guard
+    }
+
+    /// From now on the circumstances are as set.
+    fn set(&mut self, setting: Setting) {
+        self.setting = setting;
+        (self.server.trickle, self.server.cut) = (setting.trickle, setting.cut);
+        self.server.messages_last = setting.messages_last;
+        if setting.forgetful {
+            self.server.store.execute(&["SCRIPT", "FLUSH"]);
+        }
+        self.network.set_down(setting.down);
+    }
+
+    /// Everybody gets one turn. Returns whether a byte moved.
+    async fn turn(&mut self) -> bool {
+        self.server.store.set_now(u64::try_from(self.elapsed.as_millis()).unwrap());
+        tokio::task::yield_now().await;
+        let moved = self.server.serve();
+        let ours = self.holds() > 0 || self.forced;
+        let believed = self.believed.borrow();
+        assert!(
+            ours || !believed.iter().filter_map(Weak::upgrade).any(|guard| guard.is_valid()),
+            "a guard claims what the server does not know"
+        );
+        moved
+    }
+
+    /// Lets everything happen that happens without time passing.
+    async fn settle(&mut self) {
+        let mut idle = 0;
+        while idle < IDLE {
+            idle = if self.turn().await { 0 } else { idle + 1 };
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.elapsed += time;
+        self.clock.advance(time);
+    }
+
+    /// Runs `jobs`, each for so many turns, and drops those that have not ended by then.
+    async fn drive(&mut self, jobs: Vec<(Job, usize)>) -> Vec<Option<Result<Guards, Error>>> {
+        let mut results: Vec<_> = jobs.iter().map(|_| None).collect();
+        let mut jobs: Vec<_> = jobs
+            .into_iter()
+            .map(|(job, turns)| (Some(job), turns, Arc::new(Flag(AtomicBool::new(true)))))
+            .collect();
+        let mut idle = 0;
+        for turn in 0..ENDLESS {
+            let mut woken = false;
+            for ((job, turns, flag), result) in jobs.iter_mut().zip(&mut results) {
+                if turn >= *turns {
+                    *job = None;
+                }
+                let due = flag.0.swap(false, Ordering::Relaxed) || self.setting.restless;
+                let Some(running) = job.as_mut().filter(|_| due) else { continue };
+                let waker = Waker::from(Arc::clone(flag));
+                if let Poll::Ready(ended) = running.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    (*job, *result) = (None, Some(ended));
+                }
+                woken |= flag.0.load(Ordering::Relaxed);
+            }
+            if jobs.iter().all(|(job, ..)| job.is_none()) {
+                return results;
+            }
+            let moved = self.turn().await || woken;
+            idle = if moved { 0 } else { idle + 1 };
+            if idle >= IDLE {
+                idle = 0;
+                match self.events.pop_front() {
+                    Some(event) => self.happen(event),
+                    None => self.pass(STEP),
+                }
+            }
+        }
+        panic!("it never ends");
+    }
+
+    /// How many holds of ours the server counts.
+    fn holds(&self) -> usize {
+        let ours = self.server.store.holds().filter(|(_, holder, _)| holder.starts_with(&self.id));
+        ours.map(|(_, _, count)| count.parse::<usize>().unwrap()).sum()
+    }
+
+    fn is_broken(&self) -> bool {
+        self.setting.cut.is_some() && self.server.cut.is_none()
+    }
+
+    /// Nothing of what happened may be left. Returns whether the connection broke where it was to.
+    async fn check(mut self, results: Vec<Option<Result<Guards, Error>>>) -> bool {
+        let began = self.elapsed;
+        self.settle().await;
+        if self.is_broken() && self.setting.down {
+            self.check_without_server(began).await;
+        }
+        self.heal().await;
+        let failed = results.iter().flatten().filter_map(|result| result.as_ref().err());
+        let failed: Vec<_> = failed.map(ToString::to_string).collect();
+        assert!(self.is_broken() || failed.is_empty(), "{failed:?}");
+
+        // What was asked for and not dropped stands, and nothing else does.
+        let mut guards: Guards = results.into_iter().flatten().flatten().flatten().collect();
+        guards.append(&mut self.kept);
+        let valid = guards.iter().filter(|guard| guard.is_valid()).count();
+        if valid == guards.len() && self.companion.is_none() {
+            assert_eq!(self.holds(), valid, "the server's count is not that of the guards");
+        }
+        drop(guards);
+        self.heal().await;
+        let broke = self.is_broken();
+        if self.companion.is_none() {
+            assert_eq!(self.holds(), 0, "the key is not free within one round trip");
+        }
+        self.check_companion(broke).await;
+
+        // Whoever released has nothing to say any more, and the subscription ends after it has lingered.
+        let released = u64::try_from(self.elapsed.as_millis()).unwrap();
+        self.server.run_for_another(Which::ForceRelease, "2", &[NAME, CHANNEL]);
+        for _ in 0..3 {
+            self.pass(Duration::from_secs(1));
+            self.settle().await;
+        }
+        let renewed = |at: u64| move |executed: &&_| is_renewal_after(executed, at);
+        let log = &self.server.store.log;
+        assert_eq!(log.iter().find(renewed(released)), None, "renewed after it was dropped");
+        assert!(late_renewals(log).is_empty(), "renewed after its release: {:?}", late_renewals(log));
+        assert!(self.server.channels.is_empty(), "a subscription is left");
+        let stats = self.locks.as_ref().unwrap().client().stats();
+        assert_eq!((stats.in_flight, stats.queued_bytes), (0, 0), "a call is left");
+
+        let lock = self.lock();
+        let next: Job = Box::pin(async move {
+            let guard = lock.try_acquire().await?.expect("the lock is free");
+            assert_eq!(guard.release().await?, Released::Released);
+            Ok(Vec::new())
+        });
+        for result in self.drive(vec![(next, ENDLESS)]).await {
+            result.unwrap().unwrap();
+        }
+        assert_eq!(self.server.store.holds().count(), 0);
+        broke
+    }
+
+    /// The server keeps what it was told last, but no longer than a lease, and no guard claims it for longer.
+    async fn check_without_server(&mut self, began: Duration) {
+        while self.elapsed <= began + LEASE {
+            self.pass(STEP);
+            self.settle().await;
+        }
+        assert_eq!(self.holds(), 0, "kept for longer than a lease");
+    }
+
+    /// The way to the server is open again, for whole bytes.
+    async fn heal(&mut self) {
+        self.network.set_down(false);
+        self.server.trickle = None;
+        for _ in 0..1000 {
+            self.settle().await;
+            if self.locks.as_ref().unwrap().client().is_ready() {
+                return;
+            }
+            self.pass(Duration::from_millis(1));
+        }
+        panic!("no new connection");
+    }
+
+    /// Whoever waits behind what was dropped gets the lock when it comes free: told so, not by asking in vain.
+    async fn check_companion(&mut self, broke: bool) {
+        while let Some(event) = self.events.pop_front() {
+            self.happen(event);
+        }
+        self.settle().await;
+        let Some(companion) = self.companion.take() else { return };
+        // A connection that broke may have to be waited for.
+        let mut patience = if broke { 20 } else { 0 };
+        while !companion.is_finished() && patience > 0 {
+            patience -= 1;
+            self.pass(STEP);
+            self.settle().await;
+        }
+        assert!(companion.is_finished(), "who waits behind was forgotten");
+        let ended = companion.await.unwrap();
+        assert!(broke || ended.is_ok(), "{ended:?}");
+    }
+}
+
+/// Waits for the loss; panics if the guard has been invalid without saying so.
+async fn until_lost(guard: &Guard) -> LostReason {
+    let mut lost = Box::pin(guard.lost());
+    let mut overdue = 0;
+    std::future::poll_fn(|cx| {
+        let poll = lost.as_mut().poll(cx);
+        // The news may be on its way for as long as nothing moves.
+        overdue += usize::from(poll.is_pending() && !guard.is_valid());
+        assert!(overdue <= IDLE, "lost, and nobody says so");
+        poll
+    })
+    .await
+}
+
+fn is_renewal_after(executed: &model_server::Executed, at: u64) -> bool {
+    executed.script == Which::Renew && executed.at > at
+}
+
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn virtual_time(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+}
+
+/// One world: `operation` for so many turns. Returns whether it ended by itself, and whether the connection broke.
+async fn world(operation: Operation, setting: Setting, turns: usize) -> (bool, bool) {
+    let told = Told(format!("{operation:?} for {turns} turns, {setting:?}"));
+    let mut world = World::new().await;
+    let job = world.begin(operation).await;
+    world.set(setting);
+    let results = world.drive(vec![(job, turns)]).await;
+    let ended = results.iter().all(Option::is_some);
+    let broke = world.check(results).await;
+    drop(told);
+    (ended, broke)
+}
+
+/// Says which world it was if a check fails.
+struct Told(String);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in the world of {}", self.0);
+        }
+    }
+}
+
+/// Drops `operation` after every number of turns until it ends by itself. Returns how many worlds that took.
+async fn drop_everywhere(operation: Operation, setting: Setting) -> usize {
+    for turns in 0.. {
+        if world(operation, setting, turns).await.0 {
+            return turns + 1;
+        }
+    }
+    unreachable!("every operation ends")
+}
+
+#[test]
+fn dropped_at_every_poll() {
+    let plain = Setting::default();
+    let restless = Setting { restless: true, ..plain };
+    let settings = [
+        plain,
+        restless,
+        Setting { forgetful: true, ..restless },
+        Setting { messages_last: true, ..plain },
+        Setting { trickle: Some(7), ..plain },
+    ];
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in OPERATIONS {
+            for setting in settings {
+                worlds += drop_everywhere(operation, setting).await;
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn dropped_at_every_byte() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in SHORT {
+            worlds += drop_everywhere(operation, Setting { trickle: Some(1), ..Setting::default() }).await;
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn broken_at_every_byte() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in OPERATIONS {
+            for (side, how, down) in breaks() {
+                for after in 0.. {
+                    let cut = Some(Cut { side, after, how });
+                    worlds += 1;
+                    if !world(operation, Setting { cut, down, ..Setting::default() }, ENDLESS).await.1 {
+                        break;
+                    }
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+fn breaks() -> impl Iterator<Item = (Side, How, bool)> {
+    let sides = [Side::Answers, Side::Requests];
+    let hows = [(How::Fin, false), (How::Rst, false), (How::Fin, true)];
+    sides.into_iter().flat_map(move |side| hows.map(|(how, down)| (side, how, down)))
+}

@@ -32,6 +32,8 @@ const LEASE: Duration = Duration::from_millis(300);
 /// A world's clock moves in these steps, and only when nothing else can happen. Shorter than the time by which news of
 /// a loss must come before its deadline, which is a twentieth of the lease.
 const STEP: Duration = Duration::from_millis(10);
+/// The connection's default.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Turns of the run queue without a byte moved after which nothing is left to happen by itself.
 const IDLE: usize = 3;
 /// No world is that long.
@@ -55,6 +57,10 @@ enum Operation {
     ReleaseInner,
     ReleaseBoth,
     DropGuard,
+    /// A guard is dropped, and its owner takes the lock again before the server has heard.
+    DropAndAcquire,
+    /// A guard is dropped, and its owner releases another before the server has heard.
+    DropAndRelease,
     /// A guard over several renewals.
     Held,
     GuardRun,
@@ -74,7 +80,7 @@ enum Operation {
 
 use Operation::*;
 
-const OPERATIONS: [Operation; 20] = [
+const OPERATIONS: [Operation; 22] = [
     Acquire,
     AcquireContended,
     TryAcquire,
@@ -87,6 +93,8 @@ const OPERATIONS: [Operation; 20] = [
     ReleaseInner,
     ReleaseBoth,
     DropGuard,
+    DropAndAcquire,
+    DropAndRelease,
     Held,
     GuardRun,
     LockRun,
@@ -203,7 +211,9 @@ impl World {
                 self.stranger_holds(&[Event::StrangerReleases]);
                 Box::pin(async move { Ok(vec![believe(lock.acquire().await?)]) })
             }
-            TryAcquire => Box::pin(async move { Ok(lock.try_acquire().await?.map(believe).into_iter().collect()) }),
+            TryAcquire => {
+                Box::pin(async move { Ok(lock.try_acquire().await?.map(believe).into_iter().collect()) })
+            }
             TryAcquireHeld => {
                 self.stranger_holds(&[]);
                 Box::pin(async move {
@@ -214,14 +224,16 @@ impl World {
             TryAcquireFor => {
                 self.stranger_holds(&[Event::StrangerReleases]);
                 Box::pin(async move {
-                    let guard = lock.try_acquire_for(Duration::from_secs(1)).await?;
+                    let wait = Duration::from_secs(1);
+                    let guard = within(&timer, wait, lock.try_acquire_for(wait)).await?;
                     Ok(guard.map(believe).into_iter().collect())
                 })
             }
             TryAcquireForInVain => {
                 self.stranger_holds(&[]);
                 Box::pin(async move {
-                    assert!(lock.try_acquire_for(4 * STEP).await?.is_none());
+                    let wait = 4 * STEP;
+                    assert!(within(&timer, wait, lock.try_acquire_for(wait)).await?.is_none());
                     Ok(Vec::new())
                 })
             }
@@ -238,17 +250,17 @@ impl World {
             }
             Release => {
                 let guard = self.acquire(&lock).await;
-                Box::pin(async move { guard.release().await.map(|_| Vec::new()) })
+                Box::pin(async move {
+                    within(&timer, RESPONSE_TIMEOUT, guard.release()).await.map(|_| Vec::new())
+                })
             }
             ReleaseInner => {
-                let outer = self.acquire(&lock).await;
-                let inner = self.acquire(&lock.with_owner(outer.owner())).await;
+                let (outer, inner) = self.acquire_twice(&lock).await;
                 self.kept.push(believe(outer));
                 Box::pin(async move { inner.release().await.map(|_| Vec::new()) })
             }
             ReleaseBoth => {
-                let outer = self.acquire(&lock).await;
-                let inner = self.acquire(&lock.with_owner(outer.owner())).await;
+                let (outer, inner) = self.acquire_twice(&lock).await;
                 Box::pin(async move {
                     let (inner, outer) = tokio::join!(inner.release(), outer.release());
                     inner.and(outer).map(|_| Vec::new())
@@ -259,6 +271,24 @@ impl World {
                 Box::pin(async move {
                     drop(guard);
                     Ok(Vec::new())
+                })
+            }
+            DropAndAcquire => {
+                let (outer, inner) = self.acquire_twice(&lock).await;
+                let lock = lock.with_owner(outer.owner());
+                self.kept.push(believe.clone()(outer));
+                Box::pin(async move {
+                    drop(inner);
+                    let wait = 4 * STEP;
+                    let guard = within(&timer, wait, lock.try_acquire_for(wait)).await?;
+                    Ok(guard.map(believe).into_iter().collect())
+                })
+            }
+            DropAndRelease => {
+                let (outer, inner) = self.acquire_twice(&lock).await;
+                Box::pin(async move {
+                    drop(inner);
+                    within(&timer, RESPONSE_TIMEOUT, outer.release()).await.map(|_| Vec::new())
                 })
             }
             Held => {
@@ -352,6 +382,12 @@ impl World {
         let guard = acquiring.await.unwrap().unwrap();
         self.settle().await;
         guard
+    }
+
+    async fn acquire_twice(&mut self, lock: &Lock) -> (Guard, Guard) {
+        let outer = self.acquire(lock).await;
+        let inner = self.acquire(&lock.with_owner(outer.owner())).await;
+        (outer, inner)
     }
 
     /// From now on the circumstances are as set.
@@ -536,6 +572,15 @@ impl World {
         let ended = companion.await.unwrap();
         assert!(broke || ended.is_ok(), "{ended:?}");
     }
+}
+
+/// Whatever happens, `operation` ends in time.
+async fn within<T>(timer: &Timer, limit: Duration, operation: impl Future<Output = T>) -> T {
+    let began = timer.now();
+    let result = operation.await;
+    let took = timer.now() - began;
+    assert!(took <= limit + STEP, "took {took:?} instead of {limit:?}");
+    result
 }
 
 /// Waits for the loss; panics if the guard has been invalid without saying so.

@@ -219,7 +219,9 @@ impl Server {
     fn messages(&mut self) -> String {
         let published = self.store.published.drain(..);
         let heard = published.filter(|(channel, _)| self.channels.contains(channel));
-        heard.map(|(channel, text)| format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(&channel), bulk(&text))).collect()
+        heard
+            .map(|(channel, text)| format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(&channel), bulk(&text)))
+            .collect()
     }
 }
 

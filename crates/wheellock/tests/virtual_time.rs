@@ -105,9 +105,27 @@ const OPERATIONS: [Operation; 22] = [
     Behind,
 ];
 
-/// Operations in which no virtual time passes unless something is wrong: cheap enough for every byte.
-const SHORT: [Operation; 8] =
-    [Acquire, AcquireContended, TryAcquireHeld, ReentrantInner, Release, ReleaseInner, DropGuard, Ahead];
+/// Operations that are dropped while the connection is made again: one for each way of asking and giving back.
+const CORE: [Operation; 7] =
+    [Acquire, AcquireContended, ReentrantInner, Release, ReleaseInner, DropAndAcquire, Ahead];
+
+/// Two at once, each of which is dropped at every turn.
+#[derive(Clone, Copy, Debug)]
+enum Pair {
+    /// Two owners wait for a lock that a stranger gives back.
+    InLine,
+    /// Two tasks take the lock as one owner.
+    OneOwner,
+    /// Two tasks give back the holds of one owner.
+    BothRelease,
+    /// One task gives back the hold of an owner, another takes one more.
+    ReleaseAndAcquire,
+    /// One owner gives back, another takes.
+    HandOver,
+}
+
+const PAIRS: [Pair; 5] =
+    [Pair::InLine, Pair::OneOwner, Pair::BothRelease, Pair::ReleaseAndAcquire, Pair::HandOver];
 
 /// What happens from outside once nothing else does.
 #[derive(Clone, Copy, Debug)]
@@ -348,6 +366,38 @@ impl World {
         }
     }
 
+    async fn begin_pair(&mut self, pair: Pair) -> [Job; 2] {
+        let lock = self.lock();
+        let acquire =
+            |lock: Lock| -> Job { Box::pin(async move { Ok(vec![Rc::new(lock.acquire().await?)]) }) };
+        let release =
+            |guard: Guard| -> Job { Box::pin(async move { guard.release().await.map(|_| Vec::new()) }) };
+        match pair {
+            Pair::InLine => {
+                self.stranger_holds(&[Event::StrangerReleases]);
+                // The first to be served makes way for the other.
+                let first = lock.clone();
+                let first =
+                    Box::pin(async move { first.acquire().await?.release().await.map(|_| Vec::new()) });
+                [first, acquire(lock)]
+            }
+            Pair::OneOwner => {
+                let lock = lock.with_owner(self.locks.as_ref().unwrap().owner());
+                [acquire(lock.clone()), acquire(lock)]
+            }
+            Pair::BothRelease => {
+                let (outer, inner) = self.acquire_twice(&lock).await;
+                [release(outer), release(inner)]
+            }
+            Pair::ReleaseAndAcquire => {
+                let guard = self.acquire(&lock).await;
+                let lock = lock.with_owner(guard.owner());
+                [release(guard), acquire(lock)]
+            }
+            Pair::HandOver => [release(self.acquire(&lock).await), acquire(lock)],
+        }
+    }
+
     fn stranger_holds(&mut self, and_then: &[Event]) {
         self.server.run_for_another(Which::Acquire, "1", &[NAME, "60000", STRANGER, "1"]);
         self.events.extend(and_then);
@@ -393,7 +443,8 @@ impl World {
     /// From now on the circumstances are as set.
     fn set(&mut self, setting: Setting) {
         self.setting = setting;
-        (self.server.trickle, self.server.cut) = (setting.trickle, setting.cut);
+        self.server.set_trickle(setting.trickle);
+        self.server.cut = setting.cut;
         self.server.messages_last = setting.messages_last;
         if setting.forgetful {
             self.server.store.execute(&["SCRIPT", "FLUSH"]);
@@ -497,11 +548,12 @@ impl World {
         }
         drop(guards);
         self.heal().await;
-        let broke = self.is_broken();
         if self.companion.is_none() {
             assert_eq!(self.holds(), 0, "the key is not free within one round trip");
         }
-        self.check_companion(broke).await;
+        self.check_companion().await;
+        let broke = self.is_broken();
+        self.server.cut = None;
 
         // Whoever released has nothing to say any more, and the subscription ends after it has lingered.
         let released = u64::try_from(self.elapsed.as_millis()).unwrap();
@@ -543,7 +595,7 @@ impl World {
     /// The way to the server is open again, for whole bytes.
     async fn heal(&mut self) {
         self.network.set_down(false);
-        self.server.trickle = None;
+        self.server.set_trickle(None);
         for _ in 0..1000 {
             self.settle().await;
             if self.locks.as_ref().unwrap().client().is_ready() {
@@ -555,11 +607,12 @@ impl World {
     }
 
     /// Whoever waits behind what was dropped gets the lock when it comes free: told so, not by asking in vain.
-    async fn check_companion(&mut self, broke: bool) {
+    async fn check_companion(&mut self) {
         while let Some(event) = self.events.pop_front() {
             self.happen(event);
         }
-        self.settle().await;
+        self.heal().await;
+        let broke = self.is_broken();
         let Some(companion) = self.companion.take() else { return };
         // A connection that broke may have to be waited for.
         let mut patience = if broke { 20 } else { 0 };
@@ -673,8 +726,105 @@ fn dropped_at_every_poll() {
 fn dropped_at_every_byte() {
     virtual_time(async {
         let mut worlds = 0;
-        for operation in SHORT {
+        for operation in OPERATIONS {
             worlds += drop_everywhere(operation, Setting { trickle: Some(1), ..Setting::default() }).await;
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn two_at_once_dropped_at_every_pair_of_polls() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for pair in PAIRS {
+            for restless in [false, true] {
+                worlds += drop_both_everywhere(pair, Setting { restless, ..Setting::default() }).await;
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+async fn drop_both_everywhere(pair: Pair, setting: Setting) -> usize {
+    let mut worlds = 0;
+    let mut longest = usize::MAX;
+    for first in 0.. {
+        for second in 0.. {
+            let told = Told(format!("{pair:?} for {first} and {second} turns, {setting:?}"));
+            let mut world = World::new().await;
+            let jobs = world.begin_pair(pair).await;
+            world.set(setting);
+            let results = world.drive(jobs.into_iter().zip([first, second]).collect()).await;
+            let ended = results.iter().map(Option::is_some).collect::<Vec<_>>();
+            world.check(results).await;
+            drop(told);
+            worlds += 1;
+            if ended[1] {
+                longest = if ended[0] { first } else { longest };
+                break;
+            }
+        }
+        if first >= longest {
+            return worlds;
+        }
+    }
+    unreachable!("every operation ends")
+}
+
+/// Dropping the manager, too, leaves nothing: what is queued still goes out, and no task lives on.
+#[test]
+fn the_last_handle_may_go_at_every_poll() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in [Acquire, AcquireContended, Reentrant, Release, DropGuard, Held, LockRun] {
+            for turns in 0.. {
+                let told = Told(format!("{operation:?} for {turns} turns without a manager"));
+                let mut world = World::new().await;
+                let job = world.begin(operation).await;
+                drop(world.locks.take());
+                let results = world.drive(vec![(job, turns)]).await;
+                let ended = results.iter().all(Option::is_some);
+                drop(results);
+                world.settle().await;
+                assert_eq!(world.holds(), 0, "the key is not free within one round trip");
+                let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+                assert_eq!(tasks, 0, "a task lives on");
+                drop(told);
+                worlds += 1;
+                if ended {
+                    break;
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn dropped_at_every_poll_after_a_break_at_every_byte() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in CORE {
+            // What the server has not received it has not done, however the connection ended.
+            let breaks = [(Side::Answers, How::Fin), (Side::Answers, How::Rst), (Side::Requests, How::Fin)];
+            for (side, how) in breaks {
+                for after in 0.. {
+                    let setting = Setting { cut: Some(Cut { side, after, how }), ..Setting::default() };
+                    let mut broke = false;
+                    for turns in 0.. {
+                        let ended;
+                        (ended, broke) = world(operation, setting, turns).await;
+                        worlds += 1;
+                        if ended {
+                            break;
+                        }
+                    }
+                    if !broke {
+                        break;
+                    }
+                }
+            }
         }
         println!("{worlds} worlds");
     });

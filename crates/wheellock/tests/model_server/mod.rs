@@ -34,7 +34,7 @@ pub(crate) struct Server {
     /// Where the connection breaks.
     pub(crate) cut: Option<Cut>,
     /// Bytes that pass per turn and direction.
-    pub(crate) trickle: Option<usize>,
+    trickle: Option<usize>,
     /// Whether a connection's own message comes after the reply to the script that published it, as since Redis 7.2;
     /// before it as in 7.0 otherwise.
     pub(crate) messages_last: bool,
@@ -92,6 +92,14 @@ impl Server {
             cut: None,
             trickle: None,
             messages_last: false,
+        }
+    }
+
+    /// From now on so many bytes pass per turn and direction.
+    pub(crate) fn set_trickle(&mut self, trickle: Option<usize>) {
+        self.trickle = trickle;
+        if let Some(pipe) = &self.pipe {
+            pipe.accept(trickle.unwrap_or(usize::MAX));
         }
     }
 

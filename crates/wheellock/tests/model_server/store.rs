@@ -55,7 +55,7 @@ pub(crate) enum Answer {
     Error(String),
     Integer(i64),
     Bulk(String),
-    Array(Vec<Answer>),
+    Array(Vec<Self>),
 }
 
 impl Which {

@@ -1,0 +1,157 @@
+//! The model of a server that the lock layer is simulated against, compared to a real one: the same random calls, the
+//! same answers. A simulation is worth what its server is worth.
+
+#[allow(dead_code, reason = "shared with the simulation, which uses more of it")]
+#[path = "../../crates/wheellock/tests/model_server/store.rs"]
+mod store;
+
+use std::time::SystemTime;
+
+use store::{Answer, Store, Which};
+use wheellock_tests::{Cli, RedisServer, Reply};
+
+#[test]
+fn the_model_answers_as_a_real_server_does() {
+    let server = RedisServer::start();
+    let mut real = server.connect().unwrap();
+    let mut listener = server.connect().unwrap();
+    for channel in CHANNELS {
+        let _confirmed = listener.query(&["SUBSCRIBE", channel]).unwrap();
+    }
+    let mut model = Store::default();
+    let mut random = SplitMix(SEED);
+    let mut told = [0_usize; KINDS];
+    for number in 0..CALLS {
+        let call = random_call(&mut random);
+        let words: Vec<&str> = call.iter().map(String::as_str).collect();
+        let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        model.set_now(u64::try_from(since_epoch.as_millis()).unwrap());
+        let answer = model.execute(&words).unwrap_or_else(|| panic!("the model does not know {words:?}"));
+        let reply = real.query(&words).unwrap();
+        assert!(agree(&answer, &reply), "call {number}: {words:?}\nmodel: {answer:?}\nreal:  {reply:?}");
+        told[kind(&answer)] += 1;
+    }
+    assert_eq!(model.published, messages(&mut listener, &mut real));
+    assert!(told.iter().all(|count| *count > CALLS / 200), "too few answers of one kind: {told:?}");
+    println!("{CALLS} calls, {} messages; answers by kind: {told:?}", model.published.len());
+}
+
+/// One call of a script, in one of the ways to call one, or one command on a lock's data.
+fn random_call(random: &mut SplitMix) -> Vec<String> {
+    let key = random.of(&KEYS);
+    let words = match random.below(20) {
+        0 => vec!["PERSIST", key],
+        1 => vec!["DEL", key],
+        2 => vec!["HGETALL", key],
+        3 => vec!["PTTL", key],
+        4 => vec!["EXISTS", key],
+        5 => vec!["HGET", key, random.of(&HOLDERS)],
+        6 => vec!["HEXISTS", key, random.of(&HOLDERS)],
+        7 => vec!["PEXPIRE", key, random.of(&LEASES)],
+        8 if random.below(10) == 0 => vec!["SCRIPT", "FLUSH"],
+        _ => return random_script_call(random),
+    };
+    words.into_iter().map(str::to_owned).collect()
+}
+
+fn random_script_call(random: &mut SplitMix) -> Vec<String> {
+    let place = random.below(KEYS.len());
+    let (key, channel) = (KEYS[place], CHANNELS[place]);
+    let (holder, count, lease) = (random.of(&HOLDERS), random.of(&COUNTS), random.of(&LEASES));
+    let (which, keys, args) = match random.below(8) {
+        0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
+        3..5 => (Which::Release, vec![key, channel], vec![holder, count]),
+        5..7 => {
+            let others = (0..random.below(3)).map(|_| random.of(&KEYS));
+            let keys: Vec<_> = [key].into_iter().chain(others).collect();
+            let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
+            (Which::Renew, keys, args)
+        }
+        _ => (Which::ForceRelease, vec![key, channel], vec![]),
+    };
+    let mut words = match random.below(10) {
+        0 => return ["SCRIPT", "LOAD", which.text()].map(str::to_owned).into(),
+        1 => vec!["EVAL".to_owned(), which.text().to_owned()],
+        _ => vec!["EVALSHA".to_owned(), which.sha()],
+    };
+    words.push(keys.len().to_string());
+    words.extend(keys.into_iter().chain(args).map(str::to_owned));
+    words
+}
+
+fn agree(model: &Answer, real: &Reply) -> bool {
+    match (model, real) {
+        (Answer::Nil, Reply::Nil) => true,
+        (Answer::Status(model), Reply::Status(real)) => model == real,
+        (Answer::Bulk(model), Reply::Bulk(real)) => model.as_bytes() == real,
+        (Answer::Error(model), Reply::Error(real)) => model.split(' ').next() == real.split(' ').next(),
+        (Answer::Integer(model), Reply::Integer(real)) if *real >= TTL_TOLERANCE => {
+            (model - real).abs() < TTL_TOLERANCE
+        }
+        (Answer::Integer(model), Reply::Integer(real)) => model == real,
+        (Answer::Array(model), Reply::Array(real)) => {
+            model.len() == real.len() && model.iter().zip(real).all(|(model, real)| agree(model, real))
+        }
+        _ => false,
+    }
+}
+
+fn kind(answer: &Answer) -> usize {
+    match answer {
+        Answer::Nil => 0,
+        Answer::Status(_) => 1,
+        Answer::Error(_) => 2,
+        Answer::Integer(_) => 3,
+        Answer::Bulk(_) => 4,
+        Answer::Array(_) => 5,
+    }
+}
+
+/// What was published so far, in order.
+fn messages(listener: &mut Cli, speaker: &mut Cli) -> Vec<(String, String)> {
+    let _heard_by = speaker.query(&["PUBLISH", CHANNELS[0], END]).unwrap();
+    let mut messages = Vec::new();
+    loop {
+        let message = listener.read_reply().unwrap();
+        let Reply::Array(parts) = message else { panic!("not a message: {message:?}") };
+        let [_, channel, text] = parts.as_slice() else { panic!("not a message: {parts:?}") };
+        if text.to_string() == END {
+            return messages;
+        }
+        messages.push((channel.to_string(), text.to_string()));
+    }
+}
+
+/// A small generator that any machine repeats.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(bound).unwrap()).unwrap()
+    }
+
+    fn of<'a>(&mut self, choices: &[&'a str]) -> &'a str {
+        choices[self.below(choices.len())]
+    }
+}
+
+const CALLS: usize = 20_000;
+const SEED: u64 = 0x5EED_0F10_C000_0001;
+const KINDS: usize = 6;
+const KEYS: [&str; 4] = ["a", "b", "c", "blå lås"];
+const CHANNELS: [&str; 4] = ["of:{a}", "of:{b}", "of:{c}", "of:{blå lås}"];
+const HOLDERS: [&str; 3] = ["u:1", "u:2", "v:1"];
+const COUNTS: [&str; 4] = ["0", "1", "2", "7"];
+/// In milliseconds. They differ by far more than the tolerance, and nothing runs out while the test lasts; what is not
+/// positive ends a lease at once.
+const LEASES: [&str; 7] = ["60000", "120000", "600000", "3600000", "86400000", "0", "-1"];
+const TTL_TOLERANCE: i64 = 20_000;
+const END: &str = "the end";

@@ -12,7 +12,7 @@ mod server;
 pub mod worker;
 
 pub use cli::{Cli, Reply};
-pub use monitor::{Monitor, Observed};
+pub use monitor::{Following, Monitor, Observed};
 pub use poll::{eventually, poll_until};
 pub use server::{Builder, RedisServer, find_server_binary};
 

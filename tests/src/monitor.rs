@@ -1,12 +1,14 @@
 //! What a server executed, as MONITOR reports it, complete between two moments of the test's choosing.
 
 use std::io;
+use std::thread::JoinHandle;
 
 use crate::cli::{Cli, Reply};
 
 /// A running MONITOR; [`stop`](Self::stop) hands over everything the server executed since it began.
 ///
-/// The server buffers what has not been read yet, so keep the observed stretch to some ten thousand commands.
+/// The server buffers what has not been read yet, so keep the observed stretch to some ten thousand commands, or have it
+/// read while it goes on: [`follow`](Self::follow).
 #[derive(Debug)]
 pub struct Monitor {
     feed: Cli,
@@ -32,15 +34,57 @@ impl Monitor {
     pub fn stop(mut self) -> io::Result<Vec<Observed>> {
         self.marker.query(&["ECHO", SENTINEL])?;
         let mut observed = Vec::new();
-        loop {
-            let line = self.feed.read_reply()?.to_string();
-            let entry = Observed::parse(&line)
-                .ok_or_else(|| io::Error::other(format!("not a MONITOR line: {line:?}")))?;
-            if entry.args.get(1).is_some_and(|arg| arg == SENTINEL) {
-                return Ok(observed);
-            }
+        while let Some(entry) = next(&mut self.feed, |_| true)? {
             observed.push(entry);
         }
+        Ok(observed)
+    }
+
+    /// Hands every command that a client sent to `sink` as it comes, on a thread of its own; what scripts called is left
+    /// out. For stretches of any length in which something happens every ten seconds.
+    #[must_use = "a broken feed is only told when it is stopped"]
+    pub fn follow(self, mut sink: impl FnMut(Observed) + Send + 'static) -> Following {
+        let Self { mut feed, marker } = self;
+        let thread = std::thread::spawn(move || {
+            while let Some(entry) = next(&mut feed, |line| !line.contains(FROM_SCRIPT))? {
+                sink(entry);
+            }
+            Ok(())
+        });
+        Following { marker, thread }
+    }
+}
+
+/// A MONITOR that is being read; see [`Monitor::follow`].
+#[derive(Debug)]
+pub struct Following {
+    marker: Cli,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Following {
+    /// Returns when everything executed before this call has been handed over.
+    ///
+    /// # Errors
+    ///
+    /// A broken connection, or a line in no known form.
+    pub fn stop(mut self) -> io::Result<()> {
+        self.marker.query(&["ECHO", SENTINEL])?;
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// The next command whose line `wanted` accepts, or `None` at the end of the stretch.
+fn next(feed: &mut Cli, wanted: impl Fn(&str) -> bool) -> io::Result<Option<Observed>> {
+    loop {
+        let line = feed.read_reply()?.to_string();
+        if !wanted(&line) {
+            continue;
+        }
+        let entry = Observed::parse(&line)
+            .ok_or_else(|| io::Error::other(format!("not a MONITOR line: {line:?}")))?;
+        let is_end = entry.args.get(1).is_some_and(|arg| arg == SENTINEL);
+        return Ok((!is_end).then_some(entry));
     }
 }
 
@@ -109,6 +153,9 @@ fn parse_quoted(text: &str) -> Option<Vec<String>> {
         }
     }
 }
+
+/// Stands in every line about what a script called, and in no other unless an argument contains it.
+const FROM_SCRIPT: &str = " lua] ";
 
 /// No test sends this.
 const SENTINEL: &str = "wheellock-tests: end of the observed stretch";

@@ -1,0 +1,249 @@
+//! Cancellation by the hundred thousand on a real server: whatever is dropped, whenever, leaves nothing.
+//! `crates/wheellock/tests/virtual_time.rs` does the same exhaustively, without threads and sockets.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use wheellock::{Error, Lock, LockManager};
+use wheellock_client::{ErrorKind, Script};
+use wheellock_tests::{Observed, RedisServer, eventually};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_random_drops_leave_no_key() {
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let p99 = p99_without_drops(&locks).await;
+    let tally = Arc::new(Tally::default());
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        tasks.spawn(drop_at_random(locks.clone(), Arc::clone(&tally), p99, SplitMix(task)));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let took = began.elapsed();
+
+    // Far below the lease of 30 s: what is freed by then was released.
+    let free = eventually(SOON, async || server.cli(&["DBSIZE"]) == "0").await;
+    assert!(free, "left: {}", server.cli(&["KEYS", "*"]));
+    let unsubscribed = eventually(SOON, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await;
+    assert!(unsubscribed, "left: {}", server.cli(&["PUBSUB", "CHANNELS"]));
+    let answered = eventually(SOON, async || {
+        let stats = locks.client().stats();
+        (stats.in_flight, stats.queued_bytes) == (0, 0)
+    });
+    assert!(answered.await, "{:?}", locks.client().stats());
+    println!("{tally:?} in {took:?}, p99 without drops {p99:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_releases_are_never_followed_by_a_renewal() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder(&server.url()).watchdog_lease(SHORT_LEASE);
+    let locks = builder.connect().await.unwrap();
+    let ledger = Arc::new(Mutex::new(Ledger::new()));
+    let writer = Arc::clone(&ledger);
+    let monitor = server.monitor().follow(move |observed| writer.lock().unwrap().enter(&observed));
+    let began = Instant::now();
+    let mut tasks = JoinSet::new();
+    for task in 0..HOLDERS {
+        tasks.spawn(hold_and_release(locks.lock(&format!("held:{task}")), SplitMix(task)));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let took = began.elapsed();
+    // As long as anything could still be renewed that should not be.
+    sleep(SHORT_LEASE).await;
+    assert!(eventually(SOON, async || server.cli(&["DBSIZE"]) == "0").await);
+    monitor.stop().unwrap();
+
+    let ledger = ledger.lock().unwrap();
+    println!("{} in {took:?}", ledger.summary());
+    assert_eq!(ledger.late, [] as [String; 0]);
+    let pairs = usize::try_from(HOLDERS).unwrap() * HOLDS_EACH;
+    assert!(ledger.released.len() >= pairs * 9 / 10, "{}", ledger.summary());
+    assert!(ledger.renewals >= pairs / 10, "too few to race with anything: {}", ledger.summary());
+}
+
+/// How long an operation under the same load takes at most, but for one in a hundred.
+async fn p99_without_drops(locks: &LockManager) -> Duration {
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (locks, mut random) = (locks.clone(), SplitMix(!task));
+        tasks.spawn(async move {
+            let mut took = Vec::new();
+            for _ in 0..50 {
+                let began = Instant::now();
+                operate(&locks, &mut random).await;
+                took.push(began.elapsed());
+            }
+            took
+        });
+    }
+    let mut took = Vec::new();
+    while let Some(of_one) = tasks.join_next().await {
+        took.extend(of_one.unwrap());
+    }
+    took.sort_unstable();
+    took[took.len() * 99 / 100]
+}
+
+async fn drop_at_random(locks: LockManager, tally: Arc<Tally>, p99: Duration, mut random: SplitMix) {
+    let longest = 2 * u64::try_from(p99.as_micros()).unwrap();
+    while tally.dropped.load(Relaxed) < DROPS {
+        let by_time = random.below(2) == 0;
+        let (polls, time) = (random.below(8), Duration::from_micros(random.below(longest)));
+        let operation = operate(&locks, &mut random);
+        let ended = if by_time {
+            timeout(time, operation).await.is_ok()
+        } else {
+            with_so_many_polls(polls, operation).await
+        };
+        let counter = if ended { &tally.ended } else { &tally.dropped };
+        counter.fetch_add(1, Relaxed);
+        // Nothing above has to have waited for anything; the connection is to get its turns.
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Drops `operation` when it has been polled so often and is not ready. Returns whether it was.
+async fn with_so_many_polls(mut polls: u64, operation: impl Future<Output = ()>) -> bool {
+    let mut operation = pin!(operation);
+    std::future::poll_fn(|cx| {
+        if polls == 0 {
+            return Poll::Ready(false);
+        }
+        polls -= 1;
+        match Pin::new(&mut operation).poll(cx) {
+            Poll::Pending if polls == 0 => Poll::Ready(false),
+            poll => poll.map(|()| true),
+        }
+    })
+    .await
+}
+
+/// One random operation on one of a few locks.
+async fn operate(locks: &LockManager, random: &mut SplitMix) {
+    let lock = locks.lock(&format!("contended:{}", random.below(NAMES)));
+    match random.below(5) {
+        0 => drop(lock.acquire().await.unwrap()),
+        1 => {
+            let wait = Duration::from_micros(random.below(2000));
+            match lock.try_acquire_for(wait).await {
+                Ok(guard) => drop(guard),
+                // So short that not even the first answer came in time.
+                Err(Error::Server { source, .. }) if source.kind() == ErrorKind::Timeout => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        2 => _ = lock.acquire().await.unwrap().release().await.unwrap(),
+        3 => {
+            let outer = lock.acquire().await.unwrap();
+            let inner = lock.with_owner(outer.owner()).acquire().await.unwrap();
+            let (outer, inner) = tokio::join!(outer.release(), inner.release());
+            let _released = (outer.unwrap(), inner.unwrap());
+        }
+        _ => lock.run(async |_guard| tokio::task::yield_now().await).await.unwrap(),
+    }
+}
+
+/// Takes the lock again and again; half of the guards are released, half are dropped, about when renewals are due.
+async fn hold_and_release(lock: Lock, mut random: SplitMix) {
+    for _ in 0..HOLDS_EACH {
+        let guard = lock.acquire().await.unwrap();
+        // Two renewals and a bit.
+        let longest = u64::try_from(SHORT_LEASE.as_micros()).unwrap() * 7 / 10;
+        sleep(Duration::from_micros(random.below(longest))).await;
+        if random.below(2) == 0 {
+            drop(guard);
+        } else {
+            let _released = guard.release().await.unwrap();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    dropped: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// What the server was told of every hold, in its own order.
+struct Ledger {
+    release: String,
+    renew: String,
+    released: HashSet<(String, String)>,
+    /// Locks renewed, however many went together.
+    renewals: usize,
+    late: Vec<String>,
+}
+
+impl Ledger {
+    fn new() -> Self {
+        let sha = |text| Script::variadic(text).sha().to_owned();
+        Self {
+            release: sha(include_str!("../../crates/wheellock/src/scripts/release.lua")),
+            renew: sha(include_str!("../../crates/wheellock/src/scripts/renew.lua")),
+            released: HashSet::new(),
+            renewals: 0,
+            late: Vec::new(),
+        }
+    }
+
+    fn enter(&mut self, observed: &Observed) {
+        let [verb, script, keys, params @ ..] = observed.args.as_slice() else { return };
+        if !matches!(verb.to_uppercase().as_str(), "EVALSHA" | "EVAL") {
+            return;
+        }
+        assert_ne!(verb, "EVAL", "the server has all scripts");
+        let (keys, args) = params.split_at(keys.parse().unwrap());
+        if *script == self.release {
+            assert_eq!(args[1], "0", "nothing here is reentrant");
+            self.released.insert((keys[0].clone(), args[0].clone()));
+        } else if *script == self.renew {
+            for (key, args) in keys.iter().zip(args.chunks(2)) {
+                self.renewals += 1;
+                if self.released.contains(&(key.clone(), args[1].clone())) {
+                    self.late.push(format!("{key} by {}", args[1]));
+                }
+            }
+        }
+    }
+
+    fn summary(&self) -> String {
+        format!("{} released, {} renewals, {} late", self.released.len(), self.renewals, self.late.len())
+    }
+}
+
+/// A small generator that any machine repeats.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound.max(1)
+    }
+}
+
+const DROPS: u64 = 100_000;
+const TASKS: u64 = 64;
+const NAMES: u64 = 16;
+/// Far below the default lease.
+const SOON: Duration = Duration::from_secs(10);
+
+/// Renewed every 100 ms.
+const SHORT_LEASE: Duration = Duration::from_millis(300);
+const HOLDERS: u64 = 2_000;
+const HOLDS_EACH: usize = 50;

@@ -149,6 +149,10 @@ struct Setting {
     cut: Option<Cut>,
     /// After the cut nothing answers any more until the check.
     down: bool,
+    /// Nobody keeps a handle to the lock.
+    fleeting: bool,
+    /// The first thing to happen from outside happens in this turn, whatever else is going on.
+    event_in: Option<usize>,
 }
 
 type Guards = Vec<Rc<Guard>>;
@@ -156,6 +160,8 @@ type Job = Pin<Box<dyn Future<Output = Result<Guards, Error>>>>;
 
 struct World {
     locks: Option<LockManager>,
+    /// Keeps what this process knows of the lock.
+    handle: Option<Lock>,
     /// What our owners' names begin with.
     id: String,
     timer: Timer,
@@ -195,6 +201,7 @@ impl World {
         let locks = connecting.await.unwrap().unwrap();
         Self {
             id: locks.id().to_owned(),
+            handle: Some(locks.lock(NAME)),
             locks: Some(locks),
             timer,
             clock,
@@ -445,6 +452,9 @@ impl World {
         self.setting = setting;
         self.server.set_trickle(setting.trickle);
         self.server.cut = setting.cut;
+        if setting.fleeting {
+            self.handle = None;
+        }
         self.server.messages_last = setting.messages_last;
         if setting.forgetful {
             self.server.store.execute(&["SCRIPT", "FLUSH"]);
@@ -489,6 +499,11 @@ impl World {
         let mut idle = 0;
         for turn in 0..ENDLESS {
             let mut woken = false;
+            if self.setting.event_in == Some(turn)
+                && let Some(event) = self.events.pop_front()
+            {
+                self.happen(event);
+            }
             for ((job, turns, flag), result) in jobs.iter_mut().zip(&mut results) {
                 if turn >= *turns {
                     *job = None;
@@ -708,7 +723,7 @@ fn dropped_at_every_poll() {
         plain,
         restless,
         Setting { forgetful: true, ..restless },
-        Setting { messages_last: true, ..plain },
+        Setting { messages_last: true, fleeting: true, ..plain },
         Setting { trickle: Some(7), ..plain },
     ];
     virtual_time(async {
@@ -731,6 +746,47 @@ fn dropped_at_every_byte() {
         }
         println!("{worlds} worlds");
     });
+}
+
+/// However a release and the question whether the lock is free overtake each other, the waiter hears of it: it never
+/// has to wait for the clock.
+#[test]
+fn released_in_every_turn_and_dropped_at_every_poll() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in [AcquireContended, TryAcquireFor, Behind] {
+            for trickle in [None, Some(40), Some(7)] {
+                for event in 0.. {
+                    let setting = Setting { trickle, event_in: Some(event), ..Setting::default() };
+                    let turns = drop_everywhere(operation, setting).await;
+                    worlds += turns;
+                    // Everything that could overtake each other has ended before.
+                    if event >= turns {
+                        break;
+                    }
+                }
+                never_waits_for_the_clock(operation, trickle).await;
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+/// In whatever turn the lock comes free, `operation` gets it before time passes.
+async fn never_waits_for_the_clock(operation: Operation, trickle: Option<usize>) {
+    for turn in 0..200 {
+        let mut world = World::new().await;
+        let job = world.begin(operation).await;
+        world.set(Setting { trickle, event_in: Some(turn), ..Setting::default() });
+        let before = world.elapsed;
+        for result in world.drive(vec![(job, ENDLESS)]).await {
+            result.unwrap().unwrap();
+        }
+        assert_eq!(
+            world.elapsed, before,
+            "{operation:?} asked in vain, {trickle:?}, released in turn {turn}"
+        );
+    }
 }
 
 #[test]
@@ -782,7 +838,7 @@ fn the_last_handle_may_go_at_every_poll() {
                 let told = Told(format!("{operation:?} for {turns} turns without a manager"));
                 let mut world = World::new().await;
                 let job = world.begin(operation).await;
-                drop(world.locks.take());
+                drop((world.handle.take(), world.locks.take()));
                 let results = world.drive(vec![(job, turns)]).await;
                 let ended = results.iter().all(Option::is_some);
                 drop(results);

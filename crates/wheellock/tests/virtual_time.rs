@@ -319,7 +319,16 @@ impl World {
             Held => {
                 let guard = believe(self.acquire(&lock).await);
                 Box::pin(async move {
-                    timer.sleep(LEASE + 4 * STEP).await;
+                    let mut lost = Box::pin(until_lost(&guard));
+                    let mut held = timer.sleep(LEASE + 4 * STEP);
+                    std::future::poll_fn(|cx| match lost.as_mut().poll(cx) {
+                        Poll::Ready(_) => Poll::Ready(()),
+                        Poll::Pending => Pin::new(&mut held).poll(cx).map(|()| {
+                            assert!(guard.is_valid(), "lost, and nobody says so");
+                        }),
+                    })
+                    .await;
+                    drop(lost);
                     Ok(vec![guard])
                 })
             }
@@ -858,14 +867,15 @@ fn the_last_handle_may_go_at_every_poll() {
 }
 
 #[test]
-fn dropped_at_every_poll_after_a_break_at_every_byte() {
+fn dropped_at_every_poll_after_a_break_at_every_byte_of_the_answers() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in CORE {
-            // What the server has not received it has not done, however the connection ended.
-            let breaks = [(Side::Answers, How::Fin), (Side::Answers, How::Rst), (Side::Requests, How::Fin)];
-            for (side, how) in breaks {
-                for after in 0.. {
+            // What the server has not received whole it has not done, however the connection ended.
+            let breaks =
+                [(Side::Answers, How::Fin, 1), (Side::Answers, How::Rst, 1), (Side::Requests, How::Fin, 13)];
+            for (side, how, stride) in breaks {
+                for after in (0..).step_by(stride) {
                     let setting = Setting { cut: Some(Cut { side, after, how }), ..Setting::default() };
                     let mut broke = false;
                     for turns in 0.. {

@@ -60,14 +60,14 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     let (holder, count, lease) = (random.of(&HOLDERS), random.of(&COUNTS), random.of(&LEASES));
     let (which, keys, args) = match random.below(8) {
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
-        3..5 => (Which::Release, vec![key, channel], vec![holder, count]),
+        3..5 => (Which::Release, vec![key], vec![channel, holder, count]),
         5..7 => {
             let others = (0..random.below(3)).map(|_| random.of(&KEYS));
             let keys: Vec<_> = [key].into_iter().chain(others).collect();
             let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
             (Which::Renew, keys, args)
         }
-        _ => (Which::ForceRelease, vec![key, channel], vec![]),
+        _ => (Which::ForceRelease, vec![key], vec![channel]),
     };
     let mut words = match random.below(10) {
         0 => return ["SCRIPT", "LOAD", which.text()].map(str::to_owned).into(),
@@ -89,11 +89,24 @@ fn agree(model: &Answer, real: &Reply) -> bool {
             (model - real).abs() < TTL_TOLERANCE
         }
         (Answer::Integer(model), Reply::Integer(real)) => model == real,
-        (Answer::Array(model), Reply::Array(real)) => {
-            model.len() == real.len() && model.iter().zip(real).all(|(model, real)| agree(model, real))
-        }
+        (Answer::Array(model), Reply::Array(real)) => match (model.as_slice(), real.as_slice()) {
+            // The server's clock comes first: seconds since the epoch, and microseconds.
+            (
+                [Answer::Integer(model_seconds), Answer::Integer(model_micros), model @ ..],
+                [Reply::Integer(real_seconds), Reply::Integer(real_micros), real @ ..],
+            ) if *real_seconds > 1_000_000_000 => {
+                let model_time = 1000 * model_seconds + model_micros / 1000;
+                let real_time = 1000 * real_seconds + real_micros / 1000;
+                (model_time - real_time).abs() < TTL_TOLERANCE && agree_each(model, real)
+            }
+            (model, real) => agree_each(model, real),
+        },
         _ => false,
     }
+}
+
+fn agree_each(model: &[Answer], real: &[Reply]) -> bool {
+    model.len() == real.len() && model.iter().zip(real).all(|(model, real)| agree(model, real))
 }
 
 fn kind(answer: &Answer) -> usize {

@@ -75,12 +75,15 @@ enum Operation {
     Ahead,
     /// Somebody stands before.
     Behind,
-    // One row more for `guard.renew()`: add it here, to `OPERATIONS`, and to `World::begin`.
+    /// By hand.
+    Renew,
+    /// By hand, and released at once.
+    RenewAndRelease,
 }
 
 use Operation::*;
 
-const OPERATIONS: [Operation; 22] = [
+const OPERATIONS: [Operation; 24] = [
     Acquire,
     AcquireContended,
     TryAcquire,
@@ -95,6 +98,8 @@ const OPERATIONS: [Operation; 22] = [
     DropGuard,
     DropAndAcquire,
     DropAndRelease,
+    Renew,
+    RenewAndRelease,
     Held,
     GuardRun,
     LockRun,
@@ -106,8 +111,16 @@ const OPERATIONS: [Operation; 22] = [
 ];
 
 /// Operations that are dropped while the connection is made again: one for each way of asking and giving back.
-const CORE: [Operation; 7] =
-    [Acquire, AcquireContended, ReentrantInner, Release, ReleaseInner, DropAndAcquire, Ahead];
+const CORE: [Operation; 8] = [
+    Acquire,
+    AcquireContended,
+    ReentrantInner,
+    Release,
+    ReleaseInner,
+    DropAndAcquire,
+    RenewAndRelease,
+    Ahead,
+];
 
 /// Two at once, each of which is dropped at every turn.
 #[derive(Clone, Copy, Debug)]
@@ -316,6 +329,21 @@ impl World {
                     within(&timer, RESPONSE_TIMEOUT, outer.release()).await.map(|_| Vec::new())
                 })
             }
+            Renew => {
+                let guard = believe(self.acquire(&lock).await);
+                Box::pin(async move {
+                    within(&timer, RESPONSE_TIMEOUT, guard.renew()).await?;
+                    Ok(vec![guard])
+                })
+            }
+            RenewAndRelease => {
+                let guard = self.acquire(&lock).await;
+                Box::pin(async move {
+                    let renewed = guard.renew().await;
+                    guard.release().await?;
+                    renewed.map(|()| Vec::new())
+                })
+            }
             Held => {
                 let guard = believe(self.acquire(&lock).await);
                 Box::pin(async move {
@@ -422,11 +450,11 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::StrangerReleases => {
-                self.server.run_for_another(Which::Release, "2", &[NAME, CHANNEL, STRANGER, "0"]);
+                self.server.run_for_another(Which::Release, "1", &[NAME, CHANNEL, STRANGER, "0"]);
             }
             Event::StrangerForces => {
                 self.forced = true;
-                self.server.run_for_another(Which::ForceRelease, "2", &[NAME, CHANNEL]);
+                self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL]);
             }
             Event::CompanionComes => {
                 let lock = self.lock();
@@ -581,7 +609,7 @@ impl World {
 
         // Whoever released has nothing to say any more, and the subscription ends after it has lingered.
         let released = u64::try_from(self.elapsed.as_millis()).unwrap();
-        self.server.run_for_another(Which::ForceRelease, "2", &[NAME, CHANNEL]);
+        self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL]);
         for _ in 0..3 {
             self.pass(Duration::from_secs(1));
             self.settle().await;

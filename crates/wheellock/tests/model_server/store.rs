@@ -148,9 +148,9 @@ impl Store {
         let (keys, args) = params.split_at(keys.parse().expect("a number of keys"));
         match (which, keys, args) {
             (Which::Acquire, &[key], &[lease, holder, count]) => self.acquire(key, lease, holder, count),
-            (Which::Release, &[key, channel], &[holder, count]) => self.release(key, channel, holder, count),
+            (Which::Release, &[key], &[channel, holder, count]) => self.release(key, channel, holder, count),
             (Which::Renew, keys, args) => self.renew(keys, args),
-            (Which::ForceRelease, &[key, channel], &[]) => self.force_release(key, channel),
+            (Which::ForceRelease, &[key], &[channel]) => self.force_release(key, channel),
             _ => panic!("{which:?} takes other parameters than {params:?}"),
         }
     }
@@ -200,12 +200,14 @@ impl Store {
             self.note(Which::Renew, key, holder, None);
             extended.push(Answer::flag(held));
         }
-        Self::renewed(extended)
+        self.renewed(extended)
     }
 
     /// The form in which the renewing script answers. The only place that knows it.
-    fn renewed(extended: Vec<Answer>) -> Answer {
-        Answer::Array(extended)
+    fn renewed(&self, extended: Vec<Answer>) -> Answer {
+        let integer = |number: u64| Answer::Integer(i64::try_from(number).expect("a time"));
+        let time = [integer(self.now / 1000), integer(self.now % 1000 * 1000)];
+        Answer::Array(time.into_iter().chain(extended).collect())
     }
 
     fn force_release(&mut self, key: &str, channel: &str) -> Answer {

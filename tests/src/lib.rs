@@ -1,11 +1,12 @@
 //! Support for tests and tools that need real servers: private `redis-server` processes that cannot
 //! outlive their owner, a small blocking client to look at them from outside, and bounded polling.
 //!
-//! Only [`worker`] knows the project's own crates: what a test sees through the rest of this library is seen
+//! Only [`worker`] and [`locks`] know the project's own crates: what a test sees through the rest of this library is seen
 //! by a second, independent pair of eyes.
 
 mod cli;
 pub mod fault;
+pub mod locks;
 mod monitor;
 mod poll;
 mod server;

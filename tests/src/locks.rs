@@ -1,0 +1,225 @@
+//! What lock tests share: managers with the settings that faults need, conditions to wait for, and what the lock
+//! layer asked of the server, read from MONITOR.
+
+use std::time::Duration;
+
+use wheellock::client::Config;
+use wheellock::{Guard, LockManager};
+
+use crate::monitor::Observed;
+use crate::poll::eventually;
+use crate::server::RedisServer;
+
+/// A bound on hangs; nothing takes nearly as long.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waiters look again after 5 s even if they hear nothing. Whoever is served within this was woken.
+pub const WOKEN: Duration = Duration::from_secs(4);
+
+/// A manager with default settings: a watchdog lease of 30 s.
+///
+/// # Panics
+///
+/// If it cannot connect.
+pub async fn manager(url: &str) -> LockManager {
+    LockManager::connect(url).await.expect("the server is up")
+}
+
+/// A manager for tests that break its connection: it reconnects at once, and sends no PING that a proxy's rule could
+/// strike instead of a script.
+///
+/// # Panics
+///
+/// If it cannot connect.
+pub async fn brisk(url: &str, watchdog_lease: Duration) -> LockManager {
+    adjusted(url, watchdog_lease, |_| {}).await
+}
+
+/// The same with further settings.
+///
+/// # Panics
+///
+/// If it cannot connect.
+pub async fn adjusted(url: &str, watchdog_lease: Duration, adjust: impl FnOnce(&mut Config)) -> LockManager {
+    let builder = LockManager::builder(url).watchdog_lease(watchdog_lease).configure(|config| {
+        config.reconnect = (Duration::ZERO, Duration::from_millis(1));
+        config.heartbeat = Duration::from_secs(60);
+        adjust(config);
+    });
+    builder.connect().await.expect("the server is up")
+}
+
+/// Waits until `key` does not exist.
+pub async fn gone(server: &RedisServer, key: &str) -> bool {
+    eventually(PATIENCE, async || server.cli(&["EXISTS", key]) == "0").await
+}
+
+/// Waits until `key` exists.
+pub async fn taken(server: &RedisServer, key: &str) -> bool {
+    eventually(PATIENCE, async || server.cli(&["EXISTS", key]) == "1").await
+}
+
+/// Waits until so many processes listen for the release of the lock `name`.
+pub async fn listeners(server: &RedisServer, name: &str, count: usize) -> bool {
+    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let answer = format!("{channel}\n{count}");
+    eventually(PATIENCE, async || server.cli(&["PUBSUB", "NUMSUB", &channel]) == answer).await
+}
+
+/// Waits until everything `locks` has sent was answered.
+pub async fn at_rest(locks: &LockManager) -> bool {
+    eventually(PATIENCE, async || {
+        let stats = locks.client().stats();
+        (stats.in_flight, stats.queued_bytes) == (0, 0)
+    })
+    .await
+}
+
+/// Waits until `guard` has been renewed so many times more.
+///
+/// Serves as a clock, too: whatever else should have been renewed by the same watchdog has been by then.
+pub async fn renewed(guard: &Guard, times: u32) -> bool {
+    for _ in 0..times {
+        let before = guard.valid_until();
+        if !eventually(PATIENCE, async || guard.valid_until() > before).await {
+            return false;
+        }
+    }
+    guard.is_valid()
+}
+
+/// One request of the lock layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// One attempt to take a lock.
+    Acquire {
+        /// The lock.
+        lock: String,
+        /// Who asks.
+        owner: String,
+        /// The hold count asked for.
+        count: String,
+    },
+    /// A release, or part of one.
+    Release {
+        /// The lock.
+        lock: String,
+        /// Who gives back.
+        owner: String,
+        /// The hold count that remains; 0 frees the lock.
+        count: String,
+    },
+    /// A release by force.
+    ForceRelease {
+        /// The lock.
+        lock: String,
+    },
+    /// A renewal of one or more locks.
+    Renew {
+        /// Locks and their owners.
+        holds: Vec<(String, String)>,
+    },
+}
+
+impl Asked {
+    /// What a line of MONITOR asks for; `None` if it is no call of a script.
+    #[must_use]
+    pub fn parse(observed: &Observed) -> Option<Self> {
+        if observed.from_script() || !["EVAL", "EVALSHA"].contains(&observed.name().as_str()) {
+            return None;
+        }
+        let count = observed.args.get(2)?.parse().ok()?;
+        let (keys, args) = observed.args.get(3..)?.split_at_checked(count)?;
+        Some(match (keys, args) {
+            ([lock], [_lease, owner, count]) => {
+                Self::Acquire { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
+            }
+            ([lock, _channel], [owner, count]) => {
+                Self::Release { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
+            }
+            ([lock, _channel], []) => Self::ForceRelease { lock: lock.clone() },
+            (locks, args) if args.len() == 2 * locks.len() => {
+                let owners = args.iter().skip(1).step_by(2).cloned();
+                Self::Renew { holds: locks.iter().cloned().zip(owners).collect() }
+            }
+            _ => return None,
+        })
+    }
+
+    /// Everything that was asked, in the server's order.
+    #[must_use]
+    pub fn all(observed: &[Observed]) -> Vec<Self> {
+        observed.iter().filter_map(Self::parse).collect()
+    }
+
+    /// Whether it is an attempt to take `lock`.
+    #[must_use]
+    pub fn acquires(&self, name: &str) -> bool {
+        matches!(self, Self::Acquire { lock, .. } if lock == name)
+    }
+
+    /// Whether it frees `lock`.
+    #[must_use]
+    pub fn frees(&self, name: &str) -> bool {
+        matches!(self, Self::Release { lock, count, .. } if lock == name && count == "0")
+    }
+
+    /// Whether it renews `lock`.
+    #[must_use]
+    pub fn renews(&self, name: &str) -> bool {
+        matches!(self, Self::Renew { holds } if holds.iter().any(|(lock, _)| lock == name))
+    }
+}
+
+/// Holds that were renewed after the server had executed their release: there must be none.
+///
+/// For owners that take a lock once, as those do that nobody presented.
+#[must_use]
+pub fn renewed_after_release(asked: &[Asked]) -> Vec<(String, String)> {
+    let mut released = std::collections::HashSet::new();
+    let mut found = Vec::new();
+    for request in asked {
+        match request {
+            Asked::Release { lock, owner, count } if count == "0" => {
+                released.insert((lock.clone(), owner.clone()));
+            }
+            Asked::Renew { holds } => {
+                found.extend(holds.iter().filter(|hold| released.contains(*hold)).cloned());
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(client: &str, words: &str) -> Observed {
+        Observed { client: client.into(), args: words.split(' ').map(str::to_owned).collect() }
+    }
+
+    #[test]
+    fn requests_are_told_apart_by_their_shape() {
+        let asked = |words: &str| Asked::parse(&line("unix:", words)).unwrap();
+        assert!(asked("EVALSHA 0f 1 a 30000 me:1 1").acquires("a"));
+        assert!(asked("EVAL text 2 a channel me:1 0").frees("a"));
+        assert!(!asked("EVAL text 2 a channel me:1 1").frees("a"));
+        assert_eq!(asked("EVALSHA 0f 2 a channel"), Asked::ForceRelease { lock: "a".into() });
+        assert!(asked("EVALSHA 0f 1 a 30000 me:1").renews("a"));
+        let two = asked("EVALSHA 0f 2 a b 30000 me:1 30000 me:2");
+        let holds = [("a", "me:1"), ("b", "me:2")].map(|(lock, owner)| (lock.to_owned(), owner.to_owned()));
+        assert_eq!(two, Asked::Renew { holds: holds.into() });
+        assert_eq!(Asked::parse(&line("lua", "EVALSHA 0f 1 a 30000 me:1 1")), None);
+        assert_eq!(Asked::parse(&line("unix:", "GET a")), None);
+    }
+
+    #[test]
+    fn a_renewal_after_the_release_is_found() {
+        let lines = ["EVALSHA 0f 1 a 9 me:1", "EVALSHA 0f 2 a channel me:1 0", "EVALSHA 0f 1 a 9 me:1"];
+        let asked: Vec<_> = lines.iter().filter_map(|words| Asked::parse(&line("unix:", words))).collect();
+        assert_eq!(renewed_after_release(&asked[..2]), []);
+        assert_eq!(renewed_after_release(&asked), [("a".to_owned(), "me:1".to_owned())]);
+    }
+}

@@ -36,22 +36,6 @@ async fn the_wire_contract_of_a_plain_lock() {
     assert_eq!(lock.remaining_lease().await.unwrap(), None);
 }
 
-#[tokio::test]
-async fn one_evalsha_each_and_nothing_else() {
-    let server = RedisServer::start();
-    let lock = manager(&server).await.lock("quiet");
-    let monitor = server.monitor();
-    for _ in 0..3 {
-        let _released = lock.acquire().await.unwrap().release().await.unwrap();
-    }
-    drop(lock.acquire().await.unwrap());
-    assert!(gone(&server, "quiet").await);
-    let seen = monitor.stop().unwrap();
-    let sent: Vec<_> = seen.iter().filter(|line| !line.from_script()).map(|line| line.name()).collect();
-    let ours: Vec<_> = sent.iter().filter(|name| *name != "EXISTS").collect();
-    assert_eq!(ours, ["EVALSHA"; 8]);
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_that_share_a_handle_exclude_each_other() {
     let server = RedisServer::start();
@@ -321,16 +305,4 @@ async fn the_closure_form_releases_when_done() {
         .await
         .unwrap();
     assert_eq!((sum, server.cli(&["EXISTS", "closure"]).as_str()), (4, "0"));
-}
-
-#[tokio::test]
-async fn subscriptions_end_after_the_last_waiter() {
-    let server = RedisServer::start();
-    let locks = manager(&server).await;
-    let guard = locks.lock("busy").acquire().await.unwrap();
-    let lock = locks.lock("busy");
-    assert!(lock.try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
-    assert_ne!(server.cli(&["PUBSUB", "CHANNELS"]), "", "it lingers");
-    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
-    drop(guard);
 }

@@ -546,17 +546,19 @@ async fn w21_a_wait_that_is_over_leaves_no_subscription() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
-    let _held = holder.lock("busy").acquire().await.unwrap();
-    let wait = async |millis| locks.lock("busy").try_acquire_for(Duration::from_millis(millis)).await;
-    assert!(wait(30).await.unwrap().is_none());
-    assert_ne!(server.cli(&["PUBSUB", "CHANNELS"]), "", "it lingers");
-    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
-
-    // The first question is answered, and then nothing moves: the SUBSCRIBE is still on its way when the wait ends.
+    let wait = async |name| {
+        let guard = holder.lock(name).acquire().await.unwrap();
+        assert!(locks.lock(name).try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
+        guard
+    };
+    let _held = wait("busy").await;
+    assert!(listeners(&server, "busy", 1).await, "it lingers");
+    // The question is answered, and then nothing moves: the SUBSCRIBE is still on its way when the wait ends.
     proxy.rule(Rule::new(Direction::ToServer, At::Command("SUBSCRIBE", 0), Fault::Stall));
-    assert!(wait(30).await.unwrap().is_none());
+    let _held = wait("stalled").await;
+    assert!(listeners(&server, "stalled", 0).await);
     proxy.heal();
-    assert!(listeners(&server, "busy", 1).await, "it was sent after all");
+    assert!(listeners(&server, "stalled", 1).await, "it was sent after all");
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
 

@@ -1,0 +1,756 @@
+//! What can go wrong with a lock while it is taken, held, waited for and released.
+//!
+//! Rows L and C9 to C11 of the failure catalogue; docs/reliability.md maps rows to tests.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime;
+use tokio::sync::{Barrier, oneshot};
+use tokio::task::{JoinError, JoinSet, yield_now};
+use tokio::time::timeout;
+use wheellock::client::ErrorKind;
+use wheellock::{BootInstant, Error, Guard, Lease, LockManager, LostReason, Outcome, Released};
+use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Rule, cancel_at};
+use wheellock_tests::locks::{
+    Asked, PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, manager, renewed,
+    renewed_after_release, taken,
+};
+use wheellock_tests::{RedisServer, eventually};
+
+/// The default: nothing ends by itself while a test runs.
+const LEASE: Duration = Duration::from_secs(30);
+/// Short enough for a test to outlive it, long enough for a busy machine to renew it.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Strikes the `nth` reply from now on, on the newest connection only.
+fn strike_reply(proxy: &Proxy, nth: u64, fault: Fault) {
+    proxy.rule(Rule::new(Direction::ToClient, At::Reply(nth), fault).only_on(proxy.counts().accepted - 1));
+}
+
+fn late(by: Duration) -> Fault {
+    Fault::Delay(by, Duration::from_nanos(1))
+}
+
+fn ttl(server: &RedisServer, key: &str) -> i64 {
+    server.cli(&["PTTL", key]).parse().expect("a number")
+}
+
+/// A holder that exists only on the server, as a dead process does.
+fn hold_as_stranger(server: &RedisServer, key: &str, lease: Duration) {
+    assert_eq!(server.cli(&["HSET", key, STRANGER, "1"]), "1");
+    assert_eq!(server.cli(&["PEXPIRE", key, &lease.as_millis().to_string()]), "1");
+}
+
+const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
+
+fn count(asked: &[Asked], what: impl Fn(&Asked) -> bool) -> usize {
+    asked.iter().filter(|asked| what(asked)).count()
+}
+
+#[tokio::test]
+async fn l01_a_renewal_without_an_answer_is_repeated_in_time() {
+    let server = RedisServer::start();
+    let survives = async |name: &str, fault: Fault| {
+        let proxy = Proxy::before(&server);
+        // The PING between a renewal and the end of its lease finds out that a reply is missing.
+        let locks = adjusted(&proxy.url(), 2 * SHORT, |config| config.heartbeat = SHORT).await;
+        let guard = locks.lock(name).acquire().await.unwrap();
+        let first = guard.valid_until();
+        strike_reply(&proxy, 0, fault);
+        assert!(renewed(&guard, 1).await, "{name}");
+        assert_eq!(proxy.counts().faults, 1);
+        assert!(BootInstant::now() < first, "{name}: repeated before the lease that it renews had ended");
+        assert!(renewed(&guard, 1).await, "{name}: and the watchdog lives on");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    };
+    tokio::join!(
+        survives("swallowed", Fault::Swallow),
+        survives("cut", Fault::Rst),
+        survives("refused", Fault::Replace(b"-ERR internal\r\n".to_vec())),
+    );
+}
+
+#[tokio::test]
+async fn l02_a_renewal_that_comes_too_late_resurrects_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), SHORT).await;
+    let guard = locks.lock("late").acquire().await.unwrap();
+    let promised = guard.valid_until();
+    proxy.strike(Direction::ToClient, late(SHORT + SHORT / 2));
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(BootInstant::now() <= promised, "the news came after the deadline");
+    assert!(ttl(&server, "late") > 0, "and before the server's expiry");
+    assert!(!guard.is_valid());
+    assert!(at_rest(&locks).await);
+    assert!(locks.client().stats().connections == 1, "the answers arrived after all");
+    assert!(!guard.is_valid() && guard.valid_until() == promised, "and change nothing");
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    proxy.heal();
+    drop(guard);
+    assert!(gone(&server, "late").await);
+}
+
+#[tokio::test]
+async fn l03_a_renewal_of_an_expired_key_creates_none() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), SHORT).await;
+    let guard = locks.lock("expired").acquire().await.unwrap();
+    let monitor = server.monitor();
+    proxy.strike(Direction::ToServer, late(SHORT));
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(gone(&server, "expired").await);
+    assert!(at_rest(&locks).await);
+    assert_eq!(server.cli(&["EXISTS", "expired"]), "0");
+    let seen = monitor.stop().unwrap();
+    assert!(count(&Asked::all(&seen), |asked| asked.renews("expired")) >= 1, "it has come, too late");
+    assert!(
+        !seen.iter().any(|line| line.from_script() && ["HSET", "PEXPIRE"].contains(&line.name().as_str()))
+    );
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test]
+async fn l04_a_lock_taken_again_after_a_loss_is_renewed() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), SHORT).await;
+    let taken_again = async |name: &str, same_owner: bool| {
+        let plain = locks.lock(name);
+        let lost = plain.acquire().await.unwrap();
+        let lock = if same_owner { plain.with_owner(lost.owner()) } else { plain.clone() };
+        assert!(plain.force_release().await.unwrap());
+        assert_eq!(lost.lost().await, LostReason::NotOwner);
+        let guard = lock.acquire().await.unwrap();
+        assert!(renewed(&guard, 3).await, "for longer than a lease");
+        assert!(!lost.is_valid(), "the lost one stays lost");
+        assert_eq!(lost.release().await.unwrap(), Released::AlreadyLost);
+        assert!(renewed(&guard, 1).await, "its end takes nothing from the new one");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    };
+    tokio::join!(taken_again("another owner", false), taken_again("the same owner", true));
+}
+
+#[tokio::test]
+async fn l05_what_was_not_acquired_is_not_renewed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), SHORT).await;
+    let clock = locks.lock("clock").acquire().await.unwrap();
+    let monitor = server.monitor();
+    hold_as_stranger(&server, "busy", LEASE);
+    assert_eq!(server.cli(&["SET", "text", "not a lock"]), "OK");
+    assert!(locks.lock("busy").try_acquire().await.unwrap().is_none());
+    assert!(locks.lock("busy").try_acquire_for(Duration::from_millis(20)).await.unwrap().is_none());
+    assert!(locks.lock("text").acquire().await.is_err());
+    proxy.strike(Direction::ToClient, Fault::Stall);
+    assert!(locks.lock("slow").try_acquire_for(Duration::from_millis(20)).await.is_err());
+    proxy.heal();
+    for pendings in 0..6 {
+        drop(cancel_at(pendings, locks.lock("busy").try_acquire_for(Duration::from_millis(50))).await);
+        drop(cancel_at(pendings, locks.lock("free").acquire()).await);
+    }
+    assert!(renewed(&clock, 3).await);
+    let asked = Asked::all(&monitor.stop().unwrap());
+    for lock in ["busy", "text", "slow", "free"] {
+        assert!(count(&asked, |asked| asked.acquires(lock)) > 0, "{lock} was asked for");
+        assert_eq!(count(&asked, |asked| asked.renews(lock)), 0, "{lock}");
+    }
+    assert_eq!(server.cli(&["EXISTS", "slow", "free"]), "0");
+    assert_eq!(server.cli(&["HGETALL", "busy"]), format!("{STRANGER}\n1"));
+}
+
+#[tokio::test]
+async fn l06_a_grant_slower_than_its_lease_is_never_believed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), LEASE).await;
+    let lease = Duration::from_millis(200);
+    let lock = locks.lock("slow").with_lease(lease);
+    let monitor = server.monitor();
+    proxy.strike(Direction::ToClient, late(2 * lease));
+    for wait in [None, Some(PATIENCE)] {
+        let outcome = match wait {
+            None => lock.acquire().await.map(Some),
+            Some(wait) => lock.try_acquire_for(wait).await,
+        };
+        assert!(matches!(outcome, Err(Error::GrantedTooLate { .. })), "{outcome:?}");
+    }
+    proxy.heal();
+    assert!(gone(&server, "slow").await && at_rest(&locks).await);
+    let asked = Asked::all(&monitor.stop().unwrap());
+    assert_eq!(count(&asked, |asked| asked.frees("slow")), 2, "each was taken back: {asked:?}");
+    assert!(lock.acquire().await.unwrap().is_valid(), "and the next one is not affected");
+}
+
+#[tokio::test]
+async fn l07_an_acquire_whose_answer_is_lost_is_repeated_or_taken_back() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), LEASE).await;
+    let lock = locks.lock("answer");
+
+    // Repeated for the same owner, which the server knows already.
+    let monitor = server.monitor();
+    strike_reply(&proxy, 0, Fault::Rst);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(server.cli(&["HGETALL", "answer"]), format!("{}\n1", guard.owner()));
+    let asked = Asked::all(&monitor.stop().unwrap());
+    let owner = guard.owner().to_string();
+    let same = |asked: &Asked| matches!(asked, Asked::Acquire { owner: by, .. } if *by == owner);
+    assert_eq!(count(&asked, same), 2, "{asked:?}");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+
+    // Given up while the server cannot be reached: taken back as soon as it can.
+    strike_reply(&proxy, 0, Fault::Rst);
+    proxy.gate(Gate::Refuse);
+    let outcome = lock.try_acquire_for(Duration::from_millis(100)).await;
+    assert_eq!(outcome.unwrap_err().outcome(), Outcome::NotSent, "the last attempt never left");
+    assert!(ttl(&server, "answer") > 25_000, "an orphan, for now");
+    proxy.gate(Gate::Open);
+    assert!(gone(&server, "answer").await, "released, long before its lease ends");
+}
+
+#[tokio::test]
+async fn l08_a_release_repeated_after_the_next_owners_grant_harms_nobody() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let (locks, others) = (brisk(&proxy.url(), LEASE).await, manager(&server.url()).await);
+    let guard = locks.lock("next").acquire().await.unwrap();
+    strike_reply(&proxy, 0, Fault::Rst);
+    proxy.gate(Gate::Refuse);
+    let release = tokio::spawn(guard.release());
+    assert!(gone(&server, "next").await, "executed");
+    let next = others.lock("next").acquire().await.unwrap();
+    let monitor = server.monitor();
+    proxy.gate(Gate::Open);
+    assert_eq!(release.await.unwrap().unwrap(), Released::Released, "it was ours until it was released");
+    let asked = Asked::all(&monitor.stop().unwrap());
+    assert_eq!(count(&asked, |asked| asked.frees("next")), 1, "repeated: {asked:?}");
+    assert_eq!(server.cli(&["HGETALL", "next"]), format!("{}\n1", next.owner()));
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn l09_a_missed_message_costs_no_more_than_the_lease_or_the_re_poll() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
+    let guard = holder.lock("unheard").acquire().await.unwrap();
+    let lock = locks.lock("unheard");
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    hold_as_stranger(&server, "leased", Duration::from_millis(500));
+    let lock = locks.lock("leased");
+    let second = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await });
+    assert!(listeners(&server, "unheard", 1).await && listeners(&server, "leased", 1).await);
+    assert!(at_rest(&locks).await);
+    proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Swallow));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    // Nobody tells of a lease that has ended.
+    assert!(second.await.unwrap().unwrap().is_some(), "asked again when the lease had ended");
+    assert!(!waiter.is_finished(), "the message was thrown away");
+    let taken = timeout(PATIENCE, waiter).await.expect("asked again after 5 s");
+    assert!(taken.unwrap().unwrap().is_valid());
+    assert_eq!((proxy.counts().faults, locks.client().stats().connections), (1, 1));
+}
+
+#[tokio::test]
+async fn l09_the_end_of_a_lease_granted_to_the_same_process_is_not_overslept() {
+    let server = RedisServer::start();
+    let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
+    let guard = holder.lock("line").acquire().await.unwrap();
+    let lock = locks.lock("line").with_lease(Duration::from_millis(300));
+    let waiters = [lock.clone(), lock].map(|lock| {
+        tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap().expect("asked in time") })
+    });
+    assert!(listeners(&server, "line", 1).await && at_rest(&locks).await);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    // Kept beyond their leases, so that no release is ever told.
+    let mut kept = Vec::new();
+    for waiter in waiters {
+        kept.push(waiter.await.unwrap());
+    }
+    assert!(!kept[0].is_valid());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l10_a_release_before_the_subscription_is_confirmed_is_noticed() {
+    let server = RedisServer::start();
+    let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
+    for round in 0..300 {
+        // A name of its own each time, so that each waiter subscribes anew.
+        let name = format!("raced:{round}");
+        let guard = holder.lock(&name).acquire().await.unwrap();
+        let lock = locks.lock(&name);
+        let waiter = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap() });
+        for _ in 0..round % 30 {
+            yield_now().await;
+        }
+        drop(guard);
+        let taken = waiter.await.unwrap();
+        assert!(taken.is_some(), "round {round}: the release fell into the gap");
+    }
+}
+
+#[tokio::test]
+async fn l11_after_a_reconnect_each_line_of_waiters_asks_once() {
+    let server = RedisServer::start();
+    let (holder, locks) = (manager(&server.url()).await, brisk(&server.url(), LEASE).await);
+    let names = ["one", "two", "three"];
+    let mut guards = Vec::new();
+    let mut waiters = JoinSet::new();
+    for name in names {
+        guards.push(holder.lock(name).acquire().await.unwrap());
+        for _ in 0..20 {
+            let lock = locks.lock(name);
+            waiters.spawn(async move { drop(lock.acquire().await.unwrap()) });
+        }
+        assert!(listeners(&server, name, 1).await);
+    }
+    assert!(at_rest(&locks).await);
+    let monitor = server.monitor();
+    assert_eq!(server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]), "1");
+    for name in names {
+        assert!(eventually(PATIENCE, async || locks.client().stats().connections == 2).await);
+        assert!(listeners(&server, name, 1).await);
+    }
+    assert!(at_rest(&locks).await);
+    let seen = monitor.stop().unwrap();
+    let asked = Asked::all(&seen);
+    for name in names {
+        let subscribed = |line: &&wheellock_tests::Observed| {
+            line.name() == "SUBSCRIBE" && line.args.iter().any(|arg| arg.ends_with(&format!("{{{name}}}")))
+        };
+        assert_eq!(seen.iter().filter(subscribed).count(), 1, "{name}");
+        assert_eq!(count(&asked, |asked| asked.acquires(name)), 1, "{name}: {asked:?}");
+    }
+    drop(guards);
+    timeout(WOKEN, waiters.join_all()).await.expect("all are served");
+}
+
+#[tokio::test]
+async fn l12_without_the_right_to_subscribe_waiters_poll() {
+    let server = RedisServer::start();
+    let rules = ["ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all"];
+    assert_eq!(server.cli(&rules), "OK");
+    let holder = manager(&server.url()).await;
+    let builder = LockManager::builder(&server.url());
+    let deaf = builder.configure(|config| {
+        config.username = Some("deaf".to_owned());
+        config.password = Some(wheellock::client::Secret::new("secret"));
+    });
+    let locks = deaf.connect().await.unwrap();
+    let guard = holder.lock("deaf").acquire().await.unwrap();
+    let monitor = server.monitor();
+    let lock = locks.lock("deaf");
+    let waiter = tokio::spawn(async move { lock.try_acquire_for(PATIENCE).await });
+    // Twice for a start, and each further time a poll.
+    let asked = async || locks.client().stats().calls >= 6;
+    assert!(eventually(PATIENCE, asked).await, "{:?}", locks.client().stats());
+    let released = Instant::now();
+    drop(guard);
+    let guard = waiter.await.unwrap().unwrap().expect("it polls");
+    assert!(released.elapsed() < WOKEN);
+    let seen = monitor.stop().unwrap();
+    let subscribed = seen.iter().filter(|line| line.name() == "SUBSCRIBE").count();
+    assert!(subscribed <= 1, "what was refused is not asked for again and again: {subscribed}");
+    // Its own release may be refused the PUBLISH; the lock is free all the same.
+    drop(guard);
+    assert!(gone(&server, "deaf").await);
+}
+
+#[tokio::test]
+async fn l14_leases_that_the_server_would_refuse_or_misread_never_reach_it() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let monitor = server.monitor();
+    let century = Duration::from_secs(100 * 365 * 24 * 3_600);
+    let bad = [
+        Duration::ZERO,
+        Duration::from_nanos(1),
+        Duration::from_nanos(999_999),
+        century + Duration::from_nanos(1),
+        Duration::from_millis(i64::MAX.unsigned_abs()),
+        Duration::from_millis(i64::MAX.unsigned_abs() + 1),
+        Duration::from_millis(u64::MAX),
+        Duration::from_secs(u64::MAX),
+        Duration::MAX,
+    ];
+    for lease in bad {
+        assert!(matches!(Lease::new(lease), Err(Error::InvalidLease { .. })), "{lease:?}");
+        let lock = locks.lock("leased").with_lease(lease);
+        for outcome in
+            [lock.acquire().await.map(Some), lock.try_acquire().await, lock.try_acquire_for(lease).await]
+        {
+            let error = outcome.unwrap_err();
+            assert!(matches!(error, Error::InvalidLease { .. }), "{lease:?}: {error}");
+            assert_eq!(error.outcome(), Outcome::NotSent);
+        }
+    }
+    assert_eq!(Asked::all(&monitor.stop().unwrap()), [], "nothing was sent");
+    // Up to the bounds, the server takes it.
+    let mut lease = Duration::from_millis(100);
+    while lease <= century {
+        let guard = locks.lock("leased").with_lease(lease).acquire().await.unwrap();
+        assert!(guard.is_valid() && ttl(&server, "leased") > 0, "{lease:?}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        lease = if lease == century { break } else { (3 * lease).min(century) };
+    }
+    // Nor does a wait of any length overflow.
+    assert!(locks.lock("leased").try_acquire_for(Duration::MAX).await.unwrap().is_some());
+}
+
+/// A clock that can be set backwards must not decide anything; the only way to be sure is not to read it.
+#[test]
+fn l19_the_wall_clock_is_read_nowhere() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("crates");
+    let mut found = Vec::new();
+    let mut files = 0;
+    for line in source_lines(&crates, &mut files) {
+        let wall_clock = ["SystemTime", "UNIX_EPOCH", "ClockId::Realtime", "chrono::"];
+        if wall_clock.iter().any(|name| line.1.contains(name)) {
+            found.push(line.0);
+        }
+    }
+    assert!(files > 40, "only {files} source files found");
+    // Spreads attempts to connect where the system has no randomness: any number would do.
+    found.retain(|path| !path.ends_with("wheellock-client/src/config.rs"));
+    assert_eq!(found, Vec::<String>::new());
+}
+
+fn source_lines(folder: &Path, files: &mut u32) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            lines.extend(source_lines(&path, files));
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && path.components().any(|part| part.as_os_str() == "src")
+        {
+            *files += 1;
+            let text = std::fs::read_to_string(&path).unwrap();
+            lines.extend(text.lines().map(|line| (path.display().to_string(), line.to_owned())));
+        }
+    }
+    lines
+}
+
+#[tokio::test]
+async fn l20_after_a_stalled_thread_the_clock_decides_and_not_the_timer() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), Duration::from_millis(400)).await;
+    let kept = locks.lock("kept").acquire().await.unwrap();
+    let fixed = locks.lock("fixed").with_lease(Duration::from_millis(400)).acquire().await.unwrap();
+    assert!(renewed(&kept, 1).await);
+    let monitor = server.monitor();
+    // The fault itself: the runtime's only thread does nothing for two leases.
+    std::thread::sleep(Duration::from_millis(800));
+    assert!(!kept.is_valid() && !fixed.is_valid(), "before any task or timer has run");
+    assert_eq!((kept.lost().await, fixed.lost().await), (LostReason::Expired, LostReason::Expired));
+    let clock = locks.lock("clock").acquire().await.unwrap();
+    assert!(renewed(&clock, 3).await, "the watchdog goes on");
+    let asked = Asked::all(&monitor.stop().unwrap());
+    assert_eq!(count(&asked, |asked| asked.renews("kept") || asked.renews("fixed")), 0, "{asked:?}");
+    assert_eq!(server.cli(&["EXISTS", "kept", "fixed"]), "0");
+    for guard in [kept, fixed] {
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    }
+}
+
+fn single() -> runtime::Runtime {
+    runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn acquire_in(runtime: &runtime::Runtime, locks: &LockManager, name: &str) -> Guard {
+    runtime.block_on(locks.lock(name).acquire()).unwrap()
+}
+
+#[test]
+fn l21_guards_that_outlive_their_runtime_end_with_their_lease() {
+    let server = RedisServer::start();
+    for background in [false, true] {
+        let (home, other) = (single(), single());
+        let locks = home.block_on(brisk(&server.url(), SHORT));
+        let names = ["outside", "inside", "released", "kept"];
+        let [outside, inside, released, kept] = names.map(|name| acquire_in(&home, &locks, name));
+        if background {
+            home.shutdown_background();
+        } else {
+            drop(home);
+        }
+        drop(outside);
+        other.block_on(async {
+            drop(inside);
+            let error = timeout(PATIENCE, released.release()).await.expect("no hang").unwrap_err();
+            assert!(
+                matches!(&error, Error::Server { source, .. } if source.kind() == ErrorKind::Closed),
+                "{error}"
+            );
+            let error = locks.lock("new").acquire().await.unwrap_err();
+            assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
+            // Whoever looks from elsewhere finds everything free after a lease.
+            let elsewhere = manager(&server.url()).await;
+            for name in names {
+                assert!(elsewhere.lock(name).try_acquire_for(WOKEN).await.unwrap().is_some(), "{name}");
+            }
+            assert!(!kept.is_valid(), "without a watchdog the clock still decides");
+        });
+        drop((kept, locks, other));
+    }
+}
+
+#[test]
+fn l21_a_guard_dropped_anywhere_is_released_while_its_runtime_lives() {
+    let server = RedisServer::start();
+    let home = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let other = single();
+    let locks = home.block_on(manager(&server.url()));
+    let free = |name: &str| other.block_on(gone(&server, name));
+
+    drop(acquire_in(&home, &locks, "outside"));
+    assert!(free("outside"));
+    let guard = acquire_in(&home, &locks, "thread");
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    assert!(free("thread"));
+    let guard = acquire_in(&home, &locks, "inside");
+    other.block_on(async { drop(guard) });
+    assert!(free("inside"));
+    let guard = acquire_in(&home, &locks, "blocking");
+    home.block_on(async { tokio::task::spawn_blocking(move || drop(guard)).await.unwrap() });
+    assert!(free("blocking"));
+    let guard = acquire_in(&home, &locks, "awaited");
+    assert_eq!(other.block_on(guard.release()).unwrap(), Released::Released);
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l22_no_two_owners_are_the_same() {
+    let server = RedisServer::start();
+    let mut tasks = JoinSet::new();
+    for _ in 0..10 {
+        let locks = manager(&server.url()).await;
+        for _ in 0..2 {
+            let locks = locks.clone();
+            tasks.spawn(async move { (0..500).map(|_| locks.owner().to_string()).collect::<Vec<_>>() });
+        }
+    }
+    let owners = tasks.join_all().await.concat();
+    assert_eq!(owners.iter().collect::<HashSet<_>>().len(), 10_000);
+}
+
+#[tokio::test]
+async fn l23_only_the_owner_releases_and_only_once() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let guard = locks.lock("mine").acquire().await.unwrap();
+    let owner = guard.owner();
+    assert!(locks.lock("mine").force_release().await.unwrap());
+    let next = others.lock("mine").acquire().await.unwrap();
+    let state = || server.cli(&["HGETALL", "mine"]);
+    let untouched = format!("{}\n1", next.owner());
+    assert_eq!(state(), untouched);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(state(), untouched);
+
+    let error = others.lock("mine").with_owner(owner).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::ForeignOwner { .. }) && error.outcome() == Outcome::NotSent, "{error}");
+    let error = locks.lock("mine").with_owner(next.owner()).try_acquire().await.unwrap_err();
+    assert!(matches!(error, Error::ForeignOwner { .. }), "{error}");
+    assert!(next.is_valid());
+    assert_eq!(state(), untouched);
+    assert_eq!(next.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn l24_deadlines_end_two_locks_taken_in_opposite_order() {
+    let server = RedisServer::start();
+    for managers in [1, 2] {
+        let first = manager(&server.url()).await;
+        let second = if managers == 1 { first.clone() } else { manager(&server.url()).await };
+        let both = Arc::new(Barrier::new(2));
+        let cross = |locks: LockManager, order: [&'static str; 2], wait: u64| {
+            let both = Arc::clone(&both);
+            tokio::spawn(async move {
+                let outer = locks.lock(order[0]).acquire().await.unwrap();
+                both.wait().await;
+                let inner = locks.lock(order[1]).try_acquire_for(Duration::from_millis(wait)).await.unwrap();
+                assert_eq!(outer.release().await.unwrap(), Released::Released);
+                inner.is_some()
+            })
+        };
+        let tasks = [cross(first, ["a", "b"], 50), cross(second, ["b", "a"], 4_000)];
+        let mut got = Vec::new();
+        for task in tasks {
+            got.push(timeout(PATIENCE, task).await.expect("a deadlock").unwrap());
+        }
+        assert_eq!(got, [false, true], "the one with the shorter patience makes room for the other");
+        assert!(gone(&server, "a").await && gone(&server, "b").await);
+    }
+}
+
+#[tokio::test]
+async fn c09_a_wake_up_is_passed_on_wherever_the_woken_waiter_is_dropped() {
+    let server = RedisServer::start();
+    let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
+    let mut served = 0;
+    for pendings in 0..12 {
+        let guard = holder.lock("baton").acquire().await.unwrap();
+        let head = tokio::spawn({
+            let lock = locks.lock("baton");
+            async move { cancel_at(pendings, lock.acquire()).await.is_some() }
+        });
+        let next = tokio::spawn({
+            let lock = locks.lock("baton");
+            async move { lock.try_acquire_for(WOKEN).await.unwrap().is_some() }
+        });
+        assert!(listeners(&server, "baton", 1).await && at_rest(&locks).await);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert!(next.await.unwrap(), "the wake-up was lost with the head, dropped at {pendings}");
+        served += u32::from(head.await.unwrap());
+        assert!(gone(&server, "baton").await);
+    }
+    assert!((1..12).contains(&served), "the head was dropped at every point of its way: {served}");
+}
+
+#[tokio::test]
+async fn c10_a_release_dropped_at_any_point_goes_on() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), SHORT).await;
+    let clock = locks.lock("clock").acquire().await.unwrap();
+    let monitor = server.monitor();
+    let mut rounds = 0;
+    // With its answer late, there is time to drop it; with it lost, it has to be repeated.
+    for fault in [None, Some(Fault::Rst)] {
+        for pendings in 0.. {
+            assert!(pendings < 20, "a release never completes");
+            let guard = locks.lock("dropped").acquire().await.unwrap();
+            if let Some(fault) = &fault {
+                strike_reply(&proxy, 0, fault.clone());
+            }
+            let done = cancel_at(pendings, guard.release()).await;
+            assert!(gone(&server, "dropped").await, "dropped at {pendings}");
+            assert!(at_rest(&locks).await);
+            proxy.heal();
+            rounds += 1;
+            if let Some(done) = done {
+                assert_eq!(done.unwrap(), Released::Released);
+                assert!(pendings >= 2);
+                break;
+            }
+        }
+    }
+    assert!(renewed(&clock, 2).await);
+    let asked = Asked::all(&monitor.stop().unwrap());
+    assert_eq!(count(&asked, |asked| asked.acquires("dropped")), rounds);
+    assert!(count(&asked, |asked| asked.frees("dropped")) >= rounds, "released, not expired");
+    assert_eq!(renewed_after_release(&asked), []);
+}
+
+/// Ways for a future to end before its time.
+const ENDS: [&str; 4] = ["timeout", "select", "abort", "panic"];
+
+/// Lets `work` run until `begun` holds, and then ends it.
+async fn end(way: &'static str, work: Work, begun: impl AsyncFnOnce() -> bool) {
+    let (leave, mut told) = oneshot::channel();
+    let task = tokio::spawn(async move {
+        let mut work = work;
+        match way {
+            // One that elapses right after it was told to.
+            "timeout" => {
+                while timeout(Duration::from_millis(1), &mut work).await.is_err() && told.try_recv().is_err()
+                {
+                }
+            }
+            "select" => tokio::select! {
+                () = work => {}
+                _told = told => {}
+            },
+            "panic" => {
+                let falling = async {
+                    told.await.unwrap();
+                    // Unwinds without the noise of a panic's message.
+                    std::panic::resume_unwind(Box::new("through the lock"))
+                };
+                tokio::join!(work, falling);
+            }
+            _ => work.await,
+        }
+    });
+    assert!(begun().await && !task.is_finished());
+    if way == "abort" {
+        task.abort();
+    } else {
+        leave.send(()).unwrap();
+    }
+    let ended = timeout(PATIENCE, task).await.expect("it ends when told");
+    assert_eq!(ended.as_ref().is_err_and(JoinError::is_panic), way == "panic");
+    assert_eq!(ended.as_ref().is_err_and(JoinError::is_cancelled), way == "abort");
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[tokio::test]
+async fn c11_whatever_ends_an_acquire_leaves_nothing_behind() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), 2 * SHORT).await;
+    let clock = locks.lock("clock").acquire().await.unwrap();
+    let monitor = server.monitor();
+    for way in ENDS {
+        let lock = locks.lock("ended");
+        let work = Box::pin(async move { drop(lock.acquire().await) });
+        proxy.strike(Direction::ToClient, Fault::Stall);
+        // Granted, and the answer is on its way.
+        end(way, work, async || taken(&server, "ended").await).await;
+        proxy.heal();
+        assert!(gone(&server, "ended").await && at_rest(&locks).await, "{way}");
+
+        hold_as_stranger(&server, "waited", LEASE);
+        let lock = locks.lock("waited");
+        let work = Box::pin(async move { drop(lock.acquire().await) });
+        end(way, work, async || listeners(&server, "waited", 1).await && at_rest(&locks).await).await;
+        assert_eq!(server.cli(&["DEL", "waited"]), "1");
+        assert!(locks.lock("waited").try_acquire().await.unwrap().is_some(), "{way}: nobody stands in line");
+        assert!(gone(&server, "waited").await && at_rest(&locks).await, "{way}");
+    }
+    assert!(renewed(&clock, 2).await);
+    let asked = Asked::all(&monitor.stop().unwrap());
+    assert_eq!(count(&asked, |asked| asked.frees("ended")), ENDS.len(), "released, not expired: {asked:?}");
+    assert_eq!(count(&asked, |asked| asked.renews("ended") || asked.renews("waited")), 0);
+}
+
+#[tokio::test]
+async fn c11_whatever_ends_a_holder_frees_its_lock() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), 2 * SHORT).await;
+    let clock = locks.lock("clock").acquire().await.unwrap();
+    let monitor = server.monitor();
+    for way in ENDS {
+        for closure in [false, true] {
+            let lock = locks.lock("held");
+            let work: Work = Box::pin(async move {
+                if closure {
+                    let guard = lock.acquire().await.unwrap();
+                    let _ended = guard.run(std::future::pending::<()>()).await;
+                } else {
+                    let _guard = lock.acquire().await.unwrap();
+                    std::future::pending::<()>().await;
+                }
+            });
+            end(way, work, async || taken(&server, "held").await && at_rest(&locks).await).await;
+            assert!(gone(&server, "held").await, "{way}");
+        }
+    }
+    assert!(renewed(&clock, 2).await);
+    let asked = Asked::all(&monitor.stop().unwrap());
+    let rounds = 2 * ENDS.len();
+    assert_eq!(count(&asked, |asked| asked.acquires("held")), rounds);
+    assert_eq!(count(&asked, |asked| asked.frees("held")), rounds, "released, not expired: {asked:?}");
+    assert_eq!(renewed_after_release(&asked), []);
+}

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use wheellock::client::Config;
-use wheellock::{Guard, LockManager};
+use wheellock::{Guard, LockManager, LostReason};
 
 use crate::monitor::Observed;
 use crate::poll::eventually;
@@ -88,6 +88,15 @@ pub async fn renewed(guard: &Guard, times: u32) -> bool {
     guard.is_valid()
 }
 
+/// Waits for the news that `guard` is lost.
+///
+/// # Panics
+///
+/// If it does not come.
+pub async fn lost(guard: &Guard) -> LostReason {
+    tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the loss is reported")
+}
+
 /// One request of the lock layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
@@ -138,7 +147,7 @@ impl Asked {
                 Self::Release { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
             }
             ([lock, _channel], []) => Self::ForceRelease { lock: lock.clone() },
-            (locks, args) if args.len() == 2 * locks.len() => {
+            (locks @ [_, ..], args) if args.len() == 2 * locks.len() => {
                 let owners = args.iter().skip(1).step_by(2).cloned();
                 Self::Renew { holds: locks.iter().cloned().zip(owners).collect() }
             }

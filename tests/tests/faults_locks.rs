@@ -17,7 +17,7 @@ use wheellock::client::ErrorKind;
 use wheellock::{BootInstant, Error, Guard, Lease, LockManager, LostReason, Outcome, Released};
 use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Rule, cancel_at};
 use wheellock_tests::locks::{
-    Asked, PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, manager, renewed,
+    Asked, PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, lost, manager, renewed,
     renewed_after_release, taken,
 };
 use wheellock_tests::{RedisServer, eventually};
@@ -83,14 +83,14 @@ async fn l02_a_renewal_that_comes_too_late_resurrects_nothing() {
     let guard = locks.lock("late").acquire().await.unwrap();
     let promised = guard.valid_until();
     proxy.strike(Direction::ToClient, late(SHORT + SHORT / 2));
-    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert_eq!(lost(&guard).await, LostReason::Expired);
     assert!(BootInstant::now() <= promised, "the news came after the deadline");
     assert!(ttl(&server, "late") > 0, "and before the server's expiry");
     assert!(!guard.is_valid());
     assert!(at_rest(&locks).await);
     assert!(locks.client().stats().connections == 1, "the answers arrived after all");
     assert!(!guard.is_valid() && guard.valid_until() == promised, "and change nothing");
-    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert_eq!(lost(&guard).await, LostReason::Expired);
     proxy.heal();
     drop(guard);
     assert!(gone(&server, "late").await);
@@ -104,7 +104,7 @@ async fn l03_a_renewal_of_an_expired_key_creates_none() {
     let guard = locks.lock("expired").acquire().await.unwrap();
     let monitor = server.monitor();
     proxy.strike(Direction::ToServer, late(SHORT));
-    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert_eq!(lost(&guard).await, LostReason::Expired);
     assert!(gone(&server, "expired").await);
     assert!(at_rest(&locks).await);
     assert_eq!(server.cli(&["EXISTS", "expired"]), "0");
@@ -122,14 +122,14 @@ async fn l04_a_lock_taken_again_after_a_loss_is_renewed() {
     let locks = brisk(&server.url(), SHORT).await;
     let taken_again = async |name: &str, same_owner: bool| {
         let plain = locks.lock(name);
-        let lost = plain.acquire().await.unwrap();
-        let lock = if same_owner { plain.with_owner(lost.owner()) } else { plain.clone() };
+        let first = plain.acquire().await.unwrap();
+        let lock = if same_owner { plain.with_owner(first.owner()) } else { plain.clone() };
         assert!(plain.force_release().await.unwrap());
-        assert_eq!(lost.lost().await, LostReason::NotOwner);
+        assert_eq!(lost(&first).await, LostReason::NotOwner);
         let guard = lock.acquire().await.unwrap();
         assert!(renewed(&guard, 3).await, "for longer than a lease");
-        assert!(!lost.is_valid(), "the lost one stays lost");
-        assert_eq!(lost.release().await.unwrap(), Released::AlreadyLost);
+        assert!(!first.is_valid(), "the lost one stays lost");
+        assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
         assert!(renewed(&guard, 1).await, "its end takes nothing from the new one");
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     };
@@ -451,7 +451,7 @@ async fn l20_after_a_stalled_thread_the_clock_decides_and_not_the_timer() {
     // The fault itself: the runtime's only thread does nothing for two leases.
     std::thread::sleep(Duration::from_millis(800));
     assert!(!kept.is_valid() && !fixed.is_valid(), "before any task or timer has run");
-    assert_eq!((kept.lost().await, fixed.lost().await), (LostReason::Expired, LostReason::Expired));
+    assert_eq!((lost(&kept).await, lost(&fixed).await), (LostReason::Expired, LostReason::Expired));
     let clock = locks.lock("clock").acquire().await.unwrap();
     assert!(renewed(&clock, 3).await, "the watchdog goes on");
     let asked = Asked::all(&monitor.stop().unwrap());
@@ -645,6 +645,15 @@ async fn c10_a_release_dropped_at_any_point_goes_on() {
             }
         }
     }
+    // The request itself is lost, and then its connection.
+    let guard = locks.lock("dropped").acquire().await.unwrap();
+    proxy.strike(Direction::ToServer, Fault::Blackhole);
+    assert!(cancel_at(1, guard.release()).await.is_none());
+    proxy.heal();
+    proxy.strike(Direction::ToClient, Fault::Rst);
+    assert!(gone(&server, "dropped").await);
+    rounds += 1;
+
     assert!(renewed(&clock, 2).await);
     let asked = Asked::all(&monitor.stop().unwrap());
     assert_eq!(count(&asked, |asked| asked.acquires("dropped")), rounds);

@@ -11,7 +11,7 @@ use tokio::task::{JoinSet, LocalSet, yield_now};
 use wheellock::{BootInstant, Error, Lock, LostReason, Outcome, Released};
 use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Random, Rule};
 use wheellock_tests::locks::{
-    Asked, PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, manager, renewed,
+    Asked, PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, lost, manager, renewed,
     renewed_after_release, taken,
 };
 use wheellock_tests::{RedisServer, eventually};
@@ -117,7 +117,7 @@ async fn w03_no_renewal_comes_after_a_release() {
         tasks.spawn(async move {
             let mut random = Random::new(task);
             for _ in 0..ROUNDS {
-                let guard = lock.acquire().await.unwrap();
+                let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("freed by the last round");
                 // Around the first renewal, which is due after a third of the lease.
                 tokio::time::sleep(Duration::from_micros(90_000 + random.below(25_000))).await;
                 if random.below(2) == 0 {
@@ -145,7 +145,7 @@ async fn w04_every_loss_is_reported() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
     let locks = brisk(&proxy.url(), Duration::from_secs(2)).await;
-    let lost = async |how: &str| {
+    let lose = async |how: &str| {
         let lock = locks.lock("lost");
         let guard = lock.acquire().await.unwrap();
         match how {
@@ -156,14 +156,14 @@ async fn w04_every_loss_is_reported() {
                 proxy.strike(Direction::ToClient, Fault::Blackhole);
             }
         }
-        let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the loss is reported");
+        let reason = lost(&guard).await;
         assert!(BootInstant::now() <= guard.valid_until(), "{how}: reported too late");
         assert!(!guard.is_valid(), "{how}");
         reason
     };
-    assert_eq!(lost("force").await, LostReason::NotOwner);
-    assert_eq!(lost("DEL").await, LostReason::NotOwner);
-    assert_eq!(lost("partition").await, LostReason::Expired);
+    assert_eq!(lose("force").await, LostReason::NotOwner);
+    assert_eq!(lose("DEL").await, LostReason::NotOwner);
+    assert_eq!(lose("partition").await, LostReason::Expired);
 }
 
 #[tokio::test]
@@ -175,8 +175,8 @@ async fn w06_one_failing_lock_stops_no_other_renewal() {
     let replaced = guards.remove(17);
     assert_eq!(server.cli(&["DEL", deleted.name(), replaced.name()]), "2");
     assert_eq!(server.cli(&["SET", replaced.name(), "precious"]), "OK");
-    assert_eq!(deleted.lost().await, LostReason::NotOwner);
-    assert_eq!(replaced.lost().await, LostReason::NotOwner);
+    assert_eq!(lost(&deleted).await, LostReason::NotOwner);
+    assert_eq!(lost(&replaced).await, LostReason::NotOwner);
     let until = BootInstant::now() + Duration::from_secs(2);
     assert!(eventually(PATIENCE, async || guards.iter().all(|guard| guard.valid_until() > until)).await);
     assert!(guards.iter().all(wheellock::Guard::is_valid));
@@ -210,10 +210,11 @@ async fn acquire_many(locks: &wheellock::LockManager, count: usize) -> Vec<wheel
 async fn w07_holds_released_in_any_order_leave_none_without_renewal() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), Duration::from_millis(600)).await;
-    let tasks = LocalSet::new();
+    let local = LocalSet::new();
+    let mut tasks = Vec::new();
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let lock = locks.lock(&format!("{order:?}")).with_owner(locks.owner());
-        tasks.spawn_local(async move {
+        tasks.push(local.spawn_local(async move {
             let mut guards = Vec::new();
             for _ in order {
                 guards.push(Some(lock.acquire().await.unwrap()));
@@ -229,9 +230,12 @@ async fn w07_holds_released_in_any_order_leave_none_without_renewal() {
                     assert!(renewed(left, 2).await, "{order:?}, after {number}");
                 }
             }
-        });
+        }));
     }
-    tasks.await;
+    local.await;
+    for task in tasks {
+        task.await.unwrap();
+    }
     assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await);
 }
 
@@ -254,7 +258,7 @@ async fn w08_a_lease_belongs_to_one_hold() {
 
     let expired = short.acquire().await.unwrap();
     assert!((1..=100).contains(&ttl(&server, "leased")));
-    assert_eq!(expired.lost().await, LostReason::Expired);
+    assert_eq!(lost(&expired).await, LostReason::Expired);
     let next = lock.acquire().await.unwrap();
     assert!(full.contains(&ttl(&server, "leased")), "what ran out leaves no trace");
     drop((expired, next));
@@ -711,9 +715,10 @@ async fn w27_only_a_presented_owner_enters_again() {
     // Tasks of one thread.
     let inside = Rc::new(AtomicU32::new(0));
     let local = LocalSet::new();
+    let mut tasks = Vec::new();
     for _ in 0..8 {
         let (lock, inside) = (lock.clone(), Rc::clone(&inside));
-        local.spawn_local(async move {
+        tasks.push(local.spawn_local(async move {
             for _ in 0..10 {
                 let guard = lock.acquire().await.unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
@@ -721,8 +726,11 @@ async fn w27_only_a_presented_owner_enters_again() {
                 inside.fetch_sub(1, Ordering::SeqCst);
                 assert_eq!(guard.release().await.unwrap(), Released::Released);
             }
-        });
+        }));
     }
     local.await;
+    for task in tasks {
+        task.await.unwrap();
+    }
     assert!(gone(&server, "mine").await);
 }

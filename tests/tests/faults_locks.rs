@@ -646,18 +646,21 @@ async fn c10_a_release_dropped_at_any_point_goes_on() {
         }
     }
     // The request itself is lost, and then its connection.
-    let guard = locks.lock("dropped").acquire().await.unwrap();
+    let guard = locks.lock("unsent").acquire().await.unwrap();
     proxy.strike(Direction::ToServer, Fault::Blackhole);
+    let commands = proxy.counts().commands;
     assert!(cancel_at(1, guard.release()).await.is_none());
+    // The release itself, and its repetition in the background.
+    assert!(eventually(PATIENCE, async || proxy.counts().commands == commands + 2).await);
     proxy.heal();
     proxy.strike(Direction::ToClient, Fault::Rst);
-    assert!(gone(&server, "dropped").await);
-    rounds += 1;
+    assert!(gone(&server, "unsent").await);
 
     assert!(renewed(&clock, 2).await);
     let asked = Asked::all(&monitor.stop().unwrap());
     assert_eq!(count(&asked, |asked| asked.acquires("dropped")), rounds);
     assert!(count(&asked, |asked| asked.frees("dropped")) >= rounds, "released, not expired");
+    assert_eq!(count(&asked, |asked| asked.frees("unsent")), 1, "released, not expired");
     assert_eq!(renewed_after_release(&asked), []);
 }
 

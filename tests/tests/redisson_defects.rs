@@ -551,9 +551,10 @@ async fn w21_a_wait_that_is_over_leaves_no_subscription() {
     let proxy = Proxy::before(&server);
     let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
     let wait = async |name| {
-        let guard = holder.lock(name).acquire().await.unwrap();
-        assert!(locks.lock(name).try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
-        guard
+        let (guard, lock) = (holder.lock(name).acquire().await.unwrap(), locks.lock(name));
+        assert!(lock.try_acquire_for(Duration::from_millis(30)).await.unwrap().is_none());
+        // With the handle, so that it is not its end that ends the subscription.
+        (guard, lock)
     };
     let _held = wait("busy").await;
     assert!(listeners(&server, "busy", 1).await, "it lingers");

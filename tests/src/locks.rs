@@ -61,7 +61,7 @@ pub async fn taken(server: &RedisServer, key: &str) -> bool {
 
 /// Waits until so many processes listen for the release of the lock `name`.
 pub async fn listeners(server: &RedisServer, name: &str, count: usize) -> bool {
-    let channel = format!("redisson_lock__channel:{{{name}}}");
+    let channel = format!("{CHANNEL}{{{name}}}");
     let answer = format!("{channel}\n{count}");
     eventually(PATIENCE, async || server.cli(&["PUBSUB", "NUMSUB", &channel]) == answer).await
 }
@@ -96,6 +96,9 @@ pub async fn renewed(guard: &Guard, times: u32) -> bool {
 pub async fn lost(guard: &Guard) -> LostReason {
     tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the loss is reported")
 }
+
+/// What the channels of locks begin with.
+const CHANNEL: &str = "redisson_lock__channel:";
 
 /// One request of the lock layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,13 +143,13 @@ impl Asked {
         let count = observed.args.get(2)?.parse().ok()?;
         let (keys, args) = observed.args.get(3..)?.split_at_checked(count)?;
         Some(match (keys, args) {
+            ([lock], [channel, owner, count]) if channel.starts_with(CHANNEL) => {
+                Self::Release { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
+            }
             ([lock], [_lease, owner, count]) => {
                 Self::Acquire { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
             }
-            ([lock, _channel], [owner, count]) => {
-                Self::Release { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
-            }
-            ([lock, _channel], []) => Self::ForceRelease { lock: lock.clone() },
+            ([lock], [_channel]) => Self::ForceRelease { lock: lock.clone() },
             (locks @ [_, ..], args) if args.len() == 2 * locks.len() => {
                 let owners = args.iter().skip(1).step_by(2).cloned();
                 Self::Renew { holds: locks.iter().cloned().zip(owners).collect() }

@@ -154,7 +154,7 @@ async fn the_guides_permissions_are_enough_and_not_too_many() {
         if use_everything(&server, &without).await.is_ok() {
             needless.push(left_out);
         }
-        server.cli(&["FLUSHALL"]);
+        assert_eq!(server.cli(&["FLUSHALL"]), "OK");
     }
     assert!(needless.is_empty(), "{needless:?}");
 }
@@ -192,6 +192,6 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
         return Err("still subscribed".to_owned());
     }
     let refused = server.cli(&["ACL", "LOG"]);
-    server.cli(&["ACL", "LOG", "RESET"]);
+    assert_eq!(server.cli(&["ACL", "LOG", "RESET"]), "OK");
     if refused.is_empty() { Ok(()) } else { Err(refused) }
 }

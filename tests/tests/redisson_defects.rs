@@ -352,10 +352,10 @@ async fn w15_a_release_during_a_disconnect_wakes_the_waiter_after_it() {
     let proxy = Proxy::before(&server);
     let (holder, locks) = (manager(&server.url()).await, brisk(&proxy.url(), LEASE).await);
     for way in ["refused", "killed", "killed before the release"] {
-        let guard = holder.lock("gap").acquire().await.unwrap();
-        let lock = locks.lock("gap");
+        let guard = holder.lock(way).acquire().await.unwrap();
+        let lock = locks.lock(way);
         let waiter = tokio::spawn(async move { lock.acquire().await });
-        assert!(listeners(&server, "gap", 1).await && at_rest(&locks).await);
+        assert!(listeners(&server, way, 1).await && at_rest(&locks).await);
         match way {
             "refused" => {
                 proxy.gate(Gate::Refuse);
@@ -418,14 +418,16 @@ async fn w17_whoever_was_woken_and_leaves_passes_the_wake_up_on() {
     let server = RedisServer::start();
     let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
     for round in 0..24 {
-        let guard = holder.lock("baton").acquire().await.unwrap();
+        // A name of its own, so that it is these waiters who are seen to listen.
+        let name = &format!("baton:{round}");
+        let guard = holder.lock(name).acquire().await.unwrap();
         let mut waiters: Vec<_> = (0..4)
             .map(|_| {
-                let lock = locks.lock("baton");
+                let lock = locks.lock(name);
                 tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap().is_some() })
             })
             .collect();
-        assert!(listeners(&server, "baton", 1).await && at_rest(&locks).await);
+        assert!(listeners(&server, name, 1).await && at_rest(&locks).await);
         let head = waiters.remove(0);
         // The head leaves a little later after the release from round to round: asleep, woken, asking, with the lock.
         let release = tokio::spawn(guard.release());
@@ -438,7 +440,7 @@ async fn w17_whoever_was_woken_and_leaves_passes_the_wake_up_on() {
             assert!(waiter.await.unwrap(), "round {round}: waiter {place} was not woken");
         }
         assert_eq!(release.await.unwrap().unwrap(), Released::Released);
-        assert!(gone(&server, "baton").await);
+        assert!(gone(&server, name).await);
     }
 }
 
@@ -531,8 +533,9 @@ async fn w20_a_burst_of_contention_subscribes_once() {
     let (monitor, start) = (server.monitor(), Instant::now());
     for _ in 0..50 {
         let guard = holder.lock("burst").acquire().await.unwrap();
-        let lock = locks.lock("burst");
+        let (lock, calls) = (locks.lock("burst"), locks.client().stats().calls);
         let waiter = tokio::spawn(async move { drop(lock.acquire().await.unwrap()) });
+        assert!(eventually(PATIENCE, async || locks.client().stats().calls > calls).await);
         assert!(listeners(&server, "burst", 1).await && at_rest(&locks).await);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         waiter.await.unwrap();

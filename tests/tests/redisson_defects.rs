@@ -539,6 +539,8 @@ async fn w20_a_burst_of_contention_subscribes_once() {
         assert!(listeners(&server, "burst", 1).await && at_rest(&locks).await);
         assert_eq!(guard.release().await.unwrap(), Released::Released);
         waiter.await.unwrap();
+        // Or the holder has to wait in the next round, and listens too.
+        assert!(gone(&server, "burst").await);
     }
     // A subscription lingers for 2 s.
     let bursts = 1 + start.elapsed().as_secs() / 2;

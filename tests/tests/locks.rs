@@ -27,8 +27,10 @@ async fn the_wire_contract_of_a_plain_lock() {
     assert!(owner.starts_with(locks.id()) && owner.len() > 37, "{owner}");
     assert_eq!(server.cli(&["TYPE", "orders:42"]), "hash");
     assert_eq!(server.cli(&["HGETALL", "orders:42"]).split_whitespace().collect::<Vec<_>>(), [&owner, "1"]);
+    let believed = guard.valid_until().remaining();
     let pttl: u64 = server.cli(&["PTTL", "orders:42"]).parse().unwrap();
     assert!((29_000..=30_000).contains(&pttl), "{pttl}");
+    assert!(believed < Duration::from_millis(pttl), "believed for {believed:?}, kept for {pttl} ms");
     assert_eq!(server.cli(&["KEYS", "*"]), "orders:42", "no other key");
     assert!(lock.is_locked().await.unwrap() && lock.is_held_by(&guard.owner()).await.unwrap());
     assert_eq!(guard.release().await.unwrap(), Released::Released);

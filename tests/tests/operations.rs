@@ -195,3 +195,22 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     assert_eq!(server.cli(&["ACL", "LOG", "RESET"]), "OK");
     if refused.is_empty() { Ok(()) } else { Err(refused) }
 }
+
+#[tokio::test]
+async fn more_guards_than_the_queue_holds_are_all_released() {
+    let server = RedisServer::start();
+    let bound = 64;
+    let configure = |config: &mut wheellock::client::Config| config.max_in_flight = bound;
+    let locks = LockManager::builder(&server.url()).configure(configure).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for number in 0..10 * bound {
+        guards.push(locks.lock(&format!("many:{number}")).acquire().await.unwrap());
+    }
+    drop(guards);
+    let released = async || server.cli(&["DBSIZE"]) == "0";
+    assert!(
+        eventually(PATIENCE, released).await,
+        "{} locks are left of leases of 30 s",
+        server.cli(&["DBSIZE"])
+    );
+}

@@ -6,6 +6,7 @@ mod bench;
 mod demo;
 mod fuzz;
 mod install;
+mod planted;
 mod redis;
 mod run;
 mod test;
@@ -33,13 +34,15 @@ enum Task {
     /// Run every check that must pass before a push
     ///
     /// Formatting, tidy, lints, all feature combinations, documentation, unit, integration and doc tests, loom
-    /// models, examples and a short run of every fuzz target. The last line is `N passed, N failed`.
+    /// models, planted bugs, examples and a short run of every fuzz target. The last line is `N passed, N failed`.
     Test(test::Options),
     /// Start private servers in the foreground, for trying things
     Redis {
         #[command(subcommand)]
         topology: redis::Topology,
     },
+    /// Plant each of the listed bugs in the library, and see a test fail because of it
+    Planted,
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
     Tidy,
     /// Run one fuzz target, or all of them; installs cargo-fuzz if it is missing
@@ -55,6 +58,7 @@ fn main() -> Result<ExitCode> {
         Task::Demo => demo::run(),
         Task::Test(options) => test::run(&options),
         Task::Redis { topology } => redis::run(&topology),
+        Task::Planted => planted::check(),
         Task::Tidy => tidy::run(),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),

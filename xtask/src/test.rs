@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::Value;
 use wheellock_tests::RedisServer;
 
-use crate::{fuzz, install, run, tidy};
+use crate::{fuzz, install, planted, run, tidy};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -19,6 +19,9 @@ pub(crate) struct Options {
     /// Leave out the loom models
     #[arg(long)]
     no_loom: bool,
+    /// Leave out the planted bugs
+    #[arg(long)]
+    no_planted: bool,
     /// How long each fuzz target runs
     #[arg(long, default_value_t = 10)]
     fuzz_seconds: u64,
@@ -47,6 +50,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             "loom models",
             packages.iter().filter(|package| has_loom_models(package)).map(loom_models),
         );
+    }
+    if !options.no_planted {
+        report.step("planted bugs", || {
+            let uncaught = planted::uncaught()?;
+            let failed = u64::try_from(uncaught.len())?;
+            Ok(Tally { passed: u64::try_from(planted::ALL.len())? - failed, failed })
+        });
     }
     report.step("examples", || run_examples(&packages));
     if !options.no_fuzz {

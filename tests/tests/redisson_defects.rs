@@ -508,6 +508,32 @@ async fn w19_a_crowd_of_waiters_asks_as_one() {
 }
 
 #[tokio::test]
+async fn w19_a_crowd_that_comes_at_once_asks_as_one() {
+    let server = RedisServer::start();
+    let (holder, locks) = (manager(&server.url()).await, manager(&server.url()).await);
+    let guard = holder.lock("crowd").acquire().await.unwrap();
+    let monitor = server.monitor();
+    let waiters: Vec<_> = (0..1000)
+        .map(|_| {
+            let lock = locks.lock("crowd");
+            tokio::spawn(async move { lock.acquire().await.unwrap().release().await })
+        })
+        .collect();
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1000).await);
+    assert!(listeners(&server, "crowd", 1).await && at_rest(&locks).await);
+    let asked = Asked::all(&monitor.stop().unwrap());
+    assert_eq!(
+        asked.iter().filter(|asked| asked.acquires("crowd")).count(),
+        2,
+        "before and after subscribing: {asked:?}"
+    );
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap().unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test]
 async fn w20_three_hundred_contended_names_are_all_heard() {
     const NAMES: usize = 300;
     let server = RedisServer::start();

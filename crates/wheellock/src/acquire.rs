@@ -47,13 +47,14 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
     let asked =
         Asked { inner, name, owner, presented: lock.has_owner(), lease: lock.lease()?, renew: lock.renews() };
     let timer = &inner.client.config().timer;
-    let mut place = None;
-    // Whoever comes while others wait stands in line behind them, unless it holds the lock already.
-    let must_wait = wait != Wait::No && name.crowd().as_ref().is_some_and(|waiters| !waiters.is_empty());
-    if must_wait && !(asked.presented && inner.holds().is_held_by(name, owner)) {
-        place = Some(Place::join(inner, name));
+    let (mut alone, mut place) = (None, None);
+    // Whoever comes while others wait or ask stands in line behind them, unless it holds the lock already.
+    if wait != Wait::No && !(asked.presented && inner.holds().is_held_by(name, owner)) {
+        alone = Alone::begin(name);
+        if alone.is_none() {
+            place = Some(Place::join(inner, name, Waiters::join));
+        }
     }
-    let mut known_held = place.is_some();
     loop {
         match &mut place {
             None => {
@@ -78,24 +79,28 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
                 if wait == Wait::No {
                     return Ok(None);
                 }
-                known_held = true;
-                let place = place.get_or_insert_with(|| Place::join(inner, name));
+                let place = place.get_or_insert_with(|| Place::join(inner, name, Waiters::join_first));
                 place.heard_held(timer.now(), lease_left);
+                // From here on this is the first in line, who asks for all.
+                alone = None;
             }
             // The wait is over. If the lock was held when last heard of, it still counts as held: a question asked in the
             // last moment cannot be answered in time. Not so if the one before it found no answer either, or if there is
             // no connection; a dead server is not a busy lock.
             Err(error) if wait.deadline().is_some_and(|deadline| timer.now() >= deadline) => {
-                let again = place.as_ref().is_some_and(|place| place.heard_nothing(&error));
-                if known_held && !again && error.outcome() != Outcome::NotSent {
+                let known_held = place.as_ref().is_some_and(|place| place.heard_nothing(&error));
+                if known_held && error.outcome() != Outcome::NotSent {
                     return Ok(None);
                 }
                 return Err(error);
             }
             Err(error) => {
                 // Whatever keeps us from the server keeps everybody in line from it.
-                if let (Some(place), Error::Server { .. }) = (&place, &error) {
-                    place.fail_all(&error);
+                let asks_for_all = alone.is_some() || place.is_some();
+                if let (true, Error::Server { .. }, Some(waiters)) =
+                    (asks_for_all, &error, &mut *name.crowd())
+                {
+                    waiters.fail_all(&error).into_iter().for_each(Waker::wake);
                 }
                 return Err(error);
             }
@@ -226,6 +231,26 @@ impl Drop for Attempt<'_> {
     }
 }
 
+/// Asks without standing in line, because nobody else does: the way of a lock that nobody waits for.
+struct Alone<'a> {
+    name: &'a Name,
+}
+
+impl<'a> Alone<'a> {
+    fn begin(name: &'a Name) -> Option<Self> {
+        let nobody_waits = name.crowd().as_ref().is_none_or(|waiters| waiters.is_empty());
+        (nobody_waits && name.begin_asking()).then(|| Self { name })
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        if let Some(next) = self.name.end_asking() {
+            next.wake();
+        }
+    }
+}
+
 /// A place in the line of waiters; left when dropped.
 struct Place<'a> {
     inner: &'a Arc<Inner>,
@@ -239,8 +264,8 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn join(inner: &'a Arc<Inner>, name: &'a Arc<Name>) -> Self {
-        let ticket = name.waiters(Waiters::join);
+    fn join(inner: &'a Arc<Inner>, name: &'a Arc<Name>, join: fn(&mut Waiters) -> u64) -> Self {
+        let ticket = name.waiters(join);
         inner.waiting.fetch_add(1, Ordering::Relaxed);
         Self { inner, name, ticket, since: inner.clock.now(), heard: false, granted: None }
     }
@@ -259,11 +284,12 @@ impl<'a> Place<'a> {
             loop {
                 let now = timer.now();
                 if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Poll::Ready(
-                        self.name.waiters(|waiters| waiters.trouble()).map_or(Ok(false), Err),
-                    );
+                    return Poll::Ready(self.in_vain());
                 }
-                let turn = self.name.waiters(|waiters| waiters.turn(self.ticket, now, cx));
+                let turn = self.name.waiters(|waiters| {
+                    // Looked at under the lock, under which whoever asks alone says that it has ended.
+                    waiters.turn(self.ticket, self.name.is_asked_for(), now, cx)
+                });
                 let until = match turn {
                     Turn::Ask { heard } => {
                         self.heard = heard;
@@ -284,6 +310,18 @@ impl<'a> Place<'a> {
         .await
     }
 
+    /// The wait is over. The lock is held, unless nobody could find out whether it is.
+    fn in_vain(&self) -> Result<bool, Error> {
+        let (known, trouble) = self.name.waiters(|waiters| (waiters.know_held(), waiters.trouble()));
+        if known && trouble.is_none() {
+            return Ok(false);
+        }
+        Err(trouble.unwrap_or_else(|| {
+            let source = self.inner.client.timed_out("EVALSHA");
+            Error::Server { operation: format!("acquire lock {:?}", self.name), source }
+        }))
+    }
+
     fn heard_held(&self, now: Instant, lease_left: Option<Duration>) {
         self.name.waiters(|waiters| {
             if waiters.is_head(self.ticket) {
@@ -293,22 +331,25 @@ impl<'a> Place<'a> {
         });
     }
 
+    /// The last question found no answer. Returns whether the one before it had found one.
     fn heard_nothing(&self, error: &Error) -> bool {
-        self.name.waiters(|waiters| waiters.heard_nothing(error))
-    }
-
-    fn fail_all(&self, error: &Error) {
-        let wake = self.name.waiters(|waiters| waiters.fail_all(error));
-        wake.into_iter().for_each(Waker::wake);
+        self.name.waiters(|waiters| waiters.know_held() && !waiters.heard_nothing(error))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let now = self.inner.client.config().timer.now();
-        let (next, quiet) = self
-            .name
-            .waiters(|waiters| (waiters.leave(self.ticket, self.granted, now), waiters.begin_lingering()));
+        let mut crowd = self.name.crowd();
+        let (mut next, mut quiet) = (None, false);
+        if let Some(waiters) = &mut *crowd {
+            next = waiters.leave(self.ticket, self.granted, now);
+            quiet = waiters.begin_lingering();
+            if waiters.is_over() {
+                *crowd = None;
+            }
+        }
+        drop(crowd);
         if let Some(next) = next {
             next.wake();
         }

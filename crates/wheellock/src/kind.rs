@@ -71,9 +71,10 @@ impl Kind {
     }
 
     /// Where in its channel the name of a lock stands.
-    pub(crate) fn name_in_channel(&self, name: &str) -> Range<usize> {
+    pub(crate) fn name_in_channel(&self, name: &str) -> Range<u32> {
         let start = self.channel_prefix.len() + if name.contains('{') { 1 } else { 2 };
-        start..start + name.len()
+        // Whoever has a name of 4 GiB is told that it is empty.
+        u32::try_from(start).unwrap_or_default()..u32::try_from(start + name.len()).unwrap_or_default()
     }
 }
 
@@ -91,7 +92,8 @@ mod tests {
     fn channels_are_named_as_redisson_names_them() {
         let channel = |name: &str| {
             let channel = REENTRANT.channel(name);
-            assert_eq!(channel[REENTRANT.name_in_channel(name)], *name);
+            let place = REENTRANT.name_in_channel(name);
+            assert_eq!(channel[place.start as usize..place.end as usize], *name);
             channel
         };
         assert_eq!(channel("orders"), "redisson_lock__channel:{orders}");

@@ -50,8 +50,15 @@ impl Waiters {
     /// Stands in line.
     pub(crate) fn join(&mut self) -> u64 {
         self.next_ticket += 1;
-        self.line.insert(self.next_ticket, None);
-        self.next_ticket
+        self.line.insert(MIDDLE + self.next_ticket, None);
+        MIDDLE + self.next_ticket
+    }
+
+    /// Stands in front of the line: nobody in it has asked yet.
+    pub(crate) fn join_first(&mut self) -> u64 {
+        let first = self.line.first_key_value().map_or(MIDDLE + self.next_ticket, |(first, _)| *first);
+        self.line.insert(first - 1, None);
+        first - 1
     }
 
     /// Somebody is about to ask the server without standing in line: what was heard so far is not news to the answer.
@@ -82,8 +89,9 @@ impl Waiters {
         self.look_at = Some(now + left);
     }
 
-    /// What the holder of `ticket` has to do; leaves its waker if it has to wait.
-    pub(crate) fn turn(&mut self, ticket: u64, now: Instant, cx: &mut Context<'_>) -> Turn {
+    /// What the holder of `ticket` has to do; leaves its waker if it has to wait. Who is first waits, too, while somebody
+    /// asks without standing in line.
+    pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
         let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask { heard: false } };
         if let Some((last, error)) = &self.failed
@@ -95,7 +103,7 @@ impl Waiters {
             return Turn::Ask { heard: false };
         }
         *waiter = Some(cx.waker().clone());
-        if !is_head {
+        if !is_head || asked_for {
             return Turn::Wait(None);
         }
         let heard = self.subscription.as_mut().is_some_and(|news| news.poll_changed(cx) == Poll::Ready(()));
@@ -120,12 +128,23 @@ impl Waiters {
         match lease {
             Some(_) => {
                 self.heard_held(now, lease);
-                self.look_now = false;
+                // Of a release nobody hears where nobody listens yet.
+                self.look_now = self.subscription.is_none();
             }
             None if bug("the baton is lost") => return None,
             None => self.look_now = true,
         }
+        self.head_to_wake()
+    }
+
+    /// The waker of who is first in line.
+    pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
         self.line.first_entry().and_then(|mut head| head.get_mut().take())
+    }
+
+    /// Whether the server has said that the lock is held.
+    pub(crate) fn know_held(&self) -> bool {
+        self.look_at.is_some()
     }
 
     /// A question found no answer in time. Returns whether the one before it had found none either.
@@ -140,7 +159,7 @@ impl Waiters {
 
     /// The server could not be asked, and what stopped the head stops everybody.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
-        self.failed = Some((self.next_ticket, error.clone()));
+        self.failed = Some((MIDDLE + self.next_ticket, error.clone()));
         self.line.values_mut().filter_map(Option::take).collect()
     }
 
@@ -167,6 +186,9 @@ impl Waiters {
     }
 }
 
+/// Tickets are given out from here upwards, and downwards to those who may stand in front.
+const MIDDLE: u64 = 1 << 32;
+
 /// Longest time between two questions of a waiting process. Only matters if a message got lost without the connection
 /// breaking; so it costs latency then, and one small command per process and lock until then.
 const REPOLL: Duration = Duration::from_secs(5);
@@ -179,7 +201,7 @@ mod tests {
     use super::*;
 
     fn ask(waiters: &mut Waiters, ticket: u64, now: Instant) -> bool {
-        matches!(waiters.turn(ticket, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
+        matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
     }
 
     #[test]
@@ -193,13 +215,35 @@ mod tests {
         assert!(!ask(&mut waiters, a, now + Duration::from_millis(100)), "the server rounds down");
         assert!(ask(&mut waiters, a, now + Duration::from_millis(101)), "the lease may have ended");
         assert!(waiters.leave(a, Some(2 * REPOLL), now).is_some(), "the next head is woken");
+        assert!(ask(&mut waiters, b, now), "nobody listens here, so nobody would hear of the release");
         assert!(!ask(&mut waiters, b, now), "it waits for the release");
         assert!(ask(&mut waiters, b, now + REPOLL), "but not for ever");
         assert!(waiters.leave(b, Some(REPOLL / 2), now).is_some());
+        assert!(ask(&mut waiters, c, now));
         assert!(!ask(&mut waiters, c, now));
         assert!(ask(&mut waiters, c, now + REPOLL * 3 / 5), "nor beyond the lease of the one before");
         assert!(waiters.leave(c, None, now).is_none());
         assert!(waiters.is_empty());
+    }
+
+    #[test]
+    fn while_somebody_asks_alone_the_line_waits_and_lets_him_in_front() {
+        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (a, b) = (waiters.join(), waiters.join());
+        let turn = |waiters: &mut Waiters, ticket, asked_for| {
+            matches!(
+                waiters.turn(ticket, asked_for, now, &mut Context::from_waker(Waker::noop())),
+                Turn::Ask { .. }
+            )
+        };
+        assert!(!turn(&mut waiters, a, true) && !turn(&mut waiters, b, true));
+        assert!(!waiters.know_held(), "nobody has heard anything yet");
+        let first = waiters.join_first();
+        waiters.heard_held(now, Some(REPOLL));
+        assert!(waiters.is_head(first) && waiters.know_held());
+        assert!(!turn(&mut waiters, a, false), "it stands behind");
+        assert!(waiters.leave(first, None, now).is_some());
+        assert!(turn(&mut waiters, a, false));
     }
 
     #[test]
@@ -221,7 +265,7 @@ mod tests {
         assert!(tickets.iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
         assert_eq!(waiters.fail_all(&Error::NoRandomness).len(), 2);
         for ticket in tickets {
-            let turn = waiters.turn(ticket, now, &mut Context::from_waker(Waker::noop()));
+            let turn = waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()));
             assert!(matches!(turn, Turn::Failed(Error::NoRandomness)));
         }
     }

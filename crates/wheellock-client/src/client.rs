@@ -4,12 +4,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_resp::{Arg, Command, Value};
 
-use crate::call::Call;
+use crate::call::{Call, Started};
 use crate::config::Config;
 use crate::connection::{ConnectionState, Phase, Shared, Stats};
 use crate::driver;
@@ -204,6 +204,28 @@ impl Client {
         options: CallOptions,
     ) -> EvalCall<'a> {
         EvalCall::new(self, Eval { script, keys, params }, options)
+    }
+
+    /// Queues a run of `script` now, and wakes `waker` when its result is there: for hand-written futures that do not want
+    /// to keep the parameters. The first `keys` of `params` are its keys; with `by_hash` false the whole text is sent, and
+    /// with `by_hash` an unknown script is an error (`NOSCRIPT`).
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Client`]: a dropped call may still run.
+    pub fn start_eval(
+        &self,
+        script: &Script,
+        keys: usize,
+        params: &[Arg<'_>],
+        by_hash: bool,
+        options: CallOptions,
+        waker: &Waker,
+    ) -> Started<'_> {
+        let eval = Eval { script, keys, params };
+        let (name, request) =
+            if by_hash { ("EVALSHA", Request::EvalSha(eval)) } else { ("EVAL", Request::Eval(eval)) };
+        Started::new(&self.shared, name, &request, options.lane(), options.deadline, waker)
     }
 
     fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {
@@ -405,13 +427,6 @@ impl<'a> EvalCall<'a> {
         let detail = format!("the script takes {wants}, and {} parameters were given", eval.params.len());
         let error = client.shared.error(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &detail);
         Self { refused: Some(error), ..Self::new(client, eval, CallOptions::default()) }
-    }
-
-    /// Makes the same run once more, with the deadline of the first; whatever was under way is dropped.
-    pub fn repeat(&mut self) {
-        if let Request::EvalSha(eval) | Request::Eval(eval) = *self.call.request() {
-            self.call.make(Request::EvalSha(eval));
-        }
     }
 }
 

@@ -49,6 +49,7 @@ mod stream;
 mod tls;
 mod url;
 
+pub use call::Started;
 pub use client::{CallOptions, Client, EvalCall, Flush, Subscription, Watch};
 pub use config::{
     Address, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,

@@ -34,7 +34,7 @@ pub(crate) struct Eval<'a> {
     pub(crate) params: &'a [Arg<'a>],
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
     fn encode(&self, out: &mut BytesMut) {
         match self {
             Request::Command(command) => command.encode(out),
@@ -44,7 +44,7 @@ impl Request<'_> {
     }
 
     /// The command's name, for messages.
-    pub(crate) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &'a str {
         match self {
             Request::Command(command) => match command.iter().next() {
                 Some(Arg::Bytes(name)) => std::str::from_utf8(name).unwrap_or("a command"),

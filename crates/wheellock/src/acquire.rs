@@ -136,10 +136,12 @@ impl Asked<'_> {
         let ((hold, count), deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
         let mut attempt = Attempt { inner, hold: Some(hold) };
-        let text = inner.owner_text(owner);
-        let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
-        let Persisted { result, sent, ambiguous } =
-            persist(inner, &name.kind().acquire, None, &params, deadline, false).await;
+        let ask = move |by_hash, options, waker: &Waker| {
+            let text = inner.owner_text(owner);
+            let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
+            inner.client.start_eval(&name.kind().acquire, 1, &params, by_hash, options, waker)
+        };
+        let Persisted { result, sent, ambiguous } = persist(inner, ask, deadline, false).await;
         let reply = match result {
             Ok(Value::Null) => Ok(GrantReply::Fresh),
             Ok(Value::Integer(pttl)) => Err(pttl),

@@ -145,12 +145,14 @@ impl Guard {
         };
         let renewing = Renewing { inner: &self.inner, renewal };
         let Renewal { name, owner, lease, .. } = &renewing.renewal;
-        let owner = self.inner.owner_text(*owner);
-        let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
         let left = self.valid_until().saturating_duration_since(self.inner.clock.now());
         let deadline = Some(self.inner.client.config().timer.now() + left);
-        let Persisted { result, sent, .. } =
-            persist(&self.inner, &kind::RENEW, Some(1), &params, deadline, true).await;
+        let ask = |by_hash, options, waker: &Waker| {
+            let owner = self.inner.owner_text(*owner);
+            let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
+            self.inner.client.start_eval(&kind::RENEW, 1, &params, by_hash, options, waker)
+        };
+        let Persisted { result, sent, .. } = persist(&self.inner, ask, deadline, true).await;
         let operation = || format!("renew lock {:?}", self.name);
         let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
         let Some(renewed) = RenewalReply::parse(&reply) else {
@@ -201,11 +203,14 @@ impl Guard {
         self.released = true;
         let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
         let mut release = Release { inner: &self.inner, hold: Some(self.hold) };
-        let owner = self.inner.owner_text(settle.owner);
-        let name = &self.name;
-        let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
-        let Persisted { result, ambiguous, .. } =
-            persist(&self.inner, &name.kind().release, None, &params, deadline, true).await;
+        let (inner, name) = (&self.inner, &self.name);
+        let ask = |by_hash, options, waker: &Waker| {
+            let owner = inner.owner_text(settle.owner);
+            let params =
+                [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
+            inner.client.start_eval(&name.kind().release, 1, &params, by_hash, options, waker)
+        };
+        let Persisted { result, ambiguous, .. } = persist(inner, ask, deadline, true).await;
         match result {
             Ok(Value::Integer(_)) => {
                 release.confirmed(true);

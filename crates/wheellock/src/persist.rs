@@ -2,11 +2,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use wheellock_client::planted::bug;
-use wheellock_client::{Arg, CallOptions, EvalCall, Script, Value};
+use wheellock_client::{CallOptions, Started, Value};
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
@@ -22,39 +22,39 @@ pub(crate) struct Persisted {
     pub(crate) ambiguous: bool,
 }
 
-/// See [`persist`]. Hand-written: every waiter's future contains one, and an async function would keep its arguments twice.
-pub(crate) struct Persist<'a> {
+/// See [`persist`]. Hand-written and without the parameters: every waiter's future contains one.
+pub(crate) struct Persist<'a, F> {
     inner: &'a Inner,
-    call: EvalCall<'a>,
+    ask: F,
     deadline: Instant,
-    sent: Option<BootInstant>,
+    under_way: Option<(Started<'a>, BootInstant)>,
+    reserved: bool,
+    by_hash: bool,
     ambiguous: bool,
     pause: Option<Box<Sleep>>,
 }
 
 /// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
-/// response timeout, whichever is earlier. `keys` is for a script that takes any number of them.
-pub(crate) fn persist<'a>(
+/// response timeout, whichever is earlier. `ask` starts one run, by the script's hash or with its text.
+pub(crate) fn persist<'a, F>(
     inner: &'a Inner,
-    script: &'a Script,
-    keys: Option<usize>,
-    params: &'a [Arg<'a>],
+    ask: F,
     deadline: Option<Instant>,
     reserved: bool,
-) -> Persist<'a> {
+) -> Persist<'a, F>
+where
+    F: Fn(bool, CallOptions, &Waker) -> Started<'a> + Unpin,
+{
     let config = inner.client.config();
     let patience = config.timer.now() + config.response_timeout;
     let deadline = deadline.map_or(patience, |deadline| deadline.min(patience));
-    let options = CallOptions::by(deadline);
-    let options = if reserved { options.reserved() } else { options };
-    let call = match keys {
-        None => inner.client.eval_with(script, params, options),
-        Some(keys) => inner.client.eval_keys(script, keys, params, options),
-    };
-    Persist { inner, call, deadline, sent: None, ambiguous: false, pause: None }
+    Persist { inner, ask, deadline, under_way: None, reserved, by_hash: true, ambiguous: false, pause: None }
 }
 
-impl Future for Persist<'_> {
+impl<'a, F> Future for Persist<'a, F>
+where
+    F: Fn(bool, CallOptions, &Waker) -> Started<'a> + Unpin,
+{
     type Output = Persisted;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Persisted> {
@@ -65,20 +65,28 @@ impl Future for Persist<'_> {
                 ready!(Pin::new(&mut **pause).poll(cx));
                 this.pause = None;
             }
-            let sent = *this.sent.get_or_insert_with(|| this.inner.clock.now());
-            let result = ready!(Pin::new(&mut this.call).poll(cx));
-            let pause = result.as_ref().err().and_then(|error| {
-                this.ambiguous |= error.outcome() == Outcome::MaybeExecuted;
-                if bug("nothing is repeated") {
-                    return None;
-                }
-                pause_before_repeating(error).filter(|pause| timer.now() + *pause < this.deadline)
+            let (call, sent) = this.under_way.get_or_insert_with(|| {
+                let sent = this.inner.clock.now();
+                let options = CallOptions::by(this.deadline);
+                let options = if this.reserved { options.reserved() } else { options };
+                ((this.ask)(this.by_hash, options, cx.waker()), sent)
             });
+            let (result, sent) = (ready!(Pin::new(call).poll(cx)), *sent);
+            this.under_way = None;
+            let pause = match &result {
+                Err(error) if this.by_hash && error.code() == Some("NOSCRIPT") => {
+                    this.by_hash = false;
+                    Some(Duration::ZERO)
+                }
+                Err(error) => {
+                    this.ambiguous |= error.outcome() == Outcome::MaybeExecuted;
+                    pause_before_repeating(error).filter(|pause| timer.now() + *pause < this.deadline)
+                }
+                Ok(_) => None,
+            };
             let Some(pause) = pause else {
                 return Poll::Ready(Persisted { result, sent, ambiguous: this.ambiguous });
             };
-            this.sent = None;
-            this.call.repeat();
             if !pause.is_zero() {
                 this.pause = Some(Box::new(timer.sleep(pause)));
             }
@@ -88,6 +96,9 @@ impl Future for Persist<'_> {
 
 /// How long to wait before the same request has a chance; `None` if it has none.
 fn pause_before_repeating(error: &wheellock_client::Error) -> Option<Duration> {
+    if bug("nothing is repeated") {
+        return None;
+    }
     use wheellock_client::ErrorKind;
     match (error.kind(), error.code()) {
         // The next connection is waited for in the queue.

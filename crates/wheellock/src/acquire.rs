@@ -369,25 +369,25 @@ impl Drop for Place<'_> {
 
 /// Waits until no request of the same owner is under way and `pass` lets through, but not for longer than a call may
 /// take: what is under way may itself be waiting for a connection. Returns by when the call that follows has to end.
-pub(crate) async fn at_gate<T>(
+pub(crate) fn at_gate<T>(
     inner: &Inner,
     deadline: Option<Instant>,
     mut pass: impl FnMut(&Waker) -> Poll<T>,
-) -> Result<(T, Option<Instant>), wheellock_client::Error> {
-    let config = inner.client.config();
-    let mut sleep = None;
-    std::future::poll_fn(|cx| {
+) -> impl Future<Output = Result<(T, Option<Instant>), wheellock_client::Error>> {
+    // Boxed, because hardly anybody has to wait here and every waiter's future has room for it.
+    let mut sleep: Option<Pin<Box<Sleep>>> = None;
+    std::future::poll_fn(move |cx| {
         if let Poll::Ready(passed) = pass(cx.waker()) {
-            let until = sleep.as_ref().map(Sleep::deadline).or(deadline);
+            let until = sleep.as_ref().map(|sleep| sleep.deadline()).or(deadline);
             return Poll::Ready(Ok((passed, until)));
         }
         let sleep = sleep.get_or_insert_with(|| {
+            let config = inner.client.config();
             let patience = config.timer.now() + config.response_timeout;
-            config.timer.sleep_until(deadline.map_or(patience, |deadline| deadline.min(patience)))
+            Box::pin(config.timer.sleep_until(deadline.map_or(patience, |deadline| deadline.min(patience))))
         });
-        Pin::new(sleep).poll(cx).map(|()| Err(inner.client.timed_out("EVALSHA")))
+        sleep.as_mut().poll(cx).map(|()| Err(inner.client.timed_out("EVALSHA")))
     })
-    .await
 }
 
 /// A script was answered with what it never returns. The connection is not to be trusted any more.

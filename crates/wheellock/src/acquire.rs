@@ -37,28 +37,27 @@ impl Wait {
             Self::No | Self::Forever => None,
         }
     }
+
+    fn is_over(self, inner: &Inner) -> bool {
+        self.deadline().is_some_and(|deadline| inner.client.config().timer.now() >= deadline)
+    }
 }
 
 /// Takes one hold of `lock`, or `None` if it is still held by somebody else when the wait is over.
 pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Error> {
-    let (inner, name) = (&lock.inner, &lock.name);
-    name.check()?;
-    let owner = lock.owner_number()?;
-    let asked =
-        Asked { inner, name, owner, presented: lock.has_owner(), lease: lock.lease()?, renew: lock.renews() };
-    let timer = &inner.client.config().timer;
+    let asked = Asked::new(lock)?;
     let (mut alone, mut place) = (None, None);
     // Whoever comes while others wait or ask stands in line behind them, unless it holds the lock already.
-    if wait != Wait::No && !(asked.presented && inner.holds().is_held_by(name, owner)) {
-        alone = Alone::begin(name);
+    if wait != Wait::No && !(asked.presented && asked.inner.holds().is_held_by(asked.name, asked.owner)) {
+        alone = Alone::begin(asked.name);
         if alone.is_none() {
-            place = Some(Place::join(inner, name, Waiters::join));
+            place = Some(Place::join(asked.inner, asked.name, Waiters::join));
         }
     }
     loop {
         match &mut place {
             None => {
-                if let Some(waiters) = &mut *name.crowd() {
+                if let Some(waiters) = &mut *asked.name.crowd() {
                     waiters.about_to_ask();
                 }
             }
@@ -79,15 +78,16 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
                 if wait == Wait::No {
                     return Ok(None);
                 }
-                let place = place.get_or_insert_with(|| Place::join(inner, name, Waiters::join_first));
-                place.heard_held(timer.now(), lease_left);
+                let place =
+                    place.get_or_insert_with(|| Place::join(asked.inner, asked.name, Waiters::join_first));
+                place.heard_held(lease_left);
                 // From here on this is the first in line, who asks for all.
                 alone = None;
             }
             // The wait is over. If the lock was held when last heard of, it still counts as held: a question asked in the
             // last moment cannot be answered in time. Not so if the one before it found no answer either, or if there is
             // no connection; a dead server is not a busy lock.
-            Err(error) if wait.deadline().is_some_and(|deadline| timer.now() >= deadline) => {
+            Err(error) if wait.is_over(asked.inner) => {
                 let known_held = place.as_ref().is_some_and(|place| place.heard_nothing(&error));
                 if known_held && error.outcome() != Outcome::NotSent {
                     return Ok(None);
@@ -98,7 +98,7 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
                 // Whatever keeps us from the server keeps everybody in line from it.
                 let asks_for_all = alone.is_some() || place.is_some();
                 if let (true, Error::Server { .. }, Some(waiters)) =
-                    (asks_for_all, &error, &mut *name.crowd())
+                    (asks_for_all, &error, &mut *asked.name.crowd())
                 {
                     waiters.fail_all(&error).into_iter().for_each(Waker::wake);
                 }
@@ -124,7 +124,19 @@ enum Answer {
     Held { lease_left: Option<Duration> },
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    fn new(lock: &'a Lock) -> Result<Self, Error> {
+        lock.name.check()?;
+        Ok(Self {
+            inner: &lock.inner,
+            name: &lock.name,
+            owner: lock.owner_number()?,
+            presented: lock.has_owner(),
+            lease: lock.lease()?,
+            renew: lock.renews(),
+        })
+    }
+
     /// Asks the server once; if the answer gets lost, asks again for the very same hold.
     async fn once(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         let Self { inner, name, owner, presented, lease, renew } = *self;
@@ -324,7 +336,8 @@ impl<'a> Place<'a> {
         }))
     }
 
-    fn heard_held(&self, now: Instant, lease_left: Option<Duration>) {
+    fn heard_held(&self, lease_left: Option<Duration>) {
+        let now = self.inner.client.config().timer.now();
         self.name.waiters(|waiters| {
             if waiters.is_head(self.ticket) {
                 waiters.heard_held(now, lease_left);

@@ -81,11 +81,11 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        acquire::acquire(self, Wait::No).await
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
+        acquire::acquire(self, Wait::No)
     }
 
-    /// Waits up to `wait` for the lock. Returns `None` if it is still held by somebody else then, and no later.
+    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then, and no later.
     ///
     /// # Cancel safety
     ///
@@ -94,10 +94,13 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire); also if the wait ended before the server has ever answered.
-    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
+    pub fn try_acquire_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
         let now = self.inner.client.config().timer.now();
         let wait = now.checked_add(wait).map_or(Wait::Forever, Wait::Until);
-        acquire::acquire(self, wait).await
+        acquire::acquire(self, wait)
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the lock is lost meanwhile, `work` is

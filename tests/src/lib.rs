@@ -6,6 +6,7 @@
 
 mod cli;
 pub mod fault;
+pub mod history;
 pub mod locks;
 mod monitor;
 mod poll;

@@ -1,0 +1,84 @@
+//! No two holders at once. Two judges: the beliefs of the guards, and the witness.
+
+use std::collections::HashMap;
+
+use super::super::event::What;
+use super::super::spans::{Span, Spans};
+use super::{AFTERMATH, Case, Checker, Verdict};
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
+    let mut verdicts: Vec<Verdict> = case.by_lock().iter().flat_map(|lock| beliefs(case, lock)).collect();
+    verdicts.extend(witnessed(case));
+    verdicts
+}
+
+fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
+    let mut owners: HashMap<&str, usize> = HashMap::new();
+    let mut spans = Vec::new();
+    for &of in lock {
+        let operation = &case.operations[of];
+        let next = owners.len();
+        let whose = *owners.entry(&operation.owner).or_insert(next);
+        if let Some(belief) = operation.belief.filter(|belief| belief.from < belief.to) {
+            spans.push(Span { from: belief.from, to: belief.to - 1, whose, of });
+        }
+    }
+    let believed = Spans::new(spans.clone());
+    let mut verdicts = Vec::new();
+    for later in spans {
+        // Of two that overlap, the one that begins later begins inside the other.
+        let Some(earlier) = believed.touching(later.from, later.from, Some(later.whose)) else { continue };
+        let (a, b) = (&case.operations[earlier.of], &case.operations[later.of]);
+        let excuse = case.lost_by(a.invoked, later.from);
+        let events = a.events.iter().chain(&b.events).copied().collect();
+        let both = earlier.to.min(later.to) - later.from;
+        verdicts.push(Verdict {
+            checker: Checker::Exclusion,
+            text: format!(
+                "{} and {} believed in {:?} at once for {} us",
+                a.owner,
+                b.owner,
+                a.lock,
+                both / 1000
+            ),
+            excuse,
+            events,
+        });
+        // The next renewal tells: after a third of the lease, a twentieth more if it failed, and a fifth that a holder in
+        // doubt has for asking.
+        let news = a.lease / 3 + a.lease / 20 + a.lease / 5 + AFTERMATH / 5;
+        let hindered = case.disturbed.touching(later.from + 1, earlier.to, None).is_some()
+            || case.stalled(a.id.0, later.from, earlier.to);
+        if excuse.is_some() && a.renewed && both > news && !hindered {
+            verdicts.push(Verdict {
+                checker: Checker::Honesty,
+                text: format!("{} was not told within a renewal that it had lost {:?}", a.owner, a.lock),
+                excuse: None,
+                events: a.events.iter().chain(&b.events).copied().collect(),
+            });
+        }
+    }
+    verdicts
+}
+
+fn witnessed(case: &Case<'_>) -> Vec<Verdict> {
+    let invoked: HashMap<(u32, u64), u64> =
+        case.operations.iter().map(|operation| (operation.id, operation.invoked)).collect();
+    let overlaps = case.events.iter().enumerate().filter_map(|(place, event)| match event.what {
+        What::Overlap { other } => Some((place, event, other)),
+        _ => None,
+    });
+    let verdict = |(place, event, other): (usize, &super::Event, u64)| {
+        let since = invoked.get(&(event.process, event.op)).copied().unwrap_or(event.at);
+        Verdict {
+            checker: Checker::Exclusion,
+            text: format!(
+                "the witness saw entry {other} while process {} still claimed {:?}",
+                event.process, event.lock
+            ),
+            excuse: case.lost_by(since, event.at),
+            events: vec![place],
+        }
+    };
+    overlaps.map(verdict).collect()
+}

@@ -1,0 +1,157 @@
+//! Every answer but the lock itself can be explained: by another holder, by a fault, by the end of a lease.
+
+use std::collections::{HashMap, HashSet};
+
+use super::super::event::{Fault, Outcome, Reason, What};
+use super::super::operations::{Answer, Ending, Operation};
+use super::super::spans::{Span, Spans};
+use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    for lock in case.by_lock() {
+        let possible = lock.iter().filter_map(|of| possible_hold(case, *of)).collect();
+        let possible = Spans::new(possible);
+        for of in lock {
+            let operation = &case.operations[of];
+            let mut complain = |text: String| {
+                verdicts.push(Verdict {
+                    checker: Checker::Honesty,
+                    text,
+                    excuse: None,
+                    events: operation.events.clone(),
+                });
+            };
+            answer(case, of, &possible).map(&mut complain);
+            loss(case, operation).map(&mut complain);
+            ending(case, operation).map(&mut complain);
+        }
+    }
+    verdicts.extend(traces(case));
+    verdicts
+}
+
+/// While this operation may have been in the server's books.
+fn possible_hold(case: &Case<'_>, of: usize) -> Option<Span> {
+    let operation = &case.operations[of];
+    let (answered, answer) = operation.answer.unzip();
+    // What is not released with confirmation ends with its lease, which may have begun as late as its last request ended.
+    let forgotten = |from: u64| from + 2 * case.terms.longest + case.terms.patience;
+    let to = match answer {
+        Some(Answer::NotGranted | Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => return None,
+        Some(Answer::Granted) => match operation.ending {
+            Some((at, Ending::Released)) => at,
+            _ => forgotten(operation.last.max(operation.valid_until)),
+        },
+        _ => forgotten(answered.or(operation.killed).unwrap_or(case.terms.end)),
+    };
+    // Set back, the server's clock keeps a key for as long as it was set back.
+    let set_back = case.events.iter().any(|event| {
+        matches!(&event.what, What::Begins { fault: Fault::Clock, .. }) && event.at < to
+    });
+    let confirmed = matches!(operation.ending, Some((_, Ending::Released)));
+    let to = if set_back && !confirmed { u64::MAX } else { to };
+    Some(Span { from: operation.invoked, to, whose: of, of })
+}
+
+fn answer(case: &Case<'_>, of: usize, possible: &Spans) -> Option<String> {
+    let operation = &case.operations[of];
+    let (at, answer) = operation.answer?;
+    let lock = &operation.lock;
+    match answer {
+        Answer::NotGranted => {
+            if operation.deadline.is_some_and(|deadline| at + MILLISECOND < deadline) {
+                return Some(format!("a wait for {lock:?} was given up before its deadline"));
+            }
+            let held = possible.touching(operation.invoked, at, Some(of)).is_some();
+            (!held).then(|| format!("{lock:?} was called held, and nobody can have held it"))
+        }
+        Answer::Failed(outcome) => {
+            // Whoever asked late may be told of what happened to those before.
+            let from = operation.invoked.saturating_sub(case.terms.patience);
+            let hindered = case.hindered(operation.id.0, from, at);
+            (!hindered).then(|| format!("acquiring {lock:?} failed ({outcome}), and nothing was wrong"))
+        }
+        Answer::Granted | Answer::Cancelled => None,
+    }
+}
+
+fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
+    let (at, reason, valid_until) = operation.lost?;
+    let (lock, process) = (&operation.lock, operation.id.0);
+    let since = at.saturating_sub(operation.lease);
+    // The key goes with the lease at the latest; a belief ends a little earlier.
+    let over = at + early(operation) >= valid_until;
+    match reason {
+        Reason::Expired if !over && case.lost_by(operation.invoked, at).is_none() => {
+            let by = (valid_until - at) / MILLISECOND;
+            Some(format!("{lock:?} was called expired {by} ms before its time"))
+        }
+        Reason::Expired if operation.renewed && !case.hindered(process, since, at) => {
+            Some(format!("{lock:?} was called expired, and nothing kept it from being renewed"))
+        }
+        Reason::NotOwner
+            if case.lost_by(operation.invoked, at).is_none() && !(over && case.stalled(process, since, at)) =>
+        {
+            Some(format!("{lock:?} was called lost, and nothing had taken it away"))
+        }
+        Reason::Expired | Reason::NotOwner => None,
+    }
+}
+
+fn ending(case: &Case<'_>, operation: &Operation) -> Option<String> {
+    let (at, ending) = operation.ending?;
+    let begun = operation.ended?;
+    let lock = &operation.lock;
+    match ending {
+        Ending::AlreadyLost => {
+            let explained = operation.lost.is_some()
+                || at + early(operation) >= operation.valid_until
+                || case.lost_by(operation.invoked, at).is_some();
+            (!explained).then(|| format!("{lock:?} was called already lost, and nothing had taken it away"))
+        }
+        Ending::Unconfirmed => {
+            let explained = case.hindered(operation.id.0, begun, at);
+            (!explained).then(|| format!("releasing {lock:?} failed, and nothing was wrong"))
+        }
+        Ending::Released => {
+            // Nobody can give back what the server has forgotten for sure.
+            let long_gone = operation.valid_until + operation.lease + 2 * SCHEDULING;
+            let counted = case.lost_by(operation.invoked, at).is_none();
+            (counted && operation.lost.is_none() && begun > long_gone)
+                .then(|| format!("{lock:?} was called released long after its lease"))
+        }
+        Ending::Dropped => None,
+    }
+}
+
+/// How much before `valid_until` a guard may say that the lock is lost: a twentieth of the lease and at most 100 ms, and
+/// as much again for the wheel's ticks and what else is rounded.
+fn early(operation: &Operation) -> u64 {
+    2 * (operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND
+}
+
+/// What certainly had no effect must not be found on the server.
+fn traces(case: &Case<'_>) -> Vec<Verdict> {
+    let mut harmless: HashMap<&str, &Operation> = HashMap::new();
+    let mut others: HashSet<&str> = HashSet::new();
+    for operation in case.operations.iter().filter(|operation| !operation.owner.is_empty()) {
+        match operation.answer {
+            Some((_, Answer::Failed(Outcome::NotSent | Outcome::Rejected) | Answer::NotGranted)) => {
+                harmless.insert(&operation.owner, operation);
+            }
+            _ => _ = others.insert(&operation.owner),
+        }
+    }
+    let found = case.events.iter().enumerate().filter_map(|(place, event)| {
+        let What::Holder { owner } = &event.what else { return None };
+        let operation = harmless.get(owner.as_str()).filter(|_| !others.contains(owner.as_str()))?;
+        Some(Verdict {
+            checker: Checker::Honesty,
+            text: format!("{owner} holds {:?}, and its acquire had been called without effect", event.lock),
+            excuse: None,
+            events: operation.events.iter().copied().chain([place]).collect(),
+        })
+    });
+    found.collect()
+}

@@ -1,0 +1,77 @@
+//! Everything ends: a wait by its own deadline, a release within the response timeout, and everything soon after the
+//! last fault.
+
+use super::super::event::What;
+use super::super::operations::Operation;
+use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
+    let operations = case.operations.iter().filter(|operation| operation.killed.is_none());
+    let mut verdicts: Vec<Verdict> = operations
+        .filter_map(|operation| {
+            let text = late(case, operation)?;
+            Some(Verdict {
+                checker: Checker::Liveness,
+                text,
+                excuse: None,
+                events: operation.events.clone(),
+            })
+        })
+        .collect();
+    verdicts.extend(unfinished(case));
+    verdicts
+}
+
+fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
+    let process = operation.id.0;
+    let lock = &operation.lock;
+    let answered = operation.answered().unwrap_or(u64::MAX);
+    let seen = answered.min(case.terms.end);
+    if let Some(deadline) = operation.deadline
+        && seen > deadline + SCHEDULING
+        && !case.stalled(process, deadline, seen)
+    {
+        let by = (seen - deadline) / MILLISECOND;
+        return Some(format!("a wait for {lock:?} went on {by} ms beyond its deadline"));
+    }
+    if let Some(healed) = case.terms.healed {
+        // A message lost before the end of the faults is made up for by asking, which takes up to 5 s.
+        let deaf = if case.deaf.touching(0, healed, None).is_some() { 5_000 * MILLISECOND } else { 0 };
+        let bound = healed + 2 * case.terms.longest + deaf + SETTLING;
+        if seen > bound.max(operation.deadline.unwrap_or(0) + SCHEDULING) {
+            let by = (seen - healed) / MILLISECOND;
+            return Some(format!("a wait for {lock:?} went on {by} ms after the last fault"));
+        }
+    }
+    if answered == u64::MAX {
+        return Some(format!("a wait for {lock:?} never ended"));
+    }
+    let ended = operation.ended?;
+    let given_back = operation.ending.map_or(case.terms.end, |(at, _)| at);
+    let bound = case.terms.patience + SCHEDULING;
+    if given_back - ended > bound && !case.stalled(process, ended, given_back) {
+        return Some(format!("a release of {lock:?} took {} ms", (given_back - ended) / MILLISECOND));
+    }
+    operation.ending.is_none().then(|| format!("a release of {lock:?} never ended"))
+}
+
+fn unfinished(case: &Case<'_>) -> Vec<Verdict> {
+    let over = |process: u32| {
+        case.events.iter().any(|event| {
+            event.process == process && matches!(event.what, What::Finished | What::Killed)
+        })
+    };
+    let started = case.events.iter().enumerate().filter(|(_, event)| event.what == What::Started);
+    started
+        .filter(|(_, event)| !over(event.process))
+        .map(|(place, event)| Verdict {
+            checker: Checker::Liveness,
+            text: format!("process {} neither finished nor was killed", event.process),
+            excuse: None,
+            events: vec![place],
+        })
+        .collect()
+}
+
+/// For those who are still in line after the last fault to get the lock and give it back, one after the other.
+const SETTLING: u64 = 2_000 * MILLISECOND;

@@ -1,0 +1,225 @@
+//! Whether what happened may happen. Pure: a history in, verdicts out, each with the events that prove it.
+//!
+//! Everything is on one clock, so every question is about spans of time and costs a sort and binary searches.
+
+mod exclusion;
+mod honesty;
+mod leaks;
+mod liveness;
+mod validity;
+mod wakeups;
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::event::{Event, Fault, What};
+use super::operations::{Operation, operations};
+use super::spans::{Span, Spans};
+use super::text::History;
+
+pub use wakeups::handoffs;
+
+/// Who judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Checker {
+    /// No two beliefs of different owners in one lock overlap.
+    Exclusion,
+    /// A release with a waiter present is followed by a grant.
+    WakeUps,
+    /// Everything ends: by its deadline, or soon after the last fault.
+    Liveness,
+    /// Every answer that is not the lock can be explained by another holder or a fault.
+    Honesty,
+    /// Nothing is left behind.
+    Leaks,
+    /// No guard claims the lock after its deadline, and the news of a loss is not late.
+    Validity,
+}
+
+impl Checker {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Exclusion,
+        Self::WakeUps,
+        Self::Liveness,
+        Self::Honesty,
+        Self::Leaks,
+        Self::Validity,
+    ];
+}
+
+impl fmt::Display for Checker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Exclusion => "exclusion",
+            Self::WakeUps => "wake-ups",
+            Self::Liveness => "liveness",
+            Self::Honesty => "honesty",
+            Self::Leaks => "leaks",
+            Self::Validity => "validity",
+        })
+    }
+}
+
+/// Something that should not have happened.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// Who says so.
+    pub checker: Checker,
+    /// What is wrong.
+    pub text: String,
+    /// The fault that explains it, where no promise covers that.
+    pub excuse: Option<Fault>,
+    /// The events that prove it, as places in the history.
+    pub events: Vec<usize>,
+}
+
+/// Runs every checker.
+#[must_use]
+pub fn check(history: &History) -> Vec<Verdict> {
+    let case = Case::new(history);
+    let mut verdicts = exclusion::check(&case);
+    verdicts.extend(wakeups::check(&case));
+    verdicts.extend(liveness::check(&case));
+    verdicts.extend(honesty::check(&case));
+    verdicts.extend(leaks::check(&case));
+    verdicts.extend(validity::check(&case));
+    verdicts
+}
+
+/// A history, and what every checker asks of it.
+struct Case<'a> {
+    events: &'a [Event],
+    operations: Vec<Operation>,
+    terms: Terms,
+    /// Faults for which requests may fail or be late; of losing messages alone, [`Self::deaf`] knows.
+    disturbed: Spans,
+    deaf: Spans,
+    /// Faults for which locks may vanish.
+    losing: Spans,
+    /// Times in which a process did not run.
+    stalls: HashMap<u32, Spans>,
+    any_stall: Spans,
+}
+
+/// See [`What::Setup`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    longest: u64,
+    patience: u64,
+    wake: u64,
+    healed: Option<u64>,
+    end: u64,
+}
+
+impl<'a> Case<'a> {
+    fn new(history: &'a History) -> Self {
+        let events = &history.events;
+        let mut terms = Terms { end: events.last().map_or(0, |event| event.at), ..Terms::default() };
+        for event in events {
+            match event.what {
+                What::Setup { longest, patience, wake } => {
+                    terms = Terms { longest, patience, wake, ..terms };
+                }
+                What::Healed => terms.healed = Some(event.at),
+                _ => {}
+            }
+        }
+        let faults = faults(events);
+        let of = |wanted: fn(Fault) -> bool| {
+            let chosen = faults.iter().filter(|(fault, _)| wanted(*fault)).map(|(_, span)| *span);
+            Spans::new(chosen.collect())
+        };
+        let stalls = stalls(events);
+        let any_stall = Spans::new(stalls.values().flatten().copied().collect());
+        Self {
+            events,
+            operations: operations(events),
+            terms,
+            disturbed: of(|fault| fault.disturbs() && fault != Fault::Deaf),
+            deaf: of(|fault| fault == Fault::Deaf),
+            losing: of(Fault::loses_locks),
+            stalls: stalls.into_iter().map(|(process, spans)| (process, Spans::new(spans))).collect(),
+            any_stall,
+        }
+    }
+
+    /// The operations of each lock, as places in [`Self::operations`], in the order in which they began.
+    fn by_lock(&self) -> Vec<Vec<usize>> {
+        let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (place, operation) in self.operations.iter().enumerate() {
+            locks.entry(&operation.lock).or_default().push(place);
+        }
+        let mut locks: Vec<_> = locks.into_iter().collect();
+        locks.sort_unstable_by_key(|(name, _)| *name);
+        locks.into_iter().map(|(_, operations)| operations).collect()
+    }
+
+    /// Whether something outside the library may have kept `process` from what it wanted.
+    fn hindered(&self, process: u32, from: u64, to: u64) -> bool {
+        let early = from.saturating_sub(AFTERMATH);
+        self.disturbed.touching(early, to, None).is_some() || self.stalled(process, from, to)
+    }
+
+    fn stalled(&self, process: u32, from: u64, to: u64) -> bool {
+        self.stalls.get(&process).is_some_and(|stalls| stalls.touching(from, to, None).is_some())
+    }
+
+    /// The fault by which a lock may have vanished in this time.
+    fn lost_by(&self, from: u64, to: u64) -> Option<Fault> {
+        let span = self.losing.touching(from, to, None)?;
+        Fault::ALL.get(span.whose).copied()
+    }
+}
+
+/// Every fault with its time. One that does not end lasts until the end of the history.
+fn faults(events: &[Event]) -> Vec<(Fault, Span)> {
+    let number = |fault: Fault| Fault::ALL.iter().position(|known| *known == fault).unwrap_or_default();
+    let mut begun: HashMap<usize, Vec<usize>> = HashMap::new();
+    let mut faults = Vec::new();
+    for (place, event) in events.iter().enumerate() {
+        match event.what {
+            What::Begins { fault, .. } => {
+                begun.entry(number(fault)).or_default().push(faults.len());
+                faults.push((fault, Span { from: event.at, to: u64::MAX, whose: number(fault), of: place }));
+            }
+            What::Ends { fault } => {
+                if let Some(begun) = begun.get_mut(&number(fault)).and_then(Vec::pop) {
+                    faults[begun].1.to = event.at;
+                }
+            }
+            _ => {}
+        }
+    }
+    faults
+}
+
+/// When each process did not run: by its own account, or because it was stopped.
+fn stalls(events: &[Event]) -> HashMap<u32, Vec<Span>> {
+    let mut stalls: HashMap<u32, Vec<Span>> = HashMap::new();
+    for (place, event) in events.iter().enumerate() {
+        let whose = event.process as usize;
+        let spans = stalls.entry(event.process).or_default();
+        match event.what {
+            What::Stalled { until } => spans.push(Span { from: event.at, to: until, whose, of: place }),
+            What::Stopped => spans.push(Span { from: event.at, to: u64::MAX, whose, of: place }),
+            What::Continued => {
+                if let Some(open) = spans.iter_mut().rev().find(|span| span.to == u64::MAX) {
+                    // What has piled up meanwhile takes its time.
+                    open.to = event.at + CATCHING_UP;
+                }
+            }
+            _ => {}
+        }
+    }
+    stalls
+}
+
+const MILLISECOND: u64 = 1_000_000;
+
+/// How long a fault's consequences last after its end: the connection is made anew after a pause of up to 200 ms, and
+/// what had piled up is sent.
+const AFTERMATH: u64 = 500 * MILLISECOND;
+const CATCHING_UP: u64 = 100 * MILLISECOND;
+/// Scheduling delays below this go unrecorded.
+const SCHEDULING: u64 = 250 * MILLISECOND;

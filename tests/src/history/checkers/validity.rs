@@ -1,0 +1,82 @@
+//! A guard claims the lock until its deadline and no longer, says so in time when it is lost, and never takes that back;
+//! and the resource that checks tokens never takes a stale one.
+
+use std::collections::HashMap;
+
+use super::super::event::{Fault, What};
+use super::super::operations::Operation;
+use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
+    let complaint = |operation: &Operation| {
+        let (text, place) = claims(case, operation).or_else(|| news(case, operation))?;
+        let mut events = operation.events.clone();
+        events.retain(|event| *event <= place);
+        Some(Verdict { checker: Checker::Validity, text, excuse: None, events })
+    };
+    let mut verdicts: Vec<Verdict> = case.operations.iter().filter_map(complaint).collect();
+    verdicts.extend(stale_writes(case));
+    verdicts
+}
+
+/// What the guard said of itself.
+fn claims(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
+    let lock = &operation.lock;
+    let mut over = false;
+    for &place in &operation.events {
+        let event = &case.events[place];
+        match event.what {
+            What::Claimed { until } if event.at > until => {
+                let by = (event.at - until) / 1000;
+                return Some((format!("a guard of {lock:?} called itself valid {by} us after its end"), place));
+            }
+            What::Claimed { .. } if over => {
+                return Some((format!("a lost guard of {lock:?} called itself valid again"), place));
+            }
+            What::Lost { .. } | What::Disclaimed => over = true,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// When the loss was told.
+fn news(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
+    operation.belief?;
+    let (lock, process) = (&operation.lock, operation.id.0);
+    let place = operation.events.last().copied()?;
+    let told = operation.lost.map(|(at, ..)| at);
+    let valid_until = operation.lost.map_or(operation.valid_until, |(.., valid_until)| valid_until);
+    // Told late, or given back late without having been told.
+    let seen = told.or(operation.ended).or(operation.killed).unwrap_or(operation.last);
+    // The news starts a twentieth of the lease early, to be there in time; whoever was stalled then cannot have had it.
+    let start = valid_until.saturating_sub((operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND);
+    let excused = case.stalled(process, start, seen)
+        || case.lost_by(operation.invoked, seen) == Some(Fault::Clock);
+    let slack = if told.is_some() { 2 * MILLISECOND } else { SCHEDULING };
+    if seen <= valid_until + slack || excused {
+        return None;
+    }
+    let by = (seen - valid_until) / 1000;
+    Some((format!("the loss of {lock:?} was told {by} us too late, or not at all"), place))
+}
+
+fn stale_writes(case: &Case<'_>) -> Vec<Verdict> {
+    let mut accepted_before: HashMap<&str, (u64, usize)> = HashMap::new();
+    let mut verdicts = Vec::new();
+    for (place, event) in case.events.iter().enumerate() {
+        let What::Wrote { token, accepted: true, .. } = event.what else { continue };
+        let highest = accepted_before.entry(&event.lock).or_insert((token, place));
+        if token < highest.0 {
+            verdicts.push(Verdict {
+                checker: Checker::Validity,
+                text: format!("a write with token {token} was accepted after one with {}", highest.0),
+                excuse: None,
+                events: vec![highest.1, place],
+            });
+        } else {
+            *highest = (token, place);
+        }
+    }
+    verdicts
+}

@@ -1,0 +1,158 @@
+//! A release with a waiter present is followed by a grant, soon.
+
+use std::collections::HashMap;
+
+use super::super::event::What;
+use super::super::operations::{Answer, Ending, Operation};
+use super::super::spans::{Span, Spans};
+use super::super::text::History;
+use super::{AFTERMATH, Case, Checker, MILLISECOND, Verdict};
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
+    let absent = absences(case);
+    let verdict = |freed: &Freed| match freed.next {
+        Next::Nobody { waiter } if !freed.stirred(case, &absent) => {
+            let (holder, waiter) = (&case.operations[freed.by], &case.operations[waiter]);
+            Some(Verdict {
+                checker: Checker::WakeUps,
+                text: format!(
+                    "{:?} was free for {} ms and nobody who waited for it got it",
+                    holder.lock,
+                    (freed.until - freed.at) / MILLISECOND
+                ),
+                excuse: None,
+                events: holder.events.iter().chain(&waiter.events).copied().collect(),
+            })
+        }
+        _ => None,
+    };
+    freed(case).iter().filter_map(verdict).collect()
+}
+
+/// How long it took from the beginning of a release that freed a lock, with a waiter present and nothing disturbed, to
+/// the next grant; in nanoseconds.
+#[must_use]
+pub fn handoffs(history: &History) -> Vec<u64> {
+    let case = Case::new(history);
+    let absent = absences(&case);
+    let handoff = |freed: &Freed| match freed.next {
+        Next::Granted { at, handed: true } if !freed.stirred(&case, &absent) => Some(at - freed.at),
+        _ => None,
+    };
+    freed(&case).iter().filter_map(handoff).collect()
+}
+
+/// A lock was freed.
+struct Freed {
+    by: usize,
+    at: u64,
+    /// By when somebody should have had it.
+    until: u64,
+    next: Next,
+}
+
+enum Next {
+    /// Somebody had it; `handed` if that one had waited for it.
+    Granted { at: u64, handed: bool },
+    /// Nobody, although this one waited.
+    Nobody { waiter: usize },
+    /// Nobody wanted it for so long.
+    Unwanted,
+}
+
+impl Freed {
+    fn stirred(&self, case: &Case<'_>, absent: &Spans) -> bool {
+        let early = self.at.saturating_sub(AFTERMATH);
+        case.disturbed.touching(early, self.until, None).is_some()
+            || case.any_stall.touching(self.at, self.until, None).is_some()
+            || absent.touching(self.at, self.until, None).is_some()
+    }
+}
+
+/// After the death of a process, or while it is stopped, it may hold locks of which it could not tell.
+fn absences(case: &Case<'_>) -> Spans {
+    let absence = |(of, event): (usize, &super::Event)| {
+        let lasting = case.terms.longest + AFTERMATH;
+        matches!(event.what, What::Killed | What::Stopped | What::Continued).then(|| Span {
+            from: event.at,
+            to: event.at + lasting,
+            whose: event.process as usize,
+            of,
+        })
+    };
+    Spans::new(case.events.iter().enumerate().filter_map(absence).collect())
+}
+
+fn freed(case: &Case<'_>) -> Vec<Freed> {
+    case.by_lock().iter().flat_map(|lock| freed_of(case, lock)).collect()
+}
+
+fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
+    let mut answers: Vec<(u64, usize)> =
+        lock.iter().filter_map(|of| Some((case.operations[*of].answered()?, *of))).collect();
+    answers.sort_unstable();
+    let waiting = |of: &usize| {
+        let operation = &case.operations[*of];
+        let to = operation.answered().or(operation.killed).unwrap_or(u64::MAX);
+        operation.waits().then_some(Span { from: operation.invoked, to, whose: 0, of: *of })
+    };
+    let waiting = Spans::new(lock.iter().filter_map(waiting).collect());
+    let mut last_of_owner: HashMap<&str, u64> = HashMap::new();
+    for of in lock {
+        let operation = &case.operations[*of];
+        let last = last_of_owner.entry(&operation.owner).or_default();
+        *last = (*last).max(operation.ended.unwrap_or(u64::MAX));
+    }
+    let mut all = Vec::new();
+    for &by in lock {
+        let operation = &case.operations[by];
+        if let Some((at, done)) = freed_at(operation)
+            && last_of_owner.get(operation.owner.as_str()) == Some(&at)
+        {
+            all.push(follow(case, by, at, done, &answers, &waiting));
+        }
+    }
+    all
+}
+
+/// When an operation freed its lock: the beginning and the end of that.
+fn freed_at(operation: &Operation) -> Option<(u64, u64)> {
+    let (at, (done, ending)) = (operation.ended?, operation.ending?);
+    let held = operation.lost.is_none() && operation.belief.is_some_and(|belief| belief.to == at);
+    (held && matches!(ending, Ending::Released | Ending::Dropped)).then_some((at, done))
+}
+
+fn follow(
+    case: &Case<'_>,
+    by: usize,
+    at: u64,
+    done: u64,
+    answers: &[(u64, usize)],
+    waiting: &Spans,
+) -> Freed {
+    let deaf = case.deaf.touching(at.saturating_sub(AFTERMATH), done, None).is_some();
+    let patience = if deaf { case.terms.longest.max(REPOLL) + case.terms.wake } else { case.terms.wake };
+    let mut until = done + patience;
+    let after = answers.partition_point(|(answered, _)| *answered < at);
+    for &(answered, of) in answers.get(after..).unwrap_or_default() {
+        if answered > until {
+            break;
+        }
+        let operation = &case.operations[of];
+        match operation.answer {
+            Some((_, Answer::Granted)) => {
+                let next = Next::Granted { at: answered, handed: operation.invoked < at };
+                return Freed { by, at, until, next };
+            }
+            // Whoever leaves may have been the one that was woken; the next one is told when it leaves.
+            Some(_) if operation.waits() => until = answered + patience,
+            _ => {}
+        }
+    }
+    let waiter = waiting.covering(at, until).filter(|_| until < case.terms.end);
+    let next = waiter.map_or(Next::Unwanted, |waiter| Next::Nobody { waiter: waiter.of });
+    Freed { by, at, until, next }
+}
+
+/// A waiter that hears nothing asks after this long.
+const REPOLL: u64 = 5_000 * MILLISECOND;

@@ -1,0 +1,238 @@
+//! Who is inside, according to something that knows nothing of the library: one small file for each lock, changed under
+//! `flock`. Owns the truth about overlaps, and the resource that checks tokens.
+//!
+//! # Why an overlap found here is certain
+//!
+//! A holder enters under the file's lock, and only if its guard says it is valid *while it holds that lock*. Suppose A
+//! entered, and later reads that the cell is no longer its own: then some B entered after A, and B's guard was valid at
+//! a moment t, after A's entry. If A's guard, asked after that read, still says it is valid, then A believed from its
+//! grant (before its entry, so before t) until that answer (after t): a lost guard never becomes valid again. So both
+//! believed at t. The order matters: a guard asked *before* the read may have been right.
+//!
+//! Being killed or stopped changes nothing in this. A process killed inside leaves a cell that names it, and the next one
+//! to enter replaces it; nobody is accused for a cell that names another when entering. A process stopped inside does
+//! not ask its guard until it goes on. One stopped between its guard's answer and the change of the cell keeps the file's
+//! lock meanwhile, so that whoever was granted the lock since then enters after it; one killed there has changed nothing.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// The cells of one campaign, in a directory that all its processes share. A memory file system is best: entering must
+/// cost less than what is watched.
+#[derive(Clone, Debug)]
+pub struct Witness {
+    directory: PathBuf,
+}
+
+impl Witness {
+    /// The cells in `directory`, which must exist.
+    #[must_use]
+    pub fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// The cell of one lock.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening a file.
+    pub fn cell(&self, lock: &str) -> io::Result<Cell> {
+        let name: String =
+            lock.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect();
+        let path = self.directory.join(format!("{name}.cell"));
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok(Cell { file })
+    }
+}
+
+/// The cell of one lock. Every task opens its own: `flock` excludes open files, not processes.
+#[derive(Debug)]
+pub struct Cell {
+    file: File,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// When it was decided, while nobody else could write.
+    pub at: u64,
+    /// The highest token accepted before.
+    pub highest: u64,
+    /// Whether it was accepted: only if its token is not below that.
+    pub accepted: bool,
+}
+
+impl Cell {
+    /// Enters if `valid` says so while nobody else can enter, and returns the token of this entry: one more than the one
+    /// before, whoever that was. `None` if another process has the file, or `valid` says no.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn enter(&self, valid: impl FnOnce() -> bool) -> io::Result<Option<u64>> {
+        let Some(held) = self.try_lock()? else { return Ok(None) };
+        if !valid() {
+            return Ok(None);
+        }
+        let State { last, highest, .. } = held.read()?;
+        let token = last + 1;
+        held.write(State { inside: token, last: token, highest })?;
+        Ok(Some(token))
+    }
+
+    /// The token of somebody else who entered after `token`, if somebody did.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn entered_since(&self, token: u64) -> io::Result<Option<u64>> {
+        // Not under the file's lock: a stopped process may have it. Half of a change seen is a change all the same, and
+        // nobody changes this word but by entering.
+        let State { last, .. } = State::read(&self.file)?;
+        Ok((last != token).then_some(last))
+    }
+
+    /// Leaves, if nobody has entered since.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn leave(&self, token: u64) -> io::Result<()> {
+        let Some(held) = self.try_lock()? else { return Ok(()) };
+        let state = held.read()?;
+        if state.inside == token { held.write(State { inside: 0, ..state }) } else { Ok(()) }
+    }
+
+    /// Who is inside: a token, or 0.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn inside(&self) -> io::Result<u64> {
+        Ok(State::read(&self.file)?.inside)
+    }
+
+    /// Offers a write to the resource that checks tokens. `None` if another process has the file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn write(&self, token: u64) -> io::Result<Option<Write>> {
+        let Some(held) = self.try_lock()? else { return Ok(None) };
+        let state = held.read()?;
+        let accepted = token >= state.highest;
+        if accepted {
+            held.write(State { highest: token, ..state })?;
+        }
+        Ok(Some(Write { at: super::now(), highest: state.highest, accepted }))
+    }
+
+    /// Never waits: a stopped process may have it for seconds, and waiting would stop this one, too.
+    fn try_lock(&self) -> io::Result<Option<Held<'_>>> {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Held(&self.file))),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+struct Held<'a>(&'a File);
+
+impl Held<'_> {
+    fn read(&self) -> io::Result<State> {
+        State::read(self.0)
+    }
+
+    fn write(&self, state: State) -> io::Result<()> {
+        let words = [state.inside, state.last, state.highest];
+        let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+        self.0.write_all_at(&bytes, 0)
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let _closed_with_the_file = flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct State {
+    /// Who is inside, or 0.
+    inside: u64,
+    /// The last token given out.
+    last: u64,
+    /// The highest token whose write was accepted.
+    highest: u64,
+}
+
+impl State {
+    fn read(file: &File) -> io::Result<Self> {
+        let mut bytes = [0; 24];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match file.read_at(&mut bytes[filled..], filled as u64)? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        let word = |place: usize| {
+            bytes.get(8 * place..8 * place + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+        };
+        Ok(Self { inside: word(0), last: word(1), highest: word(2) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn witness(name: &str) -> Witness {
+        let directory = std::env::temp_dir().join(format!("wheellock-witness-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Witness::new(&directory)
+    }
+
+    #[test]
+    fn whoever_enters_later_is_seen_by_whoever_is_inside() {
+        let witness = witness("later");
+        let (a, b) = (witness.cell("l").unwrap(), witness.cell("l").unwrap());
+        let first = a.enter(|| true).unwrap().unwrap();
+        assert_eq!(a.entered_since(first).unwrap(), None);
+        assert_eq!(b.enter(|| false).unwrap(), None, "without a valid guard nobody enters");
+        let second = b.enter(|| true).unwrap().unwrap();
+        assert!(second > first);
+        assert_eq!(a.entered_since(first).unwrap(), Some(second));
+        a.leave(first).unwrap();
+        assert_eq!(b.inside().unwrap(), second, "who was replaced takes nobody else out");
+        b.leave(second).unwrap();
+        assert_eq!(b.inside().unwrap(), 0);
+        std::fs::remove_dir_all(&witness.directory).unwrap();
+    }
+
+    #[test]
+    fn the_resource_takes_no_write_that_comes_too_late() {
+        let witness = witness("late");
+        let cell = witness.cell("l").unwrap();
+        for (token, accepted) in [(1, true), (1, true), (3, true), (2, false), (3, true)] {
+            assert_eq!(cell.write(token).unwrap().unwrap().accepted, accepted, "{token}");
+        }
+        std::fs::remove_dir_all(&witness.directory).unwrap();
+    }
+
+    #[test]
+    fn nobody_waits_for_a_file_that_another_has() {
+        let witness = witness("file");
+        let (a, b) = (witness.cell("l").unwrap(), witness.cell("l").unwrap());
+        let held = a.try_lock().unwrap().unwrap();
+        assert_eq!(b.enter(|| true).unwrap(), None);
+        drop(held);
+        assert!(b.enter(|| true).unwrap().is_some());
+        std::fs::remove_dir_all(&witness.directory).unwrap();
+    }
+}

@@ -27,6 +27,7 @@ use crate::monitor::Monitor;
 #[derive(Debug)]
 pub struct RedisServer {
     binary: PathBuf,
+    environment: Vec<(String, String)>,
     args: Vec<(String, String)>,
     directory: PathBuf,
     port: Option<u16>,
@@ -193,7 +194,10 @@ impl RedisServer {
     /// Starts the process and waits until it serves.
     fn spawn(&mut self) -> Result<()> {
         let socket = self.socket_path();
-        let mut command: Vec<OsString> = vec![self.binary.clone().into()];
+        // Only the server's own process is to see these, not the guardian: `env` becomes the server.
+        let mut command: Vec<OsString> = vec!["env".into()];
+        command.extend(self.environment.iter().map(|(name, value)| format!("{name}={value}").into()));
+        command.push(self.binary.clone().into());
         let own = [
             ("dir", self.directory.clone().into_os_string()),
             ("unixsocket", socket.into_os_string()),
@@ -243,6 +247,7 @@ impl Drop for RedisServer {
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     tcp: bool,
+    environment: Vec<(String, String)>,
     args: Vec<(String, String)>,
 }
 
@@ -259,6 +264,13 @@ impl Builder {
     #[must_use]
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         self.args.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets a variable in the environment of the server's process.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -286,6 +298,7 @@ impl Builder {
         loop {
             let mut server = RedisServer {
                 binary: binary.clone(),
+                environment: self.environment.clone(),
                 args: self.args.clone(),
                 directory: make_directory()?,
                 port: if self.tcp { Some(free_port()?) } else { None },
@@ -388,12 +401,17 @@ fn log_in(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
+/// Where build output goes, and everything else that may be thrown away.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target"), PathBuf::from);
+    Ok(std::path::absolute(target)?)
+}
+
 /// A fresh directory whose socket path the kernel accepts: under `target/` if that is short enough.
 fn make_directory() -> Result<PathBuf> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target"), PathBuf::from);
-    let under_target = std::path::absolute(target)?.join("servers");
+    let under_target = target_directory()?.join("servers");
     loop {
         let name = format!("{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let mut directory = under_target.join(&name);

@@ -3,6 +3,7 @@
 //! Knows how to run things, not what they mean: the demo and the checks live in modules of their own.
 
 mod bench;
+mod campaign;
 mod demo;
 mod fuzz;
 mod install;
@@ -49,6 +50,13 @@ enum Task {
     Fuzz(fuzz::Options),
     /// Measure one area beside its peers (`cargo xtask bench` lists the areas)
     Bench(bench::Options),
+    /// Let worker processes use locks while one kind of fault strikes, and judge what they recorded
+    ///
+    /// Prints what it counted and keeps the history under target/campaigns. The exit code is 0 only if what must be
+    /// zero is zero.
+    Campaign(campaign::Options),
+    #[command(hide = true)]
+    CampaignWorker(campaign::WorkerOptions),
     #[command(hide = true)]
     DemoWorker(demo::WorkerOptions),
 }
@@ -62,6 +70,8 @@ fn main() -> Result<ExitCode> {
         Task::Tidy => tidy::run(),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::Campaign(options) => campaign::run(&options),
+        Task::CampaignWorker(options) => campaign::work(&options),
         Task::DemoWorker(options) => demo::work(&options),
     }
 }

@@ -76,6 +76,8 @@ pub enum Fault {
     Stall,
     /// From here on everything is read and thrown away, in this direction, and nobody is told of an end.
     Blackhole,
+    /// From here on pushes that are messages of a channel are left out; confirmations pass.
+    Deafen,
     /// What has passed is delivered, then this direction ends (FIN); the other one follows when the peer closes.
     Fin,
     /// What has passed is delivered, then the connection is reset.
@@ -521,6 +523,7 @@ struct Pump {
     corrupt: Option<u8>,
     stalled: bool,
     blackhole: bool,
+    deaf: bool,
     end: Option<End>,
     /// The sender has closed.
     eof: bool,
@@ -550,6 +553,7 @@ impl Pump {
             corrupt: None,
             stalled: false,
             blackhole: false,
+            deaf: false,
             end: None,
             eof: false,
             finished: false,
@@ -564,6 +568,7 @@ impl Pump {
         self.corrupt = None;
         self.stalled = false;
         self.blackhole = false;
+        self.deaf = false;
         for piece in &mut self.pending {
             piece.0 = Instant::now();
         }
@@ -619,6 +624,7 @@ impl Pump {
             let hold = !self.held.is_empty()
                 || self.scanner.at_boundary()
                     && (self.overtaken.is_some()
+                        || self.deaf
                         || self.armed.iter().any(|(at, _)| !matches!(at, At::Byte(_))));
             let (taken, frame) = self.scanner.advance(&bytes[..length]);
             let mut passed = bytes[..taken].to_vec();
@@ -689,6 +695,9 @@ impl Pump {
             }
         }
         let whole = std::mem::take(&mut self.held);
+        if self.deaf && fired.is_none() && frame.kind == b'>' && frame.name == b"message" {
+            return;
+        }
         match fired.map(|place| self.armed.remove(place)) {
             Some((_, fault)) => {
                 shared.note(connection, self.direction, &fault);
@@ -709,6 +718,7 @@ impl Pump {
             Fault::Slice(length, pause) => self.slice = Some((length.max(1), pause)),
             Fault::Stall => self.stalled = true,
             Fault::Blackhole => self.blackhole = true,
+            Fault::Deafen => self.deaf = true,
             Fault::Fin => self.end = Some(End::Fin),
             Fault::Rst => self.end = Some(End::Rst),
             Fault::Corrupt(mask) => match frame.first_mut() {

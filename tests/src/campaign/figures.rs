@@ -1,0 +1,201 @@
+//! A history in numbers. Owns what is counted and how it is shown.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::{Value, json};
+
+use crate::history::{
+    Answer, Checker, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs, operations,
+};
+
+/// What was counted in a campaign.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Attempts to acquire.
+    pub operations: u64,
+    /// Guards handed out.
+    pub grants: u64,
+    /// What should not have happened and no fault excuses, by checker.
+    pub violations: BTreeMap<Checker, u64>,
+    /// Double grants where the server had lost its data.
+    pub excused: u64,
+    /// Releases that found the lock lost.
+    pub already_lost: u64,
+    /// Futures of acquires that were dropped.
+    pub cancelled: u64,
+    /// Processes killed.
+    pub kills: u64,
+    /// Processes stopped.
+    pub stops: u64,
+    /// Jumps of the server's clock, as the workers saw them.
+    pub clock_jumps: u64,
+    /// Keys left behind.
+    pub keys_left: u64,
+    /// Writes with a token, and of these the ones that came too late and were refused.
+    pub writes: (u64, u64),
+    lost: BTreeMap<Reason, u64>,
+    errors: BTreeMap<Outcome, u64>,
+    unconfirmed: u64,
+    faults: BTreeMap<Fault, u64>,
+    recovery: Times,
+    handoff: Times,
+}
+
+impl Figures {
+    /// Counts.
+    #[must_use]
+    pub fn of(history: &History, verdicts: &[Verdict]) -> Self {
+        let mut figures = Self::default();
+        for verdict in verdicts {
+            match verdict.excuse {
+                None => *figures.violations.entry(verdict.checker).or_default() += 1,
+                Some(_) => figures.excused += 1,
+            }
+        }
+        for operation in operations(&history.events) {
+            figures.operations += 1;
+            match operation.answer.map(|(_, answer)| answer) {
+                Some(Answer::Granted) => figures.grants += 1,
+                Some(Answer::Failed(outcome)) => *figures.errors.entry(outcome).or_default() += 1,
+                Some(Answer::Cancelled) => figures.cancelled += 1,
+                Some(Answer::NotGranted) | None => {}
+            }
+            if let Some((_, reason, _)) = operation.lost {
+                *figures.lost.entry(reason).or_default() += 1;
+            }
+            match operation.ending {
+                Some((_, Ending::AlreadyLost)) => figures.already_lost += 1,
+                Some((_, Ending::Unconfirmed)) => figures.unconfirmed += 1,
+                _ => {}
+            }
+        }
+        figures.count(history);
+        figures.recovery = Times::of(recoveries(history));
+        figures.handoff = Times::of(handoffs(history));
+        figures
+    }
+
+    fn count(&mut self, history: &History) {
+        for event in &history.events {
+            match &event.what {
+                What::Killed => self.kills += 1,
+                What::Stopped => self.stops += 1,
+                What::Begins { fault, .. } => *self.faults.entry(*fault).or_default() += 1,
+                What::Wrote { accepted, .. } => {
+                    self.writes.0 += 1;
+                    self.writes.1 += u64::from(!accepted);
+                }
+                What::Probe { name, found, .. } if name == "keys left" => self.keys_left += found,
+                What::Probe { name, found, .. } if name.contains("clock jumps") => self.clock_jumps += found,
+                _ => {}
+            }
+        }
+    }
+
+    /// Locks lost for this reason.
+    #[must_use]
+    pub fn lost(&self, reason: Reason) -> u64 {
+        self.lost.get(&reason).copied().unwrap_or_default()
+    }
+
+    pub(super) fn lacks(&self, fault: Fault) -> Option<String> {
+        (!self.faults.contains_key(&fault)).then(|| format!("the fault ({fault}) never struck"))
+    }
+
+    pub(super) fn lacks_stops(&self) -> Option<String> {
+        (self.stops == 0).then(|| "no process was stopped".to_owned())
+    }
+
+    /// As one JSON object; times in microseconds.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let named = |counts: Vec<(String, u64)>| -> Value { counts.into_iter().collect() };
+        let all = |checker: Checker| (checker.to_string(), self.violations.get(&checker).copied().unwrap_or(0));
+        json!({
+            "operations": self.operations,
+            "grants": self.grants,
+            "violations": named(Checker::ALL.into_iter().map(all).collect()),
+            "excused": self.excused,
+            "lost": named(self.lost.iter().map(|(reason, count)| (reason.to_string(), *count)).collect()),
+            "already_lost": self.already_lost,
+            "errors": named(self.errors.iter().map(|(outcome, count)| (outcome.to_string(), *count)).collect()),
+            "unconfirmed_releases": self.unconfirmed,
+            "cancelled": self.cancelled,
+            "faults": named(self.faults.iter().map(|(fault, count)| (fault.to_string(), *count)).collect()),
+            "processes_killed": self.kills,
+            "processes_stopped": self.stops,
+            "clock_jumps_seen": self.clock_jumps,
+            "writes": self.writes.0,
+            "stale_writes_rejected": self.writes.1,
+            "recovery_us": self.recovery.json(),
+            "handoff_us": self.handoff.json(),
+            "keys_left": self.keys_left,
+        })
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |counts: Vec<String>| if counts.is_empty() { "none".to_owned() } else { counts.join(", ") };
+        let violations: u64 = self.violations.values().sum();
+        let by_checker =
+            list(self.violations.iter().map(|(checker, count)| format!("{checker} {count}")).collect());
+        writeln!(f, "operations {}, grants {}, cancelled {}", self.operations, self.grants, self.cancelled)?;
+        writeln!(f, "violations {violations} ({by_checker}); double grants excused by lost data {}", self.excused)?;
+        let faults = list(self.faults.iter().map(|(fault, count)| format!("{fault} {count}")).collect());
+        writeln!(f, "faults: {faults}; processes killed {}, stopped {}", self.kills, self.stops)?;
+        let lost = list(self.lost.iter().map(|(reason, count)| format!("{reason} {count}")).collect());
+        writeln!(f, "lost: {lost}; found lost when released {}", self.already_lost)?;
+        let errors = list(self.errors.iter().map(|(outcome, count)| format!("{outcome} {count}")).collect());
+        writeln!(f, "errors: {errors}; releases unconfirmed {}", self.unconfirmed)?;
+        writeln!(f, "writes {}, stale and rejected {}", self.writes.0, self.writes.1)?;
+        writeln!(f, "recovery {}; handoff {}; keys left {}", self.recovery, self.handoff, self.keys_left)
+    }
+}
+
+/// From the end of each fault to the first grant after it.
+fn recoveries(history: &History) -> Vec<u64> {
+    let mut open: Vec<u64> = Vec::new();
+    let mut times = Vec::new();
+    for event in &history.events {
+        match &event.what {
+            // Of the many that one is quickly over, the next grant comes whether they strike or not.
+            What::Ends { fault } if *fault != Fault::Flushed => open.push(event.at),
+            What::Granted { .. } => times.extend(open.drain(..).map(|ended| event.at - ended)),
+            _ => {}
+        }
+    }
+    times
+}
+
+/// A distribution, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    p50: u64,
+    p99: u64,
+    most: u64,
+    samples: usize,
+}
+
+impl Times {
+    fn of(mut times: Vec<u64>) -> Self {
+        times.sort_unstable();
+        let at = |percent: usize| {
+            let place = (times.len() * percent / 100).min(times.len().saturating_sub(1));
+            times.get(place).copied().unwrap_or_default()
+        };
+        Self { p50: at(50), p99: at(99), most: at(100), samples: times.len() }
+    }
+
+    fn json(&self) -> Value {
+        json!({ "p50": self.p50 / 1000, "p99": self.p99 / 1000, "max": self.most / 1000, "n": self.samples })
+    }
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, most] = [self.p50, self.p99, self.most].map(|nanos| nanos / 1000);
+        write!(f, "p50 {p50} us, p99 {p99} us, max {most} us (n {})", self.samples)
+    }
+}

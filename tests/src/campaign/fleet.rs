@@ -1,0 +1,157 @@
+//! The worker processes, from their parent's side: started, told what to do, stopped, killed by pid.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// One worker process; dropping it kills the process.
+#[derive(Debug)]
+pub(super) struct Worker {
+    /// Its number in the history.
+    pub(super) number: u32,
+    /// How it behaves.
+    pub(super) style: Style,
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: mpsc::Receiver<String>,
+}
+
+/// How a worker behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// A bit of everything, held for some milliseconds and sometimes for a few leases.
+    Mixed,
+    /// Long holds only.
+    Holding,
+    /// Waits most of the time.
+    Waiting,
+}
+
+impl Style {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Mixed => "mixed",
+            Self::Holding => "holding",
+            Self::Waiting => "waiting",
+        }
+    }
+
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        [Self::Mixed, Self::Holding, Self::Waiting].into_iter().find(|style| style.name() == name)
+    }
+}
+
+/// What a worker is told when it starts.
+#[derive(Clone, Debug)]
+pub(super) struct Orders {
+    pub(super) url: String,
+    pub(super) directory: String,
+    pub(super) process: u32,
+    pub(super) seed: u64,
+    pub(super) tasks: u32,
+    pub(super) locks: u64,
+    pub(super) lease: Duration,
+    pub(super) patience: Duration,
+    pub(super) style: Style,
+}
+
+impl Orders {
+    fn to_arguments(&self) -> [String; 9] {
+        [
+            self.url.clone(),
+            self.directory.clone(),
+            self.process.to_string(),
+            self.seed.to_string(),
+            self.tasks.to_string(),
+            self.locks.to_string(),
+            self.lease.as_millis().to_string(),
+            self.patience.as_millis().to_string(),
+            self.style.name().to_owned(),
+        ]
+    }
+
+    pub(super) fn parse(arguments: &[String]) -> Result<Self> {
+        let [url, directory, process, seed, tasks, locks, lease, patience, style] = arguments else {
+            anyhow::bail!("a campaign's worker is started by its campaign only");
+        };
+        Ok(Self {
+            url: url.clone(),
+            directory: directory.clone(),
+            process: process.parse()?,
+            seed: seed.parse()?,
+            tasks: tasks.parse()?,
+            locks: locks.parse()?,
+            lease: Duration::from_millis(lease.parse()?),
+            patience: Duration::from_millis(patience.parse()?),
+            style: Style::parse(style).context("no such style")?,
+        })
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        Path::new(&self.directory)
+    }
+}
+
+impl Worker {
+    pub(super) fn start(mut program: Command, orders: &Orders) -> Result<Self> {
+        let mut child = program
+            .args(orders.to_arguments())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {program:?}"))?;
+        let requests = child.stdin.take();
+        let output = child.stdout.take().context("the worker has no stdout")?;
+        let (sender, answers) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Self { number: orders.process, style: orders.style, child, requests, answers })
+    }
+
+    pub(super) fn tell(&mut self, request: &str) {
+        if let Some(requests) = &mut self.requests {
+            // A dead worker is found out by its silence.
+            let _dead = writeln!(requests, "{request}");
+        }
+    }
+
+    /// Waits for an answer; false if it does not come by `deadline`.
+    pub(super) fn answers(&self, expected: &str, deadline: Instant) -> bool {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.answers.recv_timeout(left) {
+                Ok(line) if line == expected => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // The pid is ours until we wait for it. A worker that is gone is found out by its silence.
+        let _gone = pid.map(|pid| kill_process(pid, signal));
+    }
+
+    /// Kills the process and waits until it is gone.
+    pub(super) fn kill(&mut self) {
+        let _gone = self.child.kill();
+        let _gone = self.child.wait();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,398 @@
+//! What strikes in each campaign. One row here and one function is a campaign.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::figures::Figures;
+use super::fleet::Style;
+use super::stage::Stage;
+use crate::fault::{Direction, Fault as Wire, Gate};
+use crate::history::{Fault, Reason};
+
+/// One campaign.
+pub(super) struct Plan {
+    pub(super) name: &'static str,
+    /// What it does, and what must hold.
+    pub(super) what: &'static str,
+    /// The server's settings.
+    pub(super) server: &'static [(&'static str, &'static str)],
+    /// Whether the workers connect through a fault proxy.
+    pub(super) proxy: bool,
+    /// Whether the server's clock and disk are ours to lie about.
+    pub(super) shim: bool,
+    /// The watchdog's lease.
+    pub(super) lease: Duration,
+    pub(super) style: fn(u32, u32) -> Style,
+    /// Strikes once; called again and again.
+    pub(super) round: fn(&mut Stage) -> Result<()>,
+    /// What the figures must show for the campaign to have been worth running; says what is missing.
+    pub(super) shows: fn(&Figures) -> Option<String>,
+}
+
+const PLAIN: Plan = Plan {
+    name: "calm",
+    what: "nothing strikes: no error, no loss, no violation at all",
+    server: &[],
+    proxy: false,
+    shim: false,
+    lease: Duration::from_millis(600),
+    style: |_, _| Style::Mixed,
+    round: |stage| {
+        stage.rest(Duration::from_millis(500));
+        Ok(())
+    },
+    shows: grants,
+};
+
+const ALWAYS: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "always")];
+const EVERYSEC: &[(&str, &str)] = &[("appendonly", "yes"), ("appendfsync", "everysec")];
+const ALWAYS_ONE_FILE: &[(&str, &str)] =
+    &[("appendonly", "yes"), ("appendfsync", "always"), ("auto-aof-rewrite-percentage", "0")];
+const EVERYSEC_ONE_FILE: &[(&str, &str)] =
+    &[("appendonly", "yes"), ("appendfsync", "everysec"), ("auto-aof-rewrite-percentage", "0")];
+
+/// Every campaign.
+pub(super) const ALL: &[Plan] = &[
+    PLAIN,
+    Plan {
+        name: "kill-always",
+        what: "the server is killed every 2 s and keeps everything (appendfsync always): no violation",
+        server: ALWAYS,
+        lease: Duration::from_millis(1000),
+        round: |stage| kill_every_2_seconds(stage, false),
+        shows: |figures| figures.lacks(Fault::Down).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "kill-everysec",
+        what: "the same with appendfsync everysec: a killed process loses nothing that it has written, so no violation",
+        server: EVERYSEC,
+        lease: Duration::from_millis(1000),
+        round: |stage| kill_every_2_seconds(stage, false),
+        shows: |figures| figures.lacks(Fault::Down).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "kill-none",
+        what: "the same without persistence: locks are granted twice after a restart; counted, and each loss is told within a renewal",
+        lease: Duration::from_millis(1000),
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        round: |stage| kill_every_2_seconds(stage, true),
+        shows: |figures| {
+            let told = figures.lost(Reason::NotOwner) + figures.excused;
+            (told == 0).then(|| "the server forgot everything, and nobody lost a lock: nothing was tried".to_owned())
+        },
+        ..PLAIN
+    },
+    Plan {
+        name: "stop-holders",
+        what: "processes are stopped for 0.5, 1 and 3 leases: no guard claims the lock past its deadline, no stale write is accepted",
+        lease: Duration::from_millis(300),
+        round: stop_holders,
+        shows: |figures| figures.lacks_stops().or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "stop-waiters",
+        what: "a process that mostly waits is stopped for 0.5, 1 and 3 leases: nobody else waits for it for longer than a lease",
+        lease: Duration::from_millis(300),
+        style: |place, processes| if place + 1 == processes { Style::Waiting } else { Style::Mixed },
+        round: stop_waiters,
+        shows: |figures| figures.lacks_stops().or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "clock-jumps",
+        what: "the server's clock jumps 31 s ahead and an hour back: seen by the next renewal; double grants counted",
+        shim: true,
+        lease: Duration::from_millis(600),
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        round: clock_jumps,
+        shows: |figures| {
+            figures
+                .lacks(Fault::Clock)
+                .or_else(|| (figures.clock_jumps == 0).then(|| "no jump of the clock was noticed".to_owned()))
+        },
+        ..PLAIN
+    },
+    Plan {
+        name: "pushes-lost",
+        what: "messages of releases are lost or late: waiters find out by asking",
+        proxy: true,
+        lease: Duration::from_millis(500),
+        round: lose_pushes,
+        shows: |figures| figures.lacks(Fault::Deaf).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "script-flush",
+        what: "the server forgets its scripts every few milliseconds: nobody notices",
+        round: |stage| {
+            stage.rest_between(1, 40);
+            stage.strikes(Fault::Flushed, "", || _ = stage.command(&["SCRIPT", "FLUSH", "SYNC"]));
+            Ok(())
+        },
+        shows: |figures| figures.lacks(Fault::Flushed).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "client-kill",
+        what: "the server cuts connections every few hundred milliseconds: no violation, nothing left behind",
+        round: client_kill,
+        shows: |figures| figures.lacks(Fault::Cut).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "client-pause",
+        what: "the server pauses its clients for 50 to 900 ms: holders lose locks honestly",
+        lease: Duration::from_millis(500),
+        round: client_pause,
+        shows: |figures| figures.lacks(Fault::Slow).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "output-buffer",
+        what: "connections are cut for their output buffers, by messages too large for them",
+        round: output_buffer,
+        shows: |figures| figures.lacks(Fault::Cut).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "eviction",
+        what: "the server's memory is full and it evicts locks: double grants counted, each loss is told within a renewal",
+        server: &[("maxmemory-policy", "volatile-ttl")],
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        round: evict,
+        shows: |figures| {
+            let told = figures.lost(Reason::NotOwner) + figures.excused;
+            (told == 0).then(|| "no lock was evicted: nothing was tried".to_owned())
+        },
+        ..PLAIN
+    },
+    Plan {
+        name: "power-cut",
+        what: "the server is killed and its file cut to what was synced (appendfsync always): no granted lock is lost",
+        server: ALWAYS_ONE_FILE,
+        shim: true,
+        lease: Duration::from_millis(1000),
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        round: |stage| cut_power(stage, false),
+        shows: |figures| figures.lacks(Fault::Down).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "power-cut-everysec",
+        what: "the same with appendfsync everysec, the positive control: granted locks must be lost",
+        server: EVERYSEC_ONE_FILE,
+        shim: true,
+        lease: Duration::from_millis(1000),
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        round: |stage| cut_power(stage, true),
+        shows: |figures| {
+            let lost = figures.lost(Reason::NotOwner) + figures.excused;
+            (lost == 0).then(|| "no granted lock was lost: this campaign would not notice if one were".to_owned())
+        },
+        ..PLAIN
+    },
+    Plan {
+        name: "silent-drop",
+        what: "the network goes silent for up to a second, and nobody is told",
+        proxy: true,
+        lease: Duration::from_millis(500),
+        round: drop_silently,
+        shows: |figures| figures.lacks(Fault::Silent).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "slow-server",
+        what: "the server sleeps for up to 600 ms, and the network delays by up to 100 ms",
+        proxy: true,
+        lease: Duration::from_millis(500),
+        round: slow_down,
+        shows: |figures| figures.lacks(Fault::Slow).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "worker-kill",
+        what: "processes are killed: their locks go to others within one lease",
+        lease: Duration::from_millis(400),
+        round: |stage| {
+            stage.rest_between(300, 900);
+            let victim = stage.any_worker();
+            stage.replace_worker(victim)
+        },
+        shows: |figures| {
+            (figures.kills == 0).then(|| "no process was killed".to_owned()).or_else(|| grants(figures))
+        },
+        ..PLAIN
+    },
+];
+
+fn grants(figures: &Figures) -> Option<String> {
+    (figures.grants == 0).then(|| "no lock was ever granted".to_owned())
+}
+
+fn kill_every_2_seconds(stage: &mut Stage, forgets: bool) -> Result<()> {
+    // The first one early, so that a short campaign has one.
+    let pause = if stage.round == 1 { Duration::from_millis(700) } else { Duration::from_millis(1900) };
+    stage.rest(pause);
+    stage.kill_server(forgets, |_| Ok(()))
+}
+
+fn stop_holders(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(50, 200);
+    let victim = stage.any_worker();
+    stop(stage, victim);
+    Ok(())
+}
+
+fn stop_waiters(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(50, 200);
+    let victim = stage.workers.iter().position(|worker| worker.style == Style::Waiting);
+    stop(stage, victim.context("a worker that waits")?);
+    Ok(())
+}
+
+fn stop(stage: &mut Stage, victim: usize) {
+    let lease = stage.lease;
+    let duration = [lease / 2, lease, 3 * lease][usize::try_from(stage.random.below(3)).unwrap_or_default()];
+    stage.stop_worker(victim, duration);
+}
+
+fn clock_jumps(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(500, 900);
+    let (offset, detail) = match stage.round % 3 {
+        1 => (31_000_000, "31 s ahead"),
+        2 => (31_000_000 - 3_600_000_000, "an hour back"),
+        _ => (0, "set right"),
+    };
+    stage.begins(Fault::Clock, detail);
+    stage.shim.as_ref().context("this campaign has a shim")?.set_clock(offset)?;
+    stage.ends(Fault::Clock);
+    Ok(())
+}
+
+fn lose_pushes(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(200, 900);
+    let Some(proxy) = &stage.proxy else { return Ok(()) };
+    if stage.round.is_multiple_of(2) {
+        stage.begins(Fault::Slow, "everything is late");
+        proxy.strike(Direction::ToClient, Wire::Delay(Duration::from_millis(5), Duration::from_millis(60)));
+        stage.rest(Duration::from_millis(400));
+        proxy.heal();
+        stage.ends(Fault::Slow);
+    } else {
+        stage.begins(Fault::Deaf, "messages are lost");
+        proxy.strike(Direction::ToClient, Wire::Deafen);
+        stage.rest(Duration::from_millis(700));
+        proxy.heal();
+        stage.ends(Fault::Deaf);
+    }
+    Ok(())
+}
+
+fn client_kill(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(100, 500);
+    stage.strikes(Fault::Cut, "CLIENT KILL", || {
+        for kind in ["normal", "pubsub"] {
+            let _dead = stage.command(&["CLIENT", "KILL", "TYPE", kind]);
+        }
+    });
+    Ok(())
+}
+
+fn client_pause(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(200, 800);
+    let millis = 50 + stage.random.below(850);
+    let mode = if stage.round.is_multiple_of(2) { "ALL" } else { "WRITE" };
+    stage.begins(Fault::Slow, &format!("CLIENT PAUSE {millis} {mode}"));
+    let _dead = stage.command(&["CLIENT", "PAUSE", &millis.to_string(), mode]);
+    std::thread::sleep(Duration::from_millis(millis));
+    stage.ends(Fault::Slow);
+    Ok(())
+}
+
+fn output_buffer(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(200, 600);
+    stage.strikes(Fault::Cut, "a message beyond the limit", || {
+        let _dead =
+            stage.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 50000 0 0"]);
+        let message = "x".repeat(256 << 10);
+        for lock in 0..3 {
+            let channel = format!("redisson_lock__channel:{{lock:{lock}}}");
+            let _dead = stage.command(&["PUBLISH", &channel, &message]);
+        }
+    });
+    Ok(())
+}
+
+fn evict(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(400, 900);
+    stage.begins(Fault::Evicting, "");
+    for _ in 0..10 {
+        let _dead = stage.command(&["CONFIG", "SET", "maxmemory", "1"]);
+        // Refused, but not before the server has evicted what it could: every lock.
+        let _refused = stage.command(&["SET", "filler", "x"]);
+        stage.rest(Duration::from_millis(2));
+    }
+    let _dead = stage.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    stage.ends(Fault::Evicting);
+    Ok(())
+}
+
+fn cut_power(stage: &mut Stage, forgets: bool) -> Result<()> {
+    stage.rest_between(600, 1600);
+    stage.kill_server(forgets, |stage| {
+        let shim = stage.shim.as_ref().context("this campaign has a shim")?;
+        shim.cut_power(stage.server.directory()).map(drop)
+    })
+}
+
+fn drop_silently(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(200, 700);
+    let millis = 100 + stage.random.below(900);
+    let Some(proxy) = &stage.proxy else { return Ok(()) };
+    stage.begins(Fault::Silent, &format!("{millis} ms"));
+    if stage.round.is_multiple_of(2) {
+        // Everything arrives after all, as after a retransmission.
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            proxy.strike(direction, Wire::Stall);
+        }
+        stage.rest(Duration::from_millis(millis));
+        proxy.heal();
+    } else {
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            proxy.strike(direction, Wire::Blackhole);
+        }
+        proxy.gate(Gate::Silent);
+        stage.rest(Duration::from_millis(millis));
+        // A stream that has lost bytes must not go on.
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            proxy.strike(direction, Wire::Rst);
+        }
+        proxy.gate(Gate::Open);
+        proxy.heal();
+    }
+    stage.ends(Fault::Silent);
+    Ok(())
+}
+
+fn slow_down(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(200, 600);
+    if stage.round.is_multiple_of(2) {
+        let millis = 20 + stage.random.below(580);
+        stage.begins(Fault::Slow, &format!("the server sleeps for {millis} ms"));
+        let _dead = stage.command(&["DEBUG", "SLEEP", &format!("0.{millis:03}")]);
+        stage.ends(Fault::Slow);
+    } else if let Some(proxy) = &stage.proxy {
+        stage.begins(Fault::Slow, "the network delays");
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            proxy.strike(direction, Wire::Delay(Duration::ZERO, Duration::from_millis(50)));
+        }
+        stage.rest(Duration::from_millis(500));
+        proxy.heal();
+        stage.ends(Fault::Slow);
+    }
+    Ok(())
+}

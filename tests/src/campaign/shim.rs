@@ -1,0 +1,86 @@
+//! A small library that is preloaded into a test's own server: it moves the server's clock, and tells what was synced to
+//! disk. Owns its two files; what the lies are for is the plans' business.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// The preloaded library's files, in a directory of the campaign.
+#[derive(Debug)]
+pub(super) struct Shim {
+    library: PathBuf,
+    clock: PathBuf,
+    synced: PathBuf,
+}
+
+impl Shim {
+    /// Compiles the library with `cc`, which whoever builds Rust programs has.
+    ///
+    /// # Errors
+    ///
+    /// No compiler, or the files cannot be written.
+    pub(super) fn compile(directory: &Path) -> Result<Self> {
+        let shim = Self {
+            library: directory.join("shim.so"),
+            clock: directory.join("clock"),
+            synced: directory.join("synced"),
+        };
+        let source = directory.join("shim.c");
+        fs::write(&source, include_str!("shim.c"))?;
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-Wall", "-Werror", "-fPIC", "-shared", "-o"]).arg(&shim.library).arg(&source);
+        let output = compiler.output().context("cannot run cc")?;
+        ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr));
+        fs::write(&shim.clock, 0_i64.to_le_bytes())?;
+        fs::write(&shim.synced, [0; 16])?;
+        Ok(shim)
+    }
+
+    /// What the server's environment must say.
+    #[must_use]
+    pub(super) fn environment(&self) -> [(&'static str, &Path); 3] {
+        [
+            ("LD_PRELOAD", &self.library),
+            ("WHEELLOCK_CLOCK", &self.clock),
+            ("WHEELLOCK_SYNCED", &self.synced),
+        ]
+    }
+
+    /// Sets the server's clock apart from the true time by so many microseconds, at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub(super) fn set_clock(&self, micros: i64) -> Result<()> {
+        // Not truncated first: the server has it mapped.
+        let file = File::options().write(true).open(&self.clock)?;
+        Ok(file.write_all_at(&micros.to_le_bytes(), 0)?)
+    }
+
+    /// Does to the append-only file of a dead server in `directory` what a power cut would: what was not synced is gone.
+    /// Returns how many bytes that were.
+    ///
+    /// # Errors
+    ///
+    /// Those of the files.
+    pub(super) fn cut_power(&self, directory: &Path) -> Result<u64> {
+        let told = fs::read(&self.synced)?;
+        let number = |place: usize| {
+            told.get(place..place + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+        };
+        let (inode, length) = (number(0), number(8));
+        let mut lost = 0;
+        for entry in fs::read_dir(directory.join("appendonlydir"))? {
+            let path = entry?.path();
+            let metadata = fs::metadata(&path)?;
+            if metadata.ino() == inode && metadata.len() > length {
+                lost += metadata.len() - length;
+                File::options().write(true).open(&path)?.set_len(length)?;
+            }
+        }
+        Ok(lost)
+    }
+}

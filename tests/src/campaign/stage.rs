@@ -1,0 +1,375 @@
+//! Where a campaign takes place: the server, what stands before it, the workers, and the campaign's own part of the
+//! history. Owns what every plan does the same way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+
+use super::Options;
+use super::fleet::{Orders, Style, Worker};
+use super::plans::Plan;
+use super::shim::Shim;
+use crate::cli::{Cli, Reply};
+use crate::fault::{Gate, Proxy, Random};
+use crate::history::{Fault, Recorder, What, now};
+use crate::{RedisServer, poll_until};
+
+/// Everything a plan needs to strike.
+pub(super) struct Stage {
+    pub(super) server: RedisServer,
+    pub(super) proxy: Option<Proxy>,
+    pub(super) shim: Option<Shim>,
+    pub(super) random: Random,
+    pub(super) lease: Duration,
+    pub(super) workers: Vec<Worker>,
+    /// Counts the rounds of the plan.
+    pub(super) round: u32,
+    recorder: Arc<Recorder>,
+    worker: fn() -> Command,
+    options: Options,
+    until: Instant,
+    started: u32,
+    sampler: Option<Sampler>,
+    scratch: Scratch,
+}
+
+impl Stage {
+    pub(super) fn set(
+        plan: &Plan,
+        options: &Options,
+        worker: fn() -> Command,
+        directory: &Path,
+    ) -> Result<Self> {
+        let scratch = Scratch::make(directory)?;
+        let shim = if plan.shim { Some(Shim::compile(&scratch.path)?) } else { None };
+        let mut builder = RedisServer::builder().arg("enable-debug-command", "local");
+        for (name, value) in plan.server {
+            builder = builder.arg(name, value);
+        }
+        for (name, value) in shim.iter().flat_map(Shim::environment) {
+            builder = builder.env(name, &value.to_string_lossy());
+        }
+        let server = builder.try_start()?;
+        let proxy = plan.proxy.then(|| Proxy::before(&server));
+        let recorder = Arc::new(Recorder::create(&scratch.path, 0)?);
+        let longest = 2 * plan.lease;
+        recorder.now(
+            0,
+            0,
+            "",
+            What::Setup { longest: nanos(longest), patience: nanos(PATIENCE), wake: nanos(WAKE) },
+        );
+        let sampler = Sampler::start(&server, Arc::clone(&recorder));
+        let mut stage = Self {
+            server,
+            proxy,
+            shim,
+            random: Random::new(options.seed),
+            lease: plan.lease,
+            workers: Vec::new(),
+            round: 0,
+            recorder,
+            worker,
+            options: options.clone(),
+            until: Instant::now() + options.duration,
+            started: 0,
+            sampler: Some(sampler),
+            scratch,
+        };
+        for place in 0..options.processes {
+            stage.start_worker((plan.style)(place, options.processes))?;
+        }
+        Ok(stage)
+    }
+
+    /// Starts one more worker process, with a number of its own.
+    pub(super) fn start_worker(&mut self, style: Style) -> Result<()> {
+        self.started += 1;
+        let orders = Orders {
+            url: self.proxy.as_ref().map_or_else(|| self.server.url(), Proxy::url),
+            directory: self.scratch.path.to_string_lossy().into_owned(),
+            process: self.started,
+            seed: self.options.seed,
+            tasks: self.options.tasks,
+            locks: u64::from((self.options.processes * self.options.tasks / 6).max(2)),
+            lease: self.lease,
+            patience: PATIENCE,
+            style,
+        };
+        self.workers.push(Worker::start((self.worker)(), &orders)?);
+        Ok(())
+    }
+
+    /// Whether faults are still to strike.
+    pub(super) fn goes_on(&mut self) -> bool {
+        self.round += 1;
+        Instant::now() < self.until
+    }
+
+    /// Lets time pass, but not beyond the campaign's end.
+    pub(super) fn rest(&self, duration: Duration) {
+        let left = self.until.saturating_duration_since(Instant::now());
+        std::thread::sleep(duration.min(left));
+    }
+
+    /// Lets a random time pass.
+    pub(super) fn rest_between(&mut self, least: u64, most: u64) {
+        let millis = least + self.random.below(most - least);
+        self.rest(Duration::from_millis(millis));
+    }
+
+    pub(super) fn begins(&self, fault: Fault, detail: &str) {
+        self.recorder.now(0, 0, "", What::Begins { fault, detail: detail.to_owned() });
+    }
+
+    pub(super) fn ends(&self, fault: Fault) {
+        self.recorder.now(0, 0, "", What::Ends { fault });
+    }
+
+    /// A fault that is over as soon as it has struck.
+    pub(super) fn strikes(&self, fault: Fault, detail: &str, strike: impl FnOnce()) {
+        self.begins(fault, detail);
+        strike();
+        self.ends(fault);
+    }
+
+    /// Kills the server, does something to what it left behind, and starts it again.
+    pub(super) fn kill_server(
+        &mut self,
+        forgets: bool,
+        meanwhile: impl FnOnce(&Self) -> Result<()>,
+    ) -> Result<()> {
+        if forgets {
+            self.begins(Fault::Forgot, "");
+        }
+        self.begins(Fault::Down, "");
+        self.server.kill();
+        meanwhile(self)?;
+        self.server.restart();
+        self.ends(Fault::Down);
+        if forgets {
+            self.ends(Fault::Forgot);
+        }
+        Ok(())
+    }
+
+    /// Sends the server one command. It may be dead or deaf at the moment.
+    pub(super) fn command(&self, args: &[&str]) -> Option<Reply> {
+        self.server.connect().and_then(|mut cli| cli.query(args)).ok()
+    }
+
+    /// Stops a worker for a while.
+    pub(super) fn stop_worker(&self, place: usize, duration: Duration) {
+        let Some(worker) = self.workers.get(place) else { return };
+        // Before the signal, so that no stop is thought shorter than it was.
+        self.recorder.about(worker.number, What::Stopped);
+        worker.signal(Signal::STOP);
+        std::thread::sleep(duration);
+        worker.signal(Signal::CONT);
+        self.recorder.about(worker.number, What::Continued);
+    }
+
+    /// Kills a worker and starts another in its place.
+    pub(super) fn replace_worker(&mut self, place: usize) -> Result<()> {
+        let mut worker = self.workers.remove(place);
+        // Before the signal: what it believed after this, it may not have believed.
+        self.recorder.about(worker.number, What::Killed);
+        worker.kill();
+        self.start_worker(worker.style)
+    }
+
+    /// The place of a random worker.
+    pub(super) fn any_worker(&mut self) -> usize {
+        usize::try_from(self.random.below(self.workers.len() as u64)).unwrap_or_default()
+    }
+
+    /// Ends all faults.
+    pub(super) fn heal(&mut self) -> Result<()> {
+        if let Some(proxy) = &self.proxy {
+            proxy.heal();
+            proxy.gate(Gate::Open);
+        }
+        for (name, value) in [("maxmemory", "0"), ("client-output-buffer-limit", "pubsub 33554432 8388608 60")] {
+            let _dead = self.command(&["CONFIG", "SET", name, value]);
+        }
+        if let Some(shim) = &self.shim {
+            self.begins(Fault::Clock, "set right");
+            shim.set_clock(0)?;
+            self.ends(Fault::Clock);
+        }
+        self.recorder.now(0, 0, "", What::Healed);
+        for worker in &mut self.workers {
+            worker.tell("drain");
+        }
+        Ok(())
+    }
+
+    /// Waits until everything has ended and counts what is left.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let deadline = Instant::now() + 4 * self.lease + DRAINED_WITHIN;
+        for worker in &self.workers {
+            // Whoever does not answer has not finished, and the history shows it.
+            let _silent = worker.answers("drained", deadline);
+        }
+        drop(self.sampler.take());
+        let mut cli = self.server.connect()?;
+        let keys = |cli: &mut Cli| number(cli.query(&["DBSIZE"]));
+        let _seen_below = poll_until(2 * self.lease + Duration::from_secs(1), || keys(&mut cli) == 0);
+        let left = keys(&mut cli);
+        self.probe("keys left", left);
+        for worker in &mut self.workers {
+            worker.tell("probe");
+        }
+        let deadline = Instant::now() + DRAINED_WITHIN;
+        for worker in &self.workers {
+            let _silent = worker.answers("probed", deadline);
+        }
+        // A subscription lingers for 2 s after its last waiter.
+        let channels = |cli: &mut Cli| match cli.query(&["PUBSUB", "CHANNELS"]) {
+            Ok(Reply::Array(channels)) => channels.len() as u64,
+            _ => u64::MAX,
+        };
+        let _seen_below = poll_until(DRAINED_WITHIN, || channels(&mut cli) == 0);
+        let left = channels(&mut cli);
+        self.probe("channels left", left);
+        self.workers.clear();
+        Ok(())
+    }
+
+    fn probe(&self, name: &str, found: u64) {
+        self.recorder.now(0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
+    }
+}
+
+fn number(reply: std::io::Result<Reply>) -> u64 {
+    match reply {
+        Ok(Reply::Integer(number)) => number.unsigned_abs(),
+        _ => u64::MAX,
+    }
+}
+
+/// Asks the server all the time who holds what, over a connection that shares no code with the library, and notices when
+/// it is slow to answer.
+struct Sampler {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sampler {
+    fn start(server: &RedisServer, recorder: Arc<Recorder>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (socket, stopped) = (server.socket_path(), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let before = now();
+                // Whatever goes wrong: the next attempt has a connection of its own.
+                let _broken = Self::sample(&socket, &recorder, &stopped);
+                let after = now();
+                if after - before > SLOW {
+                    record_slow(&recorder, before, after);
+                }
+                std::thread::sleep(SAMPLE_INTERVAL);
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+
+    fn sample(socket: &Path, recorder: &Recorder, stopped: &AtomicBool) -> std::io::Result<()> {
+        let mut cli = Cli::connect_unix(socket)?;
+        while !stopped.load(Ordering::Relaxed) {
+            let before = now();
+            let sampled = Self::sample_once(&mut cli, recorder);
+            let after = now();
+            if after - before > SLOW {
+                record_slow(recorder, before, after);
+            }
+            sampled?;
+            std::thread::sleep(SAMPLE_INTERVAL);
+        }
+        Ok(())
+    }
+
+    fn sample_once(cli: &mut Cli, recorder: &Recorder) -> std::io::Result<()> {
+        let Reply::Array(keys) = cli.query(&["KEYS", "lock:*"])? else { return Ok(()) };
+        for key in keys {
+            let key = key.to_string();
+            if let Reply::Array(owners) = cli.query(&["HKEYS", &key])? {
+                for owner in owners {
+                    recorder.now(0, 0, &key, What::Holder { owner: owner.to_string() });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _panicked = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn record_slow(recorder: &Recorder, before: u64, after: u64) {
+    recorder.at(before, 0, 0, "", What::Begins { fault: Fault::Slow, detail: "seen by the sampler".into() });
+    recorder.at(after, 0, 0, "", What::Ends { fault: Fault::Slow });
+}
+
+/// Where histories are written, and the witness lives, while the campaign runs: in memory if that is possible, because
+/// what is watched must not wait for the disk. However the campaign ends, the histories go to the directory in which they
+/// are kept.
+struct Scratch {
+    path: PathBuf,
+    kept: PathBuf,
+}
+
+impl Scratch {
+    fn make(kept: &Path) -> Result<Self> {
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let name = kept.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let campaign =
+            kept.parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        let path = base.join(format!(
+            "wheellock-{}-{}-{name}",
+            std::process::id(),
+            campaign.unwrap_or_default()
+        ));
+        fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { path, kept: kept.to_owned() })
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "history")
+                && let Err(error) = fs::copy(&path, self.kept.join(entry.file_name()))
+            {
+                eprintln!("cannot keep {}: {error}", path.display());
+            }
+        }
+        let _harmless = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The connections' response timeout: short, so that many calls end by it.
+const PATIENCE: Duration = Duration::from_millis(1000);
+/// By when a release has reached a waiter while nothing is wrong: about a millisecond on an idle machine, and this is a
+/// busy one with many more threads than cores. Shorter than most leases, whose end would wake the waiter, too.
+const WAKE: Duration = Duration::from_millis(200);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(15);
+const SLOW: u64 = 50_000_000;
+const DRAINED_WITHIN: Duration = Duration::from_secs(10);

@@ -1,0 +1,537 @@
+//! A campaign's worker process: tasks that use locks in every way and record what they see.
+//!
+//! One thread, so that one detector of stalls speaks for all tasks, as a runtime that does not run its tasks is the one
+//! excuse for late news.
+
+use std::cell::Cell as Flag;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio::time::{sleep, timeout};
+use wheellock::{BootInstant, Error, Guard, Lock, LockManager, LostReason, Released};
+
+use super::fleet::{Orders, Style};
+use crate::fault::Random;
+use crate::history::{Cell, Kind, Outcome, Reason, Recorder, What, Witness, now};
+
+/// The worker's `main`.
+///
+/// # Errors
+///
+/// Bad arguments, or a history that cannot be written.
+pub fn serve(arguments: &[String]) -> Result<()> {
+    let orders = Orders::parse(arguments)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, work(orders))
+}
+
+async fn work(orders: Orders) -> Result<()> {
+    let recorder = Recorder::create(orders.directory(), orders.process)?;
+    recorder.now(0, 0, "", What::Started);
+    let mut requests = requests_from_stdin();
+    let witness = Witness::new(orders.directory());
+    let worker = Rc::new(Worker {
+        manager: connect(&orders).await,
+        recorder,
+        witness,
+        orders,
+        origin: Origin::find(),
+        stop: Flag::new(false),
+        next_op: Flag::new(1),
+    });
+    tokio::task::spawn_local(Rc::clone(&worker).watch_for_stalls());
+    let tasks: Vec<_> = (1..=worker.orders.tasks)
+        .map(|task| tokio::task::spawn_local(Rc::clone(&worker).task(task)))
+        .collect();
+    while let Some(request) = requests.recv().await {
+        match request.as_str() {
+            "drain" => break,
+            other => anyhow::bail!("no such request: {other}"),
+        }
+    }
+    worker.stop.set(true);
+    for task in tasks {
+        // A task that panicked: this process never says it has finished, and its campaign fails.
+        task.await?;
+    }
+    worker.recorder.now(0, 0, "", What::Finished);
+    println!("drained");
+    let _probe = requests.recv().await;
+    worker.probe().await;
+    println!("probed");
+    let _never = requests.recv().await;
+    Ok(())
+}
+
+/// The server may be dead at this moment; that is the campaign's daily bread.
+async fn connect(orders: &Orders) -> LockManager {
+    loop {
+        let builder = LockManager::builder(&orders.url).watchdog_lease(orders.lease);
+        let builder = builder.configure(|config| config.response_timeout = orders.patience);
+        match builder.connect().await {
+            Ok(manager) => return manager,
+            Err(_) => sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+struct Worker {
+    manager: LockManager,
+    recorder: Recorder,
+    witness: Witness,
+    orders: Orders,
+    origin: Origin,
+    stop: Flag<bool>,
+    next_op: Flag<u64>,
+}
+
+/// One operation under way.
+struct Op<'a> {
+    worker: &'a Worker,
+    task: u32,
+    number: u64,
+    lock: &'a Lock,
+    cell: Cell,
+    /// An operation of the same owner under way inside this one, and what is to be recorded if it is dropped.
+    inner: Flag<Option<(u64, What)>>,
+}
+
+/// How an attempt is made.
+struct Manner {
+    kind: Kind,
+    lease: Duration,
+    renewed: bool,
+    wait: Option<Duration>,
+    /// The future is dropped after this long.
+    give_up: Option<Duration>,
+    owner: String,
+}
+
+impl Worker {
+    async fn task(self: Rc<Self>, task: u32) {
+        let seed = self.orders.seed ^ (u64::from(self.orders.process) << 32) ^ u64::from(task);
+        let mut random = Random::new(seed);
+        let _first_of_similar_seeds_is_similar = random.number();
+        while !self.stop.get() {
+            self.operation(task, &mut random).await;
+            sleep(Duration::from_micros(random.below(10_000))).await;
+        }
+    }
+
+    async fn operation(&self, task: u32, random: &mut Random) {
+        let name = format!("lock:{}", random.below(self.orders.locks));
+        let mut lock = self.manager.lock(&name);
+        let lease = self.orders.lease;
+        let mut manner = Manner {
+            kind: Kind::Acquire,
+            lease,
+            renewed: true,
+            wait: None,
+            give_up: None,
+            owner: String::new(),
+        };
+        let dice = if self.orders.style == Style::Waiting { 0 } else { random.below(100) };
+        match dice {
+            0..30 => {}
+            30..45 => manner.kind = Kind::Try,
+            45..80 => {
+                manner.kind = Kind::TryFor;
+                manner.wait = Some(Duration::from_millis(10 + random.below(400)));
+            }
+            80..90 => manner.kind = Kind::Run,
+            _ => manner.give_up = Some(Duration::from_micros(random.below(60_000))),
+        }
+        // The watchdog leaves fixed leases alone, and `run` is about the watchdog.
+        if manner.kind != Kind::Run && random.below(100) < 20 {
+            manner.renewed = false;
+            manner.lease = [lease / 2, lease, 2 * lease][below(random, 3)];
+            lock = lock.with_lease(manner.lease);
+        }
+        if random.below(100) < 30 {
+            let owner = self.manager.owner();
+            manner.owner = owner.to_string();
+            lock = lock.with_owner(owner);
+        }
+        match self.begin(task, &lock) {
+            Ok(op) if manner.kind == Kind::Run => op.run(&manner, random).await,
+            Ok(op) => {
+                if let Some(guard) = op.attempt(&manner).await {
+                    op.hold_watched(&guard, random).await;
+                    op.give_back(guard, random).await;
+                }
+            }
+            Err(error) => panic!("the witness has no cell: {error}"),
+        }
+    }
+
+    fn begin<'a>(&'a self, task: u32, lock: &'a Lock) -> io::Result<Op<'a>> {
+        let number = self.next_op.get();
+        self.next_op.set(number + 1);
+        Ok(Op { worker: self, task, number, lock, cell: self.witness.cell(lock.name())?, inner: Flag::new(None) })
+    }
+
+    /// Records when this thread did not run its tasks.
+    async fn watch_for_stalls(self: Rc<Self>) {
+        let mut before = now();
+        loop {
+            sleep(BEAT).await;
+            let after = now();
+            if after - before > STALL {
+                self.recorder.at(before, 0, 0, "", What::Stalled { until: after });
+            }
+            before = after;
+        }
+    }
+
+    /// Counts what is left when everything has ended.
+    async fn probe(&self) {
+        let count = || {
+            let (stats, metrics) = (self.manager.client().stats(), self.manager.metrics());
+            let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+            [
+                ("requests in flight", count(stats.in_flight)),
+                ("bytes queued", count(stats.queued_bytes)),
+                ("locks held", metrics.held),
+                ("waiters", metrics.waiting),
+            ]
+        };
+        let quiet = async || count().iter().all(|(_, found)| *found == 0);
+        let _seen_below = crate::eventually(QUIET_WITHIN, quiet).await;
+        for (name, found) in count() {
+            self.recorder.now(0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
+        }
+        let jumps = self.manager.metrics().server_clock_jumps;
+        let name = "server clock jumps seen".to_owned();
+        self.recorder.now(0, 0, "", What::Probe { name, found: jumps, allowed: u64::MAX });
+    }
+}
+
+impl Op<'_> {
+    fn record(&self, what: What) {
+        self.worker.recorder.now(self.task, self.number, self.lock.name(), what);
+    }
+
+    fn invoked(&self, manner: &Manner) {
+        let at = now();
+        let what = What::Invoked {
+            kind: manner.kind,
+            renewed: manner.renewed,
+            lease: nanos(manner.lease),
+            deadline: manner.wait.map(|wait| at + nanos(wait)),
+            owner: manner.owner.clone(),
+        };
+        self.worker.recorder.at(at, self.task, self.number, self.lock.name(), what);
+    }
+
+    fn granted(&self, guard: &Guard) {
+        let valid_until = self.valid_until(guard);
+        self.record(What::Granted { owner: guard.owner().to_string(), valid_until });
+    }
+
+    fn failed(&self, error: &Error) {
+        self.record(What::Failed { outcome: outcome(error), text: error.to_string() });
+    }
+
+    async fn attempt(&self, manner: &Manner) -> Option<Guard> {
+        let acquire = async {
+            match (manner.kind, manner.wait) {
+                (Kind::Try | Kind::Again, _) => self.lock.try_acquire().await,
+                (_, Some(wait)) => self.lock.try_acquire_for(wait).await,
+                _ => self.lock.acquire().await.map(Some),
+            }
+        };
+        self.invoked(manner);
+        let answer = match manner.give_up {
+            Some(after) => timeout(after, acquire).await.ok(),
+            None => Some(acquire.await),
+        };
+        match answer {
+            Some(Ok(Some(guard))) => {
+                self.granted(&guard);
+                return Some(guard);
+            }
+            Some(Ok(None)) => self.record(What::NotGranted),
+            Some(Err(error)) => self.failed(&error),
+            None => self.record(What::Cancelled),
+        }
+        None
+    }
+
+    async fn run(&self, manner: &Manner, random: &mut Random) {
+        self.invoked(manner);
+        let granted = Flag::new(false);
+        let done = self
+            .lock
+            .run(async |guard| {
+                granted.set(true);
+                self.granted(guard);
+                self.hold(guard, random).await;
+                self.record(What::Dropped);
+            })
+            .await;
+        match done {
+            Ok(()) => {}
+            Err(Error::Lost { reason, .. }) if granted.get() => {
+                // The guard is gone already; what it last said stands in the history.
+                self.record(What::Lost { reason: reason_of(reason), valid_until: now() });
+                self.record(What::Dropped);
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    /// Works under the lock until the work is done or the lock is lost.
+    async fn hold_watched(&self, guard: &Guard, random: &mut Random) {
+        let again = random.below(100) < 10;
+        let mut work = pin!(async {
+            if again {
+                self.hold_again(guard).await;
+            }
+            self.hold(guard, random).await;
+        });
+        tokio::select! {
+            biased;
+            reason = guard.lost() => {
+                self.record(What::Lost { reason: reason_of(reason), valid_until: self.valid_until(guard) });
+                let at = now();
+                if guard.is_valid() {
+                    let (recorder, name) = (&self.worker.recorder, self.lock.name());
+                    recorder.at(at, self.task, self.number, name, What::Claimed { until: self.valid_until(guard) });
+                }
+                // What the same owner was doing meanwhile is dropped where it stands, right after this.
+                if let Some((number, what)) = self.inner.take() {
+                    self.worker.recorder.now(self.task, number, self.lock.name(), what);
+                }
+            }
+            () = &mut work => {}
+        }
+    }
+
+    /// In and out through the witness, looking at the guard all the time.
+    async fn hold(&self, guard: &Guard, random: &mut Random) {
+        let mut look = Look { op: self, guard, token: None, until: self.valid_until(guard), claimed: 0 };
+        look.enter().await;
+        let end = now() + nanos(self.duration(random));
+        if random.below(100) < 10 {
+            let _told_by_the_guard = guard.renew().await;
+        }
+        while look.is_fine() {
+            let left = Duration::from_nanos(end.saturating_sub(now()));
+            if left.is_zero() {
+                break;
+            }
+            sleep(left.min(SLICE)).await;
+        }
+        look.write_and_leave();
+    }
+
+    /// Takes the lock once more by the same owner, and gives that back.
+    async fn hold_again(&self, guard: &Guard) {
+        let again = self.lock.with_owner(guard.owner());
+        let Ok(op) = self.worker.begin(self.task, &again) else { return };
+        let manner = Manner {
+            kind: Kind::Again,
+            lease: self.worker.orders.lease,
+            renewed: true,
+            wait: None,
+            give_up: None,
+            owner: guard.owner().to_string(),
+        };
+        self.inner.set(Some((op.number, What::Cancelled)));
+        let inner = op.attempt(&manner).await;
+        self.inner.set(inner.is_some().then_some((op.number, What::Dropped)));
+        if let Some(inner) = inner {
+            op.release(inner).await;
+        }
+        self.inner.set(None);
+    }
+
+    async fn give_back(&self, guard: Guard, random: &mut Random) {
+        match random.below(100) {
+            0..65 => self.release(guard).await,
+            65..90 => {
+                self.record(What::Dropped);
+                drop(guard);
+            }
+            _ => {
+                self.record(What::Releasing);
+                let patience = Duration::from_micros(random.below(800));
+                match timeout(patience, guard.release()).await {
+                    Ok(released) => self.released(released),
+                    Err(_) => self.record(What::Dropped),
+                }
+            }
+        }
+    }
+
+    async fn release(&self, guard: Guard) {
+        self.record(What::Releasing);
+        self.released(guard.release().await);
+    }
+
+    fn released(&self, released: Result<Released, Error>) {
+        self.record(match released {
+            Ok(Released::Released) => What::Released,
+            Ok(Released::AlreadyLost) => What::AlreadyLost,
+            Err(error) => What::Unconfirmed { text: error.to_string() },
+        });
+    }
+
+    fn duration(&self, random: &mut Random) -> Duration {
+        let leases = |random: &mut Random| self.worker.orders.lease / 10 * u32_below(random, 25);
+        match (self.worker.orders.style, random.below(100)) {
+            (Style::Waiting, _) => Duration::ZERO,
+            (Style::Holding, _) | (Style::Mixed, 0..8) => leases(random),
+            (Style::Mixed, _) => Duration::from_micros(random.below(20_000)),
+        }
+    }
+
+    fn valid_until(&self, guard: &Guard) -> u64 {
+        self.worker.origin.nanos(guard.valid_until())
+    }
+}
+
+/// One hold, watched.
+struct Look<'a> {
+    op: &'a Op<'a>,
+    guard: &'a Guard,
+    token: Option<u64>,
+    until: u64,
+    /// When the guard was last recorded as claiming the lock.
+    claimed: u64,
+}
+
+impl Look<'_> {
+    async fn enter(&mut self) {
+        // Another process may have the cell's file for some microseconds; a stopped one for long, and then nobody is
+        // witnessed.
+        for _ in 0..ENTRY_ATTEMPTS {
+            let entered = self.op.cell.enter(|| self.guard.is_valid());
+            self.token = entered.expect("a cell can be written");
+            if let Some(token) = self.token {
+                return self.op.record(What::Entered { token });
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Looks at the witness first and at the guard after that: see the witness for why.
+    fn is_fine(&mut self) -> bool {
+        let other = self.token.and_then(|token| self.op.cell.entered_since(token).expect("a cell can be read"));
+        let before = self.op.valid_until(self.guard);
+        let at = now();
+        let valid = self.guard.is_valid();
+        let after = self.op.valid_until(self.guard);
+        if after != self.until {
+            self.until = after;
+            self.op.record(What::Moved { valid_until: after });
+        }
+        if !valid {
+            self.op.record(What::Disclaimed);
+            return false;
+        }
+        let until = before.max(after);
+        // Not every look, or there would be little else in the history; but every one that comes after a gap, and every
+        // one that should not be.
+        if at > until || at - self.claimed > CLAIM_INTERVAL {
+            let (recorder, name) = (&self.op.worker.recorder, self.op.lock.name());
+            recorder.at(at, self.op.task, self.op.number, name, What::Claimed { until });
+        }
+        self.claimed = at;
+        if let Some(other) = other {
+            self.op.record(What::Overlap { other });
+        }
+        true
+    }
+
+    fn write_and_leave(mut self) {
+        let Some(token) = self.token else { return };
+        let write = self.op.cell.write(token).expect("a cell can be written");
+        if let Some(write) = write {
+            let what = What::Wrote { token, highest: write.highest, accepted: write.accepted };
+            let (recorder, name) = (&self.op.worker.recorder, self.op.lock.name());
+            recorder.at(write.at, self.op.task, self.op.number, name, what);
+        }
+        if self.guard.is_valid() {
+            self.is_fine();
+        }
+        self.op.cell.leave(token).expect("a cell can be written");
+        self.op.record(What::Left);
+    }
+}
+
+/// The same moment on the library's clock, which shows no numbers, and as a number; the number is no later.
+struct Origin {
+    instant: BootInstant,
+    nanos: u64,
+}
+
+impl Origin {
+    fn find() -> Self {
+        let attempts = (0..1000).map(|_| {
+            let before = now();
+            let instant = BootInstant::now();
+            (now() - before, Self { instant, nanos: before })
+        });
+        let best = attempts.min_by_key(|(error, _)| *error);
+        best.map_or_else(|| Self { instant: BootInstant::now(), nanos: now() }, |(_, origin)| origin)
+    }
+
+    fn nanos(&self, instant: BootInstant) -> u64 {
+        self.nanos + nanos(instant.saturating_duration_since(self.instant))
+    }
+}
+
+fn outcome(error: &Error) -> Outcome {
+    match error.outcome() {
+        wheellock::Outcome::NotSent => Outcome::NotSent,
+        wheellock::Outcome::Rejected => Outcome::Rejected,
+        wheellock::Outcome::MaybeExecuted => Outcome::MaybeExecuted,
+    }
+}
+
+fn reason_of(reason: LostReason) -> Reason {
+    match reason {
+        LostReason::NotOwner => Reason::NotOwner,
+        _ => Reason::Expired,
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn below(random: &mut Random, bound: u64) -> usize {
+    usize::try_from(random.below(bound)).unwrap_or_default()
+}
+
+fn u32_below(random: &mut Random, bound: u64) -> u32 {
+    u32::try_from(random.below(bound)).unwrap_or_default()
+}
+
+/// Lines of stdin; the process ends when the parent closes it, whatever it is doing then.
+fn requests_from_stdin() -> mpsc::UnboundedReceiver<String> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+        std::process::exit(0);
+    });
+    receiver
+}
+
+const BEAT: Duration = Duration::from_millis(2);
+/// Below the time by which news of a loss is early, for the shortest lease in use.
+const STALL: u64 = 8_000_000;
+const SLICE: Duration = Duration::from_millis(4);
+const CLAIM_INTERVAL: u64 = 30_000_000;
+const ENTRY_ATTEMPTS: u32 = 20;
+const QUIET_WITHIN: Duration = Duration::from_secs(5);

@@ -314,7 +314,7 @@ impl Op<'_> {
 
     /// In and out through the witness, looking at the guard all the time.
     async fn hold(&self, guard: &Guard, random: &mut Random) {
-        let mut look = Look { op: self, guard, token: None, until: self.valid_until(guard), claimed: 0 };
+        let mut look = Look { op: self, guard, token: None, until: self.valid_until(guard), claimed: 0, other: None };
         look.enter().await;
         let end = now() + nanos(self.duration(random));
         if random.below(100) < 10 {
@@ -386,8 +386,8 @@ impl Op<'_> {
         let leases = |random: &mut Random| self.worker.orders.lease / 10 * u32_below(random, 25);
         match (self.worker.orders.style, random.below(100)) {
             (Style::Waiting, _) => Duration::ZERO,
-            (Style::Holding, _) | (Style::Mixed, 0..8) => leases(random),
-            (Style::Mixed, _) => Duration::from_micros(random.below(20_000)),
+            (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),
+            (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),
         }
     }
 
@@ -404,6 +404,8 @@ struct Look<'a> {
     until: u64,
     /// When the guard was last recorded as claiming the lock.
     claimed: u64,
+    /// The last one seen to have entered meanwhile.
+    other: Option<u64>,
 }
 
 impl Look<'_> {
@@ -443,8 +445,9 @@ impl Look<'_> {
             recorder.at(at, self.op.task, self.op.number, name, What::Claimed { until });
         }
         self.claimed = at;
-        if let Some(other) = other {
-            self.op.record(What::Overlap { other });
+        if let Some(entered) = other.filter(|_| self.other != other) {
+            self.other = other;
+            self.op.record(What::Overlap { other: entered });
         }
         true
     }

@@ -67,8 +67,8 @@ fn answer(case: &Case<'_>, of: usize, possible: &Spans) -> Option<String> {
             (!held).then(|| format!("{lock:?} was called held, and nobody can have held it"))
         }
         Answer::Failed(outcome) => {
-            // Whoever asked late may be told of what happened to those before.
-            let from = operation.invoked.saturating_sub(case.terms.patience);
+            // The question that failed may have been asked by another one in line, and for as long as one call takes.
+            let from = at.saturating_sub(case.terms.patience);
             let hindered = case.hindered(operation.id.0, from, at);
             (!hindered).then(|| format!("acquiring {lock:?} failed ({outcome}), and nothing was wrong"))
         }

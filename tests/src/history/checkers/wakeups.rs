@@ -36,7 +36,7 @@ pub fn handoffs(history: &History) -> Vec<u64> {
     let case = Case::new(history);
     let absent = absences(&case);
     let handoff = |freed: &Freed| match freed.next {
-        Next::Granted { at, handed: true } if !freed.stirred(&case, &absent) => Some(at - freed.at),
+        Next::Granted { at, handed: true } if freed.dead.is_none() && !freed.stirred(&case, &absent) => Some(at - freed.at),
         _ => None,
     };
     freed(&case).iter().filter_map(handoff).collect()
@@ -45,6 +45,8 @@ pub fn handoffs(history: &History) -> Vec<u64> {
 /// A lock was freed.
 struct Freed {
     by: usize,
+    /// The process that held it, if its death freed the lock.
+    dead: Option<usize>,
     at: u64,
     /// By when somebody should have had it.
     until: u64,
@@ -65,7 +67,7 @@ impl Freed {
         let early = self.at.saturating_sub(AFTERMATH);
         case.disturbed.touching(early, self.until, None).is_some()
             || case.any_stall.touching(self.at, self.until, None).is_some()
-            || absent.touching(self.at, self.until, None).is_some()
+            || absent.touching(self.at, self.until, self.dead).is_some()
     }
 }
 
@@ -111,8 +113,19 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
         {
             all.push(follow(case, by, at, done, &answers, &waiting));
         }
+        if let Some((at, done)) = abandoned_at(operation) {
+            let dead = Some(operation.id.0 as usize);
+            all.push(Freed { dead, ..follow(case, by, at, done, &answers, &waiting) });
+        }
     }
     all
+}
+
+/// When a holder was killed, and when its lease is over for certain: it may have been renewed just before.
+fn abandoned_at(operation: &Operation) -> Option<(u64, u64)> {
+    let killed = operation.killed?;
+    let held = operation.belief.is_some_and(|belief| belief.from < killed && belief.to == killed);
+    held.then(|| (killed, killed + operation.lease + operation.lease / 50))
 }
 
 /// When an operation freed its lock: the beginning and the end of that.
@@ -142,7 +155,7 @@ fn follow(
         match operation.answer {
             Some((_, Answer::Granted)) => {
                 let next = Next::Granted { at: answered, handed: operation.invoked < at };
-                return Freed { by, at, until, next };
+                return Freed { by, dead: None, at, until, next };
             }
             // Whoever leaves may have been the one that was woken; the next one is told when it leaves.
             Some(_) if operation.waits() => until = answered + patience,
@@ -151,7 +164,7 @@ fn follow(
     }
     let waiter = waiting.covering(at, until).filter(|_| until < case.terms.end);
     let next = waiter.map_or(Next::Unwanted, |waiter| Next::Nobody { waiter: waiter.of });
-    Freed { by, at, until, next }
+    Freed { by, dead: None, at, until, next }
 }
 
 /// A waiter that hears nothing asks after this long.

@@ -1,0 +1,131 @@
+//! Every campaign, short: a couple of processes, two seconds. docs/reliability.md says how to run them for long.
+//!
+//! They run side by side, as many as there are cores: a campaign keeps about a tenth of a core busy.
+
+use std::process::Command;
+use std::time::Duration;
+
+use wheellock_tests::campaign::{self, Options, Report};
+
+fn run(name: &str, seconds: f64) -> Report {
+    run_with(name, seconds, SEED)
+}
+
+fn run_with(name: &str, seconds: f64, seed: u64) -> Report {
+    let mut options = Options::new(name, Duration::from_secs_f64(seconds), seed);
+    (options.processes, options.tasks) = (3, 4);
+    let report = campaign::run(&options, || Command::new(env!("CARGO_BIN_EXE_campaign_worker"))).unwrap();
+    println!("{}", report.text());
+    assert!(report.passed(), "{name}: {}", report.text());
+    report
+}
+
+const SEED: u64 = 7;
+
+#[test]
+fn every_campaign_has_a_test() {
+    let this = include_str!("campaigns.rs");
+    for (name, _) in campaign::names() {
+        assert!(this.contains(&format!("run(\"{name}\"")), "{name} has no test");
+    }
+}
+
+#[test]
+fn calm() {
+    let report = run("calm", 1.5);
+    assert!(report.verdicts.is_empty());
+}
+
+#[test]
+fn a_kept_history_is_judged_the_same_again() {
+    // A seed of its own: the directory is named after it.
+    let report = run_with("calm", 0.5, SEED + 1);
+    let again = campaign::recheck(&report.directory).unwrap();
+    assert_eq!(report.figures.json(), again.figures.json());
+    assert!(again.passed());
+}
+
+#[test]
+fn kill_always() {
+    run("kill-always", 3.0);
+}
+
+#[test]
+fn kill_everysec() {
+    run("kill-everysec", 1.5);
+}
+
+#[test]
+fn kill_none() {
+    run("kill-none", 1.5);
+}
+
+#[test]
+fn l15_stop_holders() {
+    run("stop-holders", 2.0);
+}
+
+#[test]
+fn stop_waiters() {
+    run("stop-waiters", 1.5);
+}
+
+#[test]
+fn l17_l18_clock_jumps() {
+    run("clock-jumps", 2.5);
+}
+
+#[test]
+fn pushes_lost() {
+    run("pushes-lost", 2.0);
+}
+
+#[test]
+fn script_flush() {
+    run("script-flush", 1.0);
+}
+
+#[test]
+fn client_kill() {
+    run("client-kill", 1.5);
+}
+
+#[test]
+fn client_pause() {
+    run("client-pause", 2.0);
+}
+
+#[test]
+fn output_buffer() {
+    run("output-buffer", 1.5);
+}
+
+#[test]
+fn eviction() {
+    run("eviction", 1.5);
+}
+
+#[test]
+fn power_cut() {
+    run("power-cut", 2.0);
+}
+
+#[test]
+fn power_cut_everysec() {
+    run("power-cut-everysec", 3.0);
+}
+
+#[test]
+fn silent_drop() {
+    run("silent-drop", 2.0);
+}
+
+#[test]
+fn slow_server() {
+    run("slow-server", 2.0);
+}
+
+#[test]
+fn o08_worker_kill() {
+    run("worker-kill", 1.5);
+}

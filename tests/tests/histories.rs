@@ -1,0 +1,500 @@
+//! The checkers bite: histories broken by hand, one thing wrong in each, are flagged by the right checker and by no other;
+//! awkward histories that are right pass.
+//!
+//! Times are in microseconds here, and written as they are in a history's file otherwise.
+
+use wheellock_tests::history::{Checker, History, check};
+
+/// Runs the checkers; returns who complained without an excuse, each once.
+fn complaints(text: &str) -> Vec<Checker> {
+    let mut found: Vec<Checker> = check(&history(text))
+        .into_iter()
+        .filter(|verdict| verdict.excuse.is_none())
+        .map(|verdict| verdict.checker)
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// A history under the usual terms: leases up to 600 ms, a response timeout of 1 s, wake-ups within 200 ms. Two tokens of
+/// the short form, `@250` (a time) and `=600` (a duration), are milliseconds.
+fn history(text: &str) -> History {
+    let mut whole = String::from("0 0 0 0 - setup 600000000 1000000000 200000000\n");
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let words = line.split(' ').map(|word| match word.strip_prefix(['@', '=']) {
+            Some(millis) => (millis.parse::<f64>().expect("milliseconds") * 1e6).round().to_string(),
+            None => word.to_owned(),
+        });
+        whole += &words.collect::<Vec<_>>().join(" ");
+        whole.push('\n');
+    }
+    History::merge(History::parse(&whole).unwrap())
+}
+
+/// A acquires at 10, works, and releases at 100; the rest is added.
+const A: &str = "@10 1 1 1 l invoked acquire true =600 - -
+    @12 1 1 1 l granted a:1 @600
+    @13 1 1 1 l entered 1
+    @100 1 1 1 l releasing
+    @101 1 1 1 l released
+    ";
+
+/// A holds with a watchdog and has not ended.
+const A_HOLDS: &str = "@10 1 1 1 l invoked acquire true =600 - -
+    @12 1 1 1 l granted a:1 @600
+    ";
+
+fn broken(text: &str, by: Checker) {
+    assert_eq!(complaints(text), [by], "{text}\n{:#?}", check(&history(text)));
+}
+
+fn right(text: &str) {
+    assert_eq!(complaints(text), [], "{text}\n{:#?}", check(&history(text)));
+}
+
+#[test]
+fn b01_two_holders_at_once() {
+    let other = "@50 2 1 1 l invoked acquire true =600 - -
+        @60 2 1 1 l granted b:1 @640
+        @120 2 1 1 l releasing
+        @121 2 1 1 l released";
+    broken(&format!("{A}{other}"), Checker::Exclusion);
+}
+
+#[test]
+fn b02_the_next_holder_believes_before_the_release_is_sent() {
+    let other = "@50 2 1 1 l invoked acquire true =600 - -
+        @99.9 2 1 1 l granted b:1 @640
+        @120 2 1 1 l releasing
+        @121 2 1 1 l released";
+    broken(&format!("{A}{other}"), Checker::Exclusion);
+}
+
+#[test]
+fn b03_a_third_holder_inside_the_first_ones_belief_is_found_behind_a_short_one() {
+    let text = format!(
+        "{A_HOLDS}
+        @200 1 1 1 l moved @800
+        @400 1 1 1 l moved @1000
+        @500 1 1 1 l moved @1100
+        @900 2 1 1 l invoked try true =600 - -
+        @901 2 1 1 l granted b:1 @1490
+        @910 2 1 1 l dropped
+        @1000 1 1 1 l releasing
+        @1001 1 1 1 l released"
+    );
+    broken(&text, Checker::Exclusion);
+}
+
+#[test]
+fn b04_the_witness_sees_another_and_the_guard_still_claims() {
+    broken(&format!("{A}@50 1 1 1 l overlap 2"), Checker::Exclusion);
+}
+
+#[test]
+fn b05_a_fault_that_keeps_the_data_excuses_no_double_grant() {
+    let text = format!(
+        "{A}@40 0 0 0 - begins down -
+        @45 0 0 0 - ends down
+        @50 2 1 1 l invoked acquire true =600 - -
+        @60 2 1 1 l granted b:1 @640
+        @120 2 1 1 l releasing
+        @121 2 1 1 l released"
+    );
+    broken(&text, Checker::Exclusion);
+}
+
+#[test]
+fn b06_data_lost_after_both_were_granted_excuses_nothing() {
+    let text = format!(
+        "{A}@50 2 1 1 l invoked acquire true =600 - -
+        @60 2 1 1 l granted b:1 @640
+        @70 0 0 0 - begins forgot -
+        @75 0 0 0 - ends forgot
+        @120 2 1 1 l releasing
+        @121 2 1 1 l released"
+    );
+    broken(&text, Checker::Exclusion);
+}
+
+#[test]
+fn b07_a_release_wakes_nobody() {
+    let text = format!(
+        "{A}@50 2 1 1 l invoked acquire true =600 - -
+        @500 2 1 1 l granted b:1 @1000
+        @510 2 1 1 l releasing
+        @511 2 1 1 l released"
+    );
+    broken(&text, Checker::WakeUps);
+}
+
+#[test]
+fn b08_a_dropped_guard_wakes_nobody() {
+    let text = format!(
+        "{A_HOLDS}@100 1 1 1 l dropped
+        @50 2 1 1 l invoked try-for true =600 @450 -
+        @450.5 2 1 1 l not-granted"
+    );
+    broken(&text, Checker::WakeUps);
+}
+
+#[test]
+fn b09_the_waiter_that_was_woken_leaves_and_passes_nothing_on() {
+    let text = format!(
+        "{A}@50 2 1 1 l invoked try-for true =600 @150 -
+        @150.3 2 1 1 l not-granted
+        @60 2 2 2 l invoked acquire true =600 - -
+        @600 2 2 2 l granted b:2 @1100
+        @601 2 2 2 l releasing
+        @602 2 2 2 l released"
+    );
+    broken(&text, Checker::WakeUps);
+}
+
+#[test]
+fn b10_a_dead_holders_lock_goes_to_nobody_after_its_lease() {
+    let text = format!(
+        "{A_HOLDS}@1 1 0 0 - started
+        @100 1 0 0 - killed
+        @50 2 1 1 l invoked acquire true =600 - -
+        @2000 2 1 1 l granted b:1 @2500
+        @2001 2 1 1 l releasing
+        @2002 2 1 1 l released"
+    );
+    broken(&text, Checker::WakeUps);
+}
+
+#[test]
+fn b11_a_wait_goes_on_beyond_its_deadline() {
+    let text = format!(
+        "{A_HOLDS}@100 1 1 1 l moved @700
+        @50 2 1 1 l invoked try-for true =600 @150 -
+        @450 2 1 1 l not-granted
+        @500 1 1 1 l releasing
+        @501 1 1 1 l released"
+    );
+    broken(&text, Checker::Liveness);
+}
+
+#[test]
+fn b12_a_wait_never_ends() {
+    broken("@50 2 1 1 l invoked acquire true =600 - -\n@51 2 0 0 - begins flushed -", Checker::Liveness);
+}
+
+#[test]
+fn b13_a_wait_outlives_the_last_fault_by_far() {
+    let text = "@50 2 1 1 l invoked acquire true =600 - -
+        @60 0 0 0 - begins silent -
+        @100 0 0 0 - ends silent
+        @100 0 0 0 - healed
+        @9000 2 1 1 l failed maybe-executed late
+        @9001 0 0 0 - begins silent -";
+    // The error itself would be explained only while something was wrong.
+    assert_eq!(complaints(text), [Checker::Liveness, Checker::Honesty]);
+    broken(&text.replace("failed maybe-executed late", "cancelled"), Checker::Liveness);
+}
+
+#[test]
+fn b14_a_release_hangs() {
+    broken(
+        &format!("{A_HOLDS}@100 1 1 1 l releasing\n@400 1 1 1 l moved @900\n@2000 1 1 1 l released"),
+        Checker::Liveness,
+    );
+}
+
+#[test]
+fn b15_a_process_vanishes() {
+    broken("@5 1 0 0 - started\n@6 2 0 0 - started\n@7 2 0 0 - finished", Checker::Liveness);
+}
+
+#[test]
+fn b16_a_free_lock_is_called_held() {
+    broken("@50 2 1 1 l invoked try true =600 - -\n@51 2 1 1 l not-granted", Checker::Honesty);
+    let long_after = format!("{A}@5000 2 1 1 l invoked try true =600 - -\n@5001 2 1 1 l not-granted");
+    broken(&long_after, Checker::Honesty);
+}
+
+#[test]
+fn b17_a_wait_is_given_up_before_its_deadline() {
+    let text = format!(
+        "{A_HOLDS}@50 2 1 1 l invoked try-for true =600 @150 -
+        @140 2 1 1 l not-granted
+        @500 1 1 1 l releasing
+        @501 1 1 1 l released"
+    );
+    broken(&text, Checker::Honesty);
+}
+
+#[test]
+fn b18_an_error_without_a_cause() {
+    for outcome in ["not-sent", "rejected", "maybe-executed"] {
+        let text = format!("@50 2 1 1 l invoked try true =600 - -\n@51 2 1 1 l failed {outcome} why");
+        broken(&text, Checker::Honesty);
+    }
+    broken(&format!("{A_HOLDS}@100 1 1 1 l releasing\n@101 1 1 1 l unconfirmed why"), Checker::Honesty);
+}
+
+#[test]
+fn b19_lost_without_a_cause() {
+    for reason in ["expired", "not-owner"] {
+        let text = format!(
+            "{A_HOLDS}@100 1 1 1 l lost {reason} @600
+            @101 1 1 1 l releasing
+            @102 1 1 1 l already-lost"
+        );
+        broken(&text, Checker::Honesty);
+    }
+    // A lease that the watchdog should have renewed.
+    let text = format!("{A_HOLDS}@590 1 1 1 l lost expired @600\n@591 1 1 1 l dropped");
+    broken(&text, Checker::Honesty);
+}
+
+#[test]
+fn b20_a_release_finds_the_lock_lost_without_a_cause() {
+    broken(&format!("{A_HOLDS}@100 1 1 1 l releasing\n@101 1 1 1 l already-lost"), Checker::Honesty);
+}
+
+#[test]
+fn b21_what_was_never_sent_holds_the_lock() {
+    for outcome in ["not-sent", "rejected"] {
+        let text = format!(
+            "@40 0 0 0 - begins cut -
+            @41 0 0 0 - ends cut
+            @50 2 1 1 l invoked try true =600 - b:1
+            @51 2 1 1 l failed {outcome} why
+            @60 0 0 0 l holder b:1"
+        );
+        broken(&text, Checker::Honesty);
+    }
+}
+
+#[test]
+fn b22_what_was_called_held_by_others_holds_the_lock() {
+    let text = format!(
+        "{A}@50 2 1 1 l invoked try true =600 - b:1
+        @51 2 1 1 l not-granted
+        @60 0 0 0 l holder b:1"
+    );
+    broken(&text, Checker::Honesty);
+}
+
+#[test]
+fn b23_a_double_grant_is_not_told_for_more_than_a_renewal() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @40 0 0 0 - begins forgot -
+        @41 0 0 0 - ends forgot
+        @50 2 1 1 l invoked acquire true =600 - -
+        @60 2 1 1 l granted b:1 @640
+        @200 1 1 1 l moved @790
+        @590 2 1 1 l dropped
+        @595 1 1 1 l releasing
+        @596 1 1 1 l released";
+    broken(text, Checker::Honesty);
+}
+
+#[test]
+fn b24_something_is_left_behind() {
+    for what in ["keys%20left", "channels%20left", "waiters"] {
+        broken(&format!("{A}@900 0 0 0 - probe {what} 1 0"), Checker::Leaks);
+    }
+}
+
+#[test]
+fn b25_a_guard_claims_the_lock_after_its_end() {
+    let text = format!(
+        "{A_HOLDS}@601 1 1 1 l claimed @600
+        @601.1 1 1 1 l dropped"
+    );
+    broken(&text, Checker::Validity);
+}
+
+#[test]
+fn b26_a_lost_guard_claims_the_lock_again() {
+    let text = "@10 1 1 1 l invoked acquire false =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @580 1 1 1 l lost expired @600
+        @585 1 1 1 l claimed @1200
+        @590 1 1 1 l dropped";
+    broken(text, Checker::Validity);
+}
+
+#[test]
+fn b27_the_news_of_a_loss_is_late() {
+    let text = "@10 1 1 1 l invoked acquire false =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @650 1 1 1 l lost expired @600
+        @651 1 1 1 l dropped";
+    broken(text, Checker::Validity);
+}
+
+#[test]
+fn b28_the_news_of_a_loss_never_comes() {
+    let text = "@10 1 1 1 l invoked acquire false =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @1500 1 1 1 l releasing
+        @1501 1 1 1 l already-lost";
+    broken(text, Checker::Validity);
+}
+
+#[test]
+fn b29_a_stale_write_is_accepted() {
+    let text = format!("{A}@50 1 1 1 l wrote 2 0 true\n@60 1 1 1 l wrote 1 2 true");
+    broken(&text, Checker::Validity);
+}
+
+#[test]
+fn b30_a_lock_is_released_long_after_its_lease() {
+    let text = "@10 1 1 1 l invoked acquire false =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @601 1 0 0 - stalled @3000
+        @3000 1 1 1 l releasing
+        @3001 1 1 1 l released";
+    broken(text, Checker::Honesty);
+}
+
+#[test]
+fn right_one_after_the_other() {
+    let text = format!(
+        "{A}@50 2 1 1 l invoked acquire true =600 - -
+        @100.4 2 1 1 l granted b:1 @690
+        @101 2 1 1 l dropped
+        @110 1 0 0 - finished"
+    );
+    right(&text);
+    right(A);
+    right("");
+}
+
+#[test]
+fn right_the_server_forgot_and_the_first_belief_had_ended() {
+    let text = format!(
+        "{A}@90 0 0 0 - begins forgot -
+        @91 0 0 0 - ends forgot
+        @50 2 1 1 l invoked acquire true =600 - -
+        @100 2 1 1 l granted b:1 @640
+        @110 2 1 1 l dropped"
+    );
+    right(&text);
+}
+
+#[test]
+fn right_the_server_forgot_and_the_first_holder_is_told_soon() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @40 0 0 0 - begins forgot -
+        @41 0 0 0 - ends forgot
+        @50 2 1 1 l invoked acquire true =600 - -
+        @60 2 1 1 l granted b:1 @640
+        @210 1 1 1 l lost not-owner @600
+        @211 1 1 1 l releasing
+        @212 1 1 1 l already-lost
+        @300 2 1 1 l dropped";
+    right(text);
+    let verdicts = check(&history(text));
+    assert_eq!(verdicts.len(), 1, "counted all the same: {verdicts:?}");
+}
+
+#[test]
+fn right_the_same_owner_holds_twice() {
+    let text = format!(
+        "{A}@20 1 1 2 l invoked again true =600 - a:1
+        @21 1 1 2 l granted a:1 @620
+        @30 1 1 2 l releasing
+        @31 1 1 2 l released
+        @25 2 1 1 l invoked acquire true =600 - -
+        @101.5 2 1 1 l granted b:1 @690
+        @102 2 1 1 l dropped"
+    );
+    right(&text);
+}
+
+#[test]
+fn right_a_stopped_holder_learns_of_its_loss_when_it_goes_on() {
+    let text = format!(
+        "{A_HOLDS}@100 1 0 0 - stopped
+        @50 2 1 1 l invoked acquire true =600 - -
+        @612 2 1 1 l granted b:1 @1200
+        @613 2 1 1 l entered 2
+        @650 2 1 1 l wrote 2 0 true
+        @660 2 1 1 l dropped
+        @1900 1 0 0 - continued
+        @1901 1 1 1 l disclaimed
+        @1902 1 1 1 l wrote 1 2 false
+        @1903 1 1 1 l lost expired @600
+        @1904 1 1 1 l releasing
+        @1905 1 1 1 l already-lost"
+    );
+    right(&text);
+}
+
+#[test]
+fn right_a_killed_holder_is_succeeded_within_its_lease() {
+    let text = format!(
+        "@1 1 0 0 - started
+        {A_HOLDS}@100 1 0 0 - killed
+        @100.2 1 1 1 l claimed @600
+        @50 2 1 1 l invoked acquire true =600 - -
+        @610 2 1 1 l granted b:1 @1200
+        @620 2 1 1 l dropped"
+    );
+    right(&text);
+}
+
+#[test]
+fn right_errors_while_the_server_is_down() {
+    let text = "@40 0 0 0 - begins down -
+        @50 2 1 1 l invoked acquire true =600 - b:1
+        @60 2 1 1 l failed not-sent refused
+        @70 2 1 2 l invoked acquire true =600 - -
+        @1070 2 1 2 l failed maybe-executed late
+        @1100 0 0 0 - ends down
+        @1300 2 1 3 l invoked try true =600 - -
+        @1301 2 1 3 l failed not-sent refused
+        @1500 2 1 4 l invoked try true =600 - b:1
+        @1501 2 1 4 l granted b:1 @2000
+        @1502 0 0 0 l holder b:1
+        @1503 2 1 4 l dropped";
+    right(text);
+}
+
+#[test]
+fn right_a_cancelled_attempt_may_have_held_the_lock() {
+    let text = "@50 2 1 1 l invoked acquire true =600 - -
+        @51 2 1 1 l cancelled
+        @51.5 3 1 1 l invoked try true =600 - -
+        @52 3 1 1 l not-granted";
+    right(text);
+}
+
+#[test]
+fn right_nobody_is_woken_while_messages_are_lost_but_asks_in_the_end() {
+    let text = format!(
+        "@5 0 0 0 - begins deaf -
+        {A}@50 2 1 1 l invoked acquire true =600 - -
+        @700 2 1 1 l granted b:1 @1200
+        @701 0 0 0 - ends deaf
+        @710 2 1 1 l dropped"
+    );
+    right(&text);
+    // But not for ever.
+    let text = text.replace("@700 ", "@5900 ").replace("@701 ", "@5901 ").replace("@710 ", "@5910 ");
+    broken(&text.replace("@1200", "@6400"), Checker::WakeUps);
+}
+
+#[test]
+fn right_renewals_move_the_end_of_a_belief() {
+    let text = format!(
+        "{A_HOLDS}@300 1 1 1 l moved @890
+        @500 1 1 1 l claimed @890
+        @550 1 1 1 l moved @1140
+        @800 1 1 1 l claimed @1140
+        @900 1 1 1 l releasing
+        @901 1 1 1 l released
+        @100 2 1 1 l invoked acquire true =600 - -
+        @901.5 2 1 1 l granted b:1 @1490
+        @910 2 1 1 l dropped"
+    );
+    right(&text);
+}

@@ -129,3 +129,8 @@ fn slow_server() {
 fn o08_worker_kill() {
     run("worker-kill", 1.5);
 }
+
+#[test]
+fn o07_starve() {
+    run("starve", 1.5);
+}

@@ -111,7 +111,8 @@ impl Figures {
     #[must_use]
     pub fn json(&self) -> Value {
         let named = |counts: Vec<(String, u64)>| -> Value { counts.into_iter().collect() };
-        let all = |checker: Checker| (checker.to_string(), self.violations.get(&checker).copied().unwrap_or(0));
+        let all =
+            |checker: Checker| (checker.to_string(), self.violations.get(&checker).copied().unwrap_or(0));
         json!({
             "operations": self.operations,
             "grants": self.grants,
@@ -137,12 +138,17 @@ impl Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |counts: Vec<String>| if counts.is_empty() { "none".to_owned() } else { counts.join(", ") };
+        let list =
+            |counts: Vec<String>| if counts.is_empty() { "none".to_owned() } else { counts.join(", ") };
         let violations: u64 = self.violations.values().sum();
         let by_checker =
             list(self.violations.iter().map(|(checker, count)| format!("{checker} {count}")).collect());
         writeln!(f, "operations {}, grants {}, cancelled {}", self.operations, self.grants, self.cancelled)?;
-        writeln!(f, "violations {violations} ({by_checker}); double grants excused by lost data {}", self.excused)?;
+        writeln!(
+            f,
+            "violations {violations} ({by_checker}); double grants excused by lost data {}",
+            self.excused
+        )?;
         let faults = list(self.faults.iter().map(|(fault, count)| format!("{fault} {count}")).collect());
         writeln!(f, "faults: {faults}; processes killed {}, stopped {}", self.kills, self.stops)?;
         let lost = list(self.lost.iter().map(|(reason, count)| format!("{reason} {count}")).collect());

@@ -18,6 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 pub use figures::Figures;
+pub use shim::Shim;
 pub use worker::serve;
 
 use crate::history::{History, Verdict, check};
@@ -97,10 +98,8 @@ pub fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
 /// No such campaign, no server, a worker that cannot be started.
 pub fn run(options: &Options, worker: fn() -> Command) -> Result<Report> {
     let plan = plan(&options.name)?;
-    let directory = crate::server::target_directory()?
-        .join("campaigns")
-        .join(plan.name)
-        .join(options.seed.to_string());
+    let directory =
+        crate::server::target_directory()?.join("campaigns").join(plan.name).join(options.seed.to_string());
     if directory.exists() {
         fs::remove_dir_all(&directory)?;
     }

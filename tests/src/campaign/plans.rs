@@ -81,7 +81,8 @@ pub(super) const ALL: &[Plan] = &[
         round: |stage| kill_every_2_seconds(stage, true),
         shows: |figures| {
             let told = figures.lost(Reason::NotOwner) + figures.excused;
-            (told == 0).then(|| "the server forgot everything, and nobody lost a lock: nothing was tried".to_owned())
+            (told == 0)
+                .then(|| "the server forgot everything, and nobody lost a lock: nothing was tried".to_owned())
         },
         ..PLAIN
     },
@@ -99,6 +100,18 @@ pub(super) const ALL: &[Plan] = &[
         lease: Duration::from_millis(300),
         style: |place, processes| if place + 1 == processes { Style::Waiting } else { Style::Mixed },
         round: stop_waiters,
+        shows: |figures| figures.lacks_stops().or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "starve",
+        what: "a process runs for 5 ms of every 100: its guards claim nothing past their deadlines",
+        lease: Duration::from_millis(300),
+        round: |stage| {
+            stage.rest(Duration::from_millis(5));
+            stage.stop_worker(0, Duration::from_millis(95));
+            Ok(())
+        },
         shows: |figures| figures.lacks_stops().or_else(|| grants(figures)),
         ..PLAIN
     },
@@ -191,7 +204,8 @@ pub(super) const ALL: &[Plan] = &[
         round: |stage| cut_power(stage, true),
         shows: |figures| {
             let lost = figures.lost(Reason::NotOwner) + figures.excused;
-            (lost == 0).then(|| "no granted lock was lost: this campaign would not notice if one were".to_owned())
+            (lost == 0)
+                .then(|| "no granted lock was lost: this campaign would not notice if one were".to_owned())
         },
         ..PLAIN
     },
@@ -313,8 +327,7 @@ fn client_pause(stage: &mut Stage) -> Result<()> {
 fn output_buffer(stage: &mut Stage) -> Result<()> {
     stage.rest_between(200, 600);
     stage.strikes(Fault::Cut, "a message beyond the limit", || {
-        let _dead =
-            stage.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 50000 0 0"]);
+        let _dead = stage.command(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 50000 0 0"]);
         let message = "x".repeat(256 << 10);
         for lock in 0..3 {
             let channel = format!("redisson_lock__channel:{{lock:{lock}}}");

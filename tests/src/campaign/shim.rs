@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 /// The preloaded library's files, in a directory of the campaign.
 #[derive(Debug)]
-pub(super) struct Shim {
+pub struct Shim {
     library: PathBuf,
     clock: PathBuf,
     synced: PathBuf,
@@ -22,7 +22,7 @@ impl Shim {
     /// # Errors
     ///
     /// No compiler, or the files cannot be written.
-    pub(super) fn compile(directory: &Path) -> Result<Self> {
+    pub fn compile(directory: &Path) -> Result<Self> {
         let shim = Self {
             library: directory.join("shim.so"),
             clock: directory.join("clock"),
@@ -41,12 +41,8 @@ impl Shim {
 
     /// What the server's environment must say.
     #[must_use]
-    pub(super) fn environment(&self) -> [(&'static str, &Path); 3] {
-        [
-            ("LD_PRELOAD", &self.library),
-            ("WHEELLOCK_CLOCK", &self.clock),
-            ("WHEELLOCK_SYNCED", &self.synced),
-        ]
+    pub fn environment(&self) -> [(&'static str, &Path); 3] {
+        [("LD_PRELOAD", &self.library), ("WHEELLOCK_CLOCK", &self.clock), ("WHEELLOCK_SYNCED", &self.synced)]
     }
 
     /// Sets the server's clock apart from the true time by so many microseconds, at once.
@@ -54,7 +50,7 @@ impl Shim {
     /// # Errors
     ///
     /// Those of the file.
-    pub(super) fn set_clock(&self, micros: i64) -> Result<()> {
+    pub fn set_clock(&self, micros: i64) -> Result<()> {
         // Not truncated first: the server has it mapped.
         let file = File::options().write(true).open(&self.clock)?;
         Ok(file.write_all_at(&micros.to_le_bytes(), 0)?)
@@ -66,7 +62,7 @@ impl Shim {
     /// # Errors
     ///
     /// Those of the files.
-    pub(super) fn cut_power(&self, directory: &Path) -> Result<u64> {
+    pub fn cut_power(&self, directory: &Path) -> Result<u64> {
         let told = fs::read(&self.synced)?;
         let number = |place: usize| {
             told.get(place..place + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)

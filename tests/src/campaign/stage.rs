@@ -207,7 +207,9 @@ impl Stage {
             proxy.heal();
             proxy.gate(Gate::Open);
         }
-        for (name, value) in [("maxmemory", "0"), ("client-output-buffer-limit", "pubsub 33554432 8388608 60")] {
+        for (name, value) in
+            [("maxmemory", "0"), ("client-output-buffer-limit", "pubsub 33554432 8388608 60")]
+        {
             let _dead = self.command(&["CONFIG", "SET", name, value]);
         }
         if self.clock_was_set {
@@ -230,7 +232,7 @@ impl Stage {
         }
         drop(self.sampler.take());
         let mut cli = self.server.connect()?;
-        let keys = |cli: &mut Cli| number(cli.query(&["DBSIZE"]));
+        let keys = |cli: &mut Cli| number(&cli.query(&["DBSIZE"]));
         let _seen_below = poll_until(2 * self.lease + Duration::from_secs(1), || keys(&mut cli) == 0);
         let left = keys(&mut cli);
         self.probe("keys left", left);
@@ -258,7 +260,7 @@ impl Stage {
     }
 }
 
-fn number(reply: std::io::Result<Reply>) -> u64 {
+fn number(reply: &std::io::Result<Reply>) -> u64 {
     match reply {
         Ok(Reply::Integer(number)) => number.unsigned_abs(),
         _ => u64::MAX,
@@ -342,11 +344,8 @@ impl Scratch {
         let name = kept.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let campaign =
             kept.parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-        let path = base.join(format!(
-            "wheellock-{}-{}-{name}",
-            std::process::id(),
-            campaign.unwrap_or_default()
-        ));
+        let path =
+            base.join(format!("wheellock-{}-{}-{name}", std::process::id(), campaign.unwrap_or_default()));
         fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self { path, kept: kept.to_owned() })
     }

@@ -48,12 +48,8 @@ async fn work(orders: Orders) -> Result<()> {
     let tasks: Vec<_> = (1..=worker.orders.tasks)
         .map(|task| tokio::task::spawn_local(Rc::clone(&worker).task(task)))
         .collect();
-    while let Some(request) = requests.recv().await {
-        match request.as_str() {
-            "drain" => break,
-            other => anyhow::bail!("no such request: {other}"),
-        }
-    }
+    // One request for each stage: to begin no more, then to count what is left.
+    let _drain = requests.recv().await;
     worker.stop.set(true);
     for task in tasks {
         // A task that panicked: this process never says it has finished, and its campaign fails.
@@ -172,7 +168,14 @@ impl Worker {
     fn begin<'a>(&'a self, task: u32, lock: &'a Lock) -> io::Result<Op<'a>> {
         let number = self.next_op.get();
         self.next_op.set(number + 1);
-        Ok(Op { worker: self, task, number, lock, cell: self.witness.cell(lock.name())?, inner: Flag::new(None) })
+        Ok(Op {
+            worker: self,
+            task,
+            number,
+            lock,
+            cell: self.witness.cell(lock.name())?,
+            inner: Flag::new(None),
+        })
     }
 
     /// Records when this thread did not run its tasks.
@@ -314,7 +317,8 @@ impl Op<'_> {
 
     /// In and out through the witness, looking at the guard all the time.
     async fn hold(&self, guard: &Guard, random: &mut Random) {
-        let mut look = Look { op: self, guard, token: None, until: self.valid_until(guard), claimed: 0, other: None };
+        let mut look =
+            Look { op: self, guard, token: None, until: self.valid_until(guard), claimed: 0, other: None };
         look.enter().await;
         let end = now() + nanos(self.duration(random));
         if random.below(100) < 10 {
@@ -424,7 +428,8 @@ impl Look<'_> {
 
     /// Looks at the witness first and at the guard after that: see the witness for why.
     fn is_fine(&mut self) -> bool {
-        let other = self.token.and_then(|token| self.op.cell.entered_since(token).expect("a cell can be read"));
+        let other =
+            self.token.and_then(|token| self.op.cell.entered_since(token).expect("a cell can be read"));
         let before = self.op.valid_until(self.guard);
         let at = now();
         let valid = self.guard.is_valid();

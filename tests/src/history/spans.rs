@@ -79,9 +79,8 @@ mod tests {
                 let from = random.below(60);
                 let to = from + random.below(10);
                 let whose = (random.below(2) == 0).then(|| usize::try_from(random.below(3)).unwrap());
-                let expected = spans
-                    .iter()
-                    .any(|span| span.from <= to && span.to >= from && Some(span.whose) != whose);
+                let expected =
+                    spans.iter().any(|span| span.from <= to && span.to >= from && Some(span.whose) != whose);
                 let found = indexed.touching(from, to, whose);
                 assert_eq!(found.is_some(), expected, "{spans:?} {from}..={to} {whose:?}");
                 let expected = spans.iter().any(|span| span.from <= from && span.to > to);

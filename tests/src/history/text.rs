@@ -136,9 +136,7 @@ impl FromStr for Event {
     fn from_str(line: &str) -> Result<Self, Malformed> {
         let mut words = Words(line.split_ascii_whitespace());
         let event = words.event();
-        event
-            .filter(|_| words.0.next().is_none())
-            .ok_or_else(|| Malformed { line: 1, text: line.to_owned() })
+        event.filter(|_| words.0.next().is_none()).ok_or_else(|| Malformed { line: 1, text: line.to_owned() })
     }
 }
 
@@ -158,9 +156,7 @@ impl Words<'_> {
 
     fn what(&mut self) -> Option<What> {
         Some(match self.0.next()? {
-            "setup" => {
-                What::Setup { longest: self.parse()?, patience: self.parse()?, wake: self.parse()? }
-            }
+            "setup" => What::Setup { longest: self.parse()?, patience: self.parse()?, wake: self.parse()? },
             "invoked" => What::Invoked {
                 kind: self.named(KINDS)?,
                 renewed: self.parse()?,
@@ -187,11 +183,7 @@ impl Words<'_> {
             "entered" => What::Entered { token: self.parse()? },
             "left" => What::Left,
             "overlap" => What::Overlap { other: self.parse()? },
-            "wrote" => What::Wrote {
-                token: self.parse()?,
-                highest: self.parse()?,
-                accepted: self.parse()?,
-            },
+            "wrote" => What::Wrote { token: self.parse()?, highest: self.parse()?, accepted: self.parse()? },
             "started" => What::Started,
             "finished" => What::Finished,
             "killed" => What::Killed,
@@ -202,11 +194,7 @@ impl Words<'_> {
             "ends" => What::Ends { fault: self.named(FAULTS)? },
             "holder" => What::Holder { owner: self.text()? },
             "healed" => What::Healed,
-            "probe" => What::Probe {
-                name: self.text()?,
-                found: self.parse()?,
-                allowed: self.parse()?,
-            },
+            "probe" => What::Probe { name: self.text()?, found: self.parse()?, allowed: self.parse()? },
             _ => return None,
         })
     }
@@ -397,7 +385,8 @@ mod tests {
 
     #[test]
     fn merging_keeps_the_order_within_one_nanosecond() {
-        let events = History::parse("2 1 1 1 a releasing\n1 2 1 1 a releasing\n1 2 1 1 a released\n").unwrap();
+        let events =
+            History::parse("2 1 1 1 a releasing\n1 2 1 1 a releasing\n1 2 1 1 a released\n").unwrap();
         let merged = History::merge(events.clone());
         assert_eq!(merged.events, [events[1].clone(), events[2].clone(), events[0].clone()]);
     }

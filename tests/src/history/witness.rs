@@ -182,7 +182,10 @@ impl State {
             }
         }
         let word = |place: usize| {
-            bytes.get(8 * place..8 * place + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_le_bytes)
+            bytes
+                .get(8 * place..8 * place + 8)
+                .and_then(|word| word.try_into().ok())
+                .map_or(0, u64::from_le_bytes)
         };
         Ok(Self { inside: word(0), last: word(1), highest: word(2) })
     }

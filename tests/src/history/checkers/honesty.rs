@@ -46,9 +46,10 @@ fn possible_hold(case: &Case<'_>, of: usize) -> Option<Span> {
         _ => forgotten(answered.or(operation.killed).unwrap_or(case.terms.end)),
     };
     // Set back, the server's clock keeps a key for as long as it was set back.
-    let set_back = case.events.iter().any(|event| {
-        matches!(&event.what, What::Begins { fault: Fault::Clock, .. }) && event.at < to
-    });
+    let set_back = case
+        .events
+        .iter()
+        .any(|event| matches!(&event.what, What::Begins { fault: Fault::Clock, .. }) && event.at < to);
     let confirmed = matches!(operation.ending, Some((_, Ending::Released)));
     let to = if set_back && !confirmed { u64::MAX } else { to };
     Some(Span { from: operation.invoked, to, whose: of, of })
@@ -91,7 +92,8 @@ fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
             Some(format!("{lock:?} was called expired, and nothing kept it from being renewed"))
         }
         Reason::NotOwner
-            if case.lost_by(operation.invoked, at).is_none() && !(over && case.stalled(process, since, at)) =>
+            if case.lost_by(operation.invoked, at).is_none()
+                && !(over && case.stalled(process, since, at)) =>
         {
             Some(format!("{lock:?} was called lost, and nothing had taken it away"))
         }

@@ -10,12 +10,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     let mut verdicts: Vec<Verdict> = operations
         .filter_map(|operation| {
             let text = late(case, operation)?;
-            Some(Verdict {
-                checker: Checker::Liveness,
-                text,
-                excuse: None,
-                events: operation.events.clone(),
-            })
+            Some(Verdict { checker: Checker::Liveness, text, excuse: None, events: operation.events.clone() })
         })
         .collect();
     verdicts.extend(unfinished(case));
@@ -57,9 +52,9 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
 
 fn unfinished(case: &Case<'_>) -> Vec<Verdict> {
     let over = |process: u32| {
-        case.events.iter().any(|event| {
-            event.process == process && matches!(event.what, What::Finished | What::Killed)
-        })
+        case.events
+            .iter()
+            .any(|event| event.process == process && matches!(event.what, What::Finished | What::Killed))
     };
     let started = case.events.iter().enumerate().filter(|(_, event)| event.what == What::Started);
     started

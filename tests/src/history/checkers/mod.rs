@@ -38,14 +38,8 @@ pub enum Checker {
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Exclusion,
-        Self::WakeUps,
-        Self::Liveness,
-        Self::Honesty,
-        Self::Leaks,
-        Self::Validity,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Exclusion, Self::WakeUps, Self::Liveness, Self::Honesty, Self::Leaks, Self::Validity];
 }
 
 impl fmt::Display for Checker {

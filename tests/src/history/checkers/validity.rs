@@ -28,7 +28,10 @@ fn claims(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
         match event.what {
             What::Claimed { until } if event.at > until => {
                 let by = (event.at - until) / 1000;
-                return Some((format!("a guard of {lock:?} called itself valid {by} us after its end"), place));
+                return Some((
+                    format!("a guard of {lock:?} called itself valid {by} us after its end"),
+                    place,
+                ));
             }
             What::Claimed { .. } if over => {
                 return Some((format!("a lost guard of {lock:?} called itself valid again"), place));
@@ -51,8 +54,8 @@ fn news(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
     let seen = told.or(operation.ended).or(operation.killed).unwrap_or(operation.last);
     // The news starts a twentieth of the lease early, to be there in time; whoever was stalled then cannot have had it.
     let start = valid_until.saturating_sub((operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND);
-    let excused = case.stalled(process, start, seen)
-        || case.lost_by(operation.invoked, seen) == Some(Fault::Clock);
+    let excused =
+        case.stalled(process, start, seen) || case.lost_by(operation.invoked, seen) == Some(Fault::Clock);
     let slack = if told.is_some() { 2 * MILLISECOND } else { SCHEDULING };
     if seen <= valid_until + slack || excused {
         return None;

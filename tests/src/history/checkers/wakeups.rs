@@ -36,7 +36,9 @@ pub fn handoffs(history: &History) -> Vec<u64> {
     let case = Case::new(history);
     let absent = absences(&case);
     let handoff = |freed: &Freed| match freed.next {
-        Next::Granted { at, handed: true } if freed.dead.is_none() && !freed.stirred(&case, &absent) => Some(at - freed.at),
+        Next::Granted { at, handed: true } if freed.dead.is_none() && !freed.stirred(&case, &absent) => {
+            Some(at - freed.at)
+        }
         _ => None,
     };
     freed(&case).iter().filter_map(handoff).collect()

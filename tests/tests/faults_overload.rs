@@ -1,0 +1,348 @@
+//! Too much of everything, clocks that lie, and cancellations that meet.
+//!
+//! Rows L16 to L18, C12 and O of the failure catalogue as far as the lock layer answers for them; docs/reliability.md maps
+//! rows to tests. O3 and O6 are the connection's (`faults_client`), O7, O8 and L15 are campaigns.
+
+use std::future::Future;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use wheellock::{BootInstant, Guard, LockManager, LostReason, Released};
+use wheellock_tests::campaign::Shim;
+use wheellock_tests::fault::{Direction, Fault, Proxy, Random};
+use wheellock_tests::worker::connect;
+use wheellock_tests::{RedisServer, eventually};
+
+/// A bound on hangs; nothing here takes nearly as long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn manager(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url()).await.expect("the server is up")
+}
+
+async fn empty(server: &RedisServer) -> bool {
+    eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await
+}
+
+/// Scripts that the server has run.
+fn scripts_run(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let of = |command: &str| {
+        let line = stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:")))?;
+        line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()
+    };
+    of("evalsha").unwrap_or(0) + of("eval").unwrap_or(0)
+}
+
+fn resident_bytes() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or_default() * 4096
+}
+
+/// Acquires locks `0..count`, many at a time.
+async fn hold_many(locks: &LockManager, count: u32) -> Vec<Guard> {
+    let mut tasks = JoinSet::new();
+    for part in 0..PARTS {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            let mut guards = Vec::new();
+            for number in (part..count).step_by(PARTS as usize) {
+                guards.push(locks.lock(&format!("many:{number}")).acquire().await.unwrap());
+            }
+            guards
+        });
+    }
+    tasks.join_all().await.into_iter().flatten().collect()
+}
+
+const PARTS: u32 = 256;
+
+fn clocked_server(name: &str) -> (RedisServer, Shim) {
+    let directory = std::env::temp_dir().join(format!("wheellock-{}-{name}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let shim = Shim::compile(&directory).unwrap();
+    let mut builder = RedisServer::builder();
+    for (name, value) in shim.environment() {
+        builder = builder.env(name, &value.to_string_lossy());
+    }
+    let server = builder.start();
+    // The server and the shim have the files open.
+    std::fs::remove_file(directory.join("shim.c")).unwrap();
+    (server, shim)
+}
+
+#[tokio::test]
+async fn l16_leases_are_believed_by_a_clock_that_counts_suspend() {
+    let reading = |instant: BootInstant| {
+        let text = format!("{instant:?}");
+        let number = text.strip_prefix("BootInstant(").and_then(|rest| rest.split_once("s after boot"));
+        number.and_then(|(seconds, _)| seconds.parse::<f64>().ok()).unwrap_or_else(|| panic!("{text}"))
+    };
+    if std::env::var_os(L16_CHILD).is_some() {
+        println!("reading {}", reading(BootInstant::now()));
+        return;
+    }
+    // In a time namespace the two clocks can be set apart as a suspend sets them apart, but only by whoever may make one.
+    let this = std::env::current_exe().unwrap();
+    let mut child = Command::new("unshare");
+    child.args(["-T", "--boottime=100000"]).arg(this);
+    child.args(["--exact", "l16_leases_are_believed_by_a_clock_that_counts_suspend", "--nocapture"]);
+    let here = reading(BootInstant::now());
+    match child.env(L16_CHILD, "1").output() {
+        Ok(output) if output.status.success() => {
+            let printed = String::from_utf8_lossy(&output.stdout);
+            let there =
+                printed.lines().find_map(|line| line.split_once("reading ")?.1.trim().parse::<f64>().ok());
+            let apart = there.unwrap_or_else(|| panic!("{printed}")) - here;
+            assert!((100_000.0..100_600.0).contains(&apart), "{apart}");
+        }
+        refused => println!("no time namespace here, so the clocks cannot be set apart: {refused:?}"),
+    }
+    let now = Duration::from_nanos(wheellock_tests::history::now()).as_secs_f64();
+    assert!((now - here).abs() < 60.0, "{now} {here}");
+}
+
+const L16_CHILD: &str = "WHEELLOCK_L16_CHILD";
+
+#[tokio::test]
+async fn l17_a_server_clock_that_jumps_ahead_is_noticed_and_the_first_holder_told() {
+    let (server, shim) = clocked_server("l17");
+    let (first, second) = (connect(&server.url(), LEASE).await.unwrap(), manager(&server).await);
+    let held = first.lock("orders").acquire().await.unwrap();
+    // Jumps are seen between two renewals.
+    assert!(eventually(PATIENCE, async || first.metrics().renewals > 0).await);
+    shim.set_clock(31_000_000).unwrap();
+    assert_eq!(server.cli(&["EXISTS", "orders"]), "0", "the lease ended early");
+    let other = second.lock("orders").try_acquire().await.unwrap();
+    assert!(other.is_some(), "nothing on the server is left of the first holder");
+    assert_eq!(held.lost().await, LostReason::NotOwner);
+    assert!(!held.is_valid());
+    assert_eq!(held.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(first.metrics().server_clock_jumps, 1);
+    assert!(other.unwrap().is_valid(), "and the second holder is unharmed");
+}
+
+#[tokio::test]
+async fn l18_a_server_clock_set_back_lengthens_no_renewed_lease() {
+    let (server, shim) = clocked_server("l18");
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let held = locks.lock("orders").acquire().await.unwrap();
+    assert!(eventually(PATIENCE, async || locks.metrics().renewals > 0).await);
+    shim.set_clock(-3_600_000_000).unwrap();
+    let ttl = || server.cli(&["PTTL", "orders"]).parse::<u128>().unwrap();
+    let longer = ttl();
+    // Renewed, it is as long as it should be; it may have been renewed already.
+    assert!(longer > 3_000_000 || longer <= LEASE.as_millis(), "{longer}");
+    assert!(eventually(PATIENCE, async || ttl() <= LEASE.as_millis()).await);
+    assert!(eventually(PATIENCE, async || locks.metrics().server_clock_jumps == 1).await);
+    assert!(held.is_valid());
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+    assert!(empty(&server).await);
+}
+
+const LEASE: Duration = Duration::from_secs(3);
+
+#[tokio::test]
+async fn c12_two_and_three_cancellations_at_every_pair_of_points() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let blocker = manager(&server).await;
+    let mut random = Random::new(12);
+    let pairs = (0..7).flat_map(|i| (0..7).map(move |j| vec![i, j]));
+    let triples = (0..50).map(|_| (0..3).map(|_| random.below(9)).collect());
+    for points in pairs.chain(triples.collect::<Vec<Vec<u64>>>()) {
+        for contended in [false, true] {
+            let held = if contended { Some(blocker.lock("c12").acquire().await.unwrap()) } else { None };
+            let lock = locks.lock("c12");
+            let mut attempts: Vec<_> = points.iter().map(|_| Some(Box::pin(lock.acquire()))).collect();
+            let last = points.iter().max().copied().unwrap_or_default();
+            for polls in 0..=last {
+                for (attempt, point) in attempts.iter_mut().zip(&points) {
+                    // Granted or at its point: dropped, future and guard.
+                    let over = polls == *point;
+                    if over || attempt.as_mut().is_some_and(|attempt| poll_once(attempt.as_mut()).is_ready())
+                    {
+                        *attempt = None;
+                    }
+                }
+                // Lets the connection's task get on between two polls.
+                tokio::time::sleep(Duration::from_micros(100)).await;
+            }
+            drop(held);
+            drop(attempts);
+            assert!(empty(&server).await, "cancelled at {points:?}, contended {contended}");
+            assert_eq!((locks.metrics().held, locks.metrics().waiting), (0, 0), "{points:?}");
+        }
+    }
+    let next = locks.lock("c12").try_acquire_for(PATIENCE).await.unwrap();
+    assert!(next.is_some(), "nobody is stuck in line");
+    assert_eq!(locks.client().stats().connections, 1);
+}
+
+fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[tokio::test]
+async fn o01_two_thousand_waiters_cost_the_server_as_much_as_one_and_are_served_in_order() {
+    const WAITERS: u32 = 2000;
+    let server = RedisServer::start();
+    let (locks, holder) = (manager(&server).await, manager(&server).await);
+    let held = holder.lock("queue").acquire().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for number in 0..WAITERS {
+        let (lock, served) = (locks.lock("queue"), Arc::clone(&served));
+        tasks.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.lock().unwrap().push(number);
+            guard.release().await.unwrap()
+        });
+        // The line forms behind the first one to hear that the lock is held; until then everybody asks.
+        assert!(number > 0 || eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+        tokio::task::yield_now().await;
+    }
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == u64::from(WAITERS)).await);
+    let one_subscription = "redisson_lock__channel:{queue}\n1";
+    let numsub = ["PUBSUB", "NUMSUB", "redisson_lock__channel:{queue}"];
+    assert!(eventually(PATIENCE, async || server.cli(&numsub) == one_subscription).await);
+    let before = scripts_run(&server);
+    assert!(before < 20, "waiting costs next to nothing: {before} scripts");
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+    for released in tasks.join_all().await {
+        assert_eq!(released, Released::Released);
+    }
+    let handoffs = scripts_run(&server) - before;
+    // Each takes the lock and gives it back. A release is heard by the next one in line only; its question may come
+    // before the message of the same release.
+    assert!(handoffs <= u64::from(3 * WAITERS), "a herd: {handoffs} scripts for {WAITERS} handoffs");
+    assert_eq!(*served.lock().unwrap(), (0..WAITERS).collect::<Vec<_>>(), "first come, first served");
+    assert!(empty(&server).await);
+}
+
+#[tokio::test]
+async fn o02_twenty_thousand_held_locks_are_renewed_in_batches_and_none_is_lost() {
+    const LOCKS: u32 = 20_000;
+    let server = RedisServer::start();
+    let locks = connect(&server.url(), Duration::from_secs(6)).await.unwrap();
+    let guards = hold_many(&locks, LOCKS).await;
+    let (renewals, scripts) = (locks.metrics().renewals, scripts_run(&server));
+    let twice = renewals + 2 * u64::from(LOCKS);
+    assert!(eventually(PATIENCE, async || locks.metrics().renewals >= twice).await);
+    let (renewals, scripts) = (locks.metrics().renewals - renewals, scripts_run(&server) - scripts);
+    assert!(renewals > 20 * scripts, "{scripts} scripts for {renewals} renewals");
+    let metrics = locks.metrics();
+    assert_eq!((metrics.held, metrics.lost_expired, metrics.lost_not_owner), (u64::from(LOCKS), 0, 0));
+    assert!(guards.iter().all(Guard::is_valid));
+    assert_eq!(server.cli(&["DBSIZE"]), LOCKS.to_string());
+    drop(guards);
+    assert!(empty(&server).await);
+}
+
+#[test]
+fn o04_a_million_timers_due_at_once_are_handed_out_in_portions() {
+    const TIMERS: usize = 1_000_000;
+    // Recursion would not fit.
+    let thread = std::thread::Builder::new().stack_size(64 << 10).spawn(|| {
+        let mut wheel = wheellock_wheel::Wheel::new(512);
+        for number in 0..TIMERS {
+            wheel.insert(100, number);
+        }
+        let mut seen = vec![false; TIMERS];
+        let mut portions = 0;
+        loop {
+            let mut portion = 0;
+            let all = wheel.advance_within(100, 1000, |_, number| {
+                portion += 1;
+                assert!(!std::mem::replace(&mut seen[number], true), "twice");
+            });
+            assert!(portion <= 1000, "{portion} at once");
+            portions += 1;
+            if all {
+                break;
+            }
+        }
+        assert!(portions >= TIMERS / 1000 && seen.into_iter().all(|seen| seen) && wheel.is_empty());
+    });
+    thread.unwrap().join().unwrap();
+}
+
+#[tokio::test]
+async fn o05_holders_on_a_busy_server_lose_their_locks_honestly_and_make_no_storm() {
+    const LOCKS: u32 = 200;
+    let server = RedisServer::builder().arg("enable-debug-command", "local").start();
+    let locks = connect(&server.url(), Duration::from_millis(500)).await.unwrap();
+    let guards = hold_many(&locks, LOCKS).await;
+    let before = scripts_run(&server);
+    let mut cli = server.connect().unwrap();
+    cli.send(&["DEBUG", "SLEEP", "1.5"]).unwrap();
+    for guard in &guards {
+        let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told in the end");
+        assert!(!guard.is_valid());
+        assert_eq!(reason, LostReason::Expired, "and by its own clock, for nobody else could say so");
+    }
+    assert_eq!(cli.read_reply().unwrap().to_string(), "OK");
+    drop(guards);
+    // What it was asked meanwhile: a renewal in batches before the leases ended, and one release for each lock.
+    assert!(empty(&server).await);
+    let asked = scripts_run(&server) - before;
+    assert!(asked <= u64::from(LOCKS) * 6 / 5 + 100, "{asked} scripts for {LOCKS} locks");
+    let again = locks.lock("many:1").try_acquire_for(PATIENCE).await.unwrap();
+    assert!(again.is_some());
+}
+
+#[tokio::test]
+async fn o09_names_that_come_and_go_leave_no_memory_behind() {
+    const TASKS: u32 = 64;
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let churn = async |round: u32, names: u32| {
+        let mut tasks = JoinSet::new();
+        for task in 0..TASKS {
+            let locks = locks.clone();
+            tasks.spawn(async move {
+                for number in (task..names).step_by(TASKS as usize) {
+                    let guard = locks.lock(&format!("churn:{round}:{number}")).acquire().await.unwrap();
+                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+        resident_bytes()
+    };
+    let warm = churn(0, 20_000).await;
+    let mut after = warm;
+    for round in 1..4 {
+        after = churn(round, 20_000).await;
+    }
+    assert!(after <= warm + warm / 20 + (2 << 20), "{warm} bytes after 20,000 names, {after} after 80,000");
+    assert_eq!(locks.metrics().held, 0);
+    assert_eq!(locks.client().stats().in_flight, 0);
+    assert!(empty(&server).await);
+    assert_eq!(server.cli(&["PUBSUB", "CHANNELS"]), "");
+}
+
+#[tokio::test]
+async fn o10_a_storm_of_dropped_guards_blocks_nobody_and_leaves_no_key() {
+    const LOCKS: u32 = 20_000;
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    // Far less room than there are guards: most releases find the queue full and are repeated.
+    let builder = LockManager::builder(&proxy.url()).configure(|config| config.max_in_flight = 1000);
+    let locks = builder.connect().await.unwrap();
+    let guards = hold_many(&locks, LOCKS).await;
+    assert_eq!(server.cli(&["DBSIZE"]), LOCKS.to_string());
+    // The server takes nothing more, and on this one thread nothing else runs: a drop that waited for anything would wait
+    // for ever.
+    proxy.strike(Direction::ToServer, Fault::Stall);
+    drop(guards);
+    assert_eq!(locks.metrics().held, 0);
+    proxy.heal();
+    assert!(empty(&server).await, "{} keys left", server.cli(&["DBSIZE"]));
+    assert!(locks.lock("many:0").acquire().await.unwrap().is_valid(), "and the queue is of use again");
+}

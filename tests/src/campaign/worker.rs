@@ -326,7 +326,8 @@ impl Op<'_> {
         }
         while look.is_fine() {
             let left = Duration::from_nanos(end.saturating_sub(now()));
-            if left.is_zero() {
+            // Those still in line after the last fault are not to wait for the longest holds of all.
+            if left.is_zero() || self.worker.stop.get() {
                 break;
             }
             sleep(left.min(SLICE)).await;

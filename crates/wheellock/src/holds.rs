@@ -691,10 +691,11 @@ impl Holds {
         if hold.valid_until >= hold.lease.valid_until(sent) {
             return;
         }
-        hold.valid_until = hold.valid_until.saturating_sub(by);
+        let believed = hold.valid_until;
+        hold.valid_until = believed.saturating_sub(by);
         if hold.renewing_guards > 0 {
-            // The server is asked at once, and is to have the time to answer.
-            hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5);
+            // The server is asked at once, and is to have the time to answer; but not beyond what was believed before.
+            hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5).min(believed);
             hold.renew_at = Some(now);
         }
         self.schedule(index);

@@ -299,6 +299,28 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
 }
 
 #[test]
+fn a_jump_of_the_servers_clock_lengthens_no_lease() {
+    let mut world = World::new();
+    let (start, lease) = (world.now, Lease::new(LEASE).unwrap());
+    let take = |world: &mut World, owner: u64, sent: BootInstant| {
+        let began = world.holds.begin_attempt((&world.name, owner), false, lease, sent, Waker::noop());
+        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
+        let terms = Terms { lease, renew: true, sent };
+        let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, sent, &mut Vec::new());
+        hold
+    };
+    let unrenewed = take(&mut world, 1, start);
+    let before = world.holds.get(unrenewed).unwrap().valid_until;
+    // Its renewals failed; those of a younger one do not, and tell of the jump in its last moments.
+    assert_eq!(world.holds.heard_server_time(Duration::ZERO, start, start), None);
+    let late = start + LEASE * 9 / 10;
+    let _younger = take(&mut world, 2, late);
+    let jump = world.holds.heard_server_time(LEASE * 2, late, late);
+    assert!(matches!(jump, Some(Jump::Forward(_))), "{jump:?}");
+    assert_eq!(world.holds.get(unrenewed).unwrap().valid_until, before, "nobody has extended it");
+}
+
+#[test]
 fn a_late_renewal_does_not_bring_a_lost_lock_back() {
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue());

@@ -49,7 +49,7 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
         let news = a.lease / 3 + a.lease / 20 + a.lease / 5 + AFTERMATH / 5;
         let hindered = case.disturbed.touching(later.from + 1, earlier.to, None).is_some()
             || case.stalled(a.id.0, later.from, earlier.to);
-        if excuse.is_some() && a.renewed && both > news && !hindered {
+        if excuse.is_some() && a.renewed && earlier.to - later.from > news && !hindered {
             verdicts.push(Verdict {
                 checker: Checker::Honesty,
                 text: format!("{} was not told within a renewal that it had lost {:?}", a.owner, a.lock),
@@ -71,7 +71,7 @@ fn witnessed(case: &Case<'_>) -> Vec<Verdict> {
     let verdict = |(place, event, other): (usize, &super::Event, u64)| {
         let since = invoked.get(&(event.process, event.op)).copied().unwrap_or(event.at);
         Verdict {
-            checker: Checker::Exclusion,
+            checker: Checker::Witness,
             text: format!(
                 "the witness saw entry {other} while process {} still claimed {:?}",
                 event.process, event.lock

@@ -3,7 +3,7 @@
 
 use super::super::event::What;
 use super::super::operations::Operation;
-use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
+use super::{Case, Checker, MILLISECOND, REPOLL, SCHEDULING, Verdict};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     let operations = case.operations.iter().filter(|operation| operation.killed.is_none());
@@ -30,9 +30,11 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
         return Some(format!("a wait for {lock:?} went on {by} ms beyond its deadline"));
     }
     if let Some(healed) = case.terms.healed {
-        // A message lost before the end of the faults is made up for by asking, which takes up to 5 s.
-        let deaf = if case.deaf.touching(0, healed, None).is_some() { 5_000 * MILLISECOND } else { 0 };
-        let bound = healed + 2 * case.terms.longest + deaf + SETTLING;
+        // A message lost before the end of the faults, or never sent because the lock vanished, is made up for by asking.
+        let unheard =
+            [&case.deaf, &case.losing].iter().any(|faults| faults.touching(0, healed, None).is_some());
+        let asking = if unheard { REPOLL } else { 0 };
+        let bound = healed + 2 * case.terms.longest + asking + SETTLING;
         if seen > bound.max(operation.deadline.unwrap_or(0) + SCHEDULING) {
             let by = (seen - healed) / MILLISECOND;
             return Some(format!("a wait for {lock:?} went on {by} ms after the last fault"));

@@ -24,6 +24,8 @@ pub use wakeups::handoffs;
 pub enum Checker {
     /// No two beliefs of different owners in one lock overlap.
     Exclusion,
+    /// The witness saw nobody enter while another guard went on claiming the lock.
+    Witness,
     /// A release with a waiter present is followed by a grant.
     WakeUps,
     /// Everything ends: by its deadline, or soon after the last fault.
@@ -46,6 +48,7 @@ impl fmt::Display for Checker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Exclusion => "exclusion",
+            Self::Witness => "witness",
             Self::WakeUps => "wake-ups",
             Self::Liveness => "liveness",
             Self::Honesty => "honesty",
@@ -214,6 +217,8 @@ const MILLISECOND: u64 = 1_000_000;
 /// How long a fault's consequences last after its end: the connection is made anew after a pause of up to 200 ms, and
 /// what had piled up is sent.
 const AFTERMATH: u64 = 500 * MILLISECOND;
+/// A waiter that hears nothing asks after this long.
+const REPOLL: u64 = 5_000 * MILLISECOND;
 const CATCHING_UP: u64 = 100 * MILLISECOND;
 /// Scheduling delays below this go unrecorded.
 const SCHEDULING: u64 = 250 * MILLISECOND;

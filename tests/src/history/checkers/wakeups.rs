@@ -6,7 +6,7 @@ use super::super::event::What;
 use super::super::operations::{Answer, Ending, Operation};
 use super::super::spans::{Span, Spans};
 use super::super::text::History;
-use super::{AFTERMATH, Case, Checker, MILLISECOND, Verdict};
+use super::{AFTERMATH, Case, Checker, MILLISECOND, REPOLL, Verdict};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     let absent = absences(case);
@@ -168,6 +168,3 @@ fn follow(
     let next = waiter.map_or(Next::Unwanted, |waiter| Next::Nobody { waiter: waiter.of });
     Freed { by, dead: None, at, until, next }
 }
-
-/// A waiter that hears nothing asks after this long.
-const REPOLL: u64 = 5_000 * MILLISECOND;

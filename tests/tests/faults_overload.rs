@@ -282,6 +282,8 @@ async fn o05_holders_on_a_busy_server_lose_their_locks_honestly_and_make_no_stor
     for guard in &guards {
         let reason = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told in the end");
         assert!(!guard.is_valid());
+        let late = BootInstant::now().saturating_duration_since(guard.valid_until());
+        assert!(late < Duration::from_secs(2), "told {late:?} after `valid_until`");
         assert_eq!(reason, LostReason::Expired, "and by its own clock, for nobody else could say so");
     }
     assert_eq!(cli.read_reply().unwrap().to_string(), "OK");

@@ -471,6 +471,18 @@ fn right_a_cancelled_attempt_may_have_held_the_lock() {
 }
 
 #[test]
+fn right_a_wait_that_is_over_may_be_granted_the_lock_for_a_moment() {
+    let text = format!(
+        "{A}@50 2 1 1 l invoked try-for true =600 @101.2 b:1
+        @101.3 2 1 1 l not-granted
+        @101.4 0 0 0 l holder b:1
+        @101.5 3 1 1 l invoked try true =600 - -
+        @102 3 1 1 l not-granted"
+    );
+    right(&text);
+}
+
+#[test]
 fn right_nobody_is_woken_while_messages_are_lost_but_asks_in_the_end() {
     let text = format!(
         "@5 0 0 0 - begins deaf -

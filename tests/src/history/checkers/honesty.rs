@@ -38,7 +38,14 @@ fn possible_hold(case: &Case<'_>, of: usize) -> Option<Span> {
     // What is not released with confirmation ends with its lease, which may have begun as late as its last request ended.
     let forgotten = |from: u64| from + 2 * case.terms.longest + case.terms.patience;
     let to = match answer {
-        Some(Answer::NotGranted | Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => return None,
+        Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => return None,
+        // Its last question may have been on its way when its time was up; what that was granted is taken back.
+        Some(Answer::NotGranted) if operation.waits() => {
+            let at = answered.unwrap_or(case.terms.end);
+            let hindered = case.hindered(operation.id.0, operation.invoked, at);
+            if hindered { forgotten(at) } else { at + case.terms.wake }
+        }
+        Some(Answer::NotGranted) => return None,
         Some(Answer::Granted) => match operation.ending {
             Some((at, Ending::Released)) => at,
             _ => forgotten(operation.last.max(operation.valid_until)),
@@ -139,7 +146,11 @@ fn traces(case: &Case<'_>) -> Vec<Verdict> {
     let mut others: HashSet<&str> = HashSet::new();
     for operation in case.operations.iter().filter(|operation| !operation.owner.is_empty()) {
         match operation.answer {
-            Some((_, Answer::Failed(Outcome::NotSent | Outcome::Rejected) | Answer::NotGranted)) => {
+            Some((_, Answer::Failed(Outcome::NotSent | Outcome::Rejected))) => {
+                harmless.insert(&operation.owner, operation);
+            }
+            // Answered by the server, unlike a wait whose time was up.
+            Some((_, Answer::NotGranted)) if !operation.waits() => {
                 harmless.insert(&operation.owner, operation);
             }
             _ => _ = others.insert(&operation.owner),

@@ -107,7 +107,7 @@ fn eviction() {
 
 #[test]
 fn power_cut() {
-    run("power-cut", 2.0);
+    run("power-cut", 3.0);
 }
 
 #[test]

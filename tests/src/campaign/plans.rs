@@ -106,7 +106,7 @@ pub(super) const ALL: &[Plan] = &[
     Plan {
         name: "starve",
         what: "a process runs for 5 ms of every 100: its guards claim nothing past their deadlines",
-        lease: Duration::from_millis(300),
+        lease: Duration::from_millis(150),
         round: |stage| {
             stage.rest(Duration::from_millis(5));
             stage.stop_worker(0, Duration::from_millis(95));

@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::history::{
-    Answer, Checker, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs, operations,
+    Answer, Checker, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs, operations, takeovers,
 };
 
 /// What was counted in a campaign.
@@ -40,6 +40,7 @@ pub struct Figures {
     faults: BTreeMap<Fault, u64>,
     recovery: Times,
     handoff: Times,
+    takeover: Times,
 }
 
 impl Figures {
@@ -74,6 +75,7 @@ impl Figures {
         figures.count(history);
         figures.recovery = Times::of(recoveries(history));
         figures.handoff = Times::of(handoffs(history));
+        figures.takeover = Times::of(takeovers(history));
         figures
     }
 
@@ -132,6 +134,7 @@ impl Figures {
             "stale_writes_rejected": self.writes.1,
             "recovery_us": self.recovery.json(),
             "handoff_us": self.handoff.json(),
+            "takeover_us": self.takeover.json(),
             "keys_left": self.keys_left,
         })
     }
@@ -157,7 +160,8 @@ impl fmt::Display for Figures {
         let errors = list(self.errors.iter().map(|(outcome, count)| format!("{outcome} {count}")).collect());
         writeln!(f, "errors: {errors}; releases unconfirmed {}", self.unconfirmed)?;
         writeln!(f, "writes {}, stale and rejected {}", self.writes.0, self.writes.1)?;
-        writeln!(f, "recovery {}; handoff {}; keys left {}", self.recovery, self.handoff, self.keys_left)
+        writeln!(f, "recovery {}; handoff {}", self.recovery, self.handoff)?;
+        writeln!(f, "takeover {}; keys left {}", self.takeover, self.keys_left)
     }
 }
 
@@ -167,8 +171,8 @@ fn recoveries(history: &History) -> Vec<u64> {
     let mut times = Vec::new();
     for event in &history.events {
         match &event.what {
-            // Of the many that one is quickly over, the next grant comes whether they strike or not.
-            What::Ends { fault } if *fault != Fault::Flushed => open.push(event.at),
+            // What the server forgets keeps nobody from anything.
+            What::Ends { fault } if !matches!(fault, Fault::Flushed | Fault::Forgot) => open.push(event.at),
             What::Granted { .. } => times.extend(open.drain(..).map(|ended| event.at - ended)),
             _ => {}
         }

@@ -12,7 +12,7 @@ mod spans;
 mod text;
 mod witness;
 
-pub use checkers::{Checker, Verdict, check, handoffs};
+pub use checkers::{Checker, Verdict, check, handoffs, takeovers};
 pub use event::{Event, Fault, Kind, Outcome, Reason, What};
 pub use operations::{Answer, Belief, Ending, Operation, operations};
 pub use recorder::{Recorder, now};

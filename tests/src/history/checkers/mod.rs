@@ -17,7 +17,7 @@ use super::operations::{Operation, operations};
 use super::spans::{Span, Spans};
 use super::text::History;
 
-pub use wakeups::handoffs;
+pub use wakeups::{handoffs, takeovers};
 
 /// Who judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

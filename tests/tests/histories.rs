@@ -357,6 +357,34 @@ fn b30_a_lock_is_released_long_after_its_lease() {
 }
 
 #[test]
+fn b31_a_lock_is_held_on_the_server_long_after_its_release() {
+    broken(&format!("{A}@101.1 0 0 0 l holder a:1\n@400 0 0 0 l holder a:1"), Checker::Leaks);
+    broken(&format!("{A_HOLDS}@100 1 1 1 l dropped\n@500 0 0 0 l holder a:1"), Checker::Leaks);
+}
+
+#[test]
+fn b32_a_dropped_acquire_keeps_the_lock() {
+    let text = "@50 2 1 1 l invoked acquire true =600 - b:1
+        @51 2 1 1 l cancelled
+        @400 0 0 0 l holder b:1";
+    broken(text, Checker::Leaks);
+}
+
+#[test]
+fn right_a_waiter_that_leaves_early_hastens_nobody() {
+    let text = format!(
+        "@1 1 0 0 - started
+        {A_HOLDS}@100 1 0 0 - killed
+        @50 2 1 1 l invoked try-for true =600 @110 -
+        @110.1 2 1 1 l not-granted
+        @60 2 2 2 l invoked acquire true =600 - -
+        @610 2 2 2 l granted b:1 @1200
+        @620 2 2 2 l dropped"
+    );
+    right(&text);
+}
+
+#[test]
 fn right_one_after_the_other() {
     let text = format!(
         "{A}@50 2 1 1 l invoked acquire true =600 - -

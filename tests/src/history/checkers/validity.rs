@@ -54,8 +54,8 @@ fn news(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
     let seen = told.or(operation.ended).or(operation.killed).unwrap_or(operation.last);
     // The news starts a twentieth of the lease early, to be there in time; whoever was stalled then cannot have had it.
     let start = valid_until.saturating_sub((operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND);
-    let excused =
-        case.stalled(process, start, seen) || case.lost_by(operation.invoked, seen) == Some(Fault::Clock);
+    // News of a jump of the server clock, however old, shorten what was granted since the clock was last heard of.
+    let excused = case.stalled(process, start, seen) || case.lost_by(0, seen) == Some(Fault::Clock);
     let slack = if told.is_some() { 2 * MILLISECOND } else { SCHEDULING };
     if seen <= valid_until + slack || excused {
         return None;

@@ -175,7 +175,7 @@ fn follow(
                 return Freed { by, dead: None, at, until, next };
             }
             // Whoever leaves may have been the one that was woken; the next one is told when it leaves.
-            Some(_) if operation.waits() => until = answered + patience,
+            Some(_) if operation.waits() => until = until.max(answered + patience),
             _ => {}
         }
     }

@@ -200,7 +200,8 @@ pub(super) const ALL: &[Plan] = &[
         server: EVERYSEC_ONE_FILE,
         shim: true,
         lease: Duration::from_millis(1000),
-        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        // What is lost must be held at that moment, and have been granted within the last second.
+        style: |_, _| Style::Holding,
         round: |stage| cut_power(stage, true),
         shows: |figures| {
             let lost = figures.lost(Reason::NotOwner) + figures.excused;

@@ -5,23 +5,29 @@
 //! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
 //! wanted count is the number of guards plus the attempts that are under way.
 
+mod hold;
+#[cfg(test)]
+mod model;
+mod renewals;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
-use wheellock_wheel::{Cohorts, Member, TimerKey, Wheel};
-
 use wheellock_client::planted::bug;
+use wheellock_wheel::{Cohorts, Wheel};
 
 use crate::clock::{BootInstant, nanos};
 use crate::guard::LostReason;
-use crate::keeper::RenewalReply;
 use crate::lease::Lease;
 use crate::metrics::Tally;
 use crate::name::Name;
-use crate::server_clock::{Jump, Sample, ServerClock};
+use crate::server_clock::ServerClock;
+
+pub(crate) use hold::{Hold, State};
+pub(crate) use renewals::{Renewal, Renewed};
 
 /// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
 type Presented = (u64, usize);
@@ -70,77 +76,12 @@ enum Event {
     Backlog,
 }
 
-pub(crate) struct Hold {
-    pub(crate) name: Arc<Name>,
-    pub(crate) owner: u64,
-    /// Tells this hold from others that have had or will have its index.
-    pub(crate) serial: u64,
-    pub(crate) lease: Lease,
-    pub(crate) state: State,
-    pub(crate) valid_until: BootInstant,
-    /// When the server has certainly forgotten it.
-    gone_after: BootInstant,
-    presented: bool,
-    guards: u32,
-    /// Guards that want the lease renewed.
-    renewing_guards: u32,
-    attempts: u32,
-    /// When the first guard got it.
-    since: BootInstant,
-    /// Releases under way.
-    operations: u32,
-    /// Stands in the backlog.
-    postponed: bool,
-    /// The wanted count changed while a request was under way; another one must follow it.
-    outdated: bool,
-    /// Who waits for something here; mostly nobody does.
-    wakers: Option<Box<Wakers>>,
-    /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
-    settle_at: Option<BootInstant>,
-    /// Its place among those whom the watchdog renews at every beat.
-    member: Option<Member>,
-    /// A renewal out of turn: after one that failed, or because the next beat comes too late.
-    renew_at: Option<BootInstant>,
-    renewal_under_way: bool,
-    renewal_failed: bool,
-    alarm: Option<TimerKey>,
-}
-
-#[derive(Default)]
-struct Wakers {
-    /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
-    /// nobody would know whose count the server was told last.
-    gate: Vec<Waker>,
-    /// Those who want to know of the loss.
-    watchers: Vec<(u64, Waker)>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
-    /// Nothing was granted yet.
-    Asked,
-    Held,
-    Lost(LostReason),
-}
-
 /// A request that brings the server's count to what is wanted.
 pub(crate) struct Settle {
     pub(crate) hold: HoldIndex,
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     pub(crate) count: u32,
-}
-
-/// One hold in a renewal.
-#[derive(Clone)]
-pub(crate) struct Renewal {
-    pub(crate) hold: HoldIndex,
-    pub(crate) serial: u64,
-    pub(crate) name: Arc<Name>,
-    pub(crate) owner: u64,
-    pub(crate) lease: Lease,
-    /// The renewal before this one failed.
-    pub(crate) repeated: bool,
 }
 
 /// What the keeper has to do now.
@@ -159,15 +100,6 @@ pub(crate) enum Granted {
     Held(HoldIndex, Option<Settle>),
     /// It came so late that it must not be believed; this takes it back.
     TooLate(Settle),
-}
-
-/// How a renewal of one hold ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Renewed {
-    Extended,
-    NotOwner,
-    /// Refused, or nothing is known.
-    Failed,
 }
 
 impl Holds {
@@ -508,199 +440,6 @@ impl Holds {
         None
     }
 
-    /// Everything that is due at `now`.
-    pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due) {
-        let tick = self.since_start(now) / TICK_NANOS;
-        let mut fired = Vec::new();
-        self.wheel.advance(tick, |_, event| fired.push(event));
-        for event in fired {
-            match event {
-                Event::Hold(index) => self.alarmed(index, now, due),
-                Event::Backlog if self.backlog.is_empty() => {}
-                Event::Backlog => self.look_at_the_backlog_again(now),
-                Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
-            }
-        }
-        let beat = self.beat_at(now);
-        let mut beating = Vec::new();
-        self.beats.visit(beat, |_, group| beating.extend_from_slice(group));
-        for index in beating {
-            self.renew_if_held(index, now, due);
-        }
-    }
-
-    fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
-        let Some(hold) = self.get_mut(index) else { return };
-        hold.alarm = None;
-        if hold.settle_at.is_some_and(|at| now >= at) {
-            if hold.is_busy() {
-                hold.settle_at = Some(now + hold.lease.retry_after());
-            } else if now >= hold.gone_after {
-                hold.settle_at = None;
-            } else {
-                due.settle.extend(self.settle(index));
-            }
-        }
-        self.free_if_unused(index);
-        let Some(hold) = self.get(index) else { return };
-        if hold.state == State::Held && hold.guards > 0 && now >= hold.lost_at() {
-            return self.lose(index, LostReason::Expired, now, &mut due.wake);
-        }
-        if hold.renew_at.is_some_and(|at| now >= at) {
-            self.renew_if_held(index, now, due);
-        }
-        self.schedule(index);
-    }
-
-    fn renew_if_held(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
-        let Some(hold) = self.get_mut(index) else { return };
-        if hold.state != State::Held || hold.renewing_guards == 0 || hold.renewal_under_way {
-            if bug("watchdog outlives the release") {
-                due.renew.extend(self.renewal(index, false));
-            }
-            return;
-        }
-        if now >= hold.lost_at() {
-            return self.lose(index, LostReason::Expired, now, &mut due.wake);
-        }
-        hold.renewal_under_way = true;
-        hold.renew_at = None;
-        let repeated = std::mem::take(&mut hold.renewal_failed);
-        due.renew.extend(self.renewal(index, repeated));
-        self.schedule(index);
-    }
-
-    fn renewal(&self, index: HoldIndex, repeated: bool) -> Option<Renewal> {
-        let hold = self.get(index)?;
-        Some(Renewal {
-            hold: index,
-            serial: hold.serial,
-            name: Arc::clone(&hold.name),
-            owner: hold.owner,
-            lease: hold.lease,
-            repeated,
-        })
-    }
-
-    /// What renews a hold at its guard's own wish; `None` if it is lost.
-    pub(crate) fn renewal_by_hand(&self, index: HoldIndex) -> Option<Renewal> {
-        self.renewal(index, false).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
-    }
-
-    /// Remembers a renewal that is about to be sent; returns its number.
-    pub(crate) fn begin_renewal(&mut self, group: Vec<Renewal>, sent: BootInstant) -> u32 {
-        u32::try_from(self.renewals.insert((group, sent))).unwrap_or(u32::MAX)
-    }
-
-    /// A renewal has ended; `reply` is missing if nothing is known.
-    pub(crate) fn end_renewal(
-        &mut self,
-        renewal: u32,
-        reply: Option<&RenewalReply<'_>>,
-        now: BootInstant,
-        wake: &mut Vec<Waker>,
-    ) -> Option<Jump> {
-        let (group, sent) = self.renewals.try_remove(renewal as usize)?;
-        for (place, renewal) in group.iter().enumerate() {
-            if let Some(hold) = self.hold_of(renewal) {
-                hold.renewal_under_way = false;
-            }
-            let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
-            self.renewed(renewal, how, sent, now, wake);
-        }
-        self.heard_server_time(reply?.server, sent, now)
-    }
-
-    fn hold_of(&mut self, renewal: &Renewal) -> Option<&mut Hold> {
-        self.get_mut(renewal.hold).filter(|hold| hold.serial == renewal.serial)
-    }
-
-    /// The end of a renewal that was sent no earlier than `sent`. One that is too late changes nothing: what was lost
-    /// stays lost.
-    pub(crate) fn renewed(
-        &mut self,
-        renewal: &Renewal,
-        how: Renewed,
-        sent: BootInstant,
-        now: BootInstant,
-        wake: &mut Vec<Waker>,
-    ) {
-        let Some(hold) = self.hold_of(renewal) else { return };
-        if how != Renewed::NotOwner {
-            hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
-        }
-        if bug("a late renewal brings a lost lock back") && how == Renewed::Extended {
-            hold.state = State::Held;
-        }
-        if hold.state != State::Held {
-            return;
-        }
-        match how {
-            Renewed::Failed if bug("a failed renewal is the last") => hold.renewal_under_way = true,
-            Renewed::Extended => {
-                // The one before was sent a lease's validity before what was believed until now.
-                let planned = renewal.lease.renewal_before(hold.valid_until);
-                hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
-                hold.renew_at = None;
-                self.tally.renewed(now.saturating_duration_since(planned));
-            }
-            Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, wake),
-            Renewed::Failed => {
-                hold.renew_at = Some(now + renewal.lease.retry_after());
-                hold.renewal_failed = true;
-                self.tally.failed_renewals += 1;
-            }
-        }
-        self.schedule(renewal.hold);
-    }
-
-    /// A renewal was given up unanswered, or answered just now.
-    pub(crate) fn may_have_been_renewed(&mut self, renewal: &Renewal, now: BootInstant) {
-        if let Some(hold) = self.hold_of(renewal) {
-            hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
-        }
-    }
-
-    /// The server told its time. If its clock has jumped ahead, every lease ends that much earlier than was thought.
-    pub(crate) fn heard_server_time(
-        &mut self,
-        server: Duration,
-        sent: BootInstant,
-        received: BootInstant,
-    ) -> Option<Jump> {
-        let jump = self.server_clock.observe(Sample { server, sent, received });
-        let jump = jump.filter(|_| !bug("jumps of the server's clock go unnoticed"))?;
-        self.tally.server_clock_jumps += 1;
-        if let Jump::Forward(by) = jump {
-            let held: Vec<HoldIndex> = self
-                .holds
-                .iter()
-                .filter(|(_, hold)| hold.state == State::Held && hold.guards > 0)
-                .filter_map(|(index, _)| u32::try_from(index).ok())
-                .collect();
-            for index in held {
-                self.doubt(index, by, sent, received);
-            }
-        }
-        Some(jump)
-    }
-
-    /// A hold whose lease may end `by` earlier than was thought, unless it was extended since `sent`.
-    fn doubt(&mut self, index: HoldIndex, by: Duration, sent: BootInstant, now: BootInstant) {
-        let Some(hold) = self.get_mut(index) else { return };
-        if hold.valid_until >= hold.lease.valid_until(sent) {
-            return;
-        }
-        let believed = hold.valid_until;
-        hold.valid_until = believed.saturating_sub(by);
-        if hold.renewing_guards > 0 {
-            // The server is asked at once, and is to have the time to answer; but not beyond what was believed before.
-            hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5).min(believed);
-            hold.renew_at = Some(now);
-        }
-        self.schedule(index);
-    }
-
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, wake: &mut Vec<Waker>) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         hold.state = State::Lost(reason);
@@ -809,22 +548,6 @@ impl Holds {
         self.planned = Some(self.planned.map_or(at, |planned| planned.min(at)));
     }
 
-    /// A hold is in the watchdog's care as long as it is held and one of its guards wants that.
-    fn join_or_leave_the_beat(&mut self, index: HoldIndex, now: BootInstant) {
-        let beat = self.beat_at(now);
-        let Some(hold) = self.holds.get_mut(index as usize) else { return };
-        let wanted = hold.state == State::Held && hold.renewing_guards > 0;
-        if !wanted && !bug("watchdog outlives the release") {
-            hold.renew_at = None;
-            if let Some(member) = hold.member.take() {
-                self.beats.leave(member);
-            }
-        } else if hold.member.is_none() {
-            hold.member = Some(self.beats.join(index, beat));
-            self.plan(self.start_of_beat(beat + self.beats.period()));
-        }
-    }
-
     /// Sets the alarm for what is due once. What the watchdog renews in its turn needs none.
     fn schedule(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
@@ -900,49 +623,6 @@ pub(crate) enum GrantReply {
     Again,
 }
 
-impl Hold {
-    /// Whether the key may still be this hold's to give back.
-    fn is_worth_releasing(&self) -> bool {
-        match self.state {
-            State::Asked | State::Held => true,
-            // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
-            // taken the lock again in the meantime, for the key is then that hold's.
-            State::Lost(LostReason::Expired) => !self.presented,
-            State::Lost(_) => false,
-        }
-    }
-
-    fn wait_at_gate(&mut self, waker: &Waker) {
-        let gate = &mut self.wakers.get_or_insert_default().gate;
-        if !gate.iter().any(|known| known.will_wake(waker)) {
-            gate.push(waker.clone());
-        }
-    }
-
-    fn open_gate(&mut self, wake: &mut Vec<Waker>) {
-        if let Some(wakers) = &mut self.wakers {
-            wake.append(&mut wakers.gate);
-        }
-    }
-
-    fn is_busy(&self) -> bool {
-        self.attempts > 0 || self.operations > 0
-    }
-
-    fn wanted(&self) -> u32 {
-        self.guards + self.attempts
-    }
-
-    /// When to give up believing: early enough that whoever waits for it learns of it before `valid_until`.
-    fn lost_at(&self) -> BootInstant {
-        let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
-        if bug("the loss is told late") {
-            return self.valid_until + early;
-        }
-        self.valid_until.saturating_sub(early)
-    }
-}
-
 /// The wheel's resolution: small beside the shortest useful lease.
 const TICK: Duration = Duration::from_nanos(TICK_NANOS);
 const TICK_NANOS: u64 = 2_000_000;
@@ -951,16 +631,9 @@ const TICKS: usize = 8192;
 /// Beats per period of the watchdog. So a renewal is early by less than half a percent of its period, and those of one
 /// beat share their commands.
 const BEATS: u64 = 256;
-/// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more; a twentieth of shorter
-/// ones. Generous, because a busy machine delays a task by tens of milliseconds.
-const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);
-
 /// How soon to look for room again if no answer tells that there is some.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a subscription outlives its last waiter: contention comes in bursts, and subscribing anew for each handoff
 /// would cost more than a few idle messages.
 const LINGER: Duration = Duration::from_secs(2);
-
-#[cfg(test)]
-mod model;

@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use wheellock_client::Value;
 
 use super::*;
+use crate::keeper::RenewalReply;
 use crate::kind;
+use crate::server_clock::Jump;
 
 const LEASE: Duration = Duration::from_millis(600);
 

@@ -1,0 +1,115 @@
+//! One hold: what is known of it, and what follows from that. Pure.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use wheellock_client::planted::bug;
+use wheellock_wheel::{Member, TimerKey};
+
+use super::TICK;
+use crate::clock::BootInstant;
+use crate::guard::LostReason;
+use crate::lease::Lease;
+use crate::name::Name;
+
+/// One (lock, owner) pair that this process holds, asks for, or has held.
+pub(crate) struct Hold {
+    pub(crate) name: Arc<Name>,
+    pub(crate) owner: u64,
+    /// Tells this hold from others that have had or will have its index.
+    pub(crate) serial: u64,
+    pub(crate) lease: Lease,
+    pub(crate) state: State,
+    pub(crate) valid_until: BootInstant,
+    /// When the server has certainly forgotten it.
+    pub(super) gone_after: BootInstant,
+    pub(super) presented: bool,
+    pub(super) guards: u32,
+    /// Guards that want the lease renewed.
+    pub(super) renewing_guards: u32,
+    pub(super) attempts: u32,
+    /// When the first guard got it.
+    pub(super) since: BootInstant,
+    /// Releases under way.
+    pub(super) operations: u32,
+    /// Stands in the backlog.
+    pub(super) postponed: bool,
+    /// The wanted count changed while a request was under way; another one must follow it.
+    pub(super) outdated: bool,
+    /// Who waits for something here; mostly nobody does.
+    pub(super) wakers: Option<Box<Wakers>>,
+    /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
+    pub(super) settle_at: Option<BootInstant>,
+    /// Its place among those whom the watchdog renews at every beat.
+    pub(super) member: Option<Member>,
+    /// A renewal out of turn: after one that failed, or because the next beat comes too late.
+    pub(super) renew_at: Option<BootInstant>,
+    pub(super) renewal_under_way: bool,
+    pub(super) renewal_failed: bool,
+    pub(super) alarm: Option<TimerKey>,
+}
+
+#[derive(Default)]
+pub(super) struct Wakers {
+    /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
+    /// nobody would know whose count the server was told last.
+    pub(super) gate: Vec<Waker>,
+    /// Those who want to know of the loss.
+    pub(super) watchers: Vec<(u64, Waker)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Nothing was granted yet.
+    Asked,
+    Held,
+    Lost(LostReason),
+}
+
+impl Hold {
+    /// Whether the key may still be this hold's to give back.
+    pub(super) fn is_worth_releasing(&self) -> bool {
+        match self.state {
+            State::Asked | State::Held => true,
+            // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
+            // taken the lock again in the meantime, for the key is then that hold's.
+            State::Lost(LostReason::Expired) => !self.presented,
+            State::Lost(_) => false,
+        }
+    }
+
+    pub(super) fn wait_at_gate(&mut self, waker: &Waker) {
+        let gate = &mut self.wakers.get_or_insert_default().gate;
+        if !gate.iter().any(|known| known.will_wake(waker)) {
+            gate.push(waker.clone());
+        }
+    }
+
+    pub(super) fn open_gate(&mut self, wake: &mut Vec<Waker>) {
+        if let Some(wakers) = &mut self.wakers {
+            wake.append(&mut wakers.gate);
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.attempts > 0 || self.operations > 0
+    }
+
+    pub(super) fn wanted(&self) -> u32 {
+        self.guards + self.attempts
+    }
+
+    /// When to give up believing: early enough that whoever waits for it learns of it before `valid_until`.
+    pub(super) fn lost_at(&self) -> BootInstant {
+        let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
+        if bug("the loss is told late") {
+            return self.valid_until + early;
+        }
+        self.valid_until.saturating_sub(early)
+    }
+}
+
+/// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more; a twentieth of shorter
+/// ones. Generous, because a busy machine delays a task by tens of milliseconds.
+const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);

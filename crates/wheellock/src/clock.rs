@@ -63,6 +63,12 @@ impl BootInstant {
         }
     }
 
+    /// The time since the machine was started: the clock's own number, the same for all processes on it.
+    #[must_use]
+    pub fn since_boot(self) -> Duration {
+        Duration::from_nanos(self.0.get())
+    }
+
     /// The time from `earlier` to this instant; zero if `earlier` is later.
     #[must_use]
     pub fn saturating_duration_since(self, earlier: Self) -> Duration {
@@ -97,7 +103,7 @@ impl Add<Duration> for BootInstant {
 
 impl fmt::Debug for BootInstant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BootInstant({:?} after boot)", Duration::from_nanos(self.0.get()))
+        write!(f, "BootInstant({:?} after boot)", self.since_boot())
     }
 }
 

@@ -40,7 +40,6 @@ async fn work(orders: Orders) -> Result<()> {
         recorder,
         witness,
         orders,
-        origin: Origin::find(),
         stop: Flag::new(false),
         next_op: Flag::new(1),
     });
@@ -81,7 +80,6 @@ struct Worker {
     recorder: Recorder,
     witness: Witness,
     orders: Orders,
-    origin: Origin,
     stop: Flag<bool>,
     next_op: Flag<u64>,
 }
@@ -397,7 +395,7 @@ impl Op<'_> {
     }
 
     fn valid_until(&self, guard: &Guard) -> u64 {
-        self.worker.origin.nanos(guard.valid_until())
+        nanos(guard.valid_until().since_boot())
     }
 }
 
@@ -471,28 +469,6 @@ impl Look<'_> {
         }
         self.op.cell.leave(token).expect("a cell can be written");
         self.op.record(What::Left);
-    }
-}
-
-/// The same moment on the library's clock, which shows no numbers, and as a number; the number is no later.
-struct Origin {
-    instant: BootInstant,
-    nanos: u64,
-}
-
-impl Origin {
-    fn find() -> Self {
-        let attempts = (0..1000).map(|_| {
-            let before = now();
-            let instant = BootInstant::now();
-            (now() - before, Self { instant, nanos: before })
-        });
-        let best = attempts.min_by_key(|(error, _)| *error);
-        best.map_or_else(|| Self { instant: BootInstant::now(), nanos: now() }, |(_, origin)| origin)
-    }
-
-    fn nanos(&self, instant: BootInstant) -> u64 {
-        self.nanos + nanos(instant.saturating_duration_since(self.instant))
     }
 }
 

@@ -13,7 +13,7 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{BootInstant, Error, Guard, Lock, LockManager, LostReason, Released};
+use wheellock::{Error, Guard, Lock, LockManager, LostReason, Released};
 
 use super::fleet::{Orders, Style};
 use crate::fault::Random;

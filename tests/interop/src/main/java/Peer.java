@@ -1,0 +1,203 @@
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.net.URLDecoder;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+
+/**
+ * Redisson, driven line by line by tests in another language. Owns the protocol; knows no test.
+ *
+ * <pre>
+ * stdin    id client thread verb argument...
+ * stdout   id began ended ok result
+ *          id began ended error class message
+ * </pre>
+ *
+ * Every named thread of every named client is a thread of its own, for a thread is what owns a lock; it does what it is
+ * told in order, and answers when done. Words are percent-encoded. Times are nanoseconds of CLOCK_MONOTONIC, which is what
+ * {@link System#nanoTime} reads on Linux; durations are milliseconds. The process ends when stdin closes.
+ */
+public final class Peer {
+    private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+    private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
+
+    public static void main(String[] arguments) throws IOException {
+        Map<String, Worker> workers = new HashMap<>();
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            Request request = Request.parse(line);
+            if (request.verb.equals("crash")) {
+                Runtime.getRuntime().halt(1);
+            }
+            workers.computeIfAbsent(request.client + "/" + request.thread, Worker::begin).requests.add(request);
+        }
+        // Whatever the threads wait for: nobody will hear of it.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private record Request(String id, String client, String thread, String verb, String[] arguments) {
+        static Request parse(String line) {
+            String[] words = line.split(" ");
+            String[] arguments = new String[words.length - 4];
+            for (int i = 0; i < arguments.length; i++) {
+                arguments[i] = URLDecoder.decode(words[i + 4], StandardCharsets.UTF_8);
+            }
+            return new Request(words[0], words[1], words[2], words[3], arguments);
+        }
+
+        boolean has(int argument) {
+            return argument < arguments.length;
+        }
+
+        long number(int argument) {
+            return Long.parseLong(arguments[argument]);
+        }
+    }
+
+    /** One thread, and the lock objects that it has in hand, as a method would have them in local variables. */
+    private static final class Worker extends Thread {
+        final BlockingQueue<Request> requests = new LinkedBlockingQueue<>();
+        private final Map<String, RLock> locks = new HashMap<>();
+
+        static Worker begin(String name) {
+            Worker worker = new Worker();
+            worker.setName(name);
+            worker.setDaemon(true);
+            worker.start();
+            return worker;
+        }
+
+        @Override
+        public void run() {
+            while (true) {
+                try {
+                    answer(requests.take());
+                } catch (InterruptedException interrupted) {
+                    return;
+                }
+            }
+        }
+
+        private void answer(Request request) {
+            long began = System.nanoTime();
+            String result;
+            try {
+                result = "ok " + encode(String.valueOf(perform(request)));
+            } catch (Exception error) {
+                result = "error " + error.getClass().getName() + " " + encode(String.valueOf(error.getMessage()));
+            }
+            OUT.println(request.id + " " + began + " " + System.nanoTime() + " " + result);
+        }
+
+        private Object perform(Request request) throws Exception {
+            switch (request.verb) {
+                case "open":
+                    RedissonClient opened = open(request.arguments[0], request.number(1));
+                    CLIENTS.put(request.client, opened);
+                    return opened.getId();
+                case "close":
+                    CLIENTS.remove(request.client).shutdown();
+                    return "closed";
+                case "thread":
+                    return Thread.currentThread().getId();
+                default:
+                    RedissonClient client = CLIENTS.get(request.client);
+                    RLock lock = locks.computeIfAbsent(request.arguments[0], client::getLock);
+                    return perform(request, client, lock);
+            }
+        }
+
+        private static Object perform(Request request, RedissonClient client, RLock lock) throws Exception {
+            switch (request.verb) {
+                case "lock":
+                    if (request.has(1)) {
+                        lock.lock(request.number(1), TimeUnit.MILLISECONDS);
+                    } else {
+                        lock.lock();
+                    }
+                    return "locked";
+                case "tryLock":
+                    if (request.has(2)) {
+                        return lock.tryLock(request.number(1), request.number(2), TimeUnit.MILLISECONDS);
+                    }
+                    return request.has(1) ? lock.tryLock(request.number(1), TimeUnit.MILLISECONDS) : lock.tryLock();
+                case "unlock":
+                    lock.unlock();
+                    return "unlocked";
+                case "forceUnlock":
+                    return lock.forceUnlock();
+                case "isLocked":
+                    return lock.isLocked();
+                case "getHoldCount":
+                    return lock.getHoldCount();
+                case "isHeldByThread":
+                    return lock.isHeldByThread(request.number(1));
+                case "remainTimeToLive":
+                    return lock.remainTimeToLive();
+                case "holders":
+                    return holders(client, lock.getName());
+                case "increment":
+                    for (long left = request.number(1); left > 0; left--) {
+                        increment(lock, Path.of(request.arguments[2]));
+                    }
+                    return "done";
+                default:
+                    throw new IllegalArgumentException("no such verb: " + request.verb);
+            }
+        }
+    }
+
+    /** A topology is a scheme: one server is {@code redis://host:port}. */
+    private static RedissonClient open(String url, long watchdogMillis) {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(watchdogMillis);
+        String scheme = url.substring(0, url.indexOf(':'));
+        switch (scheme) {
+            case "redis":
+                config.useSingleServer().setAddress(url);
+                return Redisson.create(config);
+            default:
+                throw new IllegalArgumentException("no such topology: " + scheme);
+        }
+    }
+
+    /** Who holds a lock how often, whichever process it is: Redisson's locks answer only for their own. */
+    private static String holders(RedissonClient client, String lock) {
+        Map<String, String> holders = client.<String, String>getMap(lock, StringCodec.INSTANCE).readAllMap();
+        return new TreeMap<>(holders).entrySet().stream()
+                .map(holder -> holder.getKey() + " " + holder.getValue())
+                .collect(Collectors.joining("\n"));
+    }
+
+    /** Read, add one, write: three steps on purpose. */
+    private static void increment(RLock lock, Path file) throws IOException {
+        lock.lock();
+        try {
+            long number = Long.parseLong(Files.readString(file));
+            Files.writeString(file, Long.toString(number + 1));
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    private static String encode(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8);
+    }
+}

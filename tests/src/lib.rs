@@ -8,10 +8,12 @@ pub mod campaign;
 mod cli;
 pub mod fault;
 pub mod history;
+pub mod interop;
 pub mod locks;
 mod monitor;
 mod poll;
 mod server;
+pub mod wire;
 pub mod worker;
 
 pub use cli::{Cli, Reply};

@@ -401,11 +401,11 @@ fn log_in(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
-/// Where build output goes, and everything else that may be thrown away.
-pub(crate) fn target_directory() -> Result<PathBuf> {
+/// Where build output goes.
+pub(crate) fn target_directory() -> io::Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("target"), PathBuf::from);
-    Ok(std::path::absolute(target)?)
+    std::path::absolute(target)
 }
 
 /// A fresh directory whose socket path the kernel accepts: under `target/` if that is short enough.

@@ -1,0 +1,797 @@
+//! Java's Redisson and this library contend for the same locks: each promise in both directions, on real servers.
+//!
+//! Every test has a server and a Redisson client of its own; the JVM they share. Without Java, all are skipped.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinHandle, spawn_blocking, yield_now};
+use wheellock::client::Command as Request;
+use wheellock::{Error, Guard, Lock, LockManager, Released};
+use wheellock_tests::interop::{self, Client, Exception, Thread};
+use wheellock_tests::locks::{PATIENCE, WOKEN, at_rest, gone, lost, manager};
+use wheellock_tests::wire::{Scribe, difference};
+use wheellock_tests::worker::{self, Outcome, Worker, monotonic};
+use wheellock_tests::{Observed, RedisServer, eventually};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_increments_by_threads_of_java_tasks_and_threads_lose_none() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let file = server.directory().join("counter");
+    fs::write(&file, "0").unwrap();
+    let of_java: Vec<_> =
+        (0..4).map(|number| java.thread(&format!("t{number}")).increment(NAME, 1_250, &file)).collect();
+    let tasks = (0..4).map(|_| {
+        let (lock, file) = (locks.lock(NAME), file.clone());
+        tokio::spawn(async move {
+            for _ in 0..625 {
+                let guard = lock.acquire().await.unwrap();
+                increment(&file).await;
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }
+        })
+    });
+    let blocking = wheellock::blocking::LockManager::builder(&server.url());
+    let blocking = spawn_blocking(|| blocking.connect_blocking().unwrap()).await.unwrap();
+    let threads = (0..4).map(|_| {
+        let (lock, file) = (blocking.lock(NAME), file.clone());
+        spawn_blocking(move || {
+            for _ in 0..625 {
+                let guard = lock.acquire().unwrap();
+                add_one(&file);
+                assert_eq!(guard.release().unwrap(), Released::Released);
+            }
+        })
+    });
+    for ours in tasks.chain(threads).collect::<Vec<_>>() {
+        ours.await.unwrap();
+    }
+    for theirs in of_java {
+        assert_eq!(theirs.done().await, "done");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "10000");
+    assert_eq!(server.cli(&["EXISTS", NAME]), "0");
+    assert!(locks.metrics().handoffs > 0, "both sides were at it at the same time: {:?}", locks.metrics());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holds_of_the_other_side_are_counted_right_and_never_released() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let (holder, other) = (java.thread("holder"), java.thread("other"));
+    let number = holder.number().await;
+    let ours = locks.lock(NAME);
+
+    // Theirs: nothing that we can do short of force takes it away.
+    let theirs = java.owner(number);
+    for depth in 1..=5 {
+        holder.lock(NAME).done().await;
+        assert_eq!(seen_by_us(&locks, NAME).await, format!("{theirs} {depth}"));
+    }
+    assert!(ours.try_acquire().await.unwrap().is_none());
+    let stranger = manager(&server.url()).await.owner();
+    let error = ours.with_owner(stranger).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::ForeignOwner { .. }), "{error}");
+    for depth in (1..5).rev() {
+        holder.unlock(NAME).done().await;
+        assert_eq!(seen_by_us(&locks, NAME).await, format!("{theirs} {depth}"));
+        assert!(ours.try_acquire().await.unwrap().is_none(), "{depth} holds are left");
+    }
+    holder.unlock(NAME).done().await;
+    assert_eq!(seen_by_us(&locks, NAME).await, "");
+
+    // Ours: nothing that they can do short of force takes it away.
+    let outer = ours.acquire().await.unwrap();
+    let owner = outer.owner();
+    let mut guards = vec![outer];
+    for depth in 1..=5 {
+        assert_eq!(holder.holders(NAME).done().await, format!("{owner} {depth}"));
+        guards.push(ours.with_owner(owner.clone()).acquire().await.unwrap());
+    }
+    assert_eq!(holder.try_lock(NAME).done().await, "false");
+    for thread in [&holder, &other] {
+        let Exception { class, message } = thread.unlock(NAME).answer().await.result.unwrap_err();
+        assert_eq!(class, "java.lang.IllegalMonitorStateException");
+        assert!(message.contains(java.id()), "{message}");
+    }
+    for depth in (1..=5).rev() {
+        assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+        assert_eq!(holder.holders(NAME).done().await, format!("{owner} {depth}"));
+        assert_eq!(holder.try_lock(NAME).done().await, "false", "{depth} holds are left");
+    }
+    assert_eq!(guards.pop().unwrap().release().await.unwrap(), Released::Released);
+    assert_eq!(holder.try_lock(NAME).done().await, "true");
+    holder.unlock(NAME).done().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fixed_lease_ends_by_itself_and_what_comes_late_takes_nothing_from_the_other_side() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let thread = java.thread("t");
+    let theirs = java.owner(thread.number().await);
+    let short = locks.lock(NAME).with_lease(SHORT_LEASE);
+
+    // Ours ends, theirs follows it, and neither our late release nor our late drop touches theirs.
+    let (late, dropped) = (short.acquire().await.unwrap(), locks.lock("dropped").with_lease(SHORT_LEASE));
+    let dropped = dropped.acquire().await.unwrap();
+    for name in [NAME, "dropped"] {
+        assert_eq!(thread.try_lock_for(name, LEASE).done().await, "true");
+    }
+    lost(&late).await;
+    assert_eq!(late.release().await.unwrap(), Released::AlreadyLost);
+    lost(&dropped).await;
+    drop(dropped);
+    assert!(at_rest(&locks).await);
+    for name in [NAME, "dropped"] {
+        assert_eq!(seen_by_us(&locks, name).await, format!("{theirs} 1"));
+        thread.unlock(name).done().await;
+    }
+
+    // Theirs ends, ours follows it, and their late unlock fails without touching ours.
+    let leased = thread.try_lock_for_with_lease(NAME, Duration::ZERO, SHORT_LEASE).done().await;
+    assert_eq!(leased, "true");
+    let guard = short.with_lease(LEASE).try_acquire_for(LEASE).await.unwrap().unwrap();
+    let thrown = thread.unlock(NAME).answer().await.result.unwrap_err();
+    assert_eq!(thrown.class, "java.lang.IllegalMonitorStateException");
+    assert_eq!(thread.holders(NAME).done().await, format!("{} 1", guard.owner()));
+    assert!(guard.is_valid());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_releases_each_way_wake_the_waiter_of_the_other_side_by_their_message() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let thread = java.thread("t");
+    // What the JVM does for the first time takes it long.
+    hand_over_to_java(&server, &locks, "warm-up", &thread).await;
+    hand_over_to_us(&server, &locks, "warm-up too", &thread).await;
+    let before = locks.metrics().handoffs;
+
+    let (mut to_java, mut to_us) = (Vec::new(), Vec::new());
+    for round in 0..HANDOFFS {
+        to_java.push(hand_over_to_java(&server, &locks, &format!("to Java {round}"), &thread).await);
+        to_us.push(hand_over_to_us(&server, &locks, &format!("to us {round}"), &thread).await);
+    }
+    assert_eq!(locks.metrics().handoffs - before, HANDOFFS as u64, "all of ours were woken by the message");
+    for (to, mut latencies) in [("Java", to_java), ("us", to_us)] {
+        latencies.sort_unstable();
+        let [median, p99] = [50, 99].map(|percent| latencies[latencies.len() * percent / 100]);
+        println!(
+            "from the release here to the grant there, handed over to {to}: p50 {median:?}, p99 {p99:?}"
+        );
+        assert!(median <= Duration::from_millis(50), "to {to}: {latencies:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+
+    // Ours dies, theirs waits.
+    let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
+    let mut ours = Worker::spawn(program, &server.url(), "ours", SHORT_LEASE).unwrap();
+    assert_eq!(ours.ask(&worker::Request::Acquire).unwrap().what, Outcome::Acquired);
+    let asked = attempts(&server);
+    let theirs = java.thread("t").lock("ours");
+    assert!(java_waits(&server, "ours", asked).await);
+    let killed = monotonic();
+    ours.kill().unwrap();
+    let succeeded = theirs.answer().await;
+    assert_eq!(succeeded.result.as_deref(), Ok("locked"));
+    let took = succeeded.ended - killed;
+    assert!(took <= SHORT_LEASE + SLACK, "Java succeeded us after {took:?}");
+
+    // Theirs dies, ours waits: killed from outside, and by its own hand.
+    for name in ["killed", "crashed"] {
+        let doomed = interop::start().unwrap();
+        let theirs = doomed.open("doomed", &server.url(), SHORT_LEASE).await;
+        theirs.thread("t").lock(name).done().await;
+        let waiter = waiter(&locks, name);
+        assert!(we_wait(&server, &locks, name).await);
+        let killed = monotonic();
+        if name == "killed" {
+            doomed.kill();
+        } else {
+            doomed.crash();
+        }
+        let (succeeded, guard) = waiter.await.unwrap();
+        let took = succeeded - killed;
+        assert!(took <= SHORT_LEASE + SLACK, "we succeeded Java after {took:?}");
+        assert_eq!(seen_by_us(&locks, name).await, format!("{} 1", guard.owner()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
+    let Some((server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
+    let theirs = java.thread("holder");
+    let number = theirs.number().await;
+    theirs.lock("theirs").done().await;
+    let ours = locks.lock("ours").acquire().await.unwrap();
+
+    let wait = 3 * SHORT_LEASE;
+    let refused = java.thread("waiter").try_lock_for("ours", wait);
+    assert!(locks.lock("theirs").try_acquire_for(wait).await.unwrap().is_none(), "we waited for Java");
+    assert_eq!(refused.done().await, "false", "Java waited for us");
+
+    assert!(ours.is_valid());
+    assert_eq!(theirs.holders("ours").done().await, format!("{} 1", ours.owner()));
+    assert_eq!(theirs.is_held_by("theirs", number).done().await, "true");
+    assert_eq!(ours.release().await.unwrap(), Released::Released);
+    theirs.unlock("theirs").done().await;
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys() {
+    let Some((server, java, locks)) = both_sides(SHORT_LEASE).await else { return };
+    let thread = java.thread("t");
+    let names = |side: &str| -> Vec<String> { (0..50).map(|number| format!("{side}:{number}")).collect() };
+    let (theirs, ours) = (names("theirs"), names("ours"));
+    let (sender, mut renewed) = tokio::sync::mpsc::unbounded_channel();
+    let following = server.monitor().follow(move |command| {
+        let _ = sender.send(renewed_by(&command));
+    });
+
+    let taking: Vec<_> = ours.iter().map(|name| taker(&locks, name)).collect();
+    let locking: Vec<_> = theirs.iter().map(|name| thread.lock(name)).collect();
+    let mut guards = Vec::new();
+    for taking in taking {
+        guards.push(taking.await.unwrap());
+    }
+    for locking in locking {
+        locking.done().await;
+    }
+
+    // Renewed after each third of a lease: nine renewals of one lock are three leases.
+    let (mut renewals, mut of_ours, mut of_theirs) = (HashMap::new(), 0, 0);
+    let all = |renewals: &HashMap<String, u32>| {
+        theirs.iter().chain(&ours).all(|name| renewals.get(name).is_some_and(|times| *times >= 9))
+    };
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while !all(&renewals) {
+        let keys = tokio::time::timeout_at(deadline.into(), renewed.recv()).await;
+        let keys = keys.unwrap_or_else(|_| panic!("not all were renewed: {renewals:?}")).unwrap();
+        if let Some(first) = keys.first() {
+            let largest = if first.starts_with("ours") { &mut of_ours } else { &mut of_theirs };
+            *largest = keys.len().max(*largest);
+        }
+        for key in keys {
+            *renewals.entry(key).or_default() += 1;
+        }
+    }
+    assert_eq!(of_theirs, 50, "Redisson renews all locks of a process in one call");
+    assert!(of_ours > 1, "we renew those that were taken at about the same time in one call");
+    following.stop().unwrap();
+
+    for name in &theirs {
+        assert!(locks.lock(name).try_acquire().await.unwrap().is_none(), "{name}");
+    }
+    let refused: Vec<_> = ours.iter().map(|name| java.thread("other").try_lock(name)).collect();
+    for refused in refused {
+        assert_eq!(refused.done().await, "false");
+    }
+    for guard in guards {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    let unlocking: Vec<_> = theirs.iter().map(|name| thread.unlock(name)).collect();
+    for unlocking in unlocking {
+        assert_eq!(unlocking.done().await, "unlocked");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let (thread, boss) = (java.thread("t"), java.thread("boss"));
+
+    // We force what they hold: their waiter is served, and the robbed thread's unlock fails.
+    thread.lock("forced by us").done().await;
+    let asked = attempts(&server);
+    let next = java.thread("next").lock("forced by us");
+    assert!(java_waits(&server, "forced by us", asked).await);
+    assert!(locks.lock("forced by us").force_release().await.unwrap());
+    within(WOKEN, next.done()).await;
+    let thrown = thread.unlock("forced by us").answer().await.result.unwrap_err();
+    assert_eq!(thrown.class, "java.lang.IllegalMonitorStateException");
+    java.thread("next").unlock("forced by us").done().await;
+
+    // They force what we hold: our waiter is served, and the robbed guard learns of it.
+    let robbed = locks.lock("forced by them").acquire().await.unwrap();
+    let waiting = manager(&server.url()).await;
+    let next = waiter(&waiting, "forced by them");
+    assert!(we_wait(&server, &waiting, "forced by them").await);
+    assert_eq!(boss.force_unlock("forced by them").done().await, "true");
+    let (_, next) = within(WOKEN, next).await.unwrap();
+    assert_eq!(robbed.release().await.unwrap(), Released::AlreadyLost);
+    assert!(next.is_valid());
+
+    assert_eq!(boss.force_unlock("free").done().await, "false");
+    assert!(!locks.lock("free").force_release().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_sides_give_the_same_answers() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let thread = java.thread("t");
+    let number = thread.number().await;
+    let lock = locks.lock(NAME);
+    let me = locks.owner();
+
+    assert_eq!(thread.is_locked(NAME).done().await, "false");
+    assert!(!lock.is_locked().await.unwrap());
+    assert_eq!(thread.remaining(NAME).done().await, "-2", "no such key");
+    assert_eq!(lock.remaining_lease().await.unwrap(), None);
+
+    let guard = lock.with_owner(me.clone()).with_lease(LEASE).acquire().await.unwrap();
+    assert_eq!(thread.is_locked(NAME).done().await, "true");
+    assert_eq!(thread.hold_count(NAME).done().await, "0", "theirs");
+    assert_eq!(thread.is_held_by(NAME, number).done().await, "false");
+    assert_eq!((lock.hold_count(&me).await.unwrap(), lock.is_held_by(&me).await.unwrap()), (1, true));
+    agree_on_the_remaining_lease(&lock, &thread).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+
+    thread.lock_with_lease(NAME, LEASE).done().await;
+    assert!(lock.is_locked().await.unwrap());
+    assert_eq!((lock.hold_count(&me).await.unwrap(), lock.is_held_by(&me).await.unwrap()), (0, false));
+    assert_eq!(thread.hold_count(NAME).done().await, "1");
+    assert_eq!(thread.is_held_by(NAME, number).done().await, "true");
+    agree_on_the_remaining_lease(&lock, &thread).await;
+
+    // Somebody's hand has taken the TTL away.
+    assert_eq!(server.cli(&["PERSIST", NAME]), "1");
+    assert_eq!(thread.remaining(NAME).done().await, "-1");
+    assert_eq!(lock.remaining_lease().await.unwrap(), Some(Duration::MAX));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_name_means_the_same_lock_and_the_same_channel_on_both_sides() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let thread = java.thread("t");
+    for name in NAMES {
+        let guard = locks.lock(name).acquire().await.unwrap();
+        assert_eq!(thread.try_lock(name).done().await, "false", "{name:?}");
+        assert_eq!(thread.holders(name).done().await, format!("{} 1", guard.owner()), "{name:?}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        hand_over_to_java(&server, &locks, name, &thread).await;
+        hand_over_to_us(&server, &locks, name, &thread).await;
+        assert!(gone(&server, name).await, "{name:?}");
+    }
+    assert_eq!(locks.metrics().handoffs, NAMES.len() as u64, "each of ours was woken by the message");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_either_side_sends_is_what_the_golden_file_says() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let mut scribe = Scribe::default();
+    for (name, text) in SCRIPTS {
+        scribe.name_script(&server.cli(&["SCRIPT", "LOAD", text]), name);
+    }
+    let brisk = LockManager::builder(&server.url()).watchdog_lease(SHORT_LEASE).connect().await.unwrap();
+    let brisk_java = shared_client("brisk", &server, SHORT_LEASE).await;
+
+    let recorder = Recorder { server: &server, scribe: &scribe };
+    let ours = recorder.ours(&locks, &brisk).await;
+    // The first time, Redisson loads its scripts.
+    recorder.theirs(&java, &brisk_java).await;
+    let theirs = recorder.theirs(&java, &brisk_java).await;
+
+    let mut found = String::from(GOLDEN_HEAD);
+    for ((step, ours), (same_step, theirs)) in ours.into_iter().zip(theirs) {
+        assert_eq!(step, same_step);
+        found += &format!("\n=== {step}\n--- Wheellock\n{ours}--- Redisson\n{theirs}");
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/wire.txt");
+    if std::env::var_os(BLESS).is_some() {
+        fs::write(&golden, &found).unwrap();
+    }
+    if let Some(difference) = difference(&fs::read_to_string(&golden).unwrap_or_default(), &found) {
+        panic!(
+            "the wire contract has changed (- {}, + what was sent now):\n{difference}\
+             If that is meant, write it down with {BLESS}=1, and have it reviewed.",
+            golden.display()
+        );
+    }
+}
+
+/// Records what one side sends, step by step. It is alone on the server's TCP port then; the other party of a step is
+/// the test itself.
+struct Recorder<'a> {
+    server: &'a RedisServer,
+    scribe: &'a Scribe,
+}
+
+/// A step's name, and what was sent.
+type Steps = Vec<(&'static str, String)>;
+
+impl Recorder<'_> {
+    async fn ours(&self, locks: &LockManager, brisk: &LockManager) -> Steps {
+        let mut steps = Steps::new();
+        let lock = locks.lock(NAME);
+        let rest = async || at_rest(locks).await;
+
+        let outer = self.step(&mut steps, ACQUIRE, async || lock.acquire().await.unwrap(), rest).await;
+        let owned = lock.with_owner(outer.owner());
+        let inner = self.step(&mut steps, ACQUIRE_AGAIN, async || owned.acquire().await.unwrap(), rest).await;
+        self.step(&mut steps, RELEASE_INNER, async || inner.release().await.unwrap(), rest).await;
+        self.step(&mut steps, RELEASE, async || outer.release().await.unwrap(), rest).await;
+
+        let leased = lock.with_lease(Duration::from_secs(10));
+        let leased = self.step(&mut steps, LEASED, async || leased.acquire().await.unwrap(), rest).await;
+        leased.release().await.unwrap();
+
+        self.hold_as_stranger();
+        self.step(&mut steps, REFUSED, async || assert!(lock.try_acquire().await.unwrap().is_none()), rest)
+            .await;
+        let waiting = async || we_wait(self.server, locks, NAME).await;
+        let waiter = self.step(&mut steps, WAIT, async || waiter(locks, NAME), waiting).await;
+        let woken = async || {
+            self.release_as_stranger();
+            waiter.await.unwrap().1
+        };
+        let guard = self.step(&mut steps, WOKEN_UP, woken, async || quiet(self.server, NAME).await).await;
+        guard.release().await.unwrap();
+
+        steps.push((RENEW_ONE, self.renewal_of_ours(brisk, &[NAME]).await));
+        steps.push((RENEW_TWO, self.renewal_of_ours(brisk, &[NAME, OTHER_NAME]).await));
+        self.hold_as_stranger();
+        self.step(&mut steps, FORCE, async || assert!(lock.force_release().await.unwrap()), rest).await;
+
+        let owner = locks.owner();
+        let questions = async || {
+            lock.is_locked().await.unwrap();
+            lock.remaining_lease().await.unwrap();
+            lock.hold_count(&owner).await.unwrap();
+            lock.is_held_by(&owner).await.unwrap();
+        };
+        self.step(&mut steps, QUESTIONS, questions, rest).await;
+        steps
+    }
+
+    async fn theirs(&self, java: &Client, brisk: &Client) -> Steps {
+        let mut steps = Steps::new();
+        let thread = java.thread("t");
+        let number = thread.number().await;
+        let rest = async || self.no_latch().await;
+
+        self.step(&mut steps, ACQUIRE, async || thread.lock(NAME).done().await, rest).await;
+        self.step(&mut steps, ACQUIRE_AGAIN, async || thread.lock(NAME).done().await, rest).await;
+        self.step(&mut steps, RELEASE_INNER, async || thread.unlock(NAME).done().await, rest).await;
+        self.step(&mut steps, RELEASE, async || thread.unlock(NAME).done().await, rest).await;
+
+        let leased = async || thread.lock_with_lease(NAME, Duration::from_secs(10)).done().await;
+        self.step(&mut steps, LEASED, leased, rest).await;
+        thread.unlock(NAME).done().await;
+        assert!(rest().await);
+
+        self.hold_as_stranger();
+        let refused = async || assert_eq!(thread.try_lock(NAME).done().await, "false");
+        self.step(&mut steps, REFUSED, refused, rest).await;
+        let asked = attempts(self.server);
+        let waiting = async || java_waits(self.server, NAME, asked).await;
+        let waiter = self.step(&mut steps, WAIT, async || thread.lock(NAME), waiting).await;
+        let woken = async || {
+            self.release_as_stranger();
+            waiter.done().await
+        };
+        self.step(&mut steps, WOKEN_UP, woken, async || quiet(self.server, NAME).await).await;
+        thread.unlock(NAME).done().await;
+
+        steps.push((RENEW_ONE, self.renewal_of_theirs(brisk, &[NAME]).await));
+        steps.push((RENEW_TWO, self.renewal_of_theirs(brisk, &[NAME, OTHER_NAME]).await));
+        self.hold_as_stranger();
+        let force = async || assert_eq!(thread.force_unlock(NAME).done().await, "true");
+        self.step(&mut steps, FORCE, force, rest).await;
+
+        let questions = async || {
+            thread.is_locked(NAME).done().await;
+            thread.remaining(NAME).done().await;
+            thread.hold_count(NAME).done().await;
+            thread.is_held_by(NAME, number).done().await;
+        };
+        self.step(&mut steps, QUESTIONS, questions, rest).await;
+        steps
+    }
+
+    /// What is sent from `action` on until the step is `settled`.
+    async fn step<T>(
+        &self,
+        steps: &mut Steps,
+        name: &'static str,
+        action: impl AsyncFnOnce() -> T,
+        settled: impl AsyncFn() -> bool,
+    ) -> T {
+        let monitor = self.server.monitor();
+        let result = action().await;
+        assert!(settled().await, "{name}");
+        steps.push((name, self.scribe.write(&monitor.stop().unwrap())));
+        result
+    }
+
+    async fn renewal_of_ours(&self, brisk: &LockManager, names: &[&str]) -> String {
+        loop {
+            let taking: Vec<_> = names.iter().map(|name| taker(brisk, name)).collect();
+            let mut guards = Vec::new();
+            for taking in taking {
+                guards.push(taking.await.unwrap());
+            }
+            let renewal = self.renewal(names).await;
+            for guard in guards {
+                guard.release().await.unwrap();
+            }
+            // Two locks that were taken within 2 ms may still fall into two beats of the watchdog.
+            if let Some(renewal) = renewal {
+                return renewal;
+            }
+        }
+    }
+
+    async fn renewal_of_theirs(&self, brisk: &Client, names: &[&str]) -> String {
+        let thread = brisk.thread("t");
+        for name in names {
+            thread.lock(name).done().await;
+        }
+        let renewal = loop {
+            // The first may come between the two locks.
+            if let Some(renewal) = self.renewal(names).await {
+                break renewal;
+            }
+        };
+        for name in names {
+            thread.unlock(name).done().await;
+        }
+        assert!(self.no_latch().await);
+        renewal
+    }
+
+    /// The next renewal of the locks `names`, if it is one call.
+    async fn renewal(&self, names: &[&str]) -> Option<String> {
+        let monitor = self.server.monitor();
+        for name in names {
+            let ttl = || self.server.cli(&["PTTL", name]).parse::<i64>().unwrap();
+            let mut before = ttl();
+            let longer = eventually(PATIENCE, async || ttl() > std::mem::replace(&mut before, ttl())).await;
+            assert!(longer, "{name} was never renewed");
+        }
+        let observed = monitor.stop().unwrap();
+        let start = observed.iter().position(|command| keys(command) == names)?;
+        let called = observed[start + 1..].iter().take_while(|command| command.from_script()).count();
+        Some(self.scribe.write(&observed[start..=start + called]))
+    }
+
+    fn hold_as_stranger(&self) {
+        assert_eq!(self.server.cli(&["HSET", NAME, "stranger:1", "1"]), "1");
+        assert_eq!(self.server.cli(&["PEXPIRE", NAME, "30000"]), "1");
+    }
+
+    fn release_as_stranger(&self) {
+        assert_eq!(self.server.cli(&["DEL", NAME]), "1");
+        assert_eq!(self.server.cli(&["PUBLISH", &channel(NAME), "0"]), "1");
+    }
+
+    /// Redisson does not wait for the end of its own clearing up.
+    async fn no_latch(&self) -> bool {
+        eventually(PATIENCE, async || self.server.cli(&["KEYS", "redisson_unlock_latch*"]).is_empty()).await
+    }
+}
+
+/// A server, a client of Redisson and a manager whose watchdogs have this lease; `None` if there is no Java.
+async fn both_sides(watchdog_lease: Duration) -> Option<(RedisServer, Client, LockManager)> {
+    interop::shared()?;
+    let server = RedisServer::builder().tcp().start();
+    let java = shared_client("java", &server, watchdog_lease).await;
+    let locks = LockManager::builder(&server.url()).watchdog_lease(watchdog_lease).connect().await.unwrap();
+    Some((server, java, locks))
+}
+
+/// A client of the shared peer; clients of several tests are told apart by their servers.
+async fn shared_client(name: &str, server: &RedisServer, watchdog_lease: Duration) -> Client {
+    let peer = interop::shared().expect("there is Java");
+    peer.open(&format!("{name}-{}", server.addr().port()), &server.url(), watchdog_lease).await
+}
+
+/// Hands a lock over from us to a thread of Java that waits for it. Returns how long that took.
+async fn hand_over_to_java(
+    server: &RedisServer,
+    locks: &LockManager,
+    name: &str,
+    thread: &Thread,
+) -> Duration {
+    assert!(quiet(server, name).await);
+    let guard = locks.lock(name).acquire().await.unwrap();
+    let asked = attempts(server);
+    let waiter = thread.lock(name);
+    assert!(java_waits(server, name, asked).await, "{name:?}");
+    let released = monotonic();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let acquired = within(WOKEN, waiter.answer()).await;
+    assert_eq!(acquired.result.as_deref(), Ok("locked"));
+    thread.unlock(name).done().await;
+    acquired.ended - released
+}
+
+/// Hands a lock over from a thread of Java to us, who wait for it. Returns how long that took.
+async fn hand_over_to_us(server: &RedisServer, locks: &LockManager, name: &str, thread: &Thread) -> Duration {
+    assert!(quiet(server, name).await);
+    thread.lock(name).done().await;
+    let waiter = waiter(locks, name);
+    assert!(we_wait(server, locks, name).await, "{name:?}");
+    let unlocked = thread.unlock(name).answer().await;
+    assert_eq!(unlocked.result.as_deref(), Ok("unlocked"));
+    let (acquired, guard) = within(WOKEN, waiter).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    acquired - unlocked.began
+}
+
+/// A task that waits for a lock, and says when it got it.
+fn waiter(locks: &LockManager, name: &str) -> JoinHandle<(Duration, Guard)> {
+    let lock = locks.lock(name);
+    tokio::spawn(async move {
+        let guard = lock.acquire().await.unwrap();
+        (monotonic(), guard)
+    })
+}
+
+fn taker(locks: &LockManager, name: &str) -> JoinHandle<Guard> {
+    let lock = locks.lock(name);
+    tokio::spawn(async move { lock.acquire().await.unwrap() })
+}
+
+async fn within<F: Future>(limit: Duration, work: F) -> F::Output {
+    tokio::time::timeout(limit, work).await.expect("woken, not told by the clock")
+}
+
+/// Waits until we listen for the release of `name`, and were refused once more since.
+async fn we_wait(server: &RedisServer, locks: &LockManager, name: &str) -> bool {
+    subscribers(server, name, "1").await && at_rest(locks).await
+}
+
+/// Waits until Java listens for the release of `name`, and has asked twice since it had `asked` so often.
+async fn java_waits(server: &RedisServer, name: &str, asked: u64) -> bool {
+    subscribers(server, name, "1").await && eventually(PATIENCE, async || attempts(server) >= asked + 2).await
+}
+
+/// Waits until nobody listens for the release of `name`.
+async fn quiet(server: &RedisServer, name: &str) -> bool {
+    subscribers(server, name, "0").await
+}
+
+async fn subscribers(server: &RedisServer, name: &str, count: &str) -> bool {
+    let channel = channel(name);
+    let answer = format!("{channel}\n{count}");
+    eventually(PATIENCE, async || server.cli(&["PUBSUB", "NUMSUB", &channel]) == answer).await
+}
+
+/// The channel as Redisson's `prefixName` makes it, written down a second time.
+fn channel(name: &str) -> String {
+    if name.contains('{') {
+        format!("redisson_lock__channel:{name}")
+    } else {
+        format!("redisson_lock__channel:{{{name}}}")
+    }
+}
+
+/// How often any script was called.
+fn attempts(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// The holders of a lock as we read them, in the form of [`Thread::holders`].
+async fn seen_by_us(locks: &LockManager, name: &str) -> String {
+    let reply = locks.client().call(&Request::new("HGETALL").arg(name)).await.unwrap();
+    let mut holders: Vec<_> = reply
+        .as_map()
+        .unwrap()
+        .iter()
+        .map(|(owner, count)| format!("{} {}", owner.as_str().unwrap(), count.as_str().unwrap()))
+        .collect();
+    holders.sort_unstable();
+    holders.join("\n")
+}
+
+/// Neither side extends the lease meanwhile, so what is asked later is less.
+async fn agree_on_the_remaining_lease(lock: &Lock, thread: &Thread) {
+    let ours = async || lock.remaining_lease().await.unwrap().unwrap();
+    let before = ours().await;
+    let theirs = thread.remaining(lock.name()).done().await;
+    let after = ours().await;
+    let theirs = Duration::from_millis(theirs.parse().unwrap());
+    assert!(LEASE >= before && before >= theirs && theirs >= after, "{before:?} {theirs:?} {after:?}");
+}
+
+/// The keys that a script was called with.
+fn keys(command: &Observed) -> &[String] {
+    let is_call = !command.from_script() && command.name() == "EVALSHA";
+    let count = command.args.get(2).filter(|_| is_call).and_then(|count| count.parse().ok()).unwrap_or(0);
+    command.args.get(3..3_usize.saturating_add(count)).unwrap_or_default()
+}
+
+/// The locks that were renewed, as far as the shape of a call tells.
+fn renewed_by(command: &Observed) -> Vec<String> {
+    let keys = keys(command);
+    let all = |side: &str| keys.iter().all(|key| key.starts_with(side));
+    // Redisson's attempt to take one lock looks like its renewal of one; our attempts have an argument more.
+    let ours = all("ours:") && command.args.len() == 3 + 3 * keys.len();
+    if ours || (all("theirs:") && keys.len() > 1) { keys.to_vec() } else { Vec::new() }
+}
+
+/// Read, add one, write: three steps on purpose, and others may run between them.
+async fn increment(file: &Path) {
+    let number: u32 = fs::read_to_string(file).unwrap().parse().unwrap();
+    yield_now().await;
+    fs::write(file, (number + 1).to_string()).unwrap();
+}
+
+fn add_one(file: &Path) {
+    let number: u32 = fs::read_to_string(file).unwrap().parse().unwrap();
+    fs::write(file, (number + 1).to_string()).unwrap();
+}
+
+/// Every test has a server of its own, so one name does for all.
+const NAME: &str = "orders:42";
+const OTHER_NAME: &str = "orders:43";
+
+/// Braces decide on the channel's name; the rest must survive two languages' strings.
+const NAMES: &[&str] = &[
+    "orders",
+    "{orders}:42",
+    "orders:{42}",
+    "a{b}c{d}e",
+    "open{",
+    "{",
+    "closed}",
+    "}{",
+    "{}",
+    "{}orders",
+    "{{orders}}",
+    "with space",
+    " space around ",
+    "line\nbreak",
+    "tab\tquote\"backslash\\",
+    "100%+1",
+    "blå lås",
+    "名前",
+    "🔒",
+    "{🔒}",
+];
+
+/// Redisson's default.
+const LEASE: Duration = Duration::from_secs(30);
+/// Short enough to see many renewals, long enough for two busy processes to make them.
+const SHORT_LEASE: Duration = Duration::from_secs(3);
+/// What scheduling may add to the end of a lease on a busy machine.
+const SLACK: Duration = Duration::from_secs(1);
+const HANDOFFS: usize = 100;
+
+const SCRIPTS: [(&str, &str); 4] = [
+    ("acquire.lua", include_str!("../../crates/wheellock/src/scripts/acquire.lua")),
+    ("release.lua", include_str!("../../crates/wheellock/src/scripts/release.lua")),
+    ("renew.lua", include_str!("../../crates/wheellock/src/scripts/renew.lua")),
+    ("force_release.lua", include_str!("../../crates/wheellock/src/scripts/force_release.lua")),
+];
+
+const ACQUIRE: &str = "acquire";
+const ACQUIRE_AGAIN: &str = "acquire again, as the same owner";
+const RELEASE_INNER: &str = "release of the inner hold";
+const RELEASE: &str = "release";
+const LEASED: &str = "acquire with a lease of 10 s";
+const REFUSED: &str = "attempt on a held lock";
+const WAIT: &str = "begin to wait for a held lock";
+const WOKEN_UP: &str = "be woken by the release";
+const RENEW_ONE: &str = "renewal of one lock, lease 3 s";
+const RENEW_TWO: &str = "renewal of two locks, lease 3 s";
+const FORCE: &str = "forced release of a held lock";
+const QUESTIONS: &str = "is it locked, for how long, how often by me, by me at all";
+
+/// Writes the golden file anew.
+const BLESS: &str = "WHEELLOCK_BLESS";
+const GOLDEN_HEAD: &str = "\
+What either side sends, as MONITOR shows it: commands, and indented what their scripts call.
+<owner> is uuid:number, <request> 32 random hexadecimal digits, <x.lua> the SHA-1 of a file in crates/wheellock/src/scripts;
+other scripts are Redisson's, by their SHA-1. Written by the test target `interop` of wheellock-tests; see docs/interop.md.
+";

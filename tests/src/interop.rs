@@ -45,8 +45,11 @@ pub fn start() -> Option<Arc<Peer>> {
         let _ = writeln!(std::io::stderr(), "{what}");
         return None;
     }
-    let peer = build().and_then(|jars| Peer::spawn(&jars));
-    Some(Arc::new(peer.unwrap_or_else(|error| panic!("no peer in Java: {error:#}"))))
+    // Once a process: what fails for one test fails for all, and Maven takes its time to say so.
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}")));
+    let jars = built.as_ref().unwrap_or_else(|error| panic!("cannot build the peer: {error}"));
+    Some(Arc::new(Peer::spawn(jars).unwrap_or_else(|error| panic!("no peer in Java: {error:#}"))))
 }
 
 /// What of that which a peer needs this machine does not have.

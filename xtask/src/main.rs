@@ -7,6 +7,7 @@ mod campaign;
 mod demo;
 mod fuzz;
 mod install;
+mod interop;
 mod planted;
 mod redis;
 mod run;
@@ -37,6 +38,10 @@ enum Task {
     /// Formatting, tidy, lints, all feature combinations, documentation, unit, integration and doc tests, loom
     /// models, planted bugs, examples and a short run of every fuzz target. The last line is `N passed, N failed`.
     Test(test::Options),
+    /// Contend with Java's Redisson for the same locks; needs a JDK and Maven
+    ///
+    /// A part of `test` where both are there. Without them it is skipped, but fails where CI is set.
+    Interop,
     /// Start private servers in the foreground, for trying things
     Redis {
         #[command(subcommand)]
@@ -65,6 +70,7 @@ fn main() -> Result<ExitCode> {
     match Arguments::parse().task {
         Task::Demo => demo::run(),
         Task::Test(options) => test::run(&options),
+        Task::Interop => interop::run(),
         Task::Redis { topology } => redis::run(&topology),
         Task::Planted => planted::check(),
         Task::Tidy => tidy::run(),

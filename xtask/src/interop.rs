@@ -1,0 +1,27 @@
+//! Runs the tests against Java's Redisson, and tells what they need.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use wheellock_tests::interop::missing_tools;
+
+use crate::{install, run};
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let missing = missing_tools();
+    if !missing.is_empty() {
+        let what =
+            format!("not found on PATH: {}. Install a JDK (17 or later) and Maven", missing.join(", "));
+        if std::env::var_os("CI").is_some() {
+            bail!("{what}");
+        }
+        println!("Skipped. {what}.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    install::ensure_server()?;
+    println!("Building the peer in Java; the first time, Maven downloads Redisson.");
+    // The latencies are worth seeing even when all is well.
+    let test = ["test", "--package", "wheellock-tests", "--test", "interop", "--", "--show-output"];
+    run::run(&mut run::cargo(test))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -63,6 +63,12 @@ pub fn missing_tools() -> Vec<&'static str> {
     ["java", "javac", "mvn"].into_iter().filter(is_missing).collect()
 }
 
+/// The version of Redisson that is to be tried instead of the one in `tests/interop/pom.xml`.
+#[must_use]
+pub fn chosen_version() -> Option<String> {
+    std::env::var("WHEELLOCK_REDISSON").ok()
+}
+
 /// A JVM with Redisson. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Peer {
@@ -393,8 +399,10 @@ fn build() -> Result<PathBuf> {
     let jars = directory.join("jars");
     let stamp = directory.join("built-from");
     let pom = sources.join("pom.xml");
+    let version = chosen_version().map(|version| format!("-Dredisson.version={version}"));
+    let peer = sources.join("src/main/java/Peer.java");
     let text =
-        fs::read_to_string(&pom)? + &fs::read_to_string(sources.join("src/main/java").join("Peer.java"))?;
+        fs::read_to_string(&pom)? + &fs::read_to_string(peer)? + version.as_deref().unwrap_or_default();
     if jars.is_dir() && fs::read_to_string(&stamp).is_ok_and(|built_from| built_from == text) {
         return Ok(jars);
     }
@@ -406,6 +414,7 @@ fn build() -> Result<PathBuf> {
         .args(["-q", "-B", "-f"])
         .arg(&pom)
         .arg(format!("-Dpeer.directory={}", directory.display()))
+        .args(version)
         .arg("package")
         .stdin(Stdio::null())
         .output()

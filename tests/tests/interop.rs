@@ -176,7 +176,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
     assert_eq!(ours.ask(&worker::Request::Acquire).unwrap().what, Outcome::Acquired);
     let asked = attempts(&server);
     let theirs = java.thread("t").lock("ours");
-    assert!(java_waits(&server, "ours", asked).await);
+    assert!(java_waits(&server, "ours", asked).await && renewed(&server, "ours").await);
     let killed = monotonic();
     ours.kill().unwrap();
     let succeeded = theirs.answer().await;
@@ -190,7 +190,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
         let theirs = doomed.open("doomed", &server.url(), SHORT_LEASE).await;
         theirs.thread("t").lock(name).done().await;
         let waiter = waiter(&locks, name);
-        assert!(we_wait(&server, &locks, name).await);
+        assert!(we_wait(&server, &locks, name).await && renewed(&server, name).await);
         let killed = monotonic();
         if name == "killed" {
             doomed.kill();
@@ -222,7 +222,7 @@ async fn the_watchdog_of_either_side_is_respected_for_three_leases() {
     assert_eq!(theirs.is_held_by("theirs", number).done().await, "true");
     assert_eq!(ours.release().await.unwrap(), Released::Released);
     theirs.unlock("theirs").done().await;
-    assert_eq!(server.cli(&["DBSIZE"]), "0");
+    assert_eq!(server.cli(&["EXISTS", "ours", "theirs"]), "0");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -231,11 +231,6 @@ async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys(
     let thread = java.thread("t");
     let names = |side: &str| -> Vec<String> { (0..50).map(|number| format!("{side}:{number}")).collect() };
     let (theirs, ours) = (names("theirs"), names("ours"));
-    let (sender, mut renewed) = tokio::sync::mpsc::unbounded_channel();
-    let following = server.monitor().follow(move |command| {
-        let _ = sender.send(renewed_by(&command));
-    });
-
     let taking: Vec<_> = ours.iter().map(|name| taker(&locks, name)).collect();
     let locking: Vec<_> = theirs.iter().map(|name| thread.lock(name)).collect();
     let mut guards = Vec::new();
@@ -246,6 +241,11 @@ async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys(
         locking.done().await;
     }
 
+    // All are taken: whatever is asked about them from now on is a renewal.
+    let (sender, mut renewed) = tokio::sync::mpsc::unbounded_channel();
+    let following = server.monitor().follow(move |command| {
+        let _ = sender.send(keys(&command).to_vec());
+    });
     // Renewed after each third of a lease: nine renewals of one lock are three leases.
     let (mut renewals, mut of_ours, mut of_theirs) = (HashMap::new(), 0, 0);
     let all = |renewals: &HashMap<String, u32>| {
@@ -263,7 +263,9 @@ async fn fifty_locks_of_each_side_outlive_three_leases_in_renewals_of_many_keys(
             *renewals.entry(key).or_default() += 1;
         }
     }
-    assert_eq!(of_theirs, 50, "Redisson renews all locks of a process in one call");
+    // Not so before 3.44.
+    let all_at_once = of_theirs == 50 || interop::chosen_version().is_some();
+    assert!(all_at_once, "Redisson renews all locks of a process in one call, not {of_theirs}");
     assert!(of_ours > 1, "we renew those that were taken at about the same time in one call");
     following.stop().unwrap();
 
@@ -365,6 +367,10 @@ async fn any_name_means_the_same_lock_and_the_same_channel_on_both_sides() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_either_side_sends_is_what_the_golden_file_says() {
+    if interop::chosen_version().is_some() {
+        // The golden file speaks of one version.
+        return;
+    }
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let mut scribe = Scribe::default();
     for (name, text) in SCRIPTS {
@@ -554,12 +560,7 @@ impl Recorder<'_> {
     async fn renewal(&self, names: &[&str]) -> Option<String> {
         let monitor = self.server.monitor();
         for name in names {
-            let mut before = i64::MAX;
-            let renewed = eventually(PATIENCE, async || {
-                let ttl = self.server.cli(&["PTTL", name]).parse().unwrap();
-                std::mem::replace(&mut before, ttl) < ttl
-            });
-            assert!(renewed.await, "{name} was never renewed");
+            assert!(renewed(self.server, name).await, "{name} was never renewed");
         }
         let observed = monitor.stop().unwrap();
         let all = |keys: &[String]| {
@@ -662,6 +663,16 @@ async fn java_waits(server: &RedisServer, name: &str, asked: u64) -> bool {
     subscribers(server, name, "1").await && eventually(PATIENCE, async || attempts(server) >= asked + 2).await
 }
 
+/// Waits until the lease of `name` is extended.
+async fn renewed(server: &RedisServer, name: &str) -> bool {
+    let mut before = i64::MAX;
+    eventually(PATIENCE, async || {
+        let ttl = server.cli(&["PTTL", name]).parse().unwrap();
+        std::mem::replace(&mut before, ttl) < ttl
+    })
+    .await
+}
+
 /// Waits until nobody listens for the release of `name`.
 async fn quiet(server: &RedisServer, name: &str) -> bool {
     subscribers(server, name, "0").await
@@ -685,8 +696,12 @@ fn channel(name: &str) -> String {
 /// How often any script was called.
 fn attempts(server: &RedisServer) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    let calls = |command: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
+        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    };
+    // Redisson loads no scripts unless told so, up to version 4.
+    calls("cmdstat_evalsha") + calls("cmdstat_eval")
 }
 
 /// The holders of a lock as we read them, in the form of [`Thread::holders`].
@@ -714,18 +729,9 @@ async fn agree_on_the_remaining_lease(lock: &Lock, thread: &Thread) {
 
 /// The keys that a script was called with.
 fn keys(command: &Observed) -> &[String] {
-    let is_call = !command.from_script() && command.name() == "EVALSHA";
+    let is_call = !command.from_script() && ["EVAL", "EVALSHA"].contains(&command.name().as_str());
     let count = command.args.get(2).filter(|_| is_call).and_then(|count| count.parse().ok()).unwrap_or(0);
     command.args.get(3..3_usize.saturating_add(count)).unwrap_or_default()
-}
-
-/// The locks that were renewed, as far as the shape of a call tells.
-fn renewed_by(command: &Observed) -> Vec<String> {
-    let keys = keys(command);
-    let all = |side: &str| keys.iter().all(|key| key.starts_with(side));
-    // Redisson's attempt to take one lock looks like its renewal of one; our attempts have an argument more.
-    let ours = all("ours:") && command.args.len() == 3 + 3 * keys.len();
-    if ours || (all("theirs:") && keys.len() > 1) { keys.to_vec() } else { Vec::new() }
 }
 
 /// Read, add one, write: three steps on purpose, and others may run between them.

@@ -112,8 +112,27 @@ impl Peer {
     ///
     /// If it cannot connect.
     pub async fn open(self: &Arc<Self>, name: &str, url: &str, watchdog_lease: Duration) -> Client {
+        self.open_with(name, &[&url, &watchdog_lease.as_millis()]).await
+    }
+
+    /// The same with a `NameMapper` that puts `prefix` before every name, and with a codec that is not the default.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot connect.
+    pub async fn open_prefixed(
+        self: &Arc<Self>,
+        name: &str,
+        url: &str,
+        watchdog_lease: Duration,
+        prefix: &str,
+    ) -> Client {
+        self.open_with(name, &[&url, &watchdog_lease.as_millis(), &prefix]).await
+    }
+
+    async fn open_with(self: &Arc<Self>, name: &str, arguments: &[&(dyn Display + Sync)]) -> Client {
         let client = Client { peer: Arc::clone(self), name: name.to_owned(), id: String::new() };
-        let opening = client.thread("main").ask("open", &[&url, &watchdog_lease.as_millis()]);
+        let opening = client.thread("main").ask("open", arguments);
         Client { id: opening.done().await, ..client }
     }
 
@@ -131,7 +150,7 @@ impl Peer {
         let _ = lock(&self.child).wait();
     }
 
-    fn send(&self, client: &str, thread: &str, verb: &str, arguments: &[&dyn Display]) -> Call {
+    fn send(&self, client: &str, thread: &str, verb: &str, arguments: &[&(dyn Display + Sync)]) -> Call {
         let mut request = format!("{client} {thread} {verb}");
         for argument in arguments {
             request.push(' ');
@@ -284,7 +303,7 @@ impl Thread {
         self.ask("thread", &[]).done().await.parse().expect("a thread's id is a number")
     }
 
-    fn ask(&self, verb: &str, arguments: &[&dyn Display]) -> Call {
+    fn ask(&self, verb: &str, arguments: &[&(dyn Display + Sync)]) -> Call {
         self.client.peer.send(&self.client.name, &self.name, verb, arguments)
     }
 }

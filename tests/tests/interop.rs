@@ -366,6 +366,28 @@ async fn any_name_means_the_same_lock_and_the_same_channel_on_both_sides() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn javas_name_mapper_changes_the_name_and_its_codec_changes_nothing() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let peer = interop::shared().expect("there is Java");
+    let client = format!("mapped-{}", server.addr().port());
+    let mapped = peer.open_prefixed(&client, &server.url(), LEASE, "prod:").await.thread("t");
+
+    mapped.lock(NAME).done().await;
+    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_some(), "another lock");
+    assert!(locks.lock("prod:orders:42").try_acquire().await.unwrap().is_none(), "the same lock");
+    assert_eq!(java.thread("t").try_lock("prod:orders:42").done().await, "false");
+
+    // It waits on the mapped name's channel, and is woken there.
+    mapped.unlock(NAME).done().await;
+    let guard = locks.lock("prod:orders:42").acquire().await.unwrap();
+    let asked = attempts(&server);
+    let waiter = mapped.lock(NAME);
+    assert!(java_waits(&server, "prod:orders:42", asked).await);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(within(WOKEN, waiter.done()).await, "locked");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_either_side_sends_is_what_the_golden_file_says() {
     if interop::chosen_version().is_some() {
         // The golden file speaks of one version.

@@ -2,6 +2,9 @@ import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.net.URLDecoder;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
@@ -20,6 +23,7 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
+import org.redisson.config.SingleServerConfig;
 
 /**
  * Redisson, driven line by line by tests in another language. Owns the protocol; knows no test.
@@ -109,7 +113,8 @@ public final class Peer {
         private Object perform(Request request) throws Exception {
             switch (request.verb) {
                 case "open":
-                    RedissonClient opened = open(request.arguments[0], request.number(1));
+                    String prefix = request.has(2) ? request.arguments[2] : null;
+                    RedissonClient opened = open(request.arguments[0], request.number(1), prefix);
                     CLIENTS.put(request.client, opened);
                     return opened.getId();
                 case "close":
@@ -164,17 +169,33 @@ public final class Peer {
         }
     }
 
-    /** A topology is a scheme: one server is {@code redis://host:port}. */
-    private static RedissonClient open(String url, long watchdogMillis) {
+    /** A topology is a scheme: one server is {@code redis://host:port}. A prefix stands for settings that are no defaults. */
+    private static RedissonClient open(String url, long watchdogMillis, String prefix) throws Exception {
         Config config = new Config();
         config.setLockWatchdogTimeout(watchdogMillis);
         String scheme = url.substring(0, url.indexOf(':'));
         switch (scheme) {
             case "redis":
-                config.useSingleServer().setAddress(url);
+                SingleServerConfig server = config.useSingleServer().setAddress(url);
+                if (prefix != null) {
+                    config.setCodec(StringCodec.INSTANCE);
+                    mapNames(server, prefix);
+                }
                 return Redisson.create(config);
             default:
                 throw new IllegalArgumentException("no such topology: " + scheme);
+        }
+    }
+
+    /** Puts a prefix before every name. By reflection, for the mapper's package is another one since version 4. */
+    private static void mapNames(SingleServerConfig server, String prefix) throws ReflectiveOperationException {
+        InvocationHandler mapper = (proxy, method, names) ->
+                method.getName().equals("map") ? prefix + names[0] : ((String) names[0]).substring(prefix.length());
+        for (Method setter : server.getClass().getMethods()) {
+            if (setter.getName().equals("setNameMapper")) {
+                Class<?> type = setter.getParameterTypes()[0];
+                setter.invoke(server, Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, mapper));
+            }
         }
     }
 

@@ -9,8 +9,10 @@ use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
+    let clock_fault = |what: &What| matches!(what, What::Begins { fault: Fault::Clock, .. });
+    let set_back = case.events.iter().find(|event| clock_fault(&event.what)).map(|event| event.at);
     for lock in case.by_lock() {
-        let possible = lock.iter().filter_map(|of| possible_hold(case, *of)).collect();
+        let possible = lock.iter().filter_map(|of| possible_hold(case, *of, set_back)).collect();
         let possible = Spans::new(possible);
         for of in lock {
             let operation = &case.operations[of];
@@ -31,8 +33,8 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     verdicts
 }
 
-/// While this operation may have been in the server's books.
-fn possible_hold(case: &Case<'_>, of: usize) -> Option<Span> {
+/// While this operation may have been in the server's books; `set_back` is when the server's clock was first touched.
+fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Span> {
     let operation = &case.operations[of];
     let (answered, answer) = operation.answer.unzip();
     // What is not released with confirmation ends with its lease, which may have begun as late as its last request ended.
@@ -53,10 +55,7 @@ fn possible_hold(case: &Case<'_>, of: usize) -> Option<Span> {
         _ => forgotten(answered.or(operation.killed).unwrap_or(case.terms.end)),
     };
     // Set back, the server's clock keeps a key for as long as it was set back.
-    let set_back = case
-        .events
-        .iter()
-        .any(|event| matches!(&event.what, What::Begins { fault: Fault::Clock, .. }) && event.at < to);
+    let set_back = set_back.is_some_and(|at| at < to);
     let confirmed = matches!(operation.ending, Some((_, Ending::Released)));
     let to = if set_back && !confirmed { u64::MAX } else { to };
     Some(Span { from: operation.invoked, to, whose: of, of })

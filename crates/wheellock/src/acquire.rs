@@ -89,7 +89,7 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
             // no connection; a dead server is not a busy lock.
             Err(error) if wait.is_over(asked.inner) => {
                 let known_held = place.as_ref().is_some_and(|place| place.heard_nothing(&error));
-                if known_held && error.outcome() != Outcome::NotSent {
+                if known_held && error.outcome() != Outcome::NotSent && asked.inner.client.is_ready() {
                     return Ok(None);
                 }
                 return Err(error);

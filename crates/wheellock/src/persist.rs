@@ -85,7 +85,10 @@ where
                 Ok(_) => None,
             };
             let Some(pause) = pause else {
-                return Poll::Ready(Persisted { result, sent, ambiguous: this.ambiguous });
+                let ambiguous = this.ambiguous;
+                let result = result
+                    .map_err(|error| if ambiguous { error.after_an_unanswered_attempt() } else { error });
+                return Poll::Ready(Persisted { result, sent, ambiguous });
             };
             if !pause.is_zero() {
                 this.pause = Some(Box::new(timer.sleep(pause)));

@@ -136,7 +136,7 @@ fn command<const N: usize>(arguments: [&str; N]) -> Command {
 }
 
 /// The tests mostly wait.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 4;
 
 /// No test takes nearly as long.
 const PATIENCE: Duration = Duration::from_secs(60);

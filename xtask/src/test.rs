@@ -23,7 +23,7 @@ pub(crate) struct Options {
     #[arg(long)]
     no_planted: bool,
     /// How long each fuzz target runs
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 6)]
     fuzz_seconds: u64,
 }
 

@@ -216,9 +216,10 @@ mod tests {
     fn requests_are_told_apart_by_their_shape() {
         let asked = |words: &str| Asked::parse(&line("unix:", words)).unwrap();
         assert!(asked("EVALSHA 0f 1 a 30000 me:1 1").acquires("a"));
-        assert!(asked("EVAL text 2 a channel me:1 0").frees("a"));
-        assert!(!asked("EVAL text 2 a channel me:1 1").frees("a"));
-        assert_eq!(asked("EVALSHA 0f 2 a channel"), Asked::ForceRelease { lock: "a".into() });
+        assert!(asked("EVAL text 1 a redisson_lock__channel:{a} me:1 0").frees("a"));
+        assert!(!asked("EVAL text 1 a redisson_lock__channel:{a} me:1 1").frees("a"));
+        let forced = asked("EVALSHA 0f 1 a redisson_lock__channel:{a}");
+        assert_eq!(forced, Asked::ForceRelease { lock: "a".into() });
         assert!(asked("EVALSHA 0f 1 a 30000 me:1").renews("a"));
         let two = asked("EVALSHA 0f 2 a b 30000 me:1 30000 me:2");
         let holds = [("a", "me:1"), ("b", "me:2")].map(|(lock, owner)| (lock.to_owned(), owner.to_owned()));
@@ -229,7 +230,8 @@ mod tests {
 
     #[test]
     fn a_renewal_after_the_release_is_found() {
-        let lines = ["EVALSHA 0f 1 a 9 me:1", "EVALSHA 0f 2 a channel me:1 0", "EVALSHA 0f 1 a 9 me:1"];
+        let release = "EVALSHA 0f 1 a redisson_lock__channel:{a} me:1 0";
+        let lines = ["EVALSHA 0f 1 a 9 me:1", release, "EVALSHA 0f 1 a 9 me:1"];
         let asked: Vec<_> = lines.iter().filter_map(|words| Asked::parse(&line("unix:", words))).collect();
         assert_eq!(renewed_after_release(&asked[..2]), []);
         assert_eq!(renewed_after_release(&asked), [("a".to_owned(), "me:1".to_owned())]);

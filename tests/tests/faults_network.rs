@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script};
+use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Retry, Script};
 use wheellock_tests::fault::{At, Direction, FakeServer, Fault, Gate, Proxy, Rule, Upstream};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -343,7 +343,7 @@ async fn n12_a_stall_and_then_a_burst_of_a_hundred_thousand_replies() {
     proxy.strike(Direction::ToClient, Fault::Stall);
     let commands = proxy.counts().commands;
     for token in 0..CALLS {
-        let queued = client.queue_eval(&script, 0, &[token.into()], true, token);
+        let queued = client.queue_eval(&script, 0, &[token.into()], &Retry::default(), token);
         assert!(queued.is_some(), "call {token} found no room");
     }
     assert!(
@@ -542,7 +542,7 @@ async fn n19_ten_thousand_queued_calls_keep_their_order_and_the_expired_are_not_
     let script = Script::new("return redis.call('incr', KEYS[1])", 1, 0);
     let queue = |tokens: std::ops::Range<u64>| {
         for token in tokens {
-            assert!(client.queue_eval(&script, 1, &["n19".into()], false, token).is_some());
+            assert!(client.queue_eval(&script, 1, &["n19".into()], &Retry::in_full(), token).is_some());
         }
     };
     queue(0..CALLS / 2);

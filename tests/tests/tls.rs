@@ -10,7 +10,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,
 };
-use wheellock_client::{Address, Client, Command, Config, Error, ErrorKind, Outcome, TlsConfig};
+use wheellock_client::{Address, Client, Command, Config, Error, ErrorKind, Outcome, Servers, TlsConfig};
 use wheellock_tests::fault::{Direction, Fault, Proxy, Upstream};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -340,7 +340,7 @@ async fn n22_an_encrypted_stream_cut_off_or_closed_is_a_lost_connection() {
     let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[]);
     let proxy = Proxy::start(Upstream::Tcp(([127, 0, 0, 1], server.port).into()), 1);
     let mut config = server.config("localhost", &ca);
-    config.address = Address::Tcp { host: "localhost".to_owned(), port: proxy.addr().port() };
+    config.servers = Servers::One(Address::Tcp { host: "localhost".to_owned(), port: proxy.addr().port() });
     let client = Client::connect(config).await.unwrap();
     let cuts: [(&str, &dyn Fn()); 3] = [
         ("a truncated stream: no close_notify", &|| proxy.strike(Direction::ToClient, Fault::Fin)),

@@ -4,59 +4,76 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use wheellock_resp::Value;
+use wheellock_wheel::Sleep;
 
+use crate::client::Client;
 use crate::connection::{Phase, Shared};
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::pipeline::{Failure, Lane, Request};
+use crate::retry::Retry;
+use crate::route::Server;
 
 /// A call that is under way: it was queued when this was made, by [`Client::start_eval`](crate::Client::start_eval).
 ///
 /// Its parameters need not live on, so whoever keeps many calls keeps little.
 #[must_use = "the result is lost"]
 pub struct Started<'a> {
-    shared: &'a Shared,
+    under_way: Result<UnderWay<'a>, Option<Error>>,
+}
+
+struct UnderWay<'a> {
+    server: Server<'a>,
     slot: Option<u32>,
     name: &'a str,
     script: bool,
-    /// Why it was not queued.
-    refused: Option<Error>,
 }
 
 impl<'a> Started<'a> {
     /// `deadline` covers queueing, connecting and the reply; `None` means the configured response timeout.
     pub(crate) fn new(
-        shared: &'a Shared,
+        server: Server<'a>,
         name: &'a str,
         request: &Request<'_>,
         lane: Lane,
         deadline: Option<Instant>,
+        asking: bool,
         waker: &Waker,
     ) -> Self {
-        let (slot, refused) = match submit(shared, request, lane, deadline, waker) {
-            Ok(slot) => (Some(slot), None),
-            Err(error) => (None, Some(error)),
-        };
-        Self { shared, slot, name, script: request.is_script(), refused }
+        match submit(&server, request, lane, deadline, asking, waker) {
+            Ok(slot) => {
+                let script = request.is_script();
+                Self { under_way: Ok(UnderWay { server, slot: Some(slot), name, script }) }
+            }
+            Err(error) => Self::refused(error),
+        }
     }
 
+    /// A call that was not queued.
+    pub(crate) fn refused(error: Error) -> Self {
+        Self { under_way: Err(Some(error)) }
+    }
+}
+
+impl UnderWay<'_> {
     fn finish(&self, result: Result<Value, Failure>) -> Result<Value, Error> {
+        let server = &*self.server;
         match result {
             Ok(value) => match value.as_error() {
                 None => Ok(value),
-                Some(text) => Err(Error::server(self.name, &self.shared.server, self.script, text)),
+                Some(text) => Err(server.refusal(self.name, self.script, text)),
             },
             Err(Failure { kind: ErrorKind::Timeout, outcome, .. }) => {
-                Err(self.shared.timed_out(self.name, outcome))
+                Err(server.timed_out(self.name, outcome))
             }
             Err(Failure { kind, outcome, cause: Some(cause) }) => {
                 Err(cause.seen_by(self.name, kind, outcome))
             }
             Err(Failure { kind, outcome, cause: None }) => {
-                Err(self.shared.error(kind, outcome, self.name, "the connection ended"))
+                Err(server.error(kind, outcome, self.name, "the connection ended"))
             }
         }
     }
@@ -67,6 +84,7 @@ fn submit(
     request: &Request<'_>,
     lane: Lane,
     deadline: Option<Instant>,
+    asking: bool,
     waker: &Waker,
 ) -> Result<u32, Error> {
     let now = shared.config.timer.now();
@@ -76,7 +94,8 @@ fn submit(
     if let Phase::Closed(cause) | Phase::Refused(cause) = &state.phase {
         return Err(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
     }
-    let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker) else {
+    let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker, asking) else {
+        drop(state);
         let detail = "the queue of this connection is full";
         return Err(shared.error(ErrorKind::Overloaded, Outcome::NotSent, request.name(), detail));
     };
@@ -91,25 +110,26 @@ impl Future for Started<'_> {
     type Output = Result<Value, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(refused) = self.refused.take() {
-            return Poll::Ready(Err(refused));
-        }
-        let Some(slot) = self.slot else { return Poll::Pending };
-        let result = self.shared.lock().pipeline.take(slot, cx.waker());
+        let call = match &mut self.under_way {
+            Ok(call) => call,
+            Err(refused) => return refused.take().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
+        };
+        let Some(slot) = call.slot else { return Poll::Pending };
+        let result = call.server.lock().pipeline.take(slot, cx.waker());
         match result {
             None => Poll::Pending,
             Some(result) => {
-                self.slot = None;
-                Poll::Ready(self.finish(result))
+                call.slot = None;
+                Poll::Ready(call.finish(result))
             }
         }
     }
 }
 
-impl Drop for Started<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            let remains = self.shared.lock().pipeline.leave(slot);
+            let remains = self.server.lock().pipeline.leave(slot);
             drop(remains);
         }
     }
@@ -117,37 +137,42 @@ impl Drop for Started<'_> {
 
 impl fmt::Debug for Started<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Started").field("call", &self.name).finish_non_exhaustive()
+        let call = self.under_way.as_ref().map_or("refused", |call| call.name);
+        f.debug_struct("Started").field("call", &call).finish_non_exhaustive()
     }
 }
 
-/// A call that is submitted at its first poll.
+/// A call that is submitted at its first poll, and again as long as an attempt certainly had no effect and the next one
+/// has a chance: a script whose text is needed, and in a cluster a redirection.
 pub(crate) struct Call<'a> {
-    shared: &'a Shared,
+    client: &'a Client,
     request: Request<'a>,
     lane: Lane,
     deadline: Option<Instant>,
     started: Option<Started<'a>>,
+    retry: Retry,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl<'a> Call<'a> {
     pub(crate) fn new(
-        shared: &'a Shared,
+        client: &'a Client,
         request: Request<'a>,
         lane: Lane,
         deadline: Option<Instant>,
     ) -> Self {
-        Self { shared, request, lane, deadline, started: None }
+        Self { client, request, lane, deadline, started: None, retry: Retry::default(), pause: None }
     }
 
-    pub(crate) fn request(&self) -> &Request<'a> {
-        &self.request
-    }
-
-    /// Makes another request in place of this one, by the same deadline.
-    pub(crate) fn make(&mut self, request: Request<'a>) {
-        self.started = None;
-        self.request = request;
+    /// How long to wait before making the call again; `None` if its failure is final.
+    fn pause_after(&mut self, error: &Error) -> Option<std::time::Duration> {
+        let may_repeat = self.request.is_script() && error.code() == Some("NOSCRIPT");
+        if !may_repeat && !self.client.is_cluster() {
+            return None;
+        }
+        let timer = &self.client.config().timer;
+        let pause = self.retry.after(error)?;
+        self.deadline.is_none_or(|deadline| timer.now() + pause < deadline).then_some(pause)
     }
 }
 
@@ -156,21 +181,47 @@ impl Future for Call<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Some(started) = &mut this.started {
-            return Pin::new(started).poll(cx);
+        loop {
+            if let Some(pause) = &mut this.pause {
+                ready!(pause.as_mut().poll(cx));
+                this.pause = None;
+            }
+            let result = match &mut this.started {
+                Some(started) => ready!(Pin::new(started).poll(cx)),
+                None => {
+                    let config = this.client.config();
+                    let deadline =
+                        *this.deadline.get_or_insert_with(|| config.timer.now() + config.response_timeout);
+                    let request = this.request.retried(&this.retry);
+                    let mut started = this.client.start(
+                        request.name(),
+                        &request,
+                        this.lane,
+                        Some(deadline),
+                        &this.retry,
+                        cx.waker(),
+                    );
+                    match &mut started.under_way {
+                        Ok(_) => {
+                            this.started = Some(started);
+                            return Poll::Pending;
+                        }
+                        Err(refused) => match refused.take() {
+                            Some(error) => Err(error),
+                            None => return Poll::Pending,
+                        },
+                    }
+                }
+            };
+            let error = match result {
+                Ok(value) => return Poll::Ready(Ok(value)),
+                Err(error) => error,
+            };
+            let Some(pause) = this.pause_after(&error) else { return Poll::Ready(Err(error)) };
+            this.started = None;
+            if !pause.is_zero() {
+                this.pause = Some(Box::pin(this.client.config().timer.sleep(pause)));
+            }
         }
-        let mut started = Started::new(
-            this.shared,
-            this.request.name(),
-            &this.request,
-            this.lane,
-            this.deadline,
-            cx.waker(),
-        );
-        if let Some(refused) = started.refused.take() {
-            return Poll::Ready(Err(refused));
-        }
-        this.started = Some(started);
-        Poll::Pending
     }
 }

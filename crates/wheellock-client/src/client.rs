@@ -16,7 +16,10 @@ use crate::driver;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::ServerInfo;
 use crate::pipeline::{Eval, Lane, Request};
+use crate::retry::Retry;
+use crate::route::{Route, Server};
 use crate::script::Script;
+use crate::subscription::Subscription;
 
 /// A handle to one server. Cheap to clone; all clones share one pipelined connection, which reconnects by itself.
 ///
@@ -29,7 +32,7 @@ use crate::script::Script;
 /// Dropping the future of a call before its first poll sends nothing. After that the call is on its way: it may run,
 /// its reply is discarded, and no other caller is affected.
 pub struct Client {
-    shared: Arc<Shared>,
+    route: Route,
 }
 
 /// How one call is to be made.
@@ -81,7 +84,7 @@ impl Client {
         // The attempt has the timeout of its own, and knows better what it waited for.
         let deadline = timer.now() + config.connect_timeout + VERDICT_GRACE;
         let client = Self::lazy(config);
-        let shared = &client.shared;
+        let Route::One(shared) = &client.route;
         let ready = std::future::poll_fn(|cx| {
             let mut state = shared.lock();
             match (&state.phase, &state.last_error) {
@@ -115,7 +118,7 @@ impl Client {
     pub fn lazy(config: Config) -> Self {
         let shared = Arc::new(Shared::new(config));
         tokio::spawn(driver::drive(Arc::clone(&shared)));
-        Self { shared }
+        Self { route: Route::One(shared) }
     }
 
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
@@ -207,33 +210,54 @@ impl Client {
     }
 
     /// Queues a run of `script` now, and wakes `waker` when its result is there: for hand-written futures that do not want
-    /// to keep the parameters. The first `keys` of `params` are its keys; with `by_hash` false the whole text is sent, and
-    /// with `by_hash` an unknown script is an error (`NOSCRIPT`).
+    /// to keep the parameters. The first `keys` of `params` are its keys. `retry` is what earlier attempts have taught; only
+    /// one attempt is made here, and its failure is for [`Retry::after`].
     ///
     /// # Cancel safety
     ///
     /// See [`Client`]: a dropped call may still run.
-    pub fn start_eval(
-        &self,
+    pub fn start_eval<'a>(
+        &'a self,
         script: &Script,
         keys: usize,
         params: &[Arg<'_>],
-        by_hash: bool,
+        retry: &Retry,
         options: CallOptions,
         waker: &Waker,
-    ) -> Started<'_> {
-        let eval = Eval { script, keys, params };
-        let (name, request) =
-            if by_hash { ("EVALSHA", Request::EvalSha(eval)) } else { ("EVAL", Request::Eval(eval)) };
-        Started::new(&self.shared, name, &request, options.lane(), options.deadline, waker)
+    ) -> Started<'a> {
+        let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
+        let name = if retry.is_in_full() { "EVAL" } else { "EVALSHA" };
+        self.start(name, &request, options.lane(), options.deadline, retry, waker)
+    }
+
+    pub(crate) fn start<'a>(
+        &'a self,
+        name: &'a str,
+        request: &Request<'_>,
+        lane: Lane,
+        deadline: Option<Instant>,
+        retry: &Retry,
+        waker: &Waker,
+    ) -> Started<'a> {
+        match self.server(request, retry) {
+            Ok((server, asking)) => Started::new(server, name, request, lane, deadline, asking, waker),
+            Err(error) => Started::refused(error),
+        }
+    }
+
+    /// The server to which a request goes, and whether it has to be asked on the quiet.
+    fn server(&self, _request: &Request<'_>, _retry: &Retry) -> Result<(Server<'_>, bool), Error> {
+        match &self.route {
+            Route::One(shared) => Ok((Server::Only(shared), false)),
+        }
     }
 
     fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {
-        Call::new(&self.shared, request, options.lane(), options.deadline)
+        Call::new(self, request, options.lane(), options.deadline)
     }
 
     /// Queues `script` without waiting for its reply; the result goes to [`Config::on_detached`] with `token`. The
-    /// first `keys` of `params` are its keys; with `by_hash` false the whole text is sent.
+    /// first `keys` of `params` are its keys. `retry` is what earlier attempts have taught.
     ///
     /// Only appends to a buffer: it may be called under a caller's own lock, which is how the order of effects and the
     /// order on the wire are made one. Bytes leave when the returned [`Flush`] is dropped. Uses reserved room, never
@@ -245,90 +269,123 @@ impl Client {
         script: &Script,
         keys: usize,
         params: &[Arg<'_>],
-        by_hash: bool,
+        retry: &Retry,
         token: u64,
     ) -> Option<Flush<'_>> {
-        let eval = Eval { script, keys, params };
-        let request = if by_hash { Request::EvalSha(eval) } else { Request::Eval(eval) };
-        let now = self.shared.config.timer.now();
-        let mut state = self.shared.lock();
+        let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
+        let (server, asking) = self.server(&request, retry).ok()?;
+        let now = server.config.timer.now();
+        let mut state = server.lock();
         if matches!(state.phase, Phase::Closed(_) | Phase::Refused(_)) {
             return None;
         }
-        if !state.pipeline.submit_detached(&request, now, token) {
+        if !state.pipeline.submit_detached(&request, now, token, asking) {
             return None;
         }
         state.stats.calls += 1;
-        Some(Flush { shared: &self.shared })
+        drop(state);
+        Some(Flush { server })
     }
 
-    /// Subscribes to `channel` on this very connection.
+    /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.
     ///
     /// The SUBSCRIBE is queued before this returns, so a call made afterwards reaches the server after it: what is
     /// checked then cannot miss a message.
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
-        let now = self.shared.config.timer.now();
-        let mut state = self.shared.lock();
-        let index = state.pipeline.channels().want(channel);
-        let waiter = state.new_waiter();
-        // The call that usually follows takes the SUBSCRIBE along in its own write; the driver makes sure of it.
-        let ready = matches!(state.phase, Phase::Ready(_));
-        let queued = ready && state.pipeline.reconcile(index, now);
-        let driver = if queued { state.driver_to_wake() } else { None };
-        let count = state.pipeline.channels().count(index);
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
+        match &self.route {
+            Route::One(shared) => Subscription::new(shared, channel),
         }
-        self.shared.handle_cloned();
-        Subscription { shared: Arc::clone(&self.shared), index, waiter, seen: count }
     }
 
-    /// Ends the present connection, because a reply on it was not what its call can return: replies may have been shifted,
-    /// and then none can be trusted. Calls under way fail with [`Outcome::MaybeExecuted`]; a new connection is made.
-    pub fn condemn(&self, why: &str) {
-        self.shared.condemn(why);
+    /// `PUBLISH` or `SPUBLISH`: how to send what [`subscribe`](Self::subscribe) is to hear.
+    pub fn publish_verb(&self) -> &'static str {
+        "PUBLISH"
     }
 
-    /// The error of a caller whose deadline has passed while it waited for its turn to call: nothing was sent.
-    pub fn timed_out(&self, operation: &str) -> Error {
-        self.shared.timed_out(operation, Outcome::NotSent)
+    /// A number that keys have in common if they may be parameters of one command: in a cluster their hash slot, otherwise
+    /// always 0.
+    pub fn slot_of(&self, _key: &[u8]) -> u16 {
+        match &self.route {
+            Route::One(_) => 0,
+        }
+    }
+
+    /// A number that keys have in common if one server serves them now; for telling the clocks of servers apart.
+    pub fn node_of(&self, _key: &[u8]) -> u32 {
+        match &self.route {
+            Route::One(_) => 0,
+        }
+    }
+
+    /// Ends the connection that serves `key`, because a reply on it was not what its call can return: replies may have been
+    /// shifted, and then none can be trusted. Calls under way fail with [`Outcome::MaybeExecuted`]; a new connection is
+    /// made.
+    pub fn condemn(&self, _key: &[u8], why: &str) {
+        match &self.route {
+            Route::One(shared) => shared.condemn(why),
+        }
+    }
+
+    /// The error of a caller whose deadline has passed while it waited for its turn to make a call on `key`: nothing was
+    /// sent.
+    pub fn timed_out(&self, _key: &[u8], operation: &str) -> Error {
+        match &self.route {
+            Route::One(shared) => shared.timed_out(operation, Outcome::NotSent),
+        }
+    }
+
+    /// Whether the server that is responsible for `key` is connected.
+    pub fn is_ready_for(&self, _key: &[u8]) -> bool {
+        self.is_ready()
     }
 
     /// What the server said about itself when it was last connected.
     pub fn server_info(&self) -> Option<ServerInfo> {
-        self.shared.lock().info.clone()
+        let Route::One(shared) = &self.route;
+        shared.lock().info.clone()
     }
 
-    /// The server's address for messages; contains no credentials.
-    pub fn server_address(&self) -> &str {
-        &self.shared.server
+    /// Where the server is, for messages; contains no credentials.
+    pub fn server_address(&self) -> Arc<str> {
+        let Route::One(shared) = &self.route;
+        shared.server()
     }
 
     /// The configuration this client was made with.
     pub fn config(&self) -> &Config {
-        &self.shared.config
+        let Route::One(shared) = &self.route;
+        &shared.config
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        match &self.route {
+            Route::One(_) => false,
+        }
     }
 
     /// Whether a connection is up and has passed its handshake.
     pub fn is_ready(&self) -> bool {
-        matches!(self.shared.lock().phase, Phase::Ready(_))
+        let Route::One(shared) = &self.route;
+        matches!(shared.lock().phase, Phase::Ready(_))
     }
 
     /// Where this client stands with its server.
     pub fn state(&self) -> ConnectionState {
-        self.shared.lock().connection_state()
+        let Route::One(shared) = &self.route;
+        shared.lock().connection_state()
     }
 
     /// Connection events: the state after each change that follows this call, the latest one if several came together.
     pub fn watch(&self) -> Watch {
-        let seen = self.shared.lock().phase_changes;
-        Watch { shared: Arc::clone(&self.shared), seen }
+        let Route::One(shared) = &self.route;
+        let seen = shared.lock().phase_changes;
+        Watch { shared: Arc::clone(shared), seen }
     }
 
     /// Counters since the client was made.
     pub fn stats(&self) -> Stats {
-        self.shared.stats()
+        let Route::One(shared) = &self.route;
+        shared.stats()
     }
 
     /// Closes the connection for all clones: what was sent may still be answered within a second, then every call
@@ -338,9 +395,10 @@ impl Client {
     ///
     /// The client closes all the same.
     pub async fn close(&self) {
-        self.shared.begin_closing();
+        let Route::One(shared) = &self.route;
+        shared.begin_closing();
         std::future::poll_fn(|cx| {
-            let mut state = self.shared.lock();
+            let mut state = shared.lock();
             if matches!(state.phase, Phase::Closed(_)) {
                 return Poll::Ready(());
             }
@@ -379,7 +437,7 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("server", &self.shared.server).finish_non_exhaustive()
+        f.debug_struct("Watch").field("server", &self.shared.server()).finish_non_exhaustive()
     }
 }
 
@@ -388,20 +446,22 @@ const VERDICT_GRACE: Duration = Duration::from_millis(500);
 
 impl Clone for Client {
     fn clone(&self) -> Self {
-        self.shared.handle_cloned();
-        Self { shared: Arc::clone(&self.shared) }
+        let Route::One(shared) = &self.route;
+        shared.handle_cloned();
+        Self { route: Route::One(Arc::clone(shared)) }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.shared.handle_dropped();
+        let Route::One(shared) = &self.route;
+        shared.handle_dropped();
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("server", &self.shared.server).finish_non_exhaustive()
+        f.debug_struct("Client").field("server", &self.server_address()).finish_non_exhaustive()
     }
 }
 
@@ -425,7 +485,8 @@ impl<'a> EvalCall<'a> {
         let wants =
             arity.map_or("a varying number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
         let detail = format!("the script takes {wants}, and {} parameters were given", eval.params.len());
-        let error = client.shared.error(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &detail);
+        let error =
+            Error::new(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &client.server_address(), detail);
         Self { refused: Some(error), ..Self::new(client, eval, CallOptions::default()) }
     }
 }
@@ -438,15 +499,7 @@ impl Future for EvalCall<'_> {
         if let Some(error) = this.refused.take() {
             return Poll::Ready(Err(error));
         }
-        let poll = Pin::new(&mut this.call).poll(cx);
-        let Poll::Ready(Err(error)) = &poll else { return poll };
-        match *this.call.request() {
-            Request::EvalSha(eval) if error.code() == Some("NOSCRIPT") => {
-                this.call.make(Request::Eval(eval));
-                Pin::new(&mut this.call).poll(cx)
-            }
-            _ => poll,
-        }
+        Pin::new(&mut this.call).poll(cx)
     }
 }
 
@@ -460,111 +513,18 @@ impl fmt::Debug for EvalCall<'_> {
 /// to the connection's task otherwise.
 #[must_use = "drop it outside of your own locks: it may make a system call"]
 pub struct Flush<'a> {
-    shared: &'a Shared,
+    server: Server<'a>,
 }
 
 impl Drop for Flush<'_> {
     fn drop(&mut self) {
-        let next = self.shared.lock().after_append(None);
-        self.shared.act(next);
+        let next = self.server.lock().after_append(None);
+        self.server.act(next);
     }
 }
 
 impl fmt::Debug for Flush<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Flush")
-    }
-}
-
-/// Interest in a channel; ends when dropped.
-///
-/// A subscription is a coalesced wake-up, not a queue: it tells that there was a reason to look, however many
-/// messages there were. Reasons are messages, and everything that may have hidden one: a lost connection, a refusal.
-/// So whoever looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
-pub struct Subscription {
-    shared: Arc<Shared>,
-    index: u32,
-    waiter: u64,
-    seen: u64,
-}
-
-impl Subscription {
-    /// Resolves when there was a reason to look since the last time.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost: the next call resolves at once.
-    pub async fn changed(&mut self) {
-        std::future::poll_fn(|cx| self.poll_changed(cx)).await;
-    }
-
-    /// [`changed`](Self::changed) for hand-written futures.
-    pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.shared.lock();
-        let channels = state.pipeline.channels();
-        let count = channels.count(self.index);
-        if count == self.seen {
-            channels.wait(self.index, self.waiter, cx.waker());
-            return Poll::Pending;
-        }
-        self.seen = count;
-        Poll::Ready(())
-    }
-
-    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal).
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only waits.
-    pub async fn settled(&self) {
-        std::future::poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let channels = state.pipeline.channels();
-            if channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
-                return Poll::Ready(());
-            }
-            channels.wait(self.index, self.waiter, cx.waker());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Whether there was a reason to look since the last time; forgets it.
-    pub fn take_changed(&mut self) -> bool {
-        let count = self.shared.lock().pipeline.channels().count(self.index);
-        std::mem::replace(&mut self.seen, count) != count
-    }
-
-    /// Whether the server has confirmed the subscription on the present connection.
-    pub fn is_confirmed(&self) -> bool {
-        self.shared.lock().pipeline.channels().is_confirmed(self.index)
-    }
-
-    /// Why the server refused, if it did (an ACL without the channel, for instance). It is asked again on the next
-    /// connection; until then this subscription sees no messages.
-    pub fn refusal(&self) -> Option<String> {
-        self.shared.lock().pipeline.channels().refusal(self.index)
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        let now = self.shared.config.timer.now();
-        let mut state = self.shared.lock();
-        state.pipeline.channels().unwant(self.index, self.waiter);
-        let ready = matches!(state.phase, Phase::Ready(_));
-        let queued = ready && state.pipeline.reconcile(self.index, now);
-        let driver = if queued { state.driver_to_wake() } else { None };
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
-        }
-        self.shared.handle_dropped();
-    }
-}
-
-impl fmt::Debug for Subscription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription").field("server", &self.shared.server).finish_non_exhaustive()
     }
 }

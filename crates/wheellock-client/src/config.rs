@@ -13,6 +13,7 @@ use wheellock_wheel::Timer;
 
 use crate::pipeline::Detached;
 use crate::script::Script;
+use crate::topology::{SlotSet, slot_of};
 
 /// Who we are to the server.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +30,12 @@ pub type CredentialsProvider = Arc<dyn Fn() -> CredentialsFuture + Send + Sync>;
 /// What a [`CredentialsProvider`] returns.
 pub type CredentialsFuture =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
+
+/// See [`Config::translate`].
+pub type Translate = Arc<dyn Fn(&Address) -> Option<Address> + Send + Sync>;
+
+/// See [`Config::on_change`].
+pub type ChangeSink = Arc<dyn Fn(&Change) + Send + Sync>;
 
 /// See [`Config::on_detached`].
 pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
@@ -55,6 +62,87 @@ impl fmt::Display for Address {
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
+    }
+}
+
+/// Where a client finds the server that is responsible for a key.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Servers {
+    /// One server.
+    One(Address),
+    /// A primary and its replicas, in any order: whichever of them says that it is the primary is used. They are asked at
+    /// every connect, all at once. If two say so, which only Sentinel could decide, the first answer counts.
+    Replicated(Vec<Address>),
+    /// The primary that Sentinels name.
+    Sentinel(Sentinels),
+    /// Any nodes of a Redis Cluster; the others are learnt from them.
+    Cluster(Vec<Address>),
+}
+
+/// Sentinels and the service to ask them for.
+#[derive(Clone, Debug)]
+pub struct Sentinels {
+    /// The Sentinels, in any order. Some of them suffice.
+    pub addresses: Vec<Address>,
+    /// The name under which they watch the primary.
+    pub service: String,
+    /// ACL user for the Sentinels themselves. The servers' credentials are the [`Config`]'s.
+    pub username: Option<String>,
+    /// Password for the Sentinels themselves.
+    pub password: Option<Secret>,
+    /// TLS settings for the Sentinels themselves; plain if `None`. `rediss+sentinel://` sets them for both.
+    #[cfg(feature = "tls")]
+    pub tls: Option<crate::TlsConfig>,
+}
+
+/// For messages: the addresses.
+impl fmt::Display for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, addresses) = match self {
+            Self::One(address) => return address.fmt(f),
+            Self::Replicated(addresses) => ("the primary of".to_owned(), addresses),
+            Self::Sentinel(sentinels) => {
+                let service = sentinels.service.escape_debug();
+                (format!("the primary \"{service}\" of the Sentinels"), &sentinels.addresses)
+            }
+            Self::Cluster(addresses) => ("the cluster of".to_owned(), addresses),
+        };
+        f.write_str(&what)?;
+        addresses
+            .iter()
+            .enumerate()
+            .try_for_each(|(place, address)| write!(f, "{}{address}", if place == 0 { " " } else { "," }))
+    }
+}
+
+/// Whether messages go by sharded pub/sub (`SPUBLISH`), which only clusters of Redis 7 and later have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShardedPubSub {
+    /// In a cluster whose nodes know it. Redisson's rule and default (`shardedSubscriptionMode`).
+    #[default]
+    Auto,
+    /// In every cluster.
+    On,
+    /// Never.
+    Off,
+}
+
+/// News of who answers for which keys: see [`Config::on_change`].
+#[derive(Clone, Debug)]
+pub struct Change {
+    slots: Option<SlotSet>,
+}
+
+impl Change {
+    /// Everything is answered by another server now.
+    pub(crate) fn everywhere() -> Self {
+        Self { slots: None }
+    }
+
+    /// Whether `key` is among those that may be answered by another server now.
+    pub fn concerns(&self, key: &[u8]) -> bool {
+        self.slots.as_ref().is_none_or(|slots| slots.contains(slot_of(key)))
     }
 }
 
@@ -99,8 +187,8 @@ impl fmt::Debug for Secret {
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// The server.
-    pub address: Address,
+    /// Where the server is, or how to find it.
+    pub servers: Servers,
     /// ACL user; the server's `default` user if `None`.
     pub username: Option<String>,
     /// Password, if the server wants one.
@@ -137,6 +225,14 @@ pub struct Config {
     /// Receives the results of [detached](crate::Client::queue_eval) calls, in batches and in order, on the task of the
     /// connection. Must be quick and must not block. What it leaves in the vector is dropped.
     pub on_detached: Option<DetachedSink>,
+    /// Applied to every address that a Sentinel or a cluster names, for clients behind an address translation; `None` in
+    /// return forbids the address. Default: used as they are.
+    pub translate: Option<Translate>,
+    /// Whether messages go by sharded pub/sub. Must be what all users of the same channels do.
+    pub sharded_pubsub: ShardedPubSub,
+    /// Told whenever a server answers for keys for which another one did before: after a failover, a restart (told by the
+    /// server's `run_id`, if the user may run `INFO`), a slot's move. Must be quick and must not block.
+    pub on_change: Option<ChangeSink>,
     /// Where randomness for the pauses between attempts to connect comes from. Default: the operating system.
     pub random: fn() -> u64,
     /// Opens in-memory connections instead of sockets.
@@ -149,8 +245,13 @@ pub struct Config {
 impl Config {
     /// Default settings for the server at `address`.
     pub fn new(address: Address) -> Self {
+        Self::with(Servers::One(address))
+    }
+
+    /// Default settings for `servers`.
+    pub fn with(servers: Servers) -> Self {
         Self {
-            address,
+            servers,
             username: None,
             password: None,
             credentials: None,
@@ -167,6 +268,9 @@ impl Config {
             limits: Limits::default(),
             scripts: Vec::new(),
             on_detached: None,
+            translate: None,
+            sharded_pubsub: ShardedPubSub::default(),
+            on_change: None,
             random: system_random,
             #[cfg(feature = "testing")]
             connector: None,

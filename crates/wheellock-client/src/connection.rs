@@ -6,7 +6,7 @@
 //! several callers and gone once to the back of the run queue, so that what they append goes out in a single write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -22,8 +22,8 @@ use crate::stream::WriteHalf;
 /// One server as seen by callers and by the driver.
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// The address for messages; contains no credentials.
-    pub(crate) server: String,
+    /// Where the server is, or was when it was last looked for. For messages; contains no credentials.
+    server: RwLock<Arc<str>>,
     /// Number of [`Client`](crate::Client) handles; the driver ends when the last one is gone.
     pub(crate) handles: AtomicUsize,
     state: Mutex<State>,
@@ -145,8 +145,13 @@ impl Shared {
             phase_changes: 0,
             next_waiter: 0,
         };
-        let server = config.address.to_string();
+        let server = RwLock::new(config.servers.to_string().into());
         Self { config, server, handles: AtomicUsize::new(1), state: Mutex::new(state) }
+    }
+
+    /// The server's address for messages.
+    pub(crate) fn server(&self) -> Arc<str> {
+        Arc::clone(&self.server.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A panic while holding the lock can only come from a broken allocator; the state is still the best we have.
@@ -155,7 +160,12 @@ impl Shared {
     }
 
     pub(crate) fn error(&self, kind: ErrorKind, outcome: Outcome, operation: &str, detail: &str) -> Error {
-        Error::new(kind, outcome, operation, &self.server, detail.to_owned())
+        Error::new(kind, outcome, operation, &self.server(), detail.to_owned())
+    }
+
+    /// The error that the server sent in reply to `operation`.
+    pub(crate) fn refusal(&self, operation: &str, script: bool, text: &[u8]) -> Error {
+        Error::server(operation, &self.server(), script, text)
     }
 
     /// The error of an operation whose deadline has passed: says where the connection stands.

@@ -97,7 +97,7 @@ fn is_closing(shared: &Shared) -> bool {
 }
 
 fn connect_failed(shared: &Shared, error: &Error) {
-    events::connect_failed(&shared.server, error);
+    events::connect_failed(&shared.server(), error);
     let mut wakers = Vec::new();
     let mut state = shared.lock();
     state.last_error = Some(error.clone());
@@ -188,7 +188,7 @@ impl<'a> Running<'a> {
     fn new(shared: &'a Shared, open: Open) -> Self {
         let Open { stream, decoder, input, info } = open;
         let now = shared.config.timer.now();
-        events::connected(&shared.server, &info);
+        events::connected(&shared.server(), &info);
         let mut state = shared.lock();
         state.epoch += 1;
         state.stats.connections += 1;
@@ -442,7 +442,7 @@ impl<'a> Running<'a> {
     }
 
     fn end(&mut self, error: &Error) {
-        events::disconnected(&self.shared.server, error);
+        events::disconnected(&self.shared.server(), error);
         let mut state = self.shared.lock();
         state.epoch += 1;
         state.writing = false;

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::config::Address;
+
 /// Whether a failed call may have taken effect on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -69,6 +71,8 @@ struct Inner {
     server: String,
     detail: String,
     code: Option<String>,
+    /// Where a cluster's node says the call should have gone.
+    redirected_to: Option<Address>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -87,6 +91,7 @@ impl Error {
             server: server.to_owned(),
             detail,
             code: None,
+            redirected_to: None,
             source: None,
         }))
     }
@@ -101,34 +106,22 @@ impl Error {
             server: server.to_owned(),
             detail: format!("the server answered \"{}\"", printable(text)),
             code: Some(code.to_owned()),
+            redirected_to: None,
             source: None,
         }))
     }
 
     pub(crate) fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        let Inner { kind, outcome, ref operation, ref server, ref detail, ref code, .. } = *self.0;
-        Self(Arc::new(Inner {
-            kind,
-            outcome,
-            operation: operation.clone(),
-            server: server.clone(),
-            detail: detail.clone(),
-            code: code.clone(),
-            source: Some(Arc::new(source)),
-        }))
+        Self(Arc::new(Inner { source: Some(Arc::new(source)), ..self.0.copy() }))
+    }
+
+    pub(crate) fn with_redirection(self, to: Address) -> Self {
+        Self(Arc::new(Inner { redirected_to: Some(to), ..self.0.copy() }))
     }
 
     /// The same failure as seen by another operation: one broken connection fails many calls.
     pub(crate) fn seen_by(&self, operation: &str, kind: ErrorKind, outcome: Outcome) -> Self {
-        Self(Arc::new(Inner {
-            kind,
-            outcome,
-            operation: named(operation),
-            server: self.0.server.clone(),
-            detail: self.0.detail.clone(),
-            code: self.0.code.clone(),
-            source: self.0.source.clone(),
-        }))
+        Self(Arc::new(Inner { kind, outcome, operation: named(operation), ..self.0.copy() }))
     }
 
     /// The same failure, of a call that had been made before without an answer: whatever became of this attempt, that one
@@ -159,9 +152,29 @@ impl Error {
         self.0.code.as_deref()
     }
 
+    /// Where a cluster's node says the call should have gone.
+    pub(crate) fn redirected_to(&self) -> Option<&Address> {
+        self.0.redirected_to.as_ref()
+    }
+
     /// What went wrong, without the operation, server and outcome that `Display` adds.
     pub fn detail(&self) -> &str {
         &self.0.detail
+    }
+}
+
+impl Inner {
+    fn copy(&self) -> Self {
+        Self {
+            kind: self.kind,
+            outcome: self.outcome,
+            operation: self.operation.clone(),
+            server: self.server.clone(),
+            detail: self.detail.clone(),
+            code: self.code.clone(),
+            redirected_to: self.redirected_to.clone(),
+            source: self.source.clone(),
+        }
     }
 }
 

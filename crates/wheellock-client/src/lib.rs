@@ -43,24 +43,32 @@ mod open;
 mod pipeline;
 #[doc(hidden)]
 pub mod planted;
+mod retry;
+mod route;
 mod script;
 mod stream;
+mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
+mod topology;
 mod url;
 
 pub use call::Started;
-pub use client::{CallOptions, Client, EvalCall, Flush, Subscription, Watch};
+pub use client::{CallOptions, Client, EvalCall, Flush, Watch};
 pub use config::{
-    Address, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
+    Address, Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink,
+    Secret, Sentinels, Servers, ShardedPubSub, Translate,
 };
 pub use connection::{ConnectionState, Stats};
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use histogram::Histogram;
 pub use pipeline::Detached;
+pub use retry::Retry;
 pub use script::Script;
+pub use subscription::Subscription;
 #[cfg(feature = "tls")]
 pub use tls::{TlsBuilder, TlsConfig};
+pub use topology::{SlotSet, slot_of};
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

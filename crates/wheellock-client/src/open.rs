@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
 
-use crate::config::{Address, Credentials};
+use crate::config::{Address, Credentials, Servers};
 use crate::connection::Shared;
 use crate::driver::READ_ROOM;
 use crate::error::{Error, ErrorKind, Outcome};
@@ -29,9 +29,13 @@ pub(crate) async fn open(shared: &Shared) -> Result<Open, Error> {
     let deadline = config.timer.now() + config.connect_timeout;
     let credentials =
         within(shared, deadline, "the credentials provider gave no answer", credentials(shared)).await?;
+    let Servers::One(address) = &config.servers else {
+        return Err(not_sent(shared, ErrorKind::Unsupported, "this topology is not there yet"));
+    };
     let liveness = config.response_timeout.max(Duration::from_secs(1));
-    let socket =
-        async { stream::connect(config, liveness).await.map_err(|error| cannot_connect(shared, error)) };
+    let socket = async {
+        stream::connect(config, address, liveness).await.map_err(|error| cannot_connect(shared, error))
+    };
     let silent = if config.is_encrypted() {
         "no TLS connection; a server that does not speak TLS on this port stays silent like this"
     } else {
@@ -73,7 +77,8 @@ async fn shake_hands(shared: &Shared, mut stream: Stream, credentials: &Credenti
     let mut output = BytesMut::new();
     let mut input = BytesMut::with_capacity(READ_ROOM);
     let mut decoder = Decoder::new(config.limits);
-    let mut handshake = Handshake::start(config, credentials, &shared.server, &mut output);
+    let server = shared.server();
+    let mut handshake = Handshake::start(config, credentials, &server, &mut output);
     let mut answered = false;
     loop {
         if let Err(error) = write_all(&mut stream, &mut output).await {
@@ -152,7 +157,7 @@ fn cannot_connect(shared: &Shared, error: io::Error) -> Error {
 /// up (observed on Redis 7.0): a TLS port resets a plain client before any answer, and with TLS 1.3 a missing client
 /// certificate shows only after the TLS handshake, as an end of the stream.
 fn broke(shared: &Shared, error: io::Error, answered: bool) -> Error {
-    let local = matches!(shared.config.address, Address::Unix(_));
+    let local = matches!(shared.config.servers, Servers::One(Address::Unix(_)));
     let hint = match (answered || local, shared.config.is_encrypted()) {
         (true, _) => "",
         (false, true) => "; the server may require a client certificate",

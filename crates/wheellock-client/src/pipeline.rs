@@ -16,6 +16,7 @@ use crate::channels::{Channels, Order};
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::histogram::Histogram;
 use crate::planted::bug;
+use crate::retry::Retry;
 use crate::script::Script;
 
 /// What a caller wants sent.
@@ -52,6 +53,24 @@ impl<'a> Request<'a> {
             },
             Request::EvalSha(_) => "EVALSHA",
             Request::Eval(_) => "EVAL",
+        }
+    }
+
+    /// The same request as it is to be made after earlier attempts.
+    pub(crate) fn retried(self, retry: &Retry) -> Self {
+        match self {
+            Request::EvalSha(eval) | Request::Eval(eval) if retry.is_in_full() => Request::Eval(eval),
+            request => request,
+        }
+    }
+
+    /// The key that decides which node of a cluster serves this; the first argument is taken for it.
+    pub(crate) fn key(&self) -> Option<Arg<'a>> {
+        match self {
+            Request::Command(command) => command.iter().nth(1),
+            Request::EvalSha(eval) | Request::Eval(eval) => {
+                eval.params.first().filter(|_| eval.keys > 0).copied()
+            }
         }
     }
 
@@ -147,6 +166,8 @@ enum What {
     Call(u32),
     /// Nobody waits; the result is handed out with the token.
     Detached(u64),
+    /// ASKING, which belongs to the call behind it.
+    Asking,
     /// Its caller left; the reply is still to come.
     Orphan,
     /// Asks for its own number back, so that a shifted stream shows within a heartbeat.
@@ -197,10 +218,12 @@ impl Pipeline {
         now: Instant,
         deadline: Instant,
         waker: Waker,
+        asking: bool,
     ) -> Option<u32> {
         if !self.bounds.admits(lane, self.entries.len(), self.out.len()) {
             return None;
         }
+        self.ask_if(asking, now);
         let sequence = self.first + self.entries.len() as u64;
         let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
         let slot = u32::try_from(slot).ok()?;
@@ -211,14 +234,30 @@ impl Pipeline {
     }
 
     /// Queues a call whose result goes to [`take_detached`](Self::take_detached), with its token.
-    pub(crate) fn submit_detached(&mut self, request: &Request<'_>, now: Instant, token: u64) -> bool {
+    pub(crate) fn submit_detached(
+        &mut self,
+        request: &Request<'_>,
+        now: Instant,
+        token: u64,
+        asking: bool,
+    ) -> bool {
         if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.out.len()) {
             return false;
         }
+        self.ask_if(asking, now);
         self.push(What::Detached(token), now);
         request.encode(&mut self.out);
         self.close_entry();
         true
+    }
+
+    /// The next call is for a slot that is only on its way to this node: without ASKING the node would send it back.
+    fn ask_if(&mut self, asking: bool, now: Instant) {
+        if asking {
+            self.push(What::Asking, now);
+            Command::new("ASKING").encode(&mut self.out);
+            self.close_entry();
+        }
     }
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
@@ -353,7 +392,8 @@ impl Pipeline {
                 self.finish(slot, Ok(value), wakers);
             }
             What::Detached(token) => self.detached.push(Detached { token, result: Ok(value) }),
-            What::Orphan => {}
+            // Refused, it makes the call behind it be refused too.
+            What::Orphan | What::Asking => {}
             What::Ping(nonce) => {
                 // An error is an answer too: a busy server refuses PING.
                 let echoed = value.as_str().and_then(|text| text.parse().ok()) == Some(nonce);

@@ -46,14 +46,14 @@ pub(crate) enum WriteHalf {
 ///
 /// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead; its own
 /// default is about 15 minutes.
-pub(crate) async fn connect(config: &Config, liveness: Duration) -> io::Result<Stream> {
+pub(crate) async fn connect(config: &Config, address: &Address, liveness: Duration) -> io::Result<Stream> {
     #[cfg(feature = "testing")]
     if let Some(connector) = &config.connector {
         let read = connector()?;
         let write = Arc::new(WriteHalf::Memory(read.clone()));
         return Ok(Stream::Memory { read, write });
     }
-    match &config.address {
+    match address {
         Address::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             // Commands are small and pipelined by us: waiting for more would only delay them.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::{Address, Config, Secret};
+use crate::config::{Address, Config, Secret, Servers};
 use crate::error::{Error, ErrorKind, Outcome};
 
 /// The URL without the password.
@@ -12,20 +12,21 @@ impl fmt::Display for Config {
         // The colon keeps a lone user from reading back as a password.
         let user = self.username.as_deref().map(|user| format!("{}:@", percent_encode(user)));
         let user = user.as_deref().unwrap_or_default();
-        match &self.address {
-            address @ Address::Tcp { .. } => {
+        match &self.servers {
+            Servers::One(Address::Unix(path)) => {
+                write!(f, "unix://{user}{}", percent_encode_path(&path.to_string_lossy()))?;
+                if self.database != 0 {
+                    write!(f, "?db={}", self.database)?;
+                }
+            }
+            Servers::One(address) => {
                 let scheme = if self.is_encrypted() { "rediss" } else { "redis" };
                 write!(f, "{scheme}://{user}{address}")?;
                 if self.database != 0 {
                     write!(f, "/{}", self.database)?;
                 }
             }
-            Address::Unix(path) => {
-                write!(f, "unix://{user}{}", percent_encode_path(&path.to_string_lossy()))?;
-                if self.database != 0 {
-                    write!(f, "?db={}", self.database)?;
-                }
-            }
+            servers => write!(f, "{servers}")?,
         }
         Ok(())
     }
@@ -187,12 +188,16 @@ mod tests {
         let ok = |url: &str| url.parse::<Config>().unwrap_or_else(|e| panic!("{url}: {e}"));
         let secret = |s: &str| Some(Secret::new(s));
 
+        let one = |config: &Config| match &config.servers {
+            Servers::One(address) => address.clone(),
+            other => panic!("{other:?}"),
+        };
         let c = ok("redis://localhost");
-        assert_eq!((c.address, c.username, c.password, c.database), (tcp("localhost", 6379), None, None, 0));
+        assert_eq!((one(&c), c.username, c.password, c.database), (tcp("localhost", 6379), None, None, 0));
         let c = ok("valkey://h:7000/3");
-        assert_eq!((c.address, c.database), (tcp("h", 7000), 3));
+        assert_eq!((one(&c), c.database), (tcp("h", 7000), 3));
         let c = ok("REDIS://[::1]:7000/");
-        assert_eq!((c.address, c.database), (tcp("::1", 7000), 0));
+        assert_eq!((one(&c), c.database), (tcp("::1", 7000), 0));
         let c = ok("redis://:pa%3Ass@h");
         assert_eq!((c.username, c.password), (None, secret("pa:ss")));
         let c = ok("redis://lonely@h");
@@ -200,7 +205,7 @@ mod tests {
         let c = ok("redis://u:p@ss@h");
         assert_eq!((c.username.as_deref(), c.password), (Some("u"), secret("p@ss")));
         let c = ok("unix:///run/redis.sock?db=5");
-        assert_eq!((c.address, c.database), (Address::Unix("/run/redis.sock".into()), 5));
+        assert_eq!((one(&c), c.database), (Address::Unix("/run/redis.sock".into()), 5));
         let c = ok("redis+unix://u:p@/run/redis.sock");
         assert_eq!((c.username.as_deref(), c.password), (Some("u"), secret("p")));
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use wheellock_client::Retry;
 use wheellock_client::Value;
 use wheellock_client::planted::bug;
 use wheellock_wheel::Sleep;
@@ -89,7 +90,10 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
             // no connection; a dead server is not a busy lock.
             Err(error) if wait.is_over(asked.inner) => {
                 let known_held = place.as_ref().is_some_and(|place| place.heard_nothing(&error));
-                if known_held && error.outcome() != Outcome::NotSent && asked.inner.client.is_ready() {
+                if known_held
+                    && error.outcome() != Outcome::NotSent
+                    && asked.inner.client.is_ready_for(asked.name.key().as_bytes())
+                {
                     return Ok(None);
                 }
                 return Err(error);
@@ -144,14 +148,14 @@ impl<'a> Asked<'a> {
             let now = inner.clock.now();
             inner.holds().begin_attempt((name, owner), presented, lease, now, waker)
         };
-        let began = at_gate(inner, deadline, begin).await;
+        let began = at_gate(inner, name, deadline, begin).await;
         let ((hold, count), deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
         let mut attempt = Attempt { inner, hold: Some(hold) };
-        let ask = move |by_hash, options, waker: &Waker| {
+        let ask = move |retry: &Retry, options, waker: &Waker| {
             let text = inner.owner_text(owner);
             let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
-            inner.client.start_eval(&name.kind().acquire, 1, &params, by_hash, options, waker)
+            inner.client.start_eval(&name.kind().acquire, 1, &params, retry, options, waker)
         };
         let Persisted { result, sent, ambiguous } = persist(inner, ask, deadline, false).await;
         let reply = match result {
@@ -159,7 +163,7 @@ impl<'a> Asked<'a> {
             Ok(Value::Integer(pttl)) => Err(pttl),
             Ok(reply) if reply.as_bytes() == Some(b"AGAIN") => Ok(GrantReply::Again),
             Ok(reply) => {
-                return Err(unexpected(inner, self.operation(), &reply));
+                return Err(unexpected(inner, name, self.operation(), &reply));
             }
             Err(source) => {
                 if !ambiguous {
@@ -331,7 +335,7 @@ impl<'a> Place<'a> {
             return Ok(false);
         }
         Err(trouble.unwrap_or_else(|| {
-            let source = self.inner.client.timed_out("EVALSHA");
+            let source = self.inner.client.timed_out(self.name.key().as_bytes(), "EVALSHA");
             Error::Server { operation: format!("acquire lock {:?}", self.name), source }
         }))
     }
@@ -384,6 +388,7 @@ impl Drop for Place<'_> {
 /// take: what is under way may itself be waiting for a connection. Returns by when the call that follows has to end.
 pub(crate) fn at_gate<T>(
     inner: &Inner,
+    name: &Name,
     deadline: Option<Instant>,
     mut pass: impl FnMut(&Waker) -> Poll<T>,
 ) -> impl Future<Output = Result<(T, Option<Instant>), wheellock_client::Error>> {
@@ -399,12 +404,12 @@ pub(crate) fn at_gate<T>(
             let patience = config.timer.now() + config.response_timeout;
             Box::pin(config.timer.sleep_until(deadline.map_or(patience, |deadline| deadline.min(patience))))
         });
-        sleep.as_mut().poll(cx).map(|()| Err(inner.client.timed_out("EVALSHA")))
+        sleep.as_mut().poll(cx).map(|()| Err(inner.client.timed_out(name.key().as_bytes(), "EVALSHA")))
     })
 }
 
 /// A script was answered with what it never returns. The connection is not to be trusted any more.
-pub(crate) fn unexpected(inner: &Inner, operation: String, reply: &Value) -> Error {
-    inner.client.condemn("a script was answered with what it never returns");
+pub(crate) fn unexpected(inner: &Inner, name: &Name, operation: String, reply: &Value) -> Error {
+    inner.client.condemn(name.key().as_bytes(), "a script was answered with what it never returns");
     Error::UnexpectedReply { operation, reply: format!("reply of type {}", reply.type_name()) }
 }

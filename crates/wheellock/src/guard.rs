@@ -6,8 +6,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use wheellock_client::Value;
 use wheellock_client::planted::bug;
+use wheellock_client::{Retry, Value};
 
 use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
@@ -147,16 +147,16 @@ impl Guard {
         let Renewal { name, owner, lease, .. } = &renewing.renewal;
         let left = self.valid_until().saturating_duration_since(self.inner.clock.now());
         let deadline = Some(self.inner.client.config().timer.now() + left);
-        let ask = |by_hash, options, waker: &Waker| {
+        let ask = |retry: &Retry, options, waker: &Waker| {
             let owner = self.inner.owner_text(*owner);
             let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
-            self.inner.client.start_eval(&kind::RENEW, 1, &params, by_hash, options, waker)
+            self.inner.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
         };
         let Persisted { result, sent, .. } = persist(&self.inner, ask, deadline, true).await;
         let operation = || format!("renew lock {:?}", self.name);
         let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
         let Some(renewed) = RenewalReply::parse(&reply) else {
-            return Err(unexpected(&self.inner, operation(), &reply));
+            return Err(unexpected(&self.inner, &self.name, operation(), &reply));
         };
         let mut wake = Vec::new();
         let mut holds = self.inner.holds();
@@ -165,7 +165,7 @@ impl Guard {
         let jump = holds.heard_server_time(renewed.server, sent, now);
         self.inner.finish(holds, None, wake);
         if let Some(jump) = jump {
-            events::server_clock_jumped(self.inner.client.server_address(), jump);
+            events::server_clock_jumped(&self.inner.client.server_address(), jump);
         }
         self.check()
     }
@@ -197,18 +197,18 @@ impl Guard {
         let believed = self.is_valid();
         let now = self.inner.clock.now();
         let begin = |waker: &Waker| self.inner.holds().begin_release(self.hold, self.renew, now, waker);
-        let began = at_gate(&self.inner, None, begin).await;
+        let began = at_gate(&self.inner, &self.name, None, begin).await;
         let (settle, deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
         self.released = true;
         let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
         let mut release = Release { inner: &self.inner, hold: Some(self.hold) };
         let (inner, name) = (&self.inner, &self.name);
-        let ask = |by_hash, options, waker: &Waker| {
+        let ask = |retry: &Retry, options, waker: &Waker| {
             let owner = inner.owner_text(settle.owner);
             let params =
                 [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
-            inner.client.start_eval(&name.kind().release, 1, &params, by_hash, options, waker)
+            inner.client.start_eval(&name.kind().release, 1, &params, retry, options, waker)
         };
         let Persisted { result, ambiguous, .. } = persist(inner, ask, deadline, true).await;
         match result {
@@ -225,7 +225,7 @@ impl Guard {
                     Released::AlreadyLost
                 })
             }
-            Ok(reply) => Err(unexpected(&self.inner, self.operation(), &reply)),
+            Ok(reply) => Err(unexpected(&self.inner, &self.name, self.operation(), &reply)),
             Err(source) => {
                 release.failed();
                 Err(Error::Server { operation: self.operation(), source })

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use wheellock_client::{Arg, Detached, Flush, Outcome, Timer, Value};
+use wheellock_client::{Arg, Detached, Flush, Outcome, Retry, Timer, Value};
 
 use crate::clock::BootInstant;
 use crate::events;
@@ -47,7 +47,7 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
     // before is not among them.
     for settle in due.settle {
-        flushes.extend(queue_settle(inner, &mut holds, &settle, true, &mut due.wake));
+        flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::default(), &mut due.wake));
     }
     for group in due.renew.chunks(BATCH) {
         flushes.extend(queue_renewal(inner, &mut holds, group, now, &mut due.wake));
@@ -78,24 +78,24 @@ fn queue_backlog<'a>(
     wake: &mut Vec<Waker>,
 ) {
     while let Some(settle) = holds.next_postponed(now) {
-        let Some(flush) = queue_settle(inner, holds, &settle, true, wake) else { return };
+        let Some(flush) = queue_settle(inner, holds, &settle, &Retry::default(), wake) else { return };
         flushes.push(flush);
     }
 }
 
-/// Queues a release, or postpones it if there is no room. Without `by_hash` the script's whole text is sent.
+/// Queues a release, or postpones it if there is no room. `retry` is what earlier attempts have taught.
 pub(crate) fn queue_settle<'a>(
     inner: &'a Inner,
     holds: &mut Holds,
     settle: &Settle,
-    by_hash: bool,
+    retry: &Retry,
     wake: &mut Vec<Waker>,
 ) -> Option<Flush<'a>> {
     let owner = inner.owner_text(settle.owner);
     let name = &settle.name;
     let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
     let token = Token::Settle { hold: settle.hold };
-    let flush = inner.client.queue_eval(&name.kind().release, 1, &params, by_hash, token.into());
+    let flush = inner.client.queue_eval(&name.kind().release, 1, &params, retry, token.into());
     if flush.is_none() {
         holds.postpone(settle.hold, inner.clock.now(), wake);
     }
@@ -118,8 +118,9 @@ fn queue_renewal<'a>(
     let params: Vec<Arg<'_>> = keys.chain(args).collect();
     let batch = holds.begin_renewal(group.to_vec(), now);
     let token = Token::Renewal { batch };
-    let by_hash = !group.iter().any(|renewal| renewal.repeated);
-    let flush = inner.client.queue_eval(&kind::RENEW, group.len(), &params, by_hash, token.into());
+    let again = group.iter().any(|renewal| renewal.repeated);
+    let retry = if again { Retry::in_full() } else { Retry::default() };
+    let flush = inner.client.queue_eval(&kind::RENEW, group.len(), &params, &retry, token.into());
     if flush.is_none() {
         holds.end_renewal(batch, None, now, wake);
     }
@@ -151,7 +152,7 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
             Token::Renewal { batch } => {
                 let reply = result.as_ref().ok().and_then(RenewalReply::parse);
                 let jump = holds.end_renewal(batch, reply.as_ref(), now, &mut wake);
-                let server = inner.client.server_address();
+                let server = &inner.client.server_address();
                 if let Some(jump) = jump {
                     events::server_clock_jumped(server, jump);
                 }
@@ -162,10 +163,10 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
         }
     }
     for settle in again {
-        flushes.extend(queue_settle(inner, &mut holds, &settle, true, &mut wake));
+        flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::default(), &mut wake));
     }
     for settle in again_in_full {
-        flushes.extend(queue_settle(inner, &mut holds, &settle, false, &mut wake));
+        flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::in_full(), &mut wake));
     }
     queue_backlog(inner, &mut holds, now, &mut flushes, &mut wake);
     let keeper = holds.keeper_to_wake();

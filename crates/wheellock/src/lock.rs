@@ -226,7 +226,7 @@ impl Lock {
     }
 
     fn unexpected(&self, reply: &Value) -> Error {
-        acquire::unexpected(&self.inner, self.operation("query"), reply)
+        acquire::unexpected(&self.inner, &self.name, self.operation("query"), reply)
     }
 
     fn operation(&self, verb: &str) -> String {

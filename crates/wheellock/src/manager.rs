@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use wheellock_client::planted::bug;
-use wheellock_client::{Client, Config};
+use wheellock_client::{Client, Config, Retry};
 
 use crate::clock::Clock;
 use crate::diagnostics::{Finding, diagnose};
@@ -205,7 +205,7 @@ impl LockManagerBuilder {
         let client = Client::connect(config).await.map_err(server)?;
         let findings = diagnose(&client).await;
         for finding in &findings {
-            events::found(client.server_address(), finding);
+            events::found(&client.server_address(), finding);
         }
         let inner = Arc::new(Inner {
             client,
@@ -267,8 +267,8 @@ impl Inner {
         mut wake: Vec<Waker>,
     ) {
         // Queued under the lock, so that no renewal can come after it; written after unlocking.
-        let flush =
-            settle.and_then(|settle| keeper::queue_settle(self, &mut holds, &settle, true, &mut wake));
+        let flush = settle
+            .and_then(|settle| keeper::queue_settle(self, &mut holds, &settle, &Retry::default(), &mut wake));
         let keeper = holds.keeper_to_wake();
         drop(holds);
         drop(flush);
@@ -283,7 +283,9 @@ impl Drop for Inner {
         let last = holds.last_settles();
         let flushes: Vec<_> = last
             .iter()
-            .filter_map(|settle| keeper::queue_settle(self, &mut holds, settle, true, &mut Vec::new()))
+            .filter_map(|settle| {
+                keeper::queue_settle(self, &mut holds, settle, &Retry::default(), &mut Vec::new())
+            })
             .collect();
         let keeper = holds.keeper.take();
         drop(holds);

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use wheellock_client::planted::bug;
-use wheellock_client::{CallOptions, Started, Value};
+use wheellock_client::{CallOptions, ErrorKind, Retry, Started, Value};
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
@@ -29,13 +29,13 @@ pub(crate) struct Persist<'a, F> {
     deadline: Instant,
     under_way: Option<(Started<'a>, BootInstant)>,
     reserved: bool,
-    by_hash: bool,
+    retry: Retry,
     ambiguous: bool,
     pause: Option<Box<Sleep>>,
 }
 
 /// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
-/// response timeout, whichever is earlier. `ask` starts one run, by the script's hash or with its text.
+/// response timeout, whichever is earlier. `ask` starts one run, as its earlier ones have taught.
 pub(crate) fn persist<'a, F>(
     inner: &'a Inner,
     ask: F,
@@ -43,17 +43,26 @@ pub(crate) fn persist<'a, F>(
     reserved: bool,
 ) -> Persist<'a, F>
 where
-    F: Fn(bool, CallOptions, &Waker) -> Started<'a> + Unpin,
+    F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
 {
     let config = inner.client.config();
     let patience = config.timer.now() + config.response_timeout;
     let deadline = deadline.map_or(patience, |deadline| deadline.min(patience));
-    Persist { inner, ask, deadline, under_way: None, reserved, by_hash: true, ambiguous: false, pause: None }
+    Persist {
+        inner,
+        ask,
+        deadline,
+        under_way: None,
+        reserved,
+        retry: Retry::default(),
+        ambiguous: false,
+        pause: None,
+    }
 }
 
 impl<'a, F> Future for Persist<'a, F>
 where
-    F: Fn(bool, CallOptions, &Waker) -> Started<'a> + Unpin,
+    F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
 {
     type Output = Persisted;
 
@@ -69,18 +78,15 @@ where
                 let sent = this.inner.clock.now();
                 let options = CallOptions::by(this.deadline);
                 let options = if this.reserved { options.reserved() } else { options };
-                ((this.ask)(this.by_hash, options, cx.waker()), sent)
+                ((this.ask)(&this.retry, options, cx.waker()), sent)
             });
             let (result, sent) = (ready!(Pin::new(call).poll(cx)), *sent);
             this.under_way = None;
             let pause = match &result {
-                Err(error) if this.by_hash && error.code() == Some("NOSCRIPT") => {
-                    this.by_hash = false;
-                    Some(Duration::ZERO)
-                }
                 Err(error) => {
                     this.ambiguous |= error.outcome() == Outcome::MaybeExecuted;
-                    pause_before_repeating(error).filter(|pause| timer.now() + *pause < this.deadline)
+                    let pause = pause_before_repeating(&mut this.retry, error);
+                    pause.filter(|pause| timer.now() + *pause < this.deadline)
                 }
                 Ok(_) => None,
             };
@@ -97,18 +103,15 @@ where
     }
 }
 
-/// How long to wait before the same request has a chance; `None` if it has none.
-fn pause_before_repeating(error: &wheellock_client::Error) -> Option<Duration> {
-    if bug("nothing is repeated") {
+/// How long to wait before the same request has a chance; `None` if it has none. It is idempotent, so an attempt of which
+/// nobody knows the outcome may be repeated too.
+fn pause_before_repeating(retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
+    if bug("nothing is repeated") && error.code() != Some("NOSCRIPT") {
         return None;
     }
-    use wheellock_client::ErrorKind;
-    match (error.kind(), error.code()) {
+    retry.after(error).or(match error.kind() {
         // The next connection is waited for in the queue.
-        (ErrorKind::ConnectionLost | ErrorKind::Protocol, _) => Some(Duration::ZERO),
-        (_, Some("LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN")) => {
-            Some(Duration::from_millis(10))
-        }
+        ErrorKind::ConnectionLost | ErrorKind::Protocol => Some(Duration::ZERO),
         _ => None,
-    }
+    })
 }

@@ -93,14 +93,14 @@ impl World {
                 let deadline = now + Duration::from_millis(20);
                 let waker = Waker::noop().clone();
                 let request = Request::Command(&command);
-                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker).unwrap();
+                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap();
                 self.calls.push((slot, nonce));
             }
             Step::Detached => {
                 self.next += 1;
                 let nonce = format!("n{}", self.next);
                 let command = Command::new("ECHO").arg(&nonce);
-                assert!(self.pipeline.submit_detached(&Request::Command(&command), now, self.next));
+                assert!(self.pipeline.submit_detached(&Request::Command(&command), now, self.next, false));
                 self.detached.insert(self.next, nonce);
             }
             Step::Ping => self.pipeline.submit_ping(now),
@@ -297,7 +297,7 @@ fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now);
     let ping = Command::new("PING");
     let request = Request::Command(&ping);
-    let mut submit = |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone()).is_some();
+    let mut submit = |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone(), false).is_some();
     assert!((0..16).all(|_| submit(Lane::Normal)));
     assert!(!submit(Lane::Normal));
     assert!((0..2).all(|_| submit(Lane::Reserved)));

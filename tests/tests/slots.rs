@@ -1,0 +1,42 @@
+//! The hash slot of a key is the one a real server says.
+
+use std::net::{Ipv4Addr, TcpListener};
+
+use wheellock_client::slot_of;
+use wheellock_tests::{Cli, RedisServer, Reply};
+
+#[test]
+fn slots_are_those_of_cluster_keyslot() {
+    // Two servers on one bus port would not start, and the default for a server without a TCP port is always the same.
+    let bus_port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let server = RedisServer::builder()
+        .arg("cluster-enabled", "yes")
+        .arg("cluster-port", &bus_port.to_string())
+        .start();
+    let mut cli = server.connect().unwrap();
+    for key in ["", "foo", "{}", "{", "}", "}{a}", "{a}{b}", "{{a}}", "a{}b{c}", "redisson_lock__channel:{x}"]
+    {
+        assert_eq!(slot_of(key.as_bytes()), asked(&mut cli, key.as_bytes()), "{key:?}");
+    }
+    // Few letters, so that braces meet in every order; and all bytes, so that all of the table is used.
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for round in 0..8000 {
+        let key: Vec<u8> = (0..next() % 24)
+            .map(|_| if round % 2 == 0 { b"{}ab"[next() as usize % 4] } else { next().to_le_bytes()[3] })
+            .collect();
+        assert_eq!(slot_of(&key), asked(&mut cli, &key), "{}", key.escape_ascii());
+    }
+}
+
+fn asked(cli: &mut Cli, key: &[u8]) -> u16 {
+    match cli.query(&[b"CLUSTER", b"KEYSLOT".as_slice(), key]) {
+        Ok(Reply::Integer(slot)) => slot.try_into().unwrap(),
+        other => panic!("{other:?}"),
+    }
+}

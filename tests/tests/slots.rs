@@ -24,11 +24,11 @@ fn slots_are_those_of_cluster_keyslot() {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        random
+        random.to_be_bytes()[3]
     };
     for round in 0..8000 {
         let key: Vec<u8> = (0..next() % 24)
-            .map(|_| if round % 2 == 0 { b"{}ab"[next() as usize % 4] } else { next().to_le_bytes()[3] })
+            .map(|_| if round % 2 == 0 { b"{}ab"[usize::from(next() % 4)] } else { next() })
             .collect();
         assert_eq!(slot_of(&key), asked(&mut cli, &key), "{}", key.escape_ascii());
     }

@@ -160,6 +160,18 @@ impl Channels {
         });
     }
 
+    /// Whoever waits is to look, and a refusal is forgotten.
+    pub(crate) fn look_again(&mut self, wakers: &mut Vec<Waker>) {
+        for (_, channel) in &mut self.entries {
+            channel.refused = None;
+            channel.wake(wakers);
+        }
+    }
+
+    pub(crate) fn any_refused(&self) -> bool {
+        self.entries.iter().any(|(_, channel)| channel.refused.is_some())
+    }
+
     /// Every channel's index.
     pub(crate) fn indices(&self) -> Vec<u32> {
         self.by_name.values().copied().collect()

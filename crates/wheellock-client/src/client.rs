@@ -1,25 +1,27 @@
 //! The handle that users hold: calls, scripts, subscriptions. Does no I/O of its own unless the line is idle.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use wheellock_resp::{Arg, Command, Value};
 
 use crate::call::{Call, Started};
-use crate::config::Config;
+use crate::config::{Config, Servers};
 use crate::connection::{ConnectionState, Phase, Shared, Stats};
 use crate::driver;
 use crate::error::{Error, ErrorKind, Outcome};
-use crate::handshake::ServerInfo;
+use crate::handshake::{Role, ServerInfo};
 use crate::pipeline::{Eval, Lane, Request};
 use crate::retry::Retry;
 use crate::route::{Route, Server};
 use crate::script::Script;
 use crate::subscription::Subscription;
+use crate::topology::{Cluster, slot_of};
 
 /// A handle to one server. Cheap to clone; all clones share one pipelined connection, which reconnects by itself.
 ///
@@ -80,34 +82,38 @@ impl Client {
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(config: Config) -> Result<Self, Error> {
+        Self::connect_as(config, Role::Primary).await
+    }
+
+    pub(crate) async fn connect_as(config: Config, role: Role) -> Result<Self, Error> {
         let timer = config.timer.clone();
         // The attempt has the timeout of its own, and knows better what it waited for.
         let deadline = timer.now() + config.connect_timeout + VERDICT_GRACE;
-        let client = Self::lazy(config);
-        let Route::One(shared) = &client.route;
-        let ready = std::future::poll_fn(|cx| {
-            let mut state = shared.lock();
-            match (&state.phase, &state.last_error) {
-                (Phase::Ready(_), _) => return Poll::Ready(Ok(())),
-                (Phase::Refused(error) | Phase::Closed(error), _) => return Poll::Ready(Err(error.clone())),
-                (Phase::Connecting, Some(error)) if error.kind() != ErrorKind::NotReady => {
-                    return Poll::Ready(Err(error.clone()));
+        let client = Self::lazy_as(config, role);
+        // Servers that may be in the middle of a failover, or of which one is down, are given the whole time.
+        let patient = !matches!(client.config().servers, Servers::One(_));
+        let mut watch = client.watch();
+        loop {
+            let last = match client.state() {
+                ConnectionState::Ready { .. } => return Ok(client),
+                ConnectionState::Refused(error) | ConnectionState::Closed(error) => return Err(error),
+                ConnectionState::Connecting { last_error } => last_error,
+            };
+            match last {
+                Some(error) if !patient && error.kind() != ErrorKind::NotReady => return Err(error),
+                last => {
+                    if timer.timeout_at(deadline, watch.changed()).await.is_err() {
+                        // A cluster that lacks a node serves the keys of the others.
+                        if client.is_ready() {
+                            return Ok(client);
+                        }
+                        let no_answer =
+                            || client.error(ErrorKind::Connect, "connecting", "no answer in time");
+                        return Err(last.unwrap_or_else(no_answer));
+                    }
                 }
-                (Phase::Connecting, _) => {}
-            }
-            state.wait_for_phase(cx.waker());
-            Poll::Pending
-        });
-        match timer.timeout_at(deadline, ready).await {
-            Ok(result) => result?,
-            Err(_elapsed) => {
-                let not_yet =
-                    || shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", "no answer in time");
-                let last = shared.lock().last_error.clone();
-                return Err(last.unwrap_or_else(not_yet));
             }
         }
-        Ok(client)
     }
 
     /// A client that connects in the background. Calls queue, up to their deadlines, until it has.
@@ -116,9 +122,27 @@ impl Client {
     ///
     /// If called outside a tokio runtime.
     pub fn lazy(config: Config) -> Self {
-        let shared = Arc::new(Shared::new(config));
+        Self::lazy_as(config, Role::Primary)
+    }
+
+    pub(crate) fn lazy_as(config: Config, role: Role) -> Self {
+        if let Servers::Cluster(seeds) = &config.servers {
+            let seeds = seeds.clone();
+            return Self { route: Route::Cluster(Cluster::start(config, seeds)) };
+        }
+        let shared = Arc::new(Shared::new(config, role));
         tokio::spawn(driver::drive(Arc::clone(&shared)));
         Self { route: Route::One(shared) }
+    }
+
+    /// A client of one server that is connected already.
+    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
+        shared.handle_cloned();
+        Self { route: Route::One(Arc::clone(shared)) }
+    }
+
+    fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
+        Error::new(kind, Outcome::NotSent, operation, &self.server_address(), detail.to_owned())
     }
 
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
@@ -245,11 +269,21 @@ impl Client {
         }
     }
 
-    /// The server to which a request goes, and whether it has to be asked on the quiet.
-    fn server(&self, _request: &Request<'_>, _retry: &Retry) -> Result<(Server<'_>, bool), Error> {
-        match &self.route {
-            Route::One(shared) => Ok((Server::Only(shared), false)),
+    /// The server to which a request goes, and whether it has to be told that it is asked out of turn.
+    fn server(&self, request: &Request<'_>, retry: &Retry) -> Result<(Server<'_>, bool), Error> {
+        let cluster = match &self.route {
+            Route::One(shared) => return Ok((Server::Only(shared), false)),
+            Route::Cluster(cluster) => cluster,
+        };
+        if let Some(node) = retry.asking().and_then(|address| cluster.node_at(address)) {
+            return Ok((Server::Node(node), true));
         }
+        let key = request.key().map(|key| match key {
+            Arg::Bytes(key) => Cow::Borrowed(key),
+            Arg::Int(key) => key.to_string().into_bytes().into(),
+            Arg::Uint(key) => key.to_string().into_bytes().into(),
+        });
+        cluster.node_for(key.as_deref()).map(|node| (Server::Node(node), false))
     }
 
     fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {
@@ -294,98 +328,146 @@ impl Client {
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
         match &self.route {
             Route::One(shared) => Subscription::new(shared, channel),
+            Route::Cluster(cluster) => {
+                // Without a node for the slot any will do for now: the subscription follows when there is one.
+                let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.nowhere());
+                Subscription::in_cluster(cluster, &node, channel)
+            }
         }
     }
 
     /// `PUBLISH` or `SPUBLISH`: how to send what [`subscribe`](Self::subscribe) is to hear.
     pub fn publish_verb(&self) -> &'static str {
-        "PUBLISH"
+        match &self.route {
+            Route::Cluster(cluster) if cluster.is_sharded() => "SPUBLISH",
+            Route::One(_) | Route::Cluster(_) => "PUBLISH",
+        }
     }
 
     /// A number that keys have in common if they may be parameters of one command: in a cluster their hash slot, otherwise
     /// always 0.
-    pub fn slot_of(&self, _key: &[u8]) -> u16 {
+    pub fn slot_of(&self, key: &[u8]) -> u16 {
         match &self.route {
             Route::One(_) => 0,
+            Route::Cluster(_) => slot_of(key),
         }
     }
 
     /// A number that keys have in common if one server serves them now; for telling the clocks of servers apart.
-    pub fn node_of(&self, _key: &[u8]) -> u32 {
+    pub fn node_of(&self, key: &[u8]) -> u32 {
         match &self.route {
             Route::One(_) => 0,
+            Route::Cluster(cluster) => cluster.node_for(Some(key)).map_or(u32::MAX, |node| node.node),
         }
     }
 
     /// Ends the connection that serves `key`, because a reply on it was not what its call can return: replies may have been
     /// shifted, and then none can be trusted. Calls under way fail with [`Outcome::MaybeExecuted`]; a new connection is
     /// made.
-    pub fn condemn(&self, _key: &[u8], why: &str) {
+    pub fn condemn(&self, key: &[u8], why: &str) {
         match &self.route {
-            Route::One(shared) => shared.condemn(why),
+            Route::One(shared) => shared.condemn(ErrorKind::Protocol, why),
+            Route::Cluster(cluster) => {
+                if let Ok(node) = cluster.node_for(Some(key)) {
+                    node.condemn(ErrorKind::Protocol, why);
+                }
+            }
         }
     }
 
     /// The error of a caller whose deadline has passed while it waited for its turn to make a call on `key`: nothing was
     /// sent.
-    pub fn timed_out(&self, _key: &[u8], operation: &str) -> Error {
+    pub fn timed_out(&self, key: &[u8], operation: &str) -> Error {
         match &self.route {
             Route::One(shared) => shared.timed_out(operation, Outcome::NotSent),
+            Route::Cluster(cluster) => match cluster.node_for(Some(key)) {
+                Ok(node) => node.timed_out(operation, Outcome::NotSent),
+                Err(error) => error.seen_by(operation, ErrorKind::Timeout, Outcome::NotSent),
+            },
         }
     }
 
     /// Whether the server that is responsible for `key` is connected.
-    pub fn is_ready_for(&self, _key: &[u8]) -> bool {
-        self.is_ready()
+    pub fn is_ready_for(&self, key: &[u8]) -> bool {
+        match &self.route {
+            Route::One(shared) => shared.is_ready(),
+            Route::Cluster(cluster) => cluster.node_for(Some(key)).is_ok_and(|node| node.is_ready()),
+        }
     }
 
-    /// What the server said about itself when it was last connected.
+    /// A client for each server that this one uses now: each of a cluster's primaries, otherwise only this one.
+    pub fn nodes(&self) -> Vec<Client> {
+        match &self.route {
+            Route::One(_) => vec![self.clone()],
+            Route::Cluster(cluster) => cluster.nodes().iter().map(Self::of).collect(),
+        }
+    }
+
+    /// What the server said about itself when it was last connected; in a cluster, what any node did.
     pub fn server_info(&self) -> Option<ServerInfo> {
-        let Route::One(shared) = &self.route;
-        shared.lock().info.clone()
+        match &self.route {
+            Route::One(shared) => shared.lock().info.clone(),
+            Route::Cluster(cluster) => cluster.nodes().iter().find_map(|node| node.lock().info.clone()),
+        }
     }
 
     /// Where the server is, for messages; contains no credentials.
     pub fn server_address(&self) -> Arc<str> {
-        let Route::One(shared) = &self.route;
-        shared.server()
+        match &self.route {
+            Route::One(shared) => shared.server(),
+            Route::Cluster(cluster) => cluster.config.servers.to_string().into(),
+        }
     }
 
     /// The configuration this client was made with.
     pub fn config(&self) -> &Config {
-        let Route::One(shared) = &self.route;
-        &shared.config
-    }
-
-    pub(crate) fn is_cluster(&self) -> bool {
         match &self.route {
-            Route::One(_) => false,
+            Route::One(shared) => &shared.config,
+            Route::Cluster(cluster) => &cluster.config,
         }
     }
 
-    /// Whether a connection is up and has passed its handshake.
-    pub fn is_ready(&self) -> bool {
-        let Route::One(shared) = &self.route;
-        matches!(shared.lock().phase, Phase::Ready(_))
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.route, Route::Cluster(_))
     }
 
-    /// Where this client stands with its server.
+    /// Whether a connection is up and has passed its handshake; in a cluster, whether any is.
+    pub fn is_ready(&self) -> bool {
+        match &self.route {
+            Route::One(shared) => shared.is_ready(),
+            Route::Cluster(cluster) => cluster.any_ready(),
+        }
+    }
+
+    /// Where this client stands with its server. A cluster is ready if every slot has a node that is.
     pub fn state(&self) -> ConnectionState {
-        let Route::One(shared) = &self.route;
-        shared.lock().connection_state()
+        match &self.route {
+            Route::One(shared) => shared.lock().connection_state(),
+            Route::Cluster(cluster) => cluster.state(),
+        }
     }
 
     /// Connection events: the state after each change that follows this call, the latest one if several came together.
     pub fn watch(&self) -> Watch {
-        let Route::One(shared) = &self.route;
-        let seen = shared.lock().phase_changes;
-        Watch { shared: Arc::clone(shared), seen }
+        match &self.route {
+            Route::One(shared) => {
+                let seen = shared.lock().phase_changes;
+                Watch { on: Watched::One(Arc::clone(shared)), seen }
+            }
+            Route::Cluster(cluster) => {
+                Watch { seen: cluster.changes(), on: Watched::Cluster(Arc::clone(cluster)) }
+            }
+        }
     }
 
-    /// Counters since the client was made.
+    /// Counters since the client was made; in a cluster, of all its present nodes together.
     pub fn stats(&self) -> Stats {
-        let Route::One(shared) = &self.route;
-        shared.stats()
+        match &self.route {
+            Route::One(shared) => shared.stats(),
+            Route::Cluster(cluster) => {
+                cluster.nodes().iter().map(|node| node.stats()).fold(Stats::default(), Stats::together)
+            }
+        }
     }
 
     /// Closes the connection for all clones: what was sent may still be answered within a second, then every call
@@ -395,24 +477,39 @@ impl Client {
     ///
     /// The client closes all the same.
     pub async fn close(&self) {
-        let Route::One(shared) = &self.route;
-        shared.begin_closing();
-        std::future::poll_fn(|cx| {
-            let mut state = shared.lock();
-            if matches!(state.phase, Phase::Closed(_)) {
-                return Poll::Ready(());
+        let servers = match &self.route {
+            Route::One(shared) => {
+                shared.begin_closing();
+                vec![Arc::clone(shared)]
             }
-            state.wait_for_phase(cx.waker());
-            Poll::Pending
-        })
-        .await;
+            Route::Cluster(cluster) => {
+                cluster.close();
+                cluster.nodes()
+            }
+        };
+        for server in servers {
+            std::future::poll_fn(|cx| {
+                let mut state = server.lock();
+                if matches!(state.phase, Phase::Closed(_)) {
+                    return Poll::Ready(());
+                }
+                state.wait_for_phase(cx.waker());
+                Poll::Pending
+            })
+            .await;
+        }
     }
 }
 
 /// Reports changes of a client's [`ConnectionState`]; made by [`Client::watch`]. Does not keep the client alive.
 pub struct Watch {
-    shared: Arc<Shared>,
+    on: Watched,
     seen: u64,
+}
+
+enum Watched {
+    One(Arc<Shared>),
+    Cluster(Arc<Cluster>),
 }
 
 impl Watch {
@@ -422,14 +519,20 @@ impl Watch {
     ///
     /// Nothing is lost: the next call resolves at once.
     pub async fn changed(&mut self) -> ConnectionState {
-        std::future::poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            if state.phase_changes == self.seen {
-                state.wait_for_phase(cx.waker());
-                return Poll::Pending;
+        std::future::poll_fn(|cx| match &self.on {
+            Watched::One(shared) => {
+                let mut state = shared.lock();
+                if state.phase_changes == self.seen {
+                    state.wait_for_phase(cx.waker());
+                    return Poll::Pending;
+                }
+                self.seen = state.phase_changes;
+                Poll::Ready(state.connection_state())
             }
-            self.seen = state.phase_changes;
-            Poll::Ready(state.connection_state())
+            Watched::Cluster(cluster) => {
+                self.seen = ready!(cluster.poll_changes(self.seen, cx.waker()));
+                Poll::Ready(cluster.state())
+            }
         })
         .await
     }
@@ -437,7 +540,7 @@ impl Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watch").field("server", &self.shared.server()).finish_non_exhaustive()
+        f.write_str("Watch")
     }
 }
 
@@ -446,16 +549,7 @@ const VERDICT_GRACE: Duration = Duration::from_millis(500);
 
 impl Clone for Client {
     fn clone(&self) -> Self {
-        let Route::One(shared) = &self.route;
-        shared.handle_cloned();
-        Self { route: Route::One(Arc::clone(shared)) }
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let Route::One(shared) = &self.route;
-        shared.handle_dropped();
+        Self { route: self.route.clone() }
     }
 }
 

@@ -81,7 +81,7 @@ pub enum Servers {
 }
 
 /// Sentinels and the service to ask them for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Sentinels {
     /// The Sentinels, in any order. Some of them suffice.
     pub addresses: Vec<Address>,
@@ -140,6 +140,11 @@ impl Change {
         Self { slots: None }
     }
 
+    /// The keys of some slots are answered by another server now.
+    pub(crate) fn of(slots: SlotSet) -> Self {
+        Self { slots: Some(slots) }
+    }
+
     /// Whether `key` is among those that may be answered by another server now.
     pub fn concerns(&self, key: &[u8]) -> bool {
         self.slots.as_ref().is_none_or(|slots| slots.contains(slot_of(key)))
@@ -184,6 +189,16 @@ impl fmt::Debug for Secret {
 /// `redis://` or `valkey://`, or with TLS `rediss://` or `valkeys://`, then `[[user]:password@]host[:port][/db]`; the port defaults to 6379. A lone userinfo
 /// part without a colon is a password, as in redis-cli. `unix://`, `redis+unix://` and `valkey+unix://` take
 /// `[[user]:password@]/path/to/socket[?db=n]`. User and password are percent-decoded.
+///
+/// Several servers are separated by commas:
+///
+/// - `redis://a:6379,b:6379,c:6379/db`: a primary and its replicas, whichever is which;
+/// - `redis+sentinel://a:26379,b:26379/service[/db]`: the primary that these Sentinels name. Credentials are those of the
+///   servers; the Sentinels' own are `?sentinel_user=..&sentinel_password=..`;
+/// - `redis+cluster://a:6379,b:6379`: a cluster of which these are nodes.
+///
+/// With `rediss` in place of `redis` every connection is encrypted, those to Sentinels included. `valkey` is the same as
+/// `redis`, `-` the same as `+`; further addresses may follow as `?node=host:port`, the service as `?service=`.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
@@ -290,6 +305,9 @@ impl Config {
     #[cfg(feature = "tls")]
     pub(crate) fn encrypt(&mut self) -> Result<(), String> {
         let tls = crate::TlsConfig::new().build().map_err(|error| error.detail().to_owned())?;
+        if let Servers::Sentinel(sentinels) = &mut self.servers {
+            sentinels.tls = Some(tls.clone());
+        }
         self.tls = Some(tls);
         Ok(())
     }

@@ -5,28 +5,45 @@
 //! only appends, and one flush by the driver serves the whole batch. While the driver is `corked` it has just woken
 //! several callers and gone once to the back of the run queue, so that what they append goes out in a single write.
 
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::task::Waker;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use crate::config::Config;
+use crate::config::{Address, Change, Config, Servers};
 use crate::error::{Error, ErrorKind, Outcome};
-use crate::handshake::ServerInfo;
+use crate::handshake::{Role, ServerInfo};
 use crate::histogram::Histogram;
 use crate::pipeline::{Bounds, Detached, Pipeline};
 use crate::stream::WriteHalf;
+use crate::topology::{Cluster, Finder};
 
 /// One server as seen by callers and by the driver.
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// Where the server is, or was when it was last looked for. For messages; contains no credentials.
-    server: RwLock<Arc<str>>,
+    /// What the server has to be.
+    pub(crate) role: Role,
+    /// Tells the servers of one client apart.
+    pub(crate) node: u32,
+    /// Who is asked where the server is, if it may move.
+    pub(crate) finder: Option<Arc<Finder>>,
+    /// The cluster of which the server is a node.
+    pub(crate) cluster: Option<Weak<Cluster>>,
+    place: RwLock<Place>,
     /// Number of [`Client`](crate::Client) handles; the driver ends when the last one is gone.
     pub(crate) handles: AtomicUsize,
     state: Mutex<State>,
+}
+
+/// Where the server is, or was when it was last connected.
+struct Place {
+    /// For messages; contains no credentials.
+    name: Arc<str>,
+    address: Option<Address>,
 }
 
 pub(crate) struct State {
@@ -46,8 +63,12 @@ pub(crate) struct State {
     /// The latest failure to connect, told to callers whose deadline passes meanwhile.
     pub(crate) last_error: Option<Error>,
     pub(crate) closing: bool,
-    /// Why the present connection is not to be trusted any more.
-    pub(crate) condemned: Option<String>,
+    /// Why the present connection is not to be used any more.
+    pub(crate) condemned: Option<(ErrorKind, String)>,
+    /// What told the last server from any other.
+    pub(crate) identity: Option<String>,
+    /// The server serves nobody any more: how calls that are left fail.
+    pub(crate) retired: Option<Error>,
     pub(crate) stats: Stats,
     /// Wakers of those who wait for the phase to change.
     pub(crate) phase_waiters: Vec<Waker>,
@@ -96,6 +117,25 @@ pub struct Stats {
     pub latency: Histogram,
 }
 
+impl Stats {
+    /// The counters of several connections as one.
+    pub(crate) fn together(mut self, other: Self) -> Self {
+        self.calls += other.calls;
+        self.bytes_written += other.bytes_written;
+        self.bytes_read += other.bytes_read;
+        self.idle_writes += other.idle_writes;
+        self.batch_writes += other.batch_writes;
+        self.connections += other.connections;
+        self.wakeups += other.wakeups;
+        self.pushes += other.pushes;
+        self.strays += other.strays;
+        self.in_flight += other.in_flight;
+        self.queued_bytes += other.queued_bytes;
+        self.latency.add(&other.latency);
+        self
+    }
+}
+
 /// Where a client stands with its server: see [`Client::state`](crate::Client::state).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -124,7 +164,26 @@ pub(crate) enum Next {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config, role: Role) -> Self {
+        let finder = match &config.servers {
+            Servers::Sentinel(sentinels) => Some(Arc::new(Finder::new(sentinels))),
+            _ => None,
+        };
+        Self::build(config, role, finder, 0, None)
+    }
+
+    /// The connection to a cluster's node.
+    pub(crate) fn node(config: Config, role: Role, node: u32, cluster: Weak<Cluster>) -> Self {
+        Self::build(config, role, None, node, Some(cluster))
+    }
+
+    fn build(
+        config: Config,
+        role: Role,
+        finder: Option<Arc<Finder>>,
+        node: u32,
+        cluster: Option<Weak<Cluster>>,
+    ) -> Self {
         let now = config.timer.now();
         let bounds = Bounds { in_flight: config.max_in_flight, queued_bytes: config.max_queued_bytes };
         let state = State {
@@ -140,18 +199,146 @@ impl Shared {
             last_error: None,
             closing: false,
             condemned: None,
+            identity: None,
+            retired: None,
             stats: Stats::default(),
             phase_waiters: Vec::new(),
             phase_changes: 0,
             next_waiter: 0,
         };
-        let server = RwLock::new(config.servers.to_string().into());
-        Self { config, server, handles: AtomicUsize::new(1), state: Mutex::new(state) }
+        let place = RwLock::new(Place { name: config.servers.to_string().into(), address: None });
+        let (handles, state) = (AtomicUsize::new(1), Mutex::new(state));
+        Self { config, role, node, finder, cluster, place, handles, state }
     }
 
     /// The server's address for messages.
     pub(crate) fn server(&self) -> Arc<str> {
-        Arc::clone(&self.server.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.place.read().unwrap_or_else(PoisonError::into_inner).name)
+    }
+
+    /// The host of the server, as it was reached last.
+    pub(crate) fn host(&self) -> Option<String> {
+        match self.place.read().unwrap_or_else(PoisonError::into_inner).address.as_ref()? {
+            Address::Tcp { host, .. } => Some(host.clone()),
+            Address::Unix(_) => None,
+        }
+    }
+
+    pub(crate) fn is_at(&self, address: &Address) -> bool {
+        self.place.read().unwrap_or_else(PoisonError::into_inner).address.as_ref() == Some(address)
+    }
+
+    pub(crate) fn found_at(&self, address: Address) {
+        let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
+        if place.address.as_ref() != Some(&address) {
+            *place = Place { name: address.to_string().into(), address: Some(address) };
+        }
+    }
+
+    /// The server is not connected, or does not answer: whoever knows about servers is to look whether another one has
+    /// taken its place.
+    pub(crate) fn in_trouble(&self) {
+        if let Some(finder) = &self.finder {
+            finder.hurry();
+        }
+        if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
+            cluster.look_around();
+        }
+    }
+
+    /// The phase of the connection has changed.
+    pub(crate) fn phase_changed(&self, ready: bool) {
+        if let Some(finder) = &self.finder {
+            finder.connected(ready);
+        }
+        if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
+            cluster.node_changed(ready);
+        }
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.lock().phase, Phase::Ready(_))
+    }
+
+    /// Whether the server is connected and answers.
+    pub(crate) fn is_lively(&self) -> bool {
+        let now = self.config.timer.now();
+        let state = self.lock();
+        let silent = |since: Instant| now.saturating_duration_since(since) >= SILENCE;
+        matches!(state.phase, Phase::Ready(_)) && !state.pipeline.waiting_since().is_some_and(silent)
+    }
+
+    /// Whether the server has refused a subscription.
+    pub(crate) fn is_refused_a_channel(&self) -> bool {
+        self.lock().pipeline.channels().any_refused()
+    }
+
+    /// Whether another server may take this one's place.
+    pub(crate) fn may_move(&self) -> bool {
+        self.finder.is_some()
+            || self.cluster.is_some()
+            || matches!(self.config.servers, Servers::Replicated(_))
+    }
+
+    /// Waits, but not after somebody has named another address.
+    pub(crate) async fn sleep_unless_renamed(&self, pause: Duration) {
+        let mut sleep = self.config.timer.sleep(pause);
+        match &self.finder {
+            None => sleep.await,
+            Some(finder) => {
+                let version = finder.version();
+                let mut renamed = pin!(finder.renamed(version));
+                std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
+                    Poll::Ready(()) => Poll::Ready(()),
+                    Poll::Pending => Pin::new(&mut sleep).poll(cx),
+                })
+                .await;
+            }
+        }
+    }
+
+    /// The server said that another node serves a slot.
+    pub(crate) fn redirected(&self, text: &[u8]) {
+        if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
+            cluster.redirected(text, self.host());
+        }
+    }
+
+    /// The server serves nobody any more. What was not written fails at once, what was written after a short grace.
+    pub(crate) fn retire(&self, why: &str) {
+        let cause = self.error(ErrorKind::ConnectionLost, Outcome::NotSent, "the connection", why);
+        self.lock().retired = Some(cause);
+        self.begin_closing();
+    }
+
+    /// Slots have moved away from this server: whoever waits here for messages or for a connection is to look where.
+    pub(crate) fn reroute(&self, why: &str) {
+        let cause = self.error(ErrorKind::ConnectionLost, Outcome::NotSent, "the connection", why);
+        let (mut wakers, mut detached) = (Vec::new(), Vec::new());
+        let now = self.config.timer.now();
+        let mut state = self.lock();
+        let ready = matches!(state.phase, Phase::Ready(_));
+        if !ready {
+            state.pipeline.fail_unwritten(&cause, &mut wakers);
+        }
+        state.pipeline.look_again(ready, now, &mut wakers);
+        state.pipeline.take_detached(&mut detached);
+        let driver = state.driver_to_wake();
+        drop(state);
+        self.report(&mut detached);
+        wakers.into_iter().chain(driver).for_each(Waker::wake);
+    }
+
+    /// Another server than before answers.
+    pub(crate) fn server_changed(&self) {
+        match self.cluster.as_ref().and_then(Weak::upgrade) {
+            Some(cluster) => cluster.node_replaced(self.node),
+            None => {
+                if let Some(tell) = &self.config.on_change {
+                    tell(&Change::everywhere());
+                }
+            }
+        }
     }
 
     /// A panic while holding the lock can only come from a broken allocator; the state is still the best we have.
@@ -165,7 +352,16 @@ impl Shared {
 
     /// The error that the server sent in reply to `operation`.
     pub(crate) fn refusal(&self, operation: &str, script: bool, text: &[u8]) -> Error {
-        Error::server(operation, &self.server(), script, text)
+        let error = Error::server(operation, &self.server(), script, text);
+        match self
+            .cluster
+            .as_ref()
+            .and_then(Weak::upgrade)
+            .and_then(|cluster| cluster.target(text, self.host()))
+        {
+            Some(address) => error.with_redirection(address),
+            None => error,
+        }
     }
 
     /// The error of an operation whose deadline has passed: says where the connection stands.
@@ -222,11 +418,12 @@ impl Shared {
         }
     }
 
-    pub(crate) fn condemn(&self, why: &str) {
+    /// Ends the present connection.
+    pub(crate) fn condemn(&self, kind: ErrorKind, why: &str) {
         let mut state = self.lock();
         let ready = matches!(state.phase, Phase::Ready(_));
         let driver = if ready {
-            state.condemned = Some(why.to_owned());
+            state.condemned = Some((kind, why.to_owned()));
             state.driver.clone()
         } else {
             None
@@ -269,6 +466,9 @@ impl Shared {
         }
     }
 }
+
+/// No answer for so long makes a server that may have a successor suspect.
+pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
 impl State {
     /// Called right after something was appended: who writes it?

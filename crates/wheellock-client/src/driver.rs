@@ -12,7 +12,7 @@ use wheellock_resp::{Decoder, Frame};
 use wheellock_wheel::Sleep;
 
 use crate::backoff::Backoff;
-use crate::connection::{Phase, Shared};
+use crate::connection::{Phase, SILENCE, Shared};
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::events;
 use crate::open::{Open, open};
@@ -32,6 +32,10 @@ const STABLE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// How long a closing client waits for the replies to what it has sent.
 const CLOSING_GRACE: Duration = Duration::from_secs(1);
+/// How long a node that serves nobody any more is waited for: what it answers within this was answered by it.
+const RETIRING_GRACE: Duration = Duration::from_millis(250);
+/// Pause before looking again at a server that is up and not a primary yet.
+const ALMOST_READY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs until the last handle is gone.
 pub(crate) async fn drive(shared: Arc<Shared>) {
@@ -39,6 +43,9 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
     let (min, max) = shared.config.reconnect;
     let mut backoff = Backoff::new(min, max);
     let timer = shared.config.timer.clone();
+    if let Some(finder) = &shared.finder {
+        finder.start(&shared);
+    }
     while !is_closing(&shared) {
         let error = match housekeeping(&shared, open(&shared)).await {
             None => break,
@@ -59,7 +66,11 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
         if error.kind() == ErrorKind::Auth || error.kind() == ErrorKind::Unsupported {
             pause = pause.max(REFUSED_PAUSE);
         }
-        if housekeeping(&shared, timer.sleep(pause)).await.is_none() {
+        if error.kind() == ErrorKind::NotReady && shared.may_move() {
+            // It is up, and may be on its way to become the primary.
+            pause = pause.min(ALMOST_READY_PAUSE);
+        }
+        if housekeeping(&shared, shared.sleep_unless_renamed(pause)).await.is_none() {
             break;
         }
     }
@@ -76,7 +87,8 @@ impl Drop for EndOnDrop<'_> {
         let mut state = shared.lock();
         let detail =
             if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
-        let cause = shared.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
+        let closed = || shared.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
+        let cause = state.retired.clone().unwrap_or_else(closed);
         state.epoch += 1;
         state.driver = None;
         state.pipeline.close(&cause, &mut wakers);
@@ -88,6 +100,10 @@ impl Drop for EndOnDrop<'_> {
         drop(state);
         drop(phase);
         shared.report(&mut detached);
+        shared.phase_changed(false);
+        if let Some(finder) = &shared.finder {
+            finder.close();
+        }
         wakers.into_iter().for_each(Waker::wake);
     }
 }
@@ -113,6 +129,7 @@ fn connect_failed(shared: &Shared, error: &Error) {
     state.pipeline.take_detached(&mut detached);
     drop(state);
     shared.report(&mut detached);
+    shared.phase_changed(false);
     wakers.into_iter().for_each(Waker::wake);
 }
 
@@ -186,8 +203,10 @@ enum Turn {
 
 impl<'a> Running<'a> {
     fn new(shared: &'a Shared, open: Open) -> Self {
-        let Open { stream, decoder, input, info } = open;
+        let Open { address, stream, decoder, input, info } = open;
         let now = shared.config.timer.now();
+        let identity = info.run_id.clone().unwrap_or_else(|| address.to_string());
+        shared.found_at(address);
         events::connected(&shared.server(), &info);
         let mut state = shared.lock();
         state.epoch += 1;
@@ -195,6 +214,8 @@ impl<'a> Running<'a> {
         state.info = Some(info);
         state.last_error = None;
         state.condemned = None;
+        let before = state.identity.replace(identity);
+        let changed = before.is_some() && before != state.identity;
         state.writing = false;
         state.corked = false;
         state.pipeline.reconnect(now);
@@ -202,6 +223,10 @@ impl<'a> Running<'a> {
         state.phase_changes += 1;
         let wakers = std::mem::take(&mut state.phase_waiters);
         drop(state);
+        if changed {
+            shared.server_changed();
+        }
+        shared.phase_changed(true);
         let mut running = Self {
             shared,
             stream,
@@ -231,8 +256,8 @@ impl<'a> Running<'a> {
         let (armed, closing) = (state.armed, state.closing);
         let condemned = state.condemned.take();
         drop(state);
-        if let Some(why) = condemned {
-            return Err(self.error(ErrorKind::Protocol, &why));
+        if let Some((kind, why)) = condemned {
+            return Err(self.error(kind, &why));
         }
         // What was corked on the last turn goes out now, together with what the woken callers appended.
         if uncorked {
@@ -314,9 +339,14 @@ impl<'a> Running<'a> {
             }
             state.pipeline.take_detached(&mut self.detached);
             let unfit = state.pipeline.unfit;
+            let moved = state.pipeline.moved.take();
             state.stats.wakeups += self.wakers.len() as u64;
             drop(state);
             woken += self.wakers.len();
+            // Before anybody hears of it, who would then ask here again.
+            if let Some(moved) = moved {
+                self.shared.redirected(&moved);
+            }
             self.shared.report(&mut self.detached);
             self.wake_all();
             if let Some(desync) = desync {
@@ -341,9 +371,12 @@ impl<'a> Running<'a> {
         let state = self.shared.lock();
         let now = self.shared.config.timer.now();
         let since = *self.closing_since.get_or_insert(now);
-        if state.pipeline.is_empty() || now.saturating_duration_since(since) >= CLOSING_GRACE {
+        let retired = state.retired.clone();
+        let grace = if retired.is_some() { RETIRING_GRACE } else { CLOSING_GRACE };
+        if state.pipeline.is_empty() || now.saturating_duration_since(since) >= grace {
             drop(state);
-            return Err(self.error(ErrorKind::Closed, "the client was closed"));
+            let closed = || self.error(ErrorKind::Closed, "the client was closed");
+            return Err(retired.unwrap_or_else(closed));
         }
         Ok(())
     }
@@ -371,16 +404,23 @@ impl<'a> Running<'a> {
                 Some(since) => Some(since + config.response_timeout),
                 None => None,
             };
+            let unanswered = state.pipeline.waiting_since().filter(|_| self.shared.may_move());
+            let silent = unanswered.map(|since| since + SILENCE);
+            let in_trouble = silent.is_some_and(|at| now >= at);
+            let silent = silent.map(|at| if in_trouble { now + SILENCE } else { at });
             // Silent or busy: the PING finds a dead peer in the one case and shifted replies in the other.
             if now >= self.next_ping {
                 self.next_ping = now + config.heartbeat.max(MIN_HEARTBEAT);
                 state.pipeline.submit_ping(now);
             }
-            let grace = self.closing_since.map(|since| since + CLOSING_GRACE);
-            let times = [Some(self.next_ping), overdue, earliest, grace];
+            let grace = self.closing_since.map(|since| since + RETIRING_GRACE.max(now - since));
+            let times = [Some(self.next_ping), overdue, earliest, silent, grace];
             let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
             state.armed = Some(armed);
             drop(state);
+            if in_trouble {
+                self.shared.in_trouble();
+            }
             self.wake_all();
             self.timer.reset(armed);
         }
@@ -457,6 +497,7 @@ impl<'a> Running<'a> {
         state.pipeline.take_detached(&mut self.detached);
         drop(state);
         self.shared.report(&mut self.detached);
+        self.shared.phase_changed(false);
         self.wake_all();
     }
 }

@@ -27,6 +27,9 @@ pub struct ServerInfo {
     pub role: String,
     /// The server's number for this connection.
     pub connection_id: i64,
+    /// What tells this process of the server from any other, even at the same address; unknown if the user may not run
+    /// `INFO`.
+    pub run_id: Option<String>,
 }
 
 /// What to do after a reply.
@@ -40,8 +43,22 @@ pub(crate) enum Step {
     Done,
 }
 
+/// What a server has to be, to be of use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// The primary of its data set.
+    Primary,
+    /// A primary in a cluster.
+    Node,
+    /// Any node of a cluster: only asked about the others.
+    AnyNode,
+    /// A Sentinel: only asked about others.
+    Sentinel,
+}
+
 pub(crate) struct Handshake<'a> {
     config: &'a Config,
+    role: Role,
     credentials: &'a Credentials,
     server: &'a str,
     /// Names of the commands whose replies are still to come, in order.
@@ -55,6 +72,8 @@ enum Expect<'a> {
     Optional,
     Ok(&'static str),
     Loaded(&'a Script),
+    /// The section of INFO that has the server's `run_id`; may be refused.
+    Identity,
     /// Refused if the server would refuse writes.
     WriteProbe,
     Pong,
@@ -64,6 +83,7 @@ impl<'a> Handshake<'a> {
     /// Starts the handshake; `out` receives the first flight.
     pub(crate) fn start(
         config: &'a Config,
+        role: Role,
         credentials: &'a Credentials,
         server: &'a str,
         out: &mut BytesMut,
@@ -74,7 +94,8 @@ impl<'a> Handshake<'a> {
             hello = hello.arg("AUTH").arg(user).arg(password.expose());
         }
         hello.arg("SETNAME").arg(config.client_name.as_str()).encode(out);
-        Self { config, credentials, server, expected: [Expect::Hello].into(), info: ServerInfo::default() }
+        let expected = [Expect::Hello].into();
+        Self { config, role, credentials, server, expected, info: ServerInfo::default() }
     }
 
     /// Takes the next reply; on [`Step::Write`] `out` has received the next flight.
@@ -84,6 +105,11 @@ impl<'a> Handshake<'a> {
         };
         match (expect, reply.as_error()) {
             (Expect::Optional, _) => {}
+            (Expect::Identity, _) => {
+                let text = reply.as_str().unwrap_or_default();
+                let run_id = text.lines().find_map(|line| line.strip_prefix("run_id:"));
+                self.info.run_id = run_id.map(|id| printable(id.as_bytes()));
+            }
             (Expect::WriteProbe, reply) => {
                 if let Some(text) = reply.filter(|text| REFUSES_WRITES.contains(&error_code(text))) {
                     let detail = format!("it refuses writes: {}", printable(text));
@@ -120,10 +146,20 @@ impl<'a> Handshake<'a> {
     }
 
     fn second_flight(&mut self, out: &mut BytesMut) {
+        let serves = matches!(self.role, Role::Primary | Role::Node);
         for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
             Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
             self.expected.push_back(Expect::Optional);
         }
+        if serves {
+            self.make_ready(out);
+        }
+        Command::new("PING").encode(out);
+        self.expected.push_back(Expect::Pong);
+    }
+
+    /// What a server needs that is to run scripts.
+    fn make_ready(&mut self, out: &mut BytesMut) {
         if self.config.database != 0 {
             Command::new("SELECT").arg(u64::from(self.config.database)).encode(out);
             self.expected.push_back(Expect::Ok("SELECT"));
@@ -132,10 +168,10 @@ impl<'a> Handshake<'a> {
             Command::new("SCRIPT").arg("LOAD").arg(script.text()).encode(out);
             self.expected.push_back(Expect::Loaded(Arc::as_ref(script)));
         }
+        Command::new("INFO").arg("server").encode(out);
+        self.expected.push_back(Expect::Identity);
         Command::new("EVAL").arg(WRITE_PROBE).arg("0").encode(out);
         self.expected.push_back(Expect::WriteProbe);
-        Command::new("PING").encode(out);
-        self.expected.push_back(Expect::Pong);
     }
 
     fn read_hello(&self, reply: &Value) -> Result<ServerInfo, Error> {
@@ -154,16 +190,27 @@ impl<'a> Handshake<'a> {
             mode: text("mode"),
             role: text("role"),
             connection_id: field("id").and_then(Value::as_i64).unwrap_or_default(),
+            run_id: None,
         };
-        if info.mode == "sentinel" {
-            let detail = "it is a Sentinel, which keeps no data: connect to the primary that it watches";
+        let wanted = match self.role {
+            Role::Primary => "standalone",
+            Role::Node | Role::AnyNode => "cluster",
+            Role::Sentinel => "sentinel",
+        };
+        // Scripted and very old servers say nothing.
+        let mode = if info.mode.is_empty() { "standalone" } else { &info.mode };
+        if mode != wanted {
+            let detail = match mode {
+                "sentinel" => "it is a Sentinel, which keeps no data: use redis+sentinel://host:port/service",
+                "cluster" => {
+                    "it is a node of a cluster, of which a single connection sees only a part: use redis+cluster://"
+                }
+                _ if self.role == Role::Sentinel => "it is no Sentinel",
+                _ => "it is no node of a cluster",
+            };
             return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
         }
-        if info.mode == "cluster" {
-            let detail = "it is a node of a cluster, of which a single connection sees only a part";
-            return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
-        }
-        if info.role != "master" {
+        if matches!(self.role, Role::Primary | Role::Node) && info.role != "master" {
             let role = printable(info.role.as_bytes());
             let detail = format!("it is a {role}, not a primary: locks live on the primary only");
             return Err(self.error(ErrorKind::NotReady, detail));
@@ -242,7 +289,7 @@ mod tests {
     fn shake(config: &Config, wire: &[u8]) -> Result<(Step, String), Error> {
         let mut out = BytesMut::new();
         let credentials = credentials(config);
-        let mut handshake = Handshake::start(config, &credentials, "s", &mut out);
+        let mut handshake = Handshake::start(config, Role::Primary, &credentials, "s", &mut out);
         let mut step = Step::Read;
         for reply in replies(wire) {
             step = handshake.on_reply(&reply, &mut out)?;
@@ -267,7 +314,7 @@ mod tests {
             HELLO,
             b"-ERR unknown subcommand\r\n+OK\r\n+OK\r\n$40\r\n",
             sha.as_bytes(),
-            b"\r\n:1\r\n+PONG\r\n",
+            b"\r\n+run_id:a1\r\n:1\r\n+PONG\r\n",
         ]
         .concat();
         let (step, sent) = shake(&config, &wire).unwrap();
@@ -297,6 +344,8 @@ mod tests {
                 "SCRIPT",
                 "LOAD",
                 "return 1",
+                "INFO",
+                "server",
                 "EVAL",
                 "#!lua\nreturn 1",
                 "0",
@@ -320,9 +369,12 @@ mod tests {
         let (unsupported, text) = kind("redis://h", b"-ERR unknown command 'HELLO'\r\n");
         assert!(unsupported == ErrorKind::Unsupported && text.contains("Redis 6"), "{text}");
         assert_eq!(kind("redis://h", b"-NOPROTO unsupported protocol version\r\n").0, ErrorKind::Unsupported);
-        let loading = [HELLO, b"+OK\r\n+OK\r\n-LOADING Redis is loading the dataset in memory\r\n"].concat();
+        let loading =
+            [HELLO, b"+OK\r\n+OK\r\n-NOPERM no\r\n-LOADING Redis is loading the dataset in memory\r\n"]
+                .concat();
         let readonly =
-            [HELLO, b"+OK\r\n+OK\r\n-READONLY You can't write against a read only replica.\r\n"].concat();
+            [HELLO, b"+OK\r\n+OK\r\n$0\r\n\r\n-READONLY You can't write against a read only replica.\r\n"]
+                .concat();
         assert_eq!(kind("redis://h", &readonly).0, ErrorKind::NotReady);
         assert_eq!(kind("redis://h", &loading).0, ErrorKind::NotReady);
         let replica = String::from_utf8(HELLO.to_vec()).unwrap().replace("$6\r\nmaster", "$7\r\nreplica");
@@ -342,12 +394,20 @@ mod tests {
         let mut out = BytesMut::new();
         let config = config("redis://h");
         let credentials = credentials(&config);
-        let mut handshake = Handshake::start(&config, &credentials, "s", &mut out);
-        let wire = [HELLO, b"+OK\r\n+OK\r\n:1\r\n+PONG\r\n+OK\r\n"].concat();
+        let mut handshake = Handshake::start(&config, Role::Primary, &credentials, "s", &mut out);
+        let wire = [HELLO, b"+OK\r\n+OK\r\n$0\r\n\r\n:1\r\n+PONG\r\n+OK\r\n"].concat();
         let results: Vec<_> = replies(&wire).iter().map(|r| handshake.on_reply(r, &mut out)).collect();
         assert!(matches!(
             results[..],
-            [Ok(Step::Write), Ok(Step::Read), Ok(Step::Read), Ok(Step::Read), Ok(Step::Done), Err(_)]
+            [
+                Ok(Step::Write),
+                Ok(Step::Read),
+                Ok(Step::Read),
+                Ok(Step::Read),
+                Ok(Step::Read),
+                Ok(Step::Done),
+                Err(_)
+            ]
         ));
     }
 }

@@ -19,6 +19,10 @@ impl Histogram {
         }
     }
 
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(mine, theirs)| *mine += theirs);
+    }
+
     /// How many durations were recorded.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()

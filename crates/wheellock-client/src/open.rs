@@ -3,6 +3,8 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -14,115 +16,244 @@ use crate::driver::READ_ROOM;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::{Handshake, ServerInfo, Step};
 use crate::stream::{self, Stream};
+use crate::topology::Finder;
 
 /// A connection that has passed its handshake.
 pub(crate) struct Open {
+    pub(crate) address: Address,
     pub(crate) stream: Stream,
     pub(crate) decoder: Decoder,
     pub(crate) input: BytesMut,
     pub(crate) info: ServerInfo,
 }
 
-/// Connects within the connect timeout, DNS, TLS and handshake included.
+/// Finds the server and connects to it within the connect timeout, DNS, TLS and handshake included.
 pub(crate) async fn open(shared: &Shared) -> Result<Open, Error> {
-    let config = &shared.config;
-    let deadline = config.timer.now() + config.connect_timeout;
-    let credentials =
-        within(shared, deadline, "the credentials provider gave no answer", credentials(shared)).await?;
-    let Servers::One(address) = &config.servers else {
-        return Err(not_sent(shared, ErrorKind::Unsupported, "this topology is not there yet"));
-    };
-    let liveness = config.response_timeout.max(Duration::from_secs(1));
-    let socket = async {
-        stream::connect(config, address, liveness).await.map_err(|error| cannot_connect(shared, error))
-    };
-    let silent = if config.is_encrypted() {
-        "no TLS connection; a server that does not speak TLS on this port stays silent like this"
-    } else {
-        "no connection"
-    };
-    let stream = within(shared, deadline, silent, socket).await?;
-    let shaken = shake_hands(shared, stream, &credentials);
-    within(shared, deadline, "connected, but the server gave no answer", shaken).await
+    match (&shared.config.servers, &shared.finder) {
+        (Servers::One(address), _) => open_at(shared, address).await,
+        (Servers::Replicated(addresses), _) => open_the_primary(shared, addresses).await,
+        (_, Some(finder)) => open_the_named(shared, finder).await,
+        // A cluster has a connection of its own for each node.
+        (Servers::Sentinel(_) | Servers::Cluster(_), None) => Err(shared.error(
+            ErrorKind::Config,
+            Outcome::NotSent,
+            "connecting",
+            "it has more than one server",
+        )),
+    }
 }
 
-/// One stage of connecting; what it says if it comes no further is what to look into.
-async fn within<T>(
-    shared: &Shared,
-    deadline: Instant,
-    silent: &str,
-    stage: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    match shared.config.timer.timeout_at(deadline, stage).await {
-        Ok(result) => result,
-        Err(_elapsed) => {
-            let detail = format!("{silent} within {:?}", shared.config.connect_timeout);
-            Err(not_sent(shared, ErrorKind::Connect, &detail))
+pub(crate) async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
+    let server = address.to_string();
+    Opening { shared, address, server: &server }.run().await
+}
+
+/// Connects to the one address whose server says that it is the primary. All are tried at once, and again while one of
+/// them is up and may become it.
+async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open, Error> {
+    let timer = &shared.config.timer;
+    let deadline = timer.now() + shared.config.connect_timeout;
+    let mut last = vec![None::<Error>; addresses.len()];
+    let mut attempts: Vec<_> =
+        addresses.iter().map(|address| Box::pin(open_after(shared, Duration::ZERO, address))).collect();
+    let first = std::future::poll_fn(|cx| {
+        let mut waiting = false;
+        for ((attempt, last), address) in attempts.iter_mut().zip(&mut last).zip(addresses) {
+            match attempt.as_mut().poll(cx) {
+                Poll::Pending => waiting = true,
+                Poll::Ready(Ok(open)) => return Poll::Ready(Some(open)),
+                Poll::Ready(Err(error)) => {
+                    *last = Some(error);
+                    attempt.set(open_after(shared, PAUSE_BETWEEN_LOOKS, address));
+                    cx.waker().wake_by_ref();
+                }
+            }
         }
+        let hope =
+            last.iter().any(|last| last.as_ref().is_none_or(|error| error.kind() == ErrorKind::NotReady));
+        if hope || (waiting && last.iter().any(Option::is_none)) { Poll::Pending } else { Poll::Ready(None) }
+    });
+    match timer.timeout_at(deadline, first).await {
+        Ok(Some(open)) => Ok(open),
+        Ok(None) | Err(_) => Err(none_is_primary(shared, last.into_iter().flatten().collect())),
     }
 }
 
-async fn credentials(shared: &Shared) -> Result<Credentials, Error> {
-    let config = &shared.config;
-    match &config.credentials {
-        None => Ok(Credentials { username: config.username.clone(), password: config.password.clone() }),
-        Some(provider) => provider().await.map_err(|error| {
-            not_sent(shared, ErrorKind::Connect, &format!("the credentials provider failed: {error}"))
-        }),
+async fn open_after(shared: &Shared, pause: Duration, address: &Address) -> Result<Open, Error> {
+    if !pause.is_zero() {
+        shared.config.timer.sleep(pause).await;
     }
+    open_at(shared, address).await
 }
 
-async fn shake_hands(shared: &Shared, mut stream: Stream, credentials: &Credentials) -> Result<Open, Error> {
-    let config = &shared.config;
-    let mut output = BytesMut::new();
-    let mut input = BytesMut::with_capacity(READ_ROOM);
-    let mut decoder = Decoder::new(config.limits);
-    let server = shared.server();
-    let mut handshake = Handshake::start(config, credentials, &server, &mut output);
-    let mut answered = false;
+/// The failure that has most to say, with what the others said.
+fn none_is_primary(shared: &Shared, errors: Vec<Error>) -> Error {
+    let rank = |error: &Error| match error.kind() {
+        ErrorKind::Auth | ErrorKind::Unsupported => 2,
+        ErrorKind::NotReady => 1,
+        _ => 0,
+    };
+    let kind = errors.iter().max_by_key(|error| rank(error)).map_or(ErrorKind::Connect, Error::kind);
+    let said: Vec<_> =
+        errors.iter().map(|error| format!("{}: {}", error.server_address(), error.detail())).collect();
+    let said = if said.is_empty() { "no answer in time".to_owned() } else { said.join("; ") };
+    let detail = format!("none of the servers is a primary that serves: {said}");
+    shared.error(kind, Outcome::NotSent, "connecting", &detail)
+}
+
+/// Connects to the address that the Sentinels name, and turns to another one as soon as they do.
+async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error> {
+    let timer = &shared.config.timer;
+    let deadline = timer.now() + shared.config.connect_timeout;
     loop {
-        if let Err(error) = write_all(&mut stream, &mut output).await {
-            // A server that has no room says so and hangs up before it reads; what it said can still be read.
-            let said = last_words(&mut stream, &mut decoder, &mut input).await;
-            if let Some(said) = said.filter(Value::is_error) {
-                handshake.on_reply(&said, &mut output)?;
-            }
-            return Err(broke(shared, error, answered));
-        }
-        let step = loop {
-            let frame = decoder.decode(&mut input).map_err(|error| {
-                let detail = format!("the server's answer is not RESP: {error}");
-                not_sent(shared, ErrorKind::Protocol, &detail).with_source(error)
-            })?;
-            match frame {
-                Some(Frame::Reply(reply)) => {
-                    answered = true;
-                    match handshake.on_reply(&reply, &mut output)? {
-                        Step::Read => {}
-                        step => break step,
-                    }
-                }
-                // Nothing was subscribed to, but a server may announce itself.
-                Some(Frame::Push(_)) => {}
-                None => {
-                    let read = std::future::poll_fn(|cx| stream.poll_read(cx, &mut input)).await;
-                    if read.map_err(|error| broke(shared, error, answered))? == 0 {
-                        return Err(broke(shared, io::ErrorKind::UnexpectedEof.into(), answered));
-                    }
-                }
-            }
+        let Ok((address, version)) = timer.timeout_at(deadline, finder.address()).await else {
+            let detail = finder.nobody_knows();
+            return Err(shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", &detail));
         };
-        if step == Step::Done {
-            // A reply too many would be taken for the first call's.
-            if !input.is_empty() || decoder.is_mid_frame() {
-                let detail = "the server sent more than the handshake asked for";
-                return Err(not_sent(shared, ErrorKind::Protocol, detail));
-            }
-            let info = handshake.info;
-            return Ok(Open { stream, decoder, input, info });
+        let mut attempt = pin!(open_at(shared, &address));
+        let mut renamed = pin!(finder.renamed(version));
+        let opened = std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => attempt.as_mut().poll(cx).map(Some),
+        });
+        if let Some(opened) = opened.await {
+            return opened;
         }
     }
 }
+
+/// One attempt at one address.
+struct Opening<'a> {
+    shared: &'a Shared,
+    address: &'a Address,
+    /// The address for messages.
+    server: &'a str,
+}
+
+impl Opening<'_> {
+    async fn run(&self) -> Result<Open, Error> {
+        let config = &self.shared.config;
+        let deadline = config.timer.now() + config.connect_timeout;
+        let credentials =
+            self.within(deadline, "the credentials provider gave no answer", self.credentials()).await?;
+        let liveness = config.response_timeout.max(Duration::from_secs(1));
+        let socket = async {
+            let connected = stream::connect(config, self.address, liveness).await;
+            connected.map_err(|error| self.cannot_connect(error))
+        };
+        let silent = if config.is_encrypted() {
+            "no TLS connection; a server that does not speak TLS on this port stays silent like this"
+        } else {
+            "no connection"
+        };
+        let stream = self.within(deadline, silent, socket).await?;
+        let shaken = self.shake_hands(stream, &credentials);
+        self.within(deadline, "connected, but the server gave no answer", shaken).await
+    }
+
+    /// One stage of connecting; what it says if it comes no further is what to look into.
+    async fn within<T>(
+        &self,
+        deadline: Instant,
+        silent: &str,
+        stage: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let config = &self.shared.config;
+        match config.timer.timeout_at(deadline, stage).await {
+            Ok(result) => result,
+            Err(_elapsed) => {
+                let detail = format!("{silent} within {:?}", config.connect_timeout);
+                Err(self.not_sent(ErrorKind::Connect, &detail))
+            }
+        }
+    }
+
+    async fn credentials(&self) -> Result<Credentials, Error> {
+        let config = &self.shared.config;
+        match &config.credentials {
+            None => Ok(Credentials { username: config.username.clone(), password: config.password.clone() }),
+            Some(provider) => provider().await.map_err(|error| {
+                self.not_sent(ErrorKind::Connect, &format!("the credentials provider failed: {error}"))
+            }),
+        }
+    }
+
+    async fn shake_hands(&self, mut stream: Stream, credentials: &Credentials) -> Result<Open, Error> {
+        let config = &self.shared.config;
+        let mut output = BytesMut::new();
+        let mut input = BytesMut::with_capacity(READ_ROOM);
+        let mut decoder = Decoder::new(config.limits);
+        let mut handshake = Handshake::start(config, self.shared.role, credentials, self.server, &mut output);
+        let mut answered = false;
+        loop {
+            if let Err(error) = write_all(&mut stream, &mut output).await {
+                // A server that has no room says so and hangs up before it reads; what it said can still be read.
+                let said = last_words(&mut stream, &mut decoder, &mut input).await;
+                if let Some(said) = said.filter(Value::is_error) {
+                    handshake.on_reply(&said, &mut output)?;
+                }
+                return Err(self.broke(error, answered));
+            }
+            let step = loop {
+                let frame = decoder.decode(&mut input).map_err(|error| {
+                    let detail = format!("the server's answer is not RESP: {error}");
+                    self.not_sent(ErrorKind::Protocol, &detail).with_source(error)
+                })?;
+                match frame {
+                    Some(Frame::Reply(reply)) => {
+                        answered = true;
+                        match handshake.on_reply(&reply, &mut output)? {
+                            Step::Read => {}
+                            step => break step,
+                        }
+                    }
+                    // Nothing was subscribed to, but a server may announce itself.
+                    Some(Frame::Push(_)) => {}
+                    None => {
+                        let read = std::future::poll_fn(|cx| stream.poll_read(cx, &mut input)).await;
+                        if read.map_err(|error| self.broke(error, answered))? == 0 {
+                            return Err(self.broke(io::ErrorKind::UnexpectedEof.into(), answered));
+                        }
+                    }
+                }
+            };
+            if step == Step::Done {
+                // A reply too many would be taken for the first call's.
+                if !input.is_empty() || decoder.is_mid_frame() {
+                    let detail = "the server sent more than the handshake asked for";
+                    return Err(self.not_sent(ErrorKind::Protocol, detail));
+                }
+                let info = handshake.info;
+                return Ok(Open { address: self.address.clone(), stream, decoder, input, info });
+            }
+        }
+    }
+
+    fn cannot_connect(&self, error: io::Error) -> Error {
+        self.not_sent(ErrorKind::Connect, &format!("cannot connect: {error}")).with_source(error)
+    }
+
+    /// The connection broke in the handshake. What a server does that expects something else is told apart by when it
+    /// hangs up (observed on Redis 7.0): a TLS port resets a plain client before any answer, and with TLS 1.3 a missing
+    /// client certificate shows only after the TLS handshake, as an end of the stream.
+    fn broke(&self, error: io::Error, answered: bool) -> Error {
+        let local = matches!(self.address, Address::Unix(_));
+        let hint = match (answered || local, self.shared.config.is_encrypted()) {
+            (true, _) => "",
+            (false, true) => "; the server may require a client certificate",
+            (false, false) => "; the server may require TLS (rediss://)",
+        };
+        let detail = format!("the connection broke during the handshake: {error}{hint}");
+        self.not_sent(ErrorKind::Connect, &detail).with_source(error)
+    }
+
+    fn not_sent(&self, kind: ErrorKind, detail: &str) -> Error {
+        Error::new(kind, Outcome::NotSent, "connecting", self.server, detail.to_owned())
+    }
+}
+
+/// Time between two looks at a server that is not a primary, while its set has none.
+const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// The first reply among what a broken connection still holds.
 async fn last_words(stream: &mut Stream, decoder: &mut Decoder, input: &mut BytesMut) -> Option<Value> {
@@ -147,26 +278,4 @@ async fn write_all(stream: &mut Stream, bytes: &mut BytesMut) -> io::Result<()> 
         }
     }
     std::future::poll_fn(|cx| stream.poll_flush(cx)).await
-}
-
-fn cannot_connect(shared: &Shared, error: io::Error) -> Error {
-    not_sent(shared, ErrorKind::Connect, &format!("cannot connect: {error}")).with_source(error)
-}
-
-/// The connection broke in the handshake. What a server does that expects something else is told apart by when it hangs
-/// up (observed on Redis 7.0): a TLS port resets a plain client before any answer, and with TLS 1.3 a missing client
-/// certificate shows only after the TLS handshake, as an end of the stream.
-fn broke(shared: &Shared, error: io::Error, answered: bool) -> Error {
-    let local = matches!(shared.config.servers, Servers::One(Address::Unix(_)));
-    let hint = match (answered || local, shared.config.is_encrypted()) {
-        (true, _) => "",
-        (false, true) => "; the server may require a client certificate",
-        (false, false) => "; the server may require TLS (rediss://)",
-    };
-    let detail = format!("the connection broke during the handshake: {error}{hint}");
-    not_sent(shared, ErrorKind::Connect, &detail).with_source(error)
-}
-
-fn not_sent(shared: &Shared, kind: ErrorKind, detail: &str) -> Error {
-    shared.error(kind, Outcome::NotSent, "connecting", detail)
 }

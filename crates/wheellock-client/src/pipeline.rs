@@ -142,11 +142,15 @@ pub(crate) struct Pipeline {
     connected: bool,
     slots: Slab<Slot>,
     channels: Channels,
+    /// Subscribe with SSUBSCRIBE.
+    pub(crate) sharded: bool,
     /// Results of detached calls, to be handed out after unlocking.
     detached: Vec<Detached>,
     last_reply: Instant,
     /// The server said that it cannot be what we need on this connection any more.
     pub(crate) unfit: Option<&'static str>,
+    /// The last reply that said which node serves a slot now.
+    pub(crate) moved: Option<Vec<u8>>,
     pub(crate) latency: Histogram,
     pub(crate) pushes: u64,
     pub(crate) strays: u64,
@@ -201,9 +205,11 @@ impl Pipeline {
             connected: false,
             slots: Slab::new(),
             channels: Channels::default(),
+            sharded: false,
             detached: Vec::new(),
             last_reply: now,
             unfit: None,
+            moved: None,
             latency: Histogram::default(),
             pushes: 0,
             strays: 0,
@@ -385,6 +391,9 @@ impl Pipeline {
         self.last_reply = now;
         if let Some(text) = value.as_error() {
             self.unfit = self.unfit.or_else(|| unfit(text));
+            if text.starts_with(b"MOVED ") {
+                self.moved = Some(text.to_vec());
+            }
         }
         match entry.what {
             What::Call(slot) => {
@@ -417,12 +426,12 @@ impl Pipeline {
         self.pushes += 1;
         let channel = push.args().first().and_then(Value::as_bytes).unwrap_or_default();
         match push.kind() {
-            b"message" => {
+            b"message" | b"smessage" => {
                 if !self.channels.on_message(channel, wakers) {
                     self.strays += 1;
                 }
             }
-            b"subscribe" => match self.channels.find(channel) {
+            b"subscribe" | b"ssubscribe" => match self.channels.find(channel) {
                 Some(index) if self.front_is(What::Subscribe(index)) => {
                     self.pop_written();
                     self.last_reply = now;
@@ -431,7 +440,7 @@ impl Pipeline {
                 }
                 _ => return Err(Desync("a subscription was confirmed out of order")),
             },
-            b"unsubscribe" => {
+            b"unsubscribe" | b"sunsubscribe" => {
                 if let Some(index) = self.channels.find(channel) {
                     if self.front_is(What::Unsubscribe(index)) {
                         self.pop_written();
@@ -483,13 +492,25 @@ impl Pipeline {
     pub(crate) fn reconcile(&mut self, channel: u32, now: Instant) -> bool {
         let Some((order, name)) = self.channels.next_order(channel) else { return false };
         let (what, verb) = match order {
+            Order::Subscribe if self.sharded => (What::Subscribe(channel), "SSUBSCRIBE"),
             Order::Subscribe => (What::Subscribe(channel), "SUBSCRIBE"),
+            Order::Unsubscribe if self.sharded => (What::Unsubscribe(channel), "SUNSUBSCRIBE"),
             Order::Unsubscribe => (What::Unsubscribe(channel), "UNSUBSCRIBE"),
         };
         self.push(what, now);
         Command::new(verb).arg(&name[..]).encode(&mut self.out);
         self.close_entry();
         true
+    }
+
+    /// Every waiter for messages is to look, and what was refused is asked for once more.
+    pub(crate) fn look_again(&mut self, connected: bool, now: Instant, wakers: &mut Vec<Waker>) {
+        self.channels.look_again(wakers);
+        if connected {
+            for channel in self.channels.indices() {
+                self.reconcile(channel, now);
+            }
+        }
     }
 
     /// Fails every call whose deadline has passed; returns the earliest deadline that is left.

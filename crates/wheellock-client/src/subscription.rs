@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::connection::{Phase, Shared};
+use crate::topology::Cluster;
 
 /// Interest in a channel; ends when dropped.
 ///
@@ -12,6 +13,18 @@ use crate::connection::{Phase, Shared};
 /// messages there were. Reasons are messages, and everything that may have hidden one: a lost connection, a refusal.
 /// So whoever looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
 pub struct Subscription {
+    at: Listening,
+    home: Option<Home>,
+}
+
+/// In a cluster: where the subscription belongs.
+struct Home {
+    cluster: Arc<Cluster>,
+    channel: Box<[u8]>,
+}
+
+/// Interest in a channel of one server.
+struct Listening {
     shared: Arc<Shared>,
     index: u32,
     waiter: u64,
@@ -20,6 +33,84 @@ pub struct Subscription {
 
 impl Subscription {
     pub(crate) fn new(shared: &Arc<Shared>, channel: &[u8]) -> Self {
+        Self { at: Listening::new(shared, channel), home: None }
+    }
+
+    /// In a cluster the subscription follows the channel's slot; `shared` serves it now.
+    pub(crate) fn in_cluster(cluster: &Arc<Cluster>, shared: &Arc<Shared>, channel: &[u8]) -> Self {
+        cluster.handle_cloned();
+        let home = Home { cluster: Arc::clone(cluster), channel: channel.into() };
+        Self { at: Listening::new(shared, channel), home: Some(home) }
+    }
+
+    /// Goes where the channel's slot has gone. That is a reason to look: a message may have been missed on the way. The
+    /// SUBSCRIBE is queued there when this returns, so whoever looks now looks after it.
+    fn follow(&mut self) -> bool {
+        let Some(Home { cluster, channel }) = &self.home else { return false };
+        let node = cluster.node_for(Some(channel)).ok().filter(|node| !Arc::ptr_eq(node, &self.at.shared));
+        match node {
+            Some(node) => {
+                self.at = Listening::new(&node, channel);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Resolves when there was a reason to look since the last time.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: the next call resolves at once.
+    pub async fn changed(&mut self) {
+        std::future::poll_fn(|cx| self.poll_changed(cx)).await;
+    }
+
+    /// [`changed`](Self::changed) for hand-written futures.
+    pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.follow() { Poll::Ready(()) } else { self.at.poll_changed(cx) }
+    }
+
+    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal).
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn settled(&self) {
+        std::future::poll_fn(|cx| {
+            let at = &self.at;
+            let mut state = at.shared.lock();
+            let channels = state.pipeline.channels();
+            if channels.is_confirmed(at.index) || channels.refusal(at.index).is_some() {
+                return Poll::Ready(());
+            }
+            channels.wait(at.index, at.waiter, cx.waker());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Whether there was a reason to look since the last time; forgets it.
+    pub fn take_changed(&mut self) -> bool {
+        let followed = self.follow();
+        let count = self.at.shared.lock().pipeline.channels().count(self.at.index);
+        followed || std::mem::replace(&mut self.at.seen, count) != count
+    }
+
+    /// Whether the server has confirmed the subscription on the present connection.
+    pub fn is_confirmed(&self) -> bool {
+        self.at.shared.lock().pipeline.channels().is_confirmed(self.at.index)
+    }
+
+    /// Why the server refused, if it did (an ACL without the channel, for instance). It is asked again on the next
+    /// connection; until then this subscription sees no messages.
+    pub fn refusal(&self) -> Option<String> {
+        self.at.shared.lock().pipeline.channels().refusal(self.at.index)
+    }
+}
+
+impl Listening {
+    fn new(shared: &Arc<Shared>, channel: &[u8]) -> Self {
         let now = shared.config.timer.now();
         let mut state = shared.lock();
         let index = state.pipeline.channels().want(channel);
@@ -37,17 +128,7 @@ impl Subscription {
         Self { shared: Arc::clone(shared), index, waiter, seen: count }
     }
 
-    /// Resolves when there was a reason to look since the last time.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost: the next call resolves at once.
-    pub async fn changed(&mut self) {
-        std::future::poll_fn(|cx| self.poll_changed(cx)).await;
-    }
-
-    /// [`changed`](Self::changed) for hand-written futures.
-    pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_changed(&mut self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.shared.lock();
         let channels = state.pipeline.channels();
         let count = channels.count(self.index);
@@ -58,44 +139,9 @@ impl Subscription {
         self.seen = count;
         Poll::Ready(())
     }
-
-    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal).
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe: it only waits.
-    pub async fn settled(&self) {
-        std::future::poll_fn(|cx| {
-            let mut state = self.shared.lock();
-            let channels = state.pipeline.channels();
-            if channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
-                return Poll::Ready(());
-            }
-            channels.wait(self.index, self.waiter, cx.waker());
-            Poll::Pending
-        })
-        .await;
-    }
-
-    /// Whether there was a reason to look since the last time; forgets it.
-    pub fn take_changed(&mut self) -> bool {
-        let count = self.shared.lock().pipeline.channels().count(self.index);
-        std::mem::replace(&mut self.seen, count) != count
-    }
-
-    /// Whether the server has confirmed the subscription on the present connection.
-    pub fn is_confirmed(&self) -> bool {
-        self.shared.lock().pipeline.channels().is_confirmed(self.index)
-    }
-
-    /// Why the server refused, if it did (an ACL without the channel, for instance). It is asked again on the next
-    /// connection; until then this subscription sees no messages.
-    pub fn refusal(&self) -> Option<String> {
-        self.shared.lock().pipeline.channels().refusal(self.index)
-    }
 }
 
-impl Drop for Subscription {
+impl Drop for Listening {
     fn drop(&mut self) {
         let now = self.shared.config.timer.now();
         let mut state = self.shared.lock();
@@ -111,8 +157,14 @@ impl Drop for Subscription {
     }
 }
 
+impl Drop for Home {
+    fn drop(&mut self) {
+        self.cluster.handle_dropped();
+    }
+}
+
 impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription").field("server", &self.shared.server()).finish_non_exhaustive()
+        f.debug_struct("Subscription").field("server", &self.at.shared.server()).finish_non_exhaustive()
     }
 }

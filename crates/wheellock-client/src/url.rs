@@ -3,33 +3,45 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::{Address, Config, Secret, Servers};
+use crate::config::{Address, Config, Secret, Sentinels, Servers};
 use crate::error::{Error, ErrorKind, Outcome};
 
-/// The URL without the password.
+/// The URL without the passwords.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The colon keeps a lone user from reading back as a password.
         let user = self.username.as_deref().map(|user| format!("{}:@", percent_encode(user)));
         let user = user.as_deref().unwrap_or_default();
+        let tls = if self.is_encrypted() { "rediss" } else { "redis" };
         match &self.servers {
             Servers::One(Address::Unix(path)) => {
                 write!(f, "unix://{user}{}", percent_encode_path(&path.to_string_lossy()))?;
                 if self.database != 0 {
                     write!(f, "?db={}", self.database)?;
                 }
+                return Ok(());
             }
-            Servers::One(address) => {
-                let scheme = if self.is_encrypted() { "rediss" } else { "redis" };
-                write!(f, "{scheme}://{user}{address}")?;
-                if self.database != 0 {
-                    write!(f, "/{}", self.database)?;
-                }
+            Servers::One(address) => write!(f, "{tls}://{user}{address}")?,
+            Servers::Replicated(addresses) => write!(f, "{tls}://{user}{}", list(addresses))?,
+            Servers::Sentinel(sentinels) => {
+                let (addresses, service) = (list(&sentinels.addresses), percent_encode(&sentinels.service));
+                write!(f, "{tls}+sentinel://{user}{addresses}/{service}")?;
             }
-            servers => write!(f, "{servers}")?,
+            Servers::Cluster(addresses) => write!(f, "{tls}+cluster://{user}{}", list(addresses))?,
+        }
+        if self.database != 0 {
+            write!(f, "/{}", self.database)?;
+        }
+        if let Servers::Sentinel(Sentinels { username: Some(user), .. }) = &self.servers {
+            write!(f, "?sentinel_user={}", percent_encode(user))?;
         }
         Ok(())
     }
+}
+
+fn list(addresses: &[Address]) -> String {
+    let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
+    addresses.join(",")
 }
 
 impl FromStr for Config {
@@ -44,40 +56,82 @@ impl FromStr for Config {
 }
 
 const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+
+/// What the scheme says.
+enum Scheme {
+    Unix,
+    /// One address or several, and whether encrypted.
+    Servers {
+        tls: bool,
+    },
+    Sentinel {
+        tls: bool,
+    },
+    Cluster {
+        tls: bool,
+    },
+}
+
+impl Scheme {
+    fn parse(text: &str) -> Result<Self, String> {
+        let text = text.to_ascii_lowercase();
+        let (name, topology) = text.split_once(['+', '-']).map_or((&*text, ""), |(name, rest)| (name, rest));
+        let tls = match name {
+            "redis" | "valkey" => Some(false),
+            "rediss" | "valkeys" => Some(true),
+            _ => None,
+        };
+        match (tls, topology) {
+            (Some(tls), "") => Ok(Self::Servers { tls }),
+            (Some(tls), "sentinel") => Ok(Self::Sentinel { tls }),
+            (Some(tls), "cluster") => Ok(Self::Cluster { tls }),
+            (Some(false), "unix") => Ok(Self::Unix),
+            (None, "") if name == "unix" => Ok(Self::Unix),
+            _ => Err("its scheme is none of redis, rediss, valkey, valkeys, any of these with +sentinel or \
+                      +cluster, and unix"
+                .to_owned()),
+        }
+    }
+}
 
 fn parse(url: &str) -> Result<Config, String> {
     let (scheme, rest) = url.split_once("://").ok_or("it has no scheme such as redis://")?;
     let (authority, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     // The last @ ends the userinfo: an unescaped @ in a password then still parses as people mean it.
     let (userinfo, place) = authority.rsplit_once('@').map_or((None, authority), |(u, p)| (Some(u), p));
+    let (hosts, path) = place.split_once('/').map_or((place, ""), |(hosts, path)| (hosts, path));
 
-    let mut config = match scheme.to_ascii_lowercase().as_str() {
-        plain_or_tls @ ("redis" | "valkey" | "rediss" | "valkeys") => {
-            let (host_port, path) = place.split_once('/').map_or((place, ""), |(h, p)| (h, p));
-            let mut config = Config::new(parse_host_port(host_port)?);
-            if !path.is_empty() {
-                config.database = parse_database(path)?;
-            }
-            if plain_or_tls.ends_with("ss") || plain_or_tls.ends_with("ys") {
-                config.encrypt()?;
-            }
-            config
-        }
-        "unix" | "redis+unix" | "valkey+unix" => {
+    let scheme = Scheme::parse(scheme)?;
+    let (servers, database, tls) = match scheme {
+        Scheme::Unix => {
             let path = percent_decode(place)?;
             if !path.starts_with('/') {
                 return Err("a unix socket needs an absolute path: unix:///path/to/socket".to_owned());
             }
-            Config::new(Address::Unix(path.into()))
+            (Servers::One(Address::Unix(path.into())), "", false)
         }
-        _ => {
-            return Err(
-                "its scheme is none of redis, rediss, valkey, valkeys, unix, redis+unix, valkey+unix"
-                    .to_owned(),
-            );
+        Scheme::Servers { tls } => {
+            let mut addresses = parse_hosts(hosts, DEFAULT_PORT)?;
+            let servers = match (addresses.pop(), addresses.is_empty()) {
+                (Some(only), true) => Servers::One(only),
+                (last, _) => Servers::Replicated(addresses.into_iter().chain(last).collect()),
+            };
+            (servers, path, tls)
         }
+        Scheme::Sentinel { tls } => {
+            let addresses = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
+            let (service, database) = path.split_once('/').unwrap_or((path, ""));
+            let service = percent_decode(service)?;
+            let sentinels = Sentinels { addresses, service, ..Sentinels::default() };
+            (Servers::Sentinel(sentinels), database, tls)
+        }
+        Scheme::Cluster { tls } => (Servers::Cluster(parse_hosts(hosts, DEFAULT_PORT)?), path, tls),
     };
-
+    let mut config = Config::with(servers);
+    if !database.is_empty() {
+        config.database = parse_database(database)?;
+    }
     if let Some(userinfo) = userinfo {
         let (user, password) = match userinfo.split_once(':') {
             Some((user, password)) => (user, password),
@@ -88,20 +142,51 @@ fn parse(url: &str) -> Result<Config, String> {
             (!password.is_empty()).then(|| percent_decode(password).map(Secret::new)).transpose()?;
     }
     for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("db", database)) => config.database = parse_database(database)?,
-            _ => {
-                return Err(format!(
-                    "unknown query parameter {:?}",
-                    pair.split('=').next().unwrap_or_default()
-                ));
-            }
-        }
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        parse_parameter(&mut config, name, value)?;
     }
-    Ok(config)
+    if tls {
+        config.encrypt()?;
+    }
+    match &config.servers {
+        Servers::Sentinel(sentinels) if sentinels.service.is_empty() => {
+            Err("it names no service: redis+sentinel://host:port/service".to_owned())
+        }
+        Servers::Cluster(_) if config.database != 0 => Err("a cluster has no database but 0".to_owned()),
+        _ => Ok(config),
+    }
 }
 
-fn parse_host_port(text: &str) -> Result<Address, String> {
+/// The spellings of the Sentinel's service are those of other clients.
+fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<(), String> {
+    match (name, &mut config.servers) {
+        ("db", _) => config.database = parse_database(value)?,
+        ("service" | "master_set" | "sentinelServiceName", Servers::Sentinel(sentinels)) => {
+            sentinels.service = percent_decode(value)?;
+        }
+        ("sentinel_user", Servers::Sentinel(sentinels)) => {
+            sentinels.username = Some(percent_decode(value)?).filter(|user| !user.is_empty());
+        }
+        ("sentinel_password", Servers::Sentinel(sentinels)) => {
+            let password = percent_decode(value)?;
+            sentinels.password = (!password.is_empty()).then(|| Secret::new(password));
+        }
+        ("node" | "addr", Servers::Replicated(addresses) | Servers::Cluster(addresses)) => {
+            addresses.push(parse_host_port(value, DEFAULT_PORT)?);
+        }
+        ("node" | "addr", Servers::Sentinel(sentinels)) => {
+            sentinels.addresses.push(parse_host_port(value, DEFAULT_SENTINEL_PORT)?);
+        }
+        _ => return Err(format!("unknown query parameter {name:?}")),
+    }
+    Ok(())
+}
+
+fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
+    text.split(',').map(|host| parse_host_port(host, default_port)).collect()
+}
+
+fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("an IPv6 address lacks its closing bracket")?;
         let port = match rest.strip_prefix(':') {
@@ -129,7 +214,7 @@ fn parse_host_port(text: &str) -> Result<Address, String> {
         Some(port) => {
             port.parse().ok().filter(|&port| port != 0).ok_or("its port is not within 1..=65535")?
         }
-        None => DEFAULT_PORT,
+        None => default_port,
     };
     Ok(Address::Tcp { host: host.to_owned(), port })
 }
@@ -211,6 +296,42 @@ mod tests {
     }
 
     #[test]
+    fn urls_of_topologies() {
+        let ok = |url: &str| url.parse::<Config>().unwrap_or_else(|e| panic!("{url}: {e}"));
+        let secret = |s: &str| Some(Secret::new(s));
+
+        let Servers::Replicated(addresses) = ok("redis://a:1,b,[::1]:3/2").servers else { panic!() };
+        assert_eq!(addresses, [tcp("a", 1), tcp("b", 6379), tcp("::1", 3)]);
+
+        let c = ok("redis+sentinel://u:p@a,b:7000/orders/3?sentinel_user=s&sentinel_password=q");
+        assert_eq!((c.username.as_deref(), c.password, c.database), (Some("u"), secret("p"), 3));
+        let Servers::Sentinel(sentinels) = c.servers else { panic!() };
+        assert_eq!(sentinels.addresses, [tcp("a", 26379), tcp("b", 7000)]);
+        assert_eq!((&*sentinels.service, sentinels.username.as_deref()), ("orders", Some("s")));
+        assert_eq!(sentinels.password, secret("q"));
+        for same in [
+            "valkey-sentinel://a?master_set=x&node=b:7000",
+            "redis+sentinel://a,b:7000?sentinelServiceName=x",
+        ] {
+            let Servers::Sentinel(sentinels) = ok(same).servers else { panic!() };
+            assert_eq!((&*sentinels.service, sentinels.addresses.len()), ("x", 2), "{same}");
+            assert_eq!(
+                (sentinels.username, sentinels.password),
+                (None, None),
+                "the servers' are not the Sentinels'"
+            );
+        }
+
+        for same in ["redis+cluster://:p@a:1,b", "redis-cluster://p@a:1,b/0", "valkey+cluster://p@a:1?node=b"]
+        {
+            let c = ok(same);
+            assert_eq!(c.password, secret("p"), "{same}");
+            let Servers::Cluster(addresses) = c.servers else { panic!() };
+            assert_eq!(addresses, [tcp("a", 1), tcp("b", 6379)], "{same}");
+        }
+    }
+
+    #[test]
     fn bad_urls_name_their_fault_and_never_the_password() {
         let bad = [
             ("", "scheme"),
@@ -230,6 +351,12 @@ mod tests {
             ("redis://u:sesame%ff@h", "UTF-8"),
             ("redis://u:sesame@h?password=sesame", "query"),
             ("unix://relative", "absolute"),
+            ("redis+sentinel://u:sesame@h", "service"),
+            ("redis+sentinel://h/s?sentinel_password=sesame%", "%"),
+            ("redis+cluster://u:sesame@h/1", "database"),
+            ("redis://u:sesame@h,", "host"),
+            ("redis+unix+cluster://h", "scheme"),
+            ("redis+cluster://h?master_set=sesame", "query"),
         ];
         for (url, fault) in bad {
             let error = url.parse::<Config>().expect_err(url);
@@ -242,7 +369,14 @@ mod tests {
 
     #[test]
     fn display_round_trips_without_the_secret() {
-        for url in ["redis://h:6379", "redis://u%40x:@[::1]:7000/2", "unix://u:@/run/a%20b.sock?db=1"] {
+        for url in [
+            "redis://h:6379",
+            "redis://u%40x:@[::1]:7000/2",
+            "unix://u:@/run/a%20b.sock?db=1",
+            "redis://u:@a:1,b:2/3",
+            "redis+sentinel://u:@a:1,b:2/or%20ders/3?sentinel_user=s%3A",
+            "redis+cluster://u:@a:1,[::1]:2",
+        ] {
             assert_eq!(url.parse::<Config>().unwrap().to_string(), url);
         }
         let config: Config = "redis://u:sesame@h/2".parse().unwrap();

@@ -95,6 +95,7 @@ impl Server {
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING", nonce] => bulk(nonce),
             ["ECHO", nonce] => bulk(nonce),
+            ["INFO", "server"] => bulk("run_id:model\r\n"),
             ["EVAL", "#!lua\nreturn 1", "0"] => ":1\r\n".to_owned(),
             ["EVALSHA", ..] if !self.loaded => "-NOSCRIPT No matching script.\r\n".to_owned(),
             ["EVAL" | "EVALSHA", .., nonce] => {

@@ -1,8 +1,15 @@
-//! Which server answers for a key. The pure parts: what servers say about each other, and what to believe of it.
-#![allow(dead_code, reason = "the shell that uses them comes after them")]
+//! Which server is responsible, and how to notice that it is another one now. Owns redirections, discovery and the map of
+//! slots; the connection itself belongs to its siblings.
 
+mod cluster;
+mod discovery;
 mod endpoint;
+mod finder;
 mod nodes;
+mod redirect;
+mod slot_map;
 mod slots;
 
+pub(crate) use cluster::Cluster;
+pub(crate) use finder::Finder;
 pub use slots::{SlotSet, slot_of};

@@ -204,6 +204,7 @@ impl Server {
             ["CLIENT", ..] => "+OK\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING" | "ECHO", nonce] => bulk(nonce),
+            ["INFO", "server"] => bulk("run_id:model\r\n"),
             ["INFO"] => bulk("redis_version:7.0.15\r\naof_enabled:1\r\n"),
             // Nothing is forbidden.
             ["EVAL", include_str!("../../src/scripts/diagnose.lua"), "0", ..] => "*0\r\n".to_owned(),

@@ -1,0 +1,551 @@
+//! A cluster: one connection per primary, and the map that says which of them serves a key. Owns the nodes' connections
+//! and keeps the map fresh; what the nodes say is read by `nodes` and merged by `slot_map`.
+//!
+//! The map changes by what a node says when it turns a call away, and by asking around: every few seconds, at once when
+//! something is wrong, and many times a second while it is.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use wheellock_resp::{Command, Value};
+use wheellock_wheel::Timer;
+
+use super::nodes::{self, Node};
+use super::redirect;
+use super::slot_map::SlotMap;
+use super::slots::{SLOTS, SlotSet, slot_of};
+use crate::client::{CallOptions, Client};
+use crate::config::{Address, Change, Config, Servers, ShardedPubSub};
+use crate::connection::{ConnectionState, Phase, Shared};
+use crate::error::{Error, ErrorKind, Outcome};
+use crate::handshake::Role;
+
+pub(crate) struct Cluster {
+    pub(crate) config: Config,
+    /// Number of handles; the connections end when the last one is gone.
+    handles: AtomicUsize,
+    me: Weak<Cluster>,
+    seeds: Vec<Address>,
+    /// Where subscriptions wait for somebody to serve their slot.
+    nowhere: Arc<Shared>,
+    map: RwLock<Map>,
+    survey: Mutex<Survey>,
+}
+
+struct Map {
+    slots: SlotMap,
+    nodes: HashMap<Address, Arc<Shared>>,
+    /// Who serves each slot, found without hashing an address.
+    owners: Vec<Option<Arc<Shared>>>,
+    /// The nodes that serve at least one slot.
+    serving: Vec<Arc<Shared>>,
+    next_node: u32,
+}
+
+struct Survey {
+    /// Somebody wants the map to be refreshed.
+    wanted: bool,
+    surveyor: Option<Waker>,
+    /// Those who wait for any change of the nodes' connections or of the map.
+    watchers: Vec<Waker>,
+    changes: u64,
+    /// How messages are sent, once it is known.
+    sharded: Option<bool>,
+    last_error: Option<Error>,
+    closed: Option<Error>,
+    in_trouble_since: Option<Instant>,
+    /// Where the next round of questions starts.
+    turn: usize,
+}
+
+impl Cluster {
+    /// Starts to connect. Call within a runtime.
+    pub(crate) fn start(config: Config, seeds: Vec<Address>) -> Arc<Self> {
+        let map = Map {
+            slots: SlotMap::default(),
+            nodes: HashMap::new(),
+            owners: vec![None; usize::from(SLOTS)],
+            serving: Vec::new(),
+            next_node: 0,
+        };
+        let survey = Survey {
+            wanted: false,
+            surveyor: None,
+            watchers: Vec::new(),
+            changes: 0,
+            sharded: match config.sharded_pubsub {
+                ShardedPubSub::Auto => None,
+                ShardedPubSub::On => Some(true),
+                ShardedPubSub::Off => Some(false),
+            },
+            last_error: None,
+            closed: None,
+            in_trouble_since: None,
+            turn: 0,
+        };
+        let timer = config.timer.clone();
+        let nowhere = Arc::new(Shared::node(config.clone(), Role::Node, u32::MAX, Weak::new()));
+        let cluster = Arc::new_cyclic(|me| Self {
+            config,
+            nowhere,
+            handles: AtomicUsize::new(1),
+            me: me.clone(),
+            seeds,
+            map: RwLock::new(map),
+            survey: Mutex::new(survey),
+        });
+        tokio::spawn(keep_the_map(Arc::downgrade(&cluster), timer));
+        cluster
+    }
+
+    fn map(&self) -> RwLockReadGuard<'_, Map> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn map_mut(&self) -> RwLockWriteGuard<'_, Map> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn survey(&self) -> MutexGuard<'_, Survey> {
+        self.survey.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The node that serves `key`; without a key any node.
+    pub(crate) fn node_for(&self, key: Option<&[u8]>) -> Result<Arc<Shared>, Error> {
+        let map = self.map();
+        let node = match key {
+            Some(key) => map.owners.get(usize::from(slot_of(key))).cloned().flatten(),
+            None => {
+                let ready = |node: &&Arc<Shared>| node.is_ready();
+                map.nodes.values().find(ready).or_else(|| map.nodes.values().next()).cloned()
+            }
+        };
+        drop(map);
+        node.ok_or_else(|| self.nobody_serves(key))
+    }
+
+    /// The node at `address`, if it is one of ours.
+    pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Shared>> {
+        self.map().nodes.get(address).cloned()
+    }
+
+    /// A server that will never be connected.
+    pub(crate) fn nowhere(&self) -> Arc<Shared> {
+        Arc::clone(&self.nowhere)
+    }
+
+    fn nobody_serves(&self, key: Option<&[u8]>) -> Error {
+        let survey = self.survey();
+        if let Some(closed) = &survey.closed {
+            return closed.clone();
+        }
+        let why = survey.last_error.as_ref().map(|error| format!("; {}", error.detail())).unwrap_or_default();
+        drop(survey);
+        self.look_around();
+        let slot = key.map_or("no node is known".to_owned(), |key| {
+            format!("no node is known to serve slot {}", slot_of(key))
+        });
+        self.error(ErrorKind::NotReady, &format!("{slot}{why}"))
+    }
+
+    fn error(&self, kind: ErrorKind, detail: &str) -> Error {
+        let server = self.config.servers.to_string();
+        Error::new(kind, Outcome::NotSent, "finding a node", &server, detail.to_owned())
+    }
+
+    /// Every primary.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Shared>> {
+        let mut nodes: Vec<_> = self.map().nodes.values().cloned().collect();
+        nodes.sort_by_key(|node| node.node);
+        nodes
+    }
+
+    /// Whether messages go by sharded pub/sub.
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.survey().sharded == Some(true)
+    }
+
+    /// Where this client stands with the nodes that it needs.
+    pub(crate) fn state(&self) -> ConnectionState {
+        let survey = self.survey();
+        if let Some(closed) = &survey.closed {
+            return ConnectionState::Closed(closed.clone());
+        }
+        let (connections, last_error) = (survey.changes, survey.last_error.clone());
+        drop(survey);
+        let map = self.map();
+        let covered = map.owners.iter().all(Option::is_some);
+        let nodes = map.serving.clone();
+        drop(map);
+        let mut last_error = last_error;
+        let mut ready = covered && !nodes.is_empty();
+        for node in nodes {
+            let state = node.lock();
+            match &state.phase {
+                Phase::Ready(_) => {}
+                Phase::Refused(error) => return ConnectionState::Refused(error.clone()),
+                Phase::Connecting | Phase::Closed(_) => {
+                    ready = false;
+                    last_error = state.last_error.clone().or(last_error);
+                }
+            }
+        }
+        if ready {
+            ConnectionState::Ready { connection: connections }
+        } else {
+            ConnectionState::Connecting { last_error }
+        }
+    }
+
+    /// Whether any node is connected.
+    pub(crate) fn any_ready(&self) -> bool {
+        self.map().nodes.values().any(|node| node.is_ready())
+    }
+
+    /// How often something has changed; leaves a waker for the next time.
+    pub(crate) fn poll_changes(&self, seen: u64, waker: &Waker) -> Poll<u64> {
+        let mut survey = self.survey();
+        if survey.changes != seen {
+            return Poll::Ready(survey.changes);
+        }
+        if !survey.watchers.iter().any(|known| known.will_wake(waker)) {
+            survey.watchers.push(waker.clone());
+        }
+        Poll::Pending
+    }
+
+    pub(crate) fn changes(&self) -> u64 {
+        self.survey().changes
+    }
+
+    /// Has the map refreshed soon.
+    pub(crate) fn look_around(&self) {
+        let mut survey = self.survey();
+        survey.wanted = true;
+        let surveyor = survey.surveyor.take();
+        drop(survey);
+        if let Some(surveyor) = surveyor {
+            surveyor.wake();
+        }
+    }
+
+    /// A node's connection is up, or has ended.
+    pub(crate) fn node_changed(&self, ready: bool) {
+        self.tell_watchers();
+        if !ready {
+            self.look_around();
+        }
+    }
+
+    fn tell_watchers(&self) {
+        let mut survey = self.survey();
+        survey.changes += 1;
+        let watchers = std::mem::take(&mut survey.watchers);
+        drop(survey);
+        watchers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Another process than before answers at a node's address.
+    pub(crate) fn node_replaced(&self, node: u32) {
+        let mut slots = SlotSet::default();
+        for (slot, owner) in (0..).zip(&self.map().owners) {
+            if owner.as_ref().is_some_and(|owner| owner.node == node) {
+                slots.insert(slot);
+            }
+        }
+        self.tell_of_change(slots);
+    }
+
+    fn tell_of_change(&self, slots: SlotSet) {
+        if let Some(tell) = self.config.on_change.as_ref().filter(|_| !slots.is_empty()) {
+            tell(&Change::of(slots));
+        }
+    }
+
+    /// A node turned a call away. `host` is where it was reached, for redirections that name no host.
+    pub(crate) fn redirected(&self, text: &[u8], host: Option<String>) {
+        if let (Some(address), Some(Ok(to))) = (self.target(text, host), redirect::parse(text)) {
+            let mut map = self.map_mut();
+            let was_elsewhere = map.slots.owner(to.slot) != Some(&address);
+            let accepted = was_elsewhere && map.slots.moved(to.slot, &address);
+            if accepted {
+                let node = self.node(&mut map, &address);
+                if let Some(owner) = map.owners.get_mut(usize::from(to.slot)) {
+                    *owner = Some(node);
+                }
+                map.count_the_serving();
+            }
+            drop(map);
+            if accepted {
+                let mut slots = SlotSet::default();
+                slots.insert(to.slot);
+                self.tell_watchers();
+                self.tell_of_change(slots);
+            }
+        }
+        self.look_around();
+    }
+
+    /// Where a redirection leads, if `text` is one and may be followed.
+    pub(crate) fn target(&self, text: &[u8], asked: Option<String>) -> Option<Address> {
+        let to = redirect::parse(text)?.ok()?;
+        let host = if to.host.is_empty() { asked? } else { to.host };
+        let address = Address::Tcp { host, port: to.port };
+        match &self.config.translate {
+            None => Some(address),
+            Some(translate) => translate(&address),
+        }
+    }
+
+    /// The connection to the node at `address`, made if there is none. Call within a runtime.
+    fn node(&self, map: &mut Map, address: &Address) -> Arc<Shared> {
+        if let Some(node) = map.nodes.get(address) {
+            return Arc::clone(node);
+        }
+        let mut config = self.config.clone();
+        config.servers = Servers::One(address.clone());
+        let node = Arc::new(Shared::node(config, Role::Node, map.next_node, self.me.clone()));
+        node.lock().pipeline.sharded = self.is_sharded();
+        map.next_node = map.next_node.wrapping_add(1);
+        tokio::spawn(crate::driver::drive(Arc::clone(&node)));
+        map.nodes.insert(address.clone(), Arc::clone(&node));
+        node
+    }
+
+    /// The last handle is gone, or the client is to be closed.
+    pub(crate) fn close(&self) {
+        let closed = self.error(ErrorKind::Closed, "the client was closed");
+        self.survey().closed.get_or_insert(closed);
+        for node in self.nodes() {
+            node.begin_closing();
+        }
+        self.look_around();
+        self.tell_watchers();
+    }
+
+    pub(crate) fn handle_cloned(&self) {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn handle_dropped(&self) {
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.close();
+        }
+    }
+
+    /// Asks one node after the other until one answers, and takes its answer.
+    async fn ask_around(&self) {
+        let mut last_error = None;
+        for address in self.whom_to_ask() {
+            match self.ask(&address).await {
+                Ok(view) => {
+                    self.survey().last_error = None;
+                    self.learn(&view, &address);
+                    return;
+                }
+                Err(error) => last_error = Some(error),
+            }
+            if self.survey().closed.is_some() {
+                return;
+            }
+        }
+        if let Some(error) = last_error {
+            self.survey().last_error = Some(error);
+            self.tell_watchers();
+        }
+    }
+
+    /// Connected nodes that answer first, each round another one in front; then whoever else is known.
+    fn whom_to_ask(&self) -> Vec<Address> {
+        let map = self.map();
+        let mut lively = Vec::new();
+        let mut others = Vec::new();
+        for (address, node) in &map.nodes {
+            if node.is_lively() {
+                lively.push((node.node, address.clone()))
+            } else {
+                others.push(address.clone())
+            }
+        }
+        others.extend(map.slots.replicas_too().cloned());
+        others.extend(self.seeds.iter().cloned());
+        drop(map);
+        lively.sort_unstable_by_key(|(node, _)| *node);
+        let turn = {
+            let mut survey = self.survey();
+            survey.turn = survey.turn.wrapping_add(1);
+            survey.turn
+        };
+        let first = turn.checked_rem(lively.len()).unwrap_or(0);
+        lively.rotate_left(first);
+        let mut asked: Vec<Address> = lively.into_iter().map(|(_, address)| address).collect();
+        for address in others {
+            if !asked.contains(&address) {
+                asked.push(address);
+            }
+        }
+        asked
+    }
+
+    async fn ask(&self, address: &Address) -> Result<Vec<Node>, Error> {
+        let connected = self.map().nodes.get(address).filter(|node| node.is_lively()).cloned();
+        let client = match connected {
+            Some(node) => Client::of(&node),
+            None => {
+                // Any node will do, so this one must not keep us for long.
+                let mut config = self.config.clone();
+                config.servers = Servers::One(address.clone());
+                config.connect_timeout = config.connect_timeout.min(PATIENCE);
+                config.scripts.clear();
+                (config.on_detached, config.on_change) = (None, None);
+                Client::connect_as(config, Role::AnyNode).await?
+            }
+        };
+        let options = CallOptions::by(self.config.timer.now() + PATIENCE).reserved();
+        let reply = client.call_with(&Command::new("CLUSTER").arg("NODES"), options).await?;
+        let text = reply.as_bytes().unwrap_or_default();
+        let view = nodes::parse(text).map_err(|malformed| {
+            let server = address.to_string();
+            let detail = format!("CLUSTER NODES was answered with nonsense: {}", malformed.0);
+            Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking for the nodes", &server, detail)
+        })?;
+        if self.survey().sharded.is_none() {
+            let sharded = self.knows_sharded_pubsub(&client, options).await;
+            self.survey().sharded.get_or_insert(sharded);
+        }
+        Ok(view)
+    }
+
+    /// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (ClusterConnectionManager). Where the
+    /// user may not ask, the version tells (Redis 7.0).
+    async fn knows_sharded_pubsub(&self, client: &Client, options: CallOptions) -> bool {
+        match client.call_with(&Command::new("PUBSUB").arg("SHARDNUMSUB"), options).await {
+            Ok(Value::Array(_)) => true,
+            Err(error) if error.kind() == ErrorKind::Permission => {
+                let version = client.server_info().map(|info| info.version).unwrap_or_default();
+                version
+                    .split('.')
+                    .next()
+                    .and_then(|major| major.parse::<u32>().ok())
+                    .is_some_and(|major| major >= 7)
+            }
+            Ok(_) | Err(_) => false,
+        }
+    }
+
+    /// Takes what a node says about the cluster.
+    fn learn(&self, view: &[Node], asked: &Address) {
+        let mut map = self.map_mut();
+        let learnt = map.slots.learn(view, asked, self.config.is_encrypted());
+        for address in &learnt.primaries {
+            self.node(&mut map, address);
+        }
+        let mut gone = Vec::new();
+        map.nodes.retain(|address, node| {
+            let stays = learnt.primaries.contains(address);
+            if !stays {
+                gone.push(Arc::clone(node));
+            }
+            stays
+        });
+        let before = std::mem::replace(&mut map.owners, Vec::with_capacity(usize::from(SLOTS)));
+        for slot in 0..SLOTS {
+            let owner = map.slots.owner(slot).and_then(|address| map.nodes.get(address)).cloned();
+            map.owners.push(owner);
+        }
+        map.count_the_serving();
+        let mut moved = SlotSet::default();
+        let mut left = HashMap::new();
+        for ((slot, before), after) in (0..).zip(&before).zip(&map.owners) {
+            let Some(before) = before else { continue };
+            if after.as_ref().is_none_or(|after| after.node != before.node) {
+                moved.insert(slot);
+                left.insert(before.node, Arc::clone(before));
+            }
+        }
+        let unheard: Vec<_> =
+            map.nodes.values().filter(|node| node.is_refused_a_channel()).cloned().collect();
+        drop(map);
+        for node in gone {
+            left.remove(&node.node);
+            node.retire("it is no primary of the cluster any more");
+        }
+        for node in left.into_values().chain(unheard).chain([self.nowhere()]) {
+            node.reroute("another node serves the slot now");
+        }
+        self.tell_watchers();
+        self.tell_of_change(moved);
+    }
+
+    /// When to ask around again.
+    fn pause(&self) -> Duration {
+        let map = self.map();
+        let covered = map.owners.iter().all(Option::is_some);
+        let lively = map.serving.iter().all(|node| node.is_lively());
+        drop(map);
+        let now = self.config.timer.now();
+        let mut survey = self.survey();
+        if covered && lively && survey.last_error.is_none() {
+            survey.in_trouble_since = None;
+            return INTERVAL;
+        }
+        let since = *survey.in_trouble_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < TROUBLE { HURRIED_INTERVAL } else { TROUBLED_INTERVAL }
+    }
+}
+
+impl Map {
+    fn count_the_serving(&mut self) {
+        let mut numbers: Vec<u32> = self.owners.iter().flatten().map(|owner| owner.node).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let serves = |node: &&Arc<Shared>| numbers.binary_search(&node.node).is_ok();
+        self.serving = self.nodes.values().filter(serves).cloned().collect();
+    }
+}
+
+/// Keeps the map fresh until the cluster's last handle is gone.
+async fn keep_the_map(cluster: Weak<Cluster>, timer: Timer) {
+    loop {
+        let Some(strong) = cluster.upgrade() else { return };
+        strong.ask_around().await;
+        let pause = strong.pause();
+        let asked_at = timer.now();
+        drop(strong);
+        let mut sleep = timer.sleep_until(asked_at + pause);
+        let closed = std::future::poll_fn(|cx| {
+            let Some(cluster) = cluster.upgrade() else { return Poll::Ready(true) };
+            let mut survey = cluster.survey();
+            if survey.closed.is_some() {
+                return Poll::Ready(true);
+            }
+            survey.surveyor = Some(cx.waker().clone());
+            let soon = asked_at + HURRIED_INTERVAL;
+            // Asked for by many at once it is still done once, and not more often than in a hurry.
+            if std::mem::take(&mut survey.wanted) && sleep.deadline() > soon {
+                sleep.reset(soon);
+            }
+            drop(survey);
+            Pin::new(&mut sleep).poll(cx).map(|()| false)
+        });
+        if closed.await {
+            return;
+        }
+    }
+}
+
+/// Time between two surveys while all is well, as in Redisson (`scanInterval`).
+const INTERVAL: Duration = Duration::from_secs(5);
+/// Time between two surveys while something is wrong: half of the time within which a new primary is to be used.
+const HURRIED_INTERVAL: Duration = Duration::from_millis(50);
+/// What has been wrong for this long needs more than our attention,
+const TROUBLE: Duration = Duration::from_secs(10);
+/// and is looked at less often.
+const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a node may take to answer, or to be connected, before another one is asked.
+const PATIENCE: Duration = Duration::from_millis(500);

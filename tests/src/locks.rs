@@ -143,13 +143,15 @@ impl Asked {
         let count = observed.args.get(2)?.parse().ok()?;
         let (keys, args) = observed.args.get(3..)?.split_at_checked(count)?;
         Some(match (keys, args) {
-            ([lock], [channel, owner, count]) if channel.starts_with(CHANNEL) => {
+            ([lock], [channel, owner, count, _verb]) if channel.starts_with(CHANNEL) => {
                 Self::Release { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
             }
             ([lock], [_lease, owner, count]) => {
                 Self::Acquire { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
             }
-            ([lock], [_channel]) => Self::ForceRelease { lock: lock.clone() },
+            ([lock], [channel, _verb]) if channel.starts_with(CHANNEL) => {
+                Self::ForceRelease { lock: lock.clone() }
+            }
             (locks @ [_, ..], args) if args.len() == 2 * locks.len() => {
                 let owners = args.iter().skip(1).step_by(2).cloned();
                 Self::Renew { holds: locks.iter().cloned().zip(owners).collect() }
@@ -216,9 +218,9 @@ mod tests {
     fn requests_are_told_apart_by_their_shape() {
         let asked = |words: &str| Asked::parse(&line("unix:", words)).unwrap();
         assert!(asked("EVALSHA 0f 1 a 30000 me:1 1").acquires("a"));
-        assert!(asked("EVAL text 1 a redisson_lock__channel:{a} me:1 0").frees("a"));
-        assert!(!asked("EVAL text 1 a redisson_lock__channel:{a} me:1 1").frees("a"));
-        let forced = asked("EVALSHA 0f 1 a redisson_lock__channel:{a}");
+        assert!(asked("EVAL text 1 a redisson_lock__channel:{a} me:1 0 PUBLISH").frees("a"));
+        assert!(!asked("EVAL text 1 a redisson_lock__channel:{a} me:1 1 PUBLISH").frees("a"));
+        let forced = asked("EVALSHA 0f 1 a redisson_lock__channel:{a} SPUBLISH");
         assert_eq!(forced, Asked::ForceRelease { lock: "a".into() });
         assert!(asked("EVALSHA 0f 1 a 30000 me:1").renews("a"));
         let two = asked("EVALSHA 0f 2 a b 30000 me:1 30000 me:2");
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_renewal_after_the_release_is_found() {
-        let release = "EVALSHA 0f 1 a redisson_lock__channel:{a} me:1 0";
+        let release = "EVALSHA 0f 1 a redisson_lock__channel:{a} me:1 0 PUBLISH";
         let lines = ["EVALSHA 0f 1 a 9 me:1", release, "EVALSHA 0f 1 a 9 me:1"];
         let asked: Vec<_> = lines.iter().filter_map(|words| Asked::parse(&line("unix:", words))).collect();
         assert_eq!(renewed_after_release(&asked[..2]), []);

@@ -215,7 +215,7 @@ impl Ledger {
         assert_ne!(verb, "EVAL", "the server has all scripts");
         let (keys, args) = params.split_at(keys.parse().unwrap());
         if *script == self.release {
-            let [.., holder, count] = args else { panic!("a release of nobody's: {params:?}") };
+            let [_, holder, count, _] = args else { panic!("a release of nobody's: {params:?}") };
             assert_eq!(count, "0", "nothing here is reentrant");
             self.released.insert((keys[0].clone(), holder.clone()));
         } else if *script == self.renew {

@@ -7,7 +7,7 @@ mod store;
 
 use std::time::SystemTime;
 
-use store::{Answer, Store, Which};
+use store::{Answer, Published, Store, Which};
 use wheellock_tests::{Cli, RedisServer, Reply};
 
 #[test]
@@ -16,7 +16,9 @@ fn the_model_answers_as_a_real_server_does() {
     let mut real = server.connect().unwrap();
     let mut listener = server.connect().unwrap();
     for channel in CHANNELS {
-        let _confirmed = listener.query(&["SUBSCRIBE", channel]).unwrap();
+        for verb in ["SUBSCRIBE", "SSUBSCRIBE"] {
+            let _confirmed = listener.query(&[verb, channel]).unwrap();
+        }
     }
     let mut model = Store::default();
     let mut random = SplitMix(SEED);
@@ -58,16 +60,17 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     let place = random.below(KEYS.len());
     let (key, channel) = (KEYS[place], CHANNELS[place]);
     let (holder, count, lease) = (random.of(&HOLDERS), random.of(&COUNTS), random.of(&LEASES));
+    let verb = random.of(&["PUBLISH", "SPUBLISH"]);
     let (which, keys, args) = match random.below(8) {
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
-        3..5 => (Which::Release, vec![key], vec![channel, holder, count]),
+        3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
         5..7 => {
             let others = (0..random.below(3)).map(|_| random.of(&KEYS));
             let keys: Vec<_> = [key].into_iter().chain(others).collect();
             let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
             (Which::Renew, keys, args)
         }
-        _ => (Which::ForceRelease, vec![key], vec![channel]),
+        _ => (Which::ForceRelease, vec![key], vec![channel, verb]),
     };
     let mut words = match random.below(10) {
         0 => return ["SCRIPT", "LOAD", which.text()].map(str::to_owned).into(),
@@ -121,17 +124,23 @@ fn kind(answer: &Answer) -> usize {
 }
 
 /// What was published so far, in order.
-fn messages(listener: &mut Cli, speaker: &mut Cli) -> Vec<(String, String)> {
+fn messages(listener: &mut Cli, speaker: &mut Cli) -> Vec<Published> {
     let _heard_by = speaker.query(&["PUBLISH", CHANNELS[0], END]).unwrap();
     let mut messages = Vec::new();
     loop {
         let message = listener.read_reply().unwrap();
         let Reply::Array(parts) = message else { panic!("not a message: {message:?}") };
-        let [_, channel, text] = parts.as_slice() else { panic!("not a message: {parts:?}") };
+        let [kind, channel, text] = parts.as_slice() else { panic!("not a message: {parts:?}") };
         if text.to_string() == END {
             return messages;
         }
-        messages.push((channel.to_string(), text.to_string()));
+        let verb = match kind.to_string().as_str() {
+            "message" => "PUBLISH",
+            "smessage" => "SPUBLISH",
+            other => panic!("not a message: {other}"),
+        };
+        let (channel, text) = (channel.to_string(), text.to_string());
+        messages.push(Published { verb: verb.to_owned(), channel, text });
     }
 }
 

@@ -83,6 +83,21 @@ async fn missing_permissions_are_named_when_connecting() {
     assert!(blind.lock("works").try_acquire().await.unwrap().is_some());
 }
 
+#[test]
+fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
+    let server = RedisServer::start();
+    let rules = "ACL SETUSER limited on >secret +@all allkeys allchannels -spublish -ssubscribe";
+    assert_eq!(server.cli(&rules.split(' ').collect::<Vec<_>>()), "OK");
+    let mut limited = server.connect().unwrap();
+    assert_eq!(limited.query(&["AUTH", "limited", "secret"]).unwrap().to_string(), "OK");
+    let script = include_str!("../../crates/wheellock/src/scripts/diagnose.lua");
+    let mut missing = |verbs: [&str; 2]| {
+        limited.query(&["EVAL", script, "0", "name", "channel", verbs[0], verbs[1]]).unwrap().to_string()
+    };
+    assert_eq!(missing(["PUBLISH", "SUBSCRIBE"]), "");
+    assert_eq!(missing(["SPUBLISH", "SSUBSCRIBE"]), "SPUBLISH\nSSUBSCRIBE");
+}
+
 #[tokio::test]
 async fn a_user_without_the_channel_releases_all_the_same() {
     let server = RedisServer::builder().tcp().start();

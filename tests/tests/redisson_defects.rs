@@ -695,10 +695,10 @@ async fn w25_an_uncontended_pair_is_two_scripts_on_one_key() {
             "exists quiet".to_owned(),
             format!("hset quiet {owner} 1"),
             "pexpire quiet 30000".to_owned(),
-            format!("EVALSHA <hash> 1 quiet {channel} {owner} 0"),
+            format!("EVALSHA <hash> 1 quiet {channel} {owner} 0 PUBLISH"),
             format!("hexists quiet {owner}"),
             "del quiet".to_owned(),
-            format!("publish {channel} 0"),
+            format!("PUBLISH {channel} 0"),
         ];
         expected.extend(dropped.then(|| "EXISTS quiet".to_owned()));
         assert_eq!(seen.iter().map(words).collect::<Vec<_>>(), expected);

@@ -78,7 +78,9 @@ pub(crate) async fn diagnose(client: &Client) -> Vec<Finding> {
     let name = "wheellock";
     let channel = kind::REENTRANT.channel(name);
     let script = include_str!("scripts/diagnose.lua");
-    let ask = Command::new("EVAL").arg(script).arg("0").arg(name).arg(&channel);
+    let publish = client.publish_verb();
+    let subscribe = if publish == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+    let ask = Command::new("EVAL").arg(script).arg("0").arg(name).arg(&channel).arg(publish).arg(subscribe);
     let refused = client.call_with(&ask, options).await;
     match refused.as_ref().map(Value::as_array) {
         Ok(Some(refused)) => judge_permissions(refused, &mut findings),

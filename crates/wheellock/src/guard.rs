@@ -206,8 +206,13 @@ impl Guard {
         let (inner, name) = (&self.inner, &self.name);
         let ask = |retry: &Retry, options, waker: &Waker| {
             let owner = inner.owner_text(settle.owner);
-            let params =
-                [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
+            let params = [
+                name.key().into(),
+                name.channel().into(),
+                owner.as_bytes().into(),
+                settle.count.into(),
+                inner.client.publish_verb().into(),
+            ];
             inner.client.start_eval(&name.kind().release, 1, &params, retry, options, waker)
         };
         let Persisted { result, ambiguous, .. } = persist(inner, ask, deadline, true).await;

@@ -93,7 +93,13 @@ pub(crate) fn queue_settle<'a>(
 ) -> Option<Flush<'a>> {
     let owner = inner.owner_text(settle.owner);
     let name = &settle.name;
-    let params = [name.key().into(), name.channel().into(), owner.as_bytes().into(), settle.count.into()];
+    let params = [
+        name.key().into(),
+        name.channel().into(),
+        owner.as_bytes().into(),
+        settle.count.into(),
+        inner.client.publish_verb().into(),
+    ];
     let token = Token::Settle { hold: settle.hold };
     let flush = inner.client.queue_eval(&name.kind().release, 1, &params, retry, token.into());
     if flush.is_none() {

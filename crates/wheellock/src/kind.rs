@@ -19,8 +19,8 @@ pub(crate) struct Kind {
 /// The reentrant lock: Redisson's `RLock`.
 pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire: Arc::new(Script::new(sabotaged(include_str!("scripts/acquire.lua")), 1, 3)),
-    release: Arc::new(Script::new(sabotaged(include_str!("scripts/release.lua")), 1, 3)),
-    force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 1)),
+    release: Arc::new(Script::new(sabotaged(include_str!("scripts/release.lua")), 1, 4)),
+    force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2)),
     channel_prefix: "redisson_lock__channel",
 });
 
@@ -43,7 +43,7 @@ fn sabotaged(script: &'static str) -> &'static str {
         ),
         ("acquire shortens the outer lease", "< tonumber(ARGV[1]) then", "~= tonumber(ARGV[1]) then"),
         ("release without owner check", "return nil", ""),
-        ("release publishes nothing", "redis.pcall('publish', ARGV[1], '0')", ""),
+        ("release publishes nothing", "redis.pcall(ARGV[4], ARGV[1], '0')", ""),
         ("release frees the outer hold", "tonumber(ARGV[3]) > 0", "false"),
         (
             "renewal creates the key anew",

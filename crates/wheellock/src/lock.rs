@@ -208,7 +208,8 @@ impl Lock {
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn force_release(&self) -> Result<bool, Error> {
         self.name.check()?;
-        let params = [self.name().into(), self.name.channel().into()];
+        let verb = self.inner.client.publish_verb();
+        let params = [self.name().into(), self.name.channel().into(), verb.into()];
         let reply = self.inner.client.eval(&self.name.kind().force_release, &params).await;
         let reply = reply
             .map_err(|source| Error::Server { operation: self.operation("force the release of"), source })?;

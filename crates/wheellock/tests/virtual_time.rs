@@ -450,11 +450,11 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::StrangerReleases => {
-                self.server.run_for_another(Which::Release, "1", &[NAME, CHANNEL, STRANGER, "0"]);
+                self.server.run_for_another(Which::Release, "1", &[NAME, CHANNEL, STRANGER, "0", "PUBLISH"]);
             }
             Event::StrangerForces => {
                 self.forced = true;
-                self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL]);
+                self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL, "PUBLISH"]);
             }
             Event::CompanionComes => {
                 let lock = self.lock();
@@ -609,7 +609,7 @@ impl World {
 
         // Whoever released has nothing to say any more, and the subscription ends after it has lingered.
         let released = u64::try_from(self.elapsed.as_millis()).unwrap();
-        self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL]);
+        self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL, "PUBLISH"]);
         for _ in 0..3 {
             self.pass(Duration::from_secs(1));
             self.settle().await;

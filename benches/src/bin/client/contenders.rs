@@ -160,7 +160,7 @@ impl Raw {
         };
         let release = |n| {
             let Names { key, channel, owner }: &Names = n;
-            vec!["EVALSHA", release_sha, "1", key, channel, owner, "0"]
+            vec!["EVALSHA", release_sha, "1", key, channel, owner, "0", "PUBLISH"]
         };
         Ok(Self {
             stream,
@@ -233,7 +233,7 @@ impl Wheellock {
         let client = Client::connect(config).await?;
         // As statics in an application would.
         let acquire: &_ = Box::leak(Box::new(Script::new(ACQUIRE, 1, 3)));
-        let release: &_ = Box::leak(Box::new(Script::new(RELEASE, 1, 3)));
+        let release: &_ = Box::leak(Box::new(Script::new(RELEASE, 1, 4)));
         ensure!(
             acquire.sha() == target.acquire_sha && release.sha() == target.release_sha,
             "not the same scripts"
@@ -253,7 +253,7 @@ impl Caller for Wheellock {
         let Names { key, channel, owner } = &self.names;
         let params: [Arg<'_>; 4] = [key.into(), LEASE.into(), owner.into(), 1.into()];
         let acquired = self.client.eval(self.acquire, &params).await;
-        let params: [Arg<'_>; 4] = [key.into(), channel.into(), owner.into(), 0.into()];
+        let params: [Arg<'_>; 5] = [key.into(), channel.into(), owner.into(), 0.into(), "PUBLISH".into()];
         let released = self.client.eval(self.release, &params).await;
         matches!(acquired, Ok(Value::Null)) && matches!(released, Ok(Value::Integer(1)))
     }

@@ -77,11 +77,12 @@ impl Caller for Redis {
             .await;
         let released: Result<Option<i64>, _> = redis::cmd("EVALSHA")
             .arg(&self.scripts.release)
-            .arg(2)
+            .arg(1)
             .arg(key)
             .arg(channel)
             .arg(owner)
             .arg(0)
+            .arg("PUBLISH")
             .query_async(&mut self.connection)
             .await;
         matches!(acquired, Ok(None)) && matches!(released, Ok(Some(1)))
@@ -131,10 +132,10 @@ impl Caller for Fred {
         let args: Vec<Value> = vec![LEASE.into(), owner.as_str().into(), 1.into()];
         let acquired: Result<Option<i64>, _> =
             self.client.evalsha(self.scripts.acquire.as_str(), key.as_str(), args).await;
-        let args: Vec<Value> = vec![owner.as_str().into(), 0.into()];
-        let keys = vec![key.as_str(), channel.as_str()];
+        let args: Vec<Value> =
+            vec![channel.as_str().into(), owner.as_str().into(), 0.into(), "PUBLISH".into()];
         let released: Result<Option<i64>, _> =
-            self.client.evalsha(self.scripts.release.as_str(), keys, args).await;
+            self.client.evalsha(self.scripts.release.as_str(), key.as_str(), args).await;
         matches!(acquired, Ok(None)) && matches!(released, Ok(Some(1)))
     }
 
@@ -175,7 +176,11 @@ impl Caller for Rustis {
             .await;
         let released: Result<Option<i64>, _> = self
             .client
-            .evalsha(self.scripts.release.as_str(), [key.as_str(), channel.as_str()], (owner.as_str(), 0))
+            .evalsha(
+                self.scripts.release.as_str(),
+                key.as_str(),
+                (channel.as_str(), owner.as_str(), 0, "PUBLISH"),
+            )
             .await;
         matches!(acquired, Ok(None)) && matches!(released, Ok(Some(1)))
     }

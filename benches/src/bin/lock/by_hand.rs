@@ -51,7 +51,7 @@ impl Manager for ByHand {
         let shared = Arc::new(Shared {
             address,
             acquire: Script::new(ACQUIRE, 1, 3),
-            release: Script::new(RELEASE, 1, 3),
+            release: Script::new(RELEASE, 1, 4),
             next_owner: AtomicU64::new(0),
             manager: MANAGERS.fetch_add(1, Ordering::Relaxed),
             news: AsyncMutex::new(news),
@@ -170,7 +170,7 @@ impl Lock for HandLock {
         let HandGuard { shared, socket, name, channel, owner } = guard;
         let mut socket = socket.lock().await;
         let socket = socket.as_mut().context("released before it was acquired")?;
-        socket.send(&["EVALSHA", shared.release.sha(), "1", &name, &channel, &owner, "0"]).await?;
+        socket.send(&["EVALSHA", shared.release.sha(), "1", &name, &channel, &owner, "0", "PUBLISH"]).await?;
         ensure!(socket.integer().await? == Some(1), "the lock was lost");
         Ok(())
     }

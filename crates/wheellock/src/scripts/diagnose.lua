@@ -2,6 +2,8 @@
 --
 -- ARGV[1]  a lock's name
 -- ARGV[2]  its channel
+-- ARGV[3]  PUBLISH or SPUBLISH
+-- ARGV[4]  SUBSCRIBE or SSUBSCRIBE
 --
 -- Returns the names of the commands that would be refused; `unknown` alone if the server cannot tell (before 7.0).
 if not redis.acl_check_cmd then
@@ -22,7 +24,7 @@ end
 if #refused == #needed then
     refused = {}
 end
-for _, command in ipairs({{'publish', channel, '0'}, {'subscribe', channel}, {'time'}}) do
+for _, command in ipairs({{ARGV[3], channel, '0'}, {ARGV[4], channel}, {'time'}}) do
     if not redis.acl_check_cmd(unpack(command)) then
         refused[#refused + 1] = command[1]
     end

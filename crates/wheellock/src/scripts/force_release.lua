@@ -2,11 +2,12 @@
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[2]  PUBLISH or SPUBLISH: how the waiters listen
 --
 -- Returns 1 if the lock was held, 0 if it was free.
 if redis.call('del', KEYS[1]) == 1 then
     -- A user without the channel frees locks all the same; waiters then find out by asking.
-    redis.pcall('publish', ARGV[1], '0')
+    redis.pcall(ARGV[2], ARGV[1], '0')
     return 1
 end
 return 0

@@ -4,6 +4,7 @@
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  holder
 -- ARGV[3]  the holder's hold count once this call has succeeded
+-- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 --
 -- Returns 1 (the lock is free now), 0 (still held) or nil (this holder does not hold it; nothing was changed).
 if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then
@@ -15,5 +16,5 @@ if tonumber(ARGV[3]) > 0 then
 end
 redis.call('del', KEYS[1])
 -- A user without the channel frees locks all the same; waiters then find out by asking.
-redis.pcall('publish', ARGV[1], '0')
+redis.pcall(ARGV[4], ARGV[1], '0')
 return 1

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use wheellock_client::memory::{Connector, Pipe};
 use wheellock_resp::{Decoder, Frame, Limits};
 
-pub(crate) use store::{Answer, Executed, Store, Which, late_renewals};
+pub(crate) use store::{Answer, Executed, Published, Store, Which, late_renewals};
 
 /// The way to the server.
 #[derive(Default)]
@@ -230,9 +230,14 @@ impl Server {
     /// What was published on channels of this connection.
     fn messages(&mut self) -> String {
         let published = self.store.published.drain(..);
-        let heard = published.filter(|(channel, _)| self.channels.contains(channel));
+        let heard = published.filter(|message| {
+            assert_eq!(message.verb, "PUBLISH", "nobody here listens in another way");
+            self.channels.contains(&message.channel)
+        });
         heard
-            .map(|(channel, text)| format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(&channel), bulk(&text)))
+            .map(|Published { channel, text, .. }| {
+                format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(&channel), bulk(&text))
+            })
             .collect()
     }
 }

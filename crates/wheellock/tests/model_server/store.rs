@@ -14,8 +14,8 @@ pub(crate) struct Store {
     now: u64,
     keys: BTreeMap<String, Key>,
     loaded: BTreeSet<Which>,
-    /// Messages that nobody has taken yet: channel and text.
-    pub(crate) published: Vec<(String, String)>,
+    /// Messages that nobody has taken yet.
+    pub(crate) published: Vec<Published>,
     /// What happened to whose hold, in order.
     pub(crate) log: Vec<Executed>,
 }
@@ -34,6 +34,15 @@ pub(crate) enum Which {
     Release,
     Renew,
     ForceRelease,
+}
+
+/// A message, as it was sent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Published {
+    /// PUBLISH or SPUBLISH.
+    pub(crate) verb: String,
+    pub(crate) channel: String,
+    pub(crate) text: String,
 }
 
 /// What a script did to one hold.
@@ -148,9 +157,11 @@ impl Store {
         let (keys, args) = params.split_at(keys.parse().expect("a number of keys"));
         match (which, keys, args) {
             (Which::Acquire, &[key], &[lease, holder, count]) => self.acquire(key, lease, holder, count),
-            (Which::Release, &[key], &[channel, holder, count]) => self.release(key, channel, holder, count),
+            (Which::Release, &[key], &[channel, holder, count, verb]) => {
+                self.release(key, [verb, channel], holder, count)
+            }
             (Which::Renew, keys, args) => self.renew(keys, args),
-            (Which::ForceRelease, &[key], &[channel]) => self.force_release(key, channel),
+            (Which::ForceRelease, &[key], &[channel, verb]) => self.force_release(key, [verb, channel]),
             _ => panic!("{which:?} takes other parameters than {params:?}"),
         }
     }
@@ -175,7 +186,7 @@ impl Store {
         Answer::Status("AGAIN".to_owned())
     }
 
-    fn release(&mut self, key: &str, channel: &str, holder: &str, count: &str) -> Answer {
+    fn release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str) -> Answer {
         self.note(Which::Release, key, holder, Some(count));
         if !self.held_by(key, holder) {
             return Answer::Nil;
@@ -184,7 +195,7 @@ impl Store {
             self.set_count(key, holder, count);
             return Answer::Integer(0);
         }
-        self.free(key, channel);
+        self.free(key, tell);
         Answer::Integer(1)
     }
 
@@ -210,18 +221,19 @@ impl Store {
         Answer::Array(time.into_iter().chain(extended).collect())
     }
 
-    fn force_release(&mut self, key: &str, channel: &str) -> Answer {
+    fn force_release(&mut self, key: &str, tell: [&str; 2]) -> Answer {
         self.note(Which::ForceRelease, key, "", None);
         if !self.keys.contains_key(key) {
             return Answer::Integer(0);
         }
-        self.free(key, channel);
+        self.free(key, tell);
         Answer::Integer(1)
     }
 
-    fn free(&mut self, key: &str, channel: &str) {
+    fn free(&mut self, key: &str, [verb, channel]: [&str; 2]) {
         self.keys.remove(key);
-        self.published.push((channel.to_owned(), "0".to_owned()));
+        let [verb, channel, text] = [verb, channel, "0"].map(str::to_owned);
+        self.published.push(Published { verb, channel, text });
     }
 
     fn held_by(&self, key: &str, holder: &str) -> bool {

@@ -396,7 +396,7 @@ impl Client {
     }
 
     /// A client for each server that this one uses now: each of a cluster's primaries, otherwise only this one.
-    pub fn nodes(&self) -> Vec<Client> {
+    pub fn nodes(&self) -> Vec<Self> {
         match &self.route {
             Route::One(_) => vec![self.clone()],
             Route::Cluster(cluster) => cluster.nodes().iter().map(Self::of).collect(),

@@ -75,7 +75,7 @@ async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open
     });
     match timer.timeout_at(deadline, first).await {
         Ok(Some(open)) => Ok(open),
-        Ok(None) | Err(_) => Err(none_is_primary(shared, last.into_iter().flatten().collect())),
+        Ok(None) | Err(_) => Err(none_is_primary(shared, &last.into_iter().flatten().collect::<Vec<_>>())),
     }
 }
 
@@ -87,7 +87,7 @@ async fn open_after(shared: &Shared, pause: Duration, address: &Address) -> Resu
 }
 
 /// The failure that has most to say, with what the others said.
-fn none_is_primary(shared: &Shared, errors: Vec<Error>) -> Error {
+fn none_is_primary(shared: &Shared, errors: &[Error]) -> Error {
     let rank = |error: &Error| match error.kind() {
         ErrorKind::Auth | ErrorKind::Unsupported => 2,
         ErrorKind::NotReady => 1,
@@ -106,7 +106,7 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
     let timer = &shared.config.timer;
     let deadline = timer.now() + shared.config.connect_timeout;
     loop {
-        let Ok((address, version)) = timer.timeout_at(deadline, finder.address()).await else {
+        let Ok((address, version)) = timer.timeout_at(deadline, finder.address(timer)).await else {
             let detail = finder.nobody_knows();
             return Err(shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", &detail));
         };

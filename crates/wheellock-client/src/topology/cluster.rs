@@ -29,7 +29,7 @@ pub(crate) struct Cluster {
     pub(crate) config: Config,
     /// Number of handles; the connections end when the last one is gone.
     handles: AtomicUsize,
-    me: Weak<Cluster>,
+    me: Weak<Self>,
     seeds: Vec<Address>,
     /// Where subscriptions wait for somebody to serve their slot.
     nowhere: Arc<Shared>,
@@ -42,6 +42,8 @@ struct Map {
     nodes: HashMap<Address, Arc<Shared>>,
     /// Who serves each slot, found without hashing an address.
     owners: Vec<Option<Arc<Shared>>>,
+    /// The number of the node that served each slot last, whether or not anybody serves it now.
+    served: Vec<Option<u32>>,
     /// The nodes that serve at least one slot.
     serving: Vec<Arc<Shared>>,
     next_node: u32,
@@ -70,6 +72,7 @@ impl Cluster {
             slots: SlotMap::default(),
             nodes: HashMap::new(),
             owners: vec![None; usize::from(SLOTS)],
+            served: vec![None; usize::from(SLOTS)],
             serving: Vec::new(),
             next_node: 0,
         };
@@ -258,12 +261,12 @@ impl Cluster {
                 slots.insert(slot);
             }
         }
-        self.tell_of_change(slots);
+        self.tell_of_change(&slots);
     }
 
-    fn tell_of_change(&self, slots: SlotSet) {
+    fn tell_of_change(&self, slots: &SlotSet) {
         if let Some(tell) = self.config.on_change.as_ref().filter(|_| !slots.is_empty()) {
-            tell(&Change::of(slots));
+            tell(&Change::of(slots.clone()));
         }
     }
 
@@ -272,20 +275,18 @@ impl Cluster {
         if let (Some(address), Some(Ok(to))) = (self.target(text, host), redirect::parse(text)) {
             let mut map = self.map_mut();
             let was_elsewhere = map.slots.owner(to.slot) != Some(&address);
-            let accepted = was_elsewhere && map.slots.moved(to.slot, &address);
-            if accepted {
+            let mut changed = SlotSet::default();
+            if was_elsewhere && map.slots.moved(to.slot, &address) {
                 let node = self.node(&mut map, &address);
                 if let Some(owner) = map.owners.get_mut(usize::from(to.slot)) {
                     *owner = Some(node);
                 }
-                map.count_the_serving();
+                changed = map.settle();
             }
             drop(map);
-            if accepted {
-                let mut slots = SlotSet::default();
-                slots.insert(to.slot);
+            if !changed.is_empty() {
                 self.tell_watchers();
-                self.tell_of_change(slots);
+                self.tell_of_change(&changed);
             }
         }
         self.look_around();
@@ -295,11 +296,34 @@ impl Cluster {
     pub(crate) fn target(&self, text: &[u8], asked: Option<String>) -> Option<Address> {
         let to = redirect::parse(text)?.ok()?;
         let host = if to.host.is_empty() { asked? } else { to.host };
-        let address = Address::Tcp { host, port: to.port };
+        self.translated(Address::Tcp { host, port: to.port })
+    }
+
+    /// An address that the cluster named, as it is to be reached; `None` if it is forbidden.
+    fn translated(&self, address: Address) -> Option<Address> {
         match &self.config.translate {
             None => Some(address),
             Some(translate) => translate(&address),
         }
+    }
+
+    /// The nodes of a view at the addresses where they are to be reached, without those that are forbidden.
+    fn reachable(&self, view: Vec<Node>) -> Vec<Node> {
+        if self.config.translate.is_none() {
+            return view;
+        }
+        let reach = |mut node: Node| {
+            let named = node.hostname.take().filter(|_| self.config.is_encrypted());
+            let host = named.unwrap_or_else(|| std::mem::take(&mut node.host));
+            match self.translated(Address::Tcp { host, port: node.port })? {
+                Address::Tcp { host, port } => {
+                    (node.host, node.port) = (host, port);
+                    Some(node)
+                }
+                Address::Unix(_) => None,
+            }
+        };
+        view.into_iter().filter_map(reach).collect()
     }
 
     /// The connection to the node at `address`, made if there is none. Call within a runtime.
@@ -367,9 +391,9 @@ impl Cluster {
         let mut others = Vec::new();
         for (address, node) in &map.nodes {
             if node.is_lively() {
-                lively.push((node.node, address.clone()))
+                lively.push((node.node, address.clone()));
             } else {
-                others.push(address.clone())
+                others.push(address.clone());
             }
         }
         others.extend(map.slots.replicas_too().cloned());
@@ -418,10 +442,10 @@ impl Cluster {
             let sharded = self.knows_sharded_pubsub(&client, options).await;
             self.survey().sharded.get_or_insert(sharded);
         }
-        Ok(view)
+        Ok(self.reachable(view))
     }
 
-    /// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (ClusterConnectionManager). Where the
+    /// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (`ClusterConnectionManager`). Where the
     /// user may not ask, the version tells (Redis 7.0).
     async fn knows_sharded_pubsub(&self, client: &Client, options: CallOptions) -> bool {
         match client.call_with(&Command::new("PUBSUB").arg("SHARDNUMSUB"), options).await {
@@ -458,13 +482,11 @@ impl Cluster {
             let owner = map.slots.owner(slot).and_then(|address| map.nodes.get(address)).cloned();
             map.owners.push(owner);
         }
-        map.count_the_serving();
-        let mut moved = SlotSet::default();
+        let changed = map.settle();
         let mut left = HashMap::new();
-        for ((slot, before), after) in (0..).zip(&before).zip(&map.owners) {
+        for (before, after) in before.iter().zip(&map.owners) {
             let Some(before) = before else { continue };
             if after.as_ref().is_none_or(|after| after.node != before.node) {
-                moved.insert(slot);
                 left.insert(before.node, Arc::clone(before));
             }
         }
@@ -479,7 +501,7 @@ impl Cluster {
             node.reroute("another node serves the slot now");
         }
         self.tell_watchers();
-        self.tell_of_change(moved);
+        self.tell_of_change(&changed);
     }
 
     /// When to ask around again.
@@ -500,6 +522,19 @@ impl Cluster {
 }
 
 impl Map {
+    /// Takes the owners as they are now; returns the slots that are served by another node than the last that served them.
+    fn settle(&mut self) -> SlotSet {
+        let mut changed = SlotSet::default();
+        for ((slot, owner), served) in (0..).zip(&self.owners).zip(&mut self.served) {
+            let Some(owner) = owner else { continue };
+            if served.replace(owner.node).is_some_and(|before| before != owner.node) {
+                changed.insert(slot);
+            }
+        }
+        self.count_the_serving();
+        changed
+    }
+
     fn count_the_serving(&mut self) {
         let mut numbers: Vec<u32> = self.owners.iter().flatten().map(|owner| owner.node).collect();
         numbers.sort_unstable();

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use wheellock_resp::Command;
+use wheellock_wheel::Timer;
 
 use super::discovery::{Answer, Discovery, parse_master, parse_promoted};
 use crate::client::{CallOptions, Client};
@@ -35,6 +36,8 @@ struct State {
     /// The primary is connected.
     connected: bool,
     closed: bool,
+    /// Which Sentinels have answered, or failed to.
+    asked: Vec<bool>,
     /// What became of the last question to each Sentinel, if it failed.
     failures: Vec<Option<Error>>,
     waiting: Vec<Waker>,
@@ -48,6 +51,7 @@ impl Finder {
             hurries: 0,
             connected: false,
             closed: false,
+            asked: vec![false; sentinels.addresses.len()],
             failures: vec![None; sentinels.addresses.len()],
             waiting: Vec::new(),
         };
@@ -86,8 +90,14 @@ impl Finder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The primary's address and the number of changes so far, once there is an address.
-    pub(crate) async fn address(&self) -> (Address, u64) {
+    /// The primary's address and the number of changes so far, once there is an address. The first Sentinel to answer may
+    /// be the one that has not heard of the last failover, so all are waited for, but not for long.
+    pub(crate) async fn address(&self, timer: &Timer) -> (Address, u64) {
+        let all = std::future::poll_fn(|cx| {
+            let mut state = self.lock();
+            if state.asked.iter().all(|asked| *asked) { Poll::Ready(()) } else { state.wait(cx) }
+        });
+        let _late = timer.timeout_at(timer.now() + ALL_WITHIN, all).await;
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
             match state.discovery.address() {
@@ -173,12 +183,13 @@ impl Finder {
         if let Some(place) = state.failures.get_mut(number) {
             *place = failure;
         }
-        let after = state.discovery.address().cloned().filter(|after| before.as_ref() != Some(after))?;
-        state.version += 1;
-        let wakers = std::mem::take(&mut state.waiting);
+        let first = state.asked.get_mut(number).is_some_and(|asked| !std::mem::replace(asked, true));
+        let after = state.discovery.address().cloned().filter(|after| before.as_ref() != Some(after));
+        state.version += u64::from(after.is_some());
+        let wakers = if first || after.is_some() { std::mem::take(&mut state.waiting) } else { Vec::new() };
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        Some(after)
+        after
     }
 }
 
@@ -281,6 +292,8 @@ const NEWS: [&str; 3] = ["+odown", "+selected-slave", "+switch-master"];
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
 const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
+/// How long all Sentinels are waited for before any answer counts.
+const ALL_WITHIN: Duration = Duration::from_millis(250);
 /// How long a Sentinel may take to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Pauses between attempts to connect to a Sentinel. Longer than those for a server: others know as much.

@@ -35,20 +35,20 @@ pub(crate) struct Node {
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<Node>, Malformed> {
     let text = std::str::from_utf8(text).map_err(|_| Malformed("the list of nodes is not UTF-8"))?;
     let mut nodes = Vec::new();
-    // No slot has two owners in one node's eyes, so there cannot be more ranges than slots.
-    let mut ranges_left = usize::from(SLOTS);
+    // No slot has two owners in one node's eyes.
+    let mut unclaimed = SLOTS;
     for line in text.lines().filter(|line| !line.is_empty()) {
         if nodes.len() == MAX_NODES {
             return Err(Malformed("the list has more nodes than a cluster can have"));
         }
-        if let Some(node) = parse_line(line, &mut ranges_left)? {
+        if let Some(node) = parse_line(line, &mut unclaimed)? {
             nodes.push(node);
         }
     }
     Ok(nodes)
 }
 
-fn parse_line(line: &str, ranges_left: &mut usize) -> Result<Option<Node>, Malformed> {
+fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed> {
     let mut fields = line.split(' ').filter(|field| !field.is_empty());
     let mut field = || fields.next().ok_or(Malformed("a node's line is too short"));
     let (id, endpoint, flags, primary) = (field()?, field()?, field()?, field()?);
@@ -75,8 +75,10 @@ fn parse_line(line: &str, ranges_left: &mut usize) -> Result<Option<Node>, Malfo
     for field in fields {
         // A slot on its way, `[93->-id]` at its owner and `[93-<-id]` where it goes: whose it is the ranges say.
         if !field.starts_with('[') {
-            *ranges_left = ranges_left.checked_sub(1).ok_or(Malformed("there are more ranges than slots"))?;
-            node.slots.push(parse_range(field)?);
+            let range = parse_range(field)?;
+            let rest = unclaimed.checked_sub(range.end() - range.start() + 1);
+            *unclaimed = rest.ok_or(Malformed("more slots are owned than there are"))?;
+            node.slots.push(range);
         }
     }
     Ok(Some(node))
@@ -248,7 +250,8 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
             assert_eq!(slots(bad), Err("a slot is not within 0..=16383"), "{bad}");
         }
         assert_eq!(slots("2-1"), Err("a range of slots ends before it starts"));
-        assert_eq!(slots(&"1 ".repeat(16_385)), Err("there are more ranges than slots"));
+        assert_eq!(slots("0-16383").map(|nodes| nodes[0].slots.clone()), Ok(vec![0..=16_383]));
+        assert_eq!(slots("0-16383 0"), Err("more slots are owned than there are"));
         assert_eq!(whole("a1 h:1@2 master - 0 0"), Err("a node's line is too short"));
         assert_eq!(whole("a1 h:1@2 master - 0 0 -1 connected"), Err("a config epoch is not a number"));
         assert_eq!(whole("a! h:1@2 master - 0 0 1 connected"), Err("a node's id is not one"));
@@ -298,10 +301,10 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
             epoch: u64,
             flags: [bool; 4],
             primary_id in proptest::option::of("[0-9a-f]{40}"),
-            ends in proptest::collection::vec((0..SLOTS, 0..SLOTS), 0..5),
+            ranges in proptest::collection::vec((0..SLOTS - 300, 0..300_u16), 0..5),
         ) -> Node {
             let [is_primary, is_myself, is_failed, is_suspected] = flags;
-            let slots = ends.into_iter().map(|(a, b)| a.min(b)..=a.max(b)).collect();
+            let slots = ranges.into_iter().map(|(start, len)| start..=start + len).collect();
             Node { id, host, hostname, port, epoch, is_primary, is_myself, is_failed, is_suspected, primary_id, slots }
         }
     }

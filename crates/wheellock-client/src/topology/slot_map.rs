@@ -1,51 +1,807 @@
+//! Which address owns each slot, merged from what nodes said, any of which may be behind the others. Pure: sends nothing
+//! and does not know what time it is.
+//!
+//! A primary claims its slots under its *config epoch*. A node that takes slots over, by a failover or by importing them,
+//! does so under an epoch above all that it knows of, so of two claims to a slot the one with the higher epoch is the newer,
+//! however late it is heard. Where that does not decide, or where an administrator went around it, nothing here is for
+//! ever: a node that says MOVED is believed at once, and one that cannot be reached loses the epochs of its claims, so that
+//! any other claim wins.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use slab::Slab;
+
+use super::endpoint::address;
 use super::nodes::Node;
+use super::slots::{SLOTS, SlotSet};
 use crate::config::Address;
-use std::collections::HashSet;
-#[derive(Default)]
+
+/// What is known of a cluster. Starts empty: nobody owns a slot.
+#[derive(Clone)]
 pub(crate) struct SlotMap {
-    owners: Vec<Option<(Address, u64)>>,
-    known: HashSet<Address>,
+    nodes: Slab<Known>,
+    /// By slot, the key of its owner in `nodes`, or `NOBODY`. Apart from the epochs, because every call looks here.
+    owners: Box<[u16]>,
+    /// By slot, the epoch under which its owner claimed it; zero if it did not, or is not to be believed any more.
+    epochs: Box<[u64]>,
 }
+
+/// What changed by [`SlotMap::learn`].
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Learnt {
+    /// Slots whose owner has another address than before, nobody being one too.
+    pub(crate) moved: SlotSet,
+    /// All primaries that are not down, whether they own slots or may get some.
     pub(crate) primaries: Vec<Address>,
 }
+
+#[derive(Clone)]
+struct Known {
+    id: String,
+    address: Address,
+    /// By its IP address if `address` has its host name, and the other way round: which one MOVED has is the server's choice.
+    alias: Option<Address>,
+    is_primary: bool,
+    is_failed: bool,
+    is_unreachable: bool,
+}
+
+const NOBODY: u16 = u16::MAX;
+
 impl SlotMap {
-    pub(crate) fn learn(&mut self, nodes: &[Node], asked: &Address, _prefer: bool) -> Learnt {
-        self.owners.resize(16384, None);
-        let mut primaries = vec![];
-        for n in nodes {
-            let host = if n.host.is_empty() {
-                match asked {
-                    Address::Tcp { host, .. } => host.clone(),
-                    _ => continue,
-                }
-            } else {
-                n.host.clone()
+    /// Merges what the node at `asked` said. An empty host in it means the host of `asked`.
+    ///
+    /// A view that names none of the nodes known so far is of another cluster: the whole one was made anew, or only the one
+    /// that was asked was. It speaks for the addresses in it, whose former nodes are forgotten, and replaces everything once
+    /// no other owner of a slot is left that can be reached.
+    pub(crate) fn learn(&mut self, view: &[Node], asked: &Address, prefer_hostname: bool) -> Learnt {
+        let before = self.clone();
+        let view = View::new(view, asked, prefer_hostname);
+        if !view.nodes.is_empty() && self.admits(&view, asked) {
+            self.merge(&view);
+        }
+        Learnt { moved: self.difference(&before), primaries: self.primaries() }
+    }
+
+    /// The address to send a call about `slot` to.
+    pub(crate) fn owner(&self, slot: u16) -> Option<&Address> {
+        let key = self.owners.get(usize::from(slot))?;
+        Some(&self.nodes.get(usize::from(*key))?.address)
+    }
+
+    /// Follows a MOVED reply, which is about now and therefore believed, but only about nodes of this cluster: what a hostile
+    /// or confused server may name is bounded by that. `false`: nothing is known of `to`, and the map needs a refresh.
+    ///
+    /// The slot keeps its epoch, so any view that is as new may correct a reply that was behind.
+    pub(crate) fn moved(&mut self, slot: u16, to: &Address) -> bool {
+        let named = self.nodes.iter().filter(|(_, node)| node.is_at(to));
+        let key = named.min_by_key(|(_, node)| node.is_failed).and_then(|(key, _)| u16::try_from(key).ok());
+        match (key, self.owners.get_mut(usize::from(slot))) {
+            (Some(key), Some(owner)) => {
+                *owner = key;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The node at `address` cannot be reached: it keeps its slots until anybody else claims them, under whatever epoch.
+    pub(crate) fn unreachable(&mut self, address: &Address) {
+        for (_, node) in self.nodes.iter_mut().filter(|(_, node)| node.is_at(address)) {
+            node.is_unreachable = true;
+        }
+        for (owner, epoch) in self.owners.iter().zip(&mut self.epochs) {
+            if self.nodes.get(usize::from(*owner)).is_some_and(|node| node.is_unreachable) {
+                *epoch = 0;
+            }
+        }
+    }
+
+    /// Whether a node of this cluster is at `address`.
+    pub(crate) fn knows(&self, address: &Address) -> bool {
+        self.nodes.iter().any(|(_, node)| node.is_at(address))
+    }
+
+    /// Whether every slot has an owner.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.owners.iter().all(|&owner| owner != NOBODY)
+    }
+
+    /// Every node that is not down, for asking: those that could not be reached come last.
+    pub(crate) fn replicas_too(&self) -> impl Iterator<Item = &Address> {
+        let live = |unreachable: bool| {
+            let wanted = move |node: &&Known| !node.is_failed && node.is_unreachable == unreachable;
+            self.nodes.iter().map(|(_, node)| node).filter(wanted).map(|node| &node.address)
+        };
+        live(false).chain(live(true))
+    }
+
+    fn primaries(&self) -> Vec<Address> {
+        let owners = self.held();
+        let mut listed = HashSet::new();
+        let primary = |&(key, node): &(usize, &Known)| node.is_primary || owners.contains_key(&key);
+        let live = self.nodes.iter().filter(|(_, node)| !node.is_failed).filter(primary);
+        live.map(|(_, node)| &node.address).filter(|&address| listed.insert(address)).cloned().collect()
+    }
+
+    /// The owners of slots, each with the highest epoch it owns one under.
+    fn held(&self) -> HashMap<usize, u64> {
+        let mut held = HashMap::new();
+        for (&owner, &epoch) in self.owners.iter().zip(&self.epochs).filter(|&(&owner, _)| owner != NOBODY) {
+            let highest = held.entry(usize::from(owner)).or_insert(0);
+            *highest = epoch.max(*highest);
+        }
+        held
+    }
+
+    /// The slots whose owner has another address in `before`.
+    fn difference(&self, before: &Self) -> SlotSet {
+        let mut different = SlotSet::default();
+        let mut compared = None;
+        for (slot, pair) in (0..SLOTS).zip(before.owners.iter().zip(&self.owners)) {
+            // Neighbours mostly have the same owner.
+            let differs = match compared {
+                Some((same, differs)) if same == pair => differs,
+                _ => before.owner(slot) != self.owner(slot),
             };
-            let a = Address::Tcp { host, port: n.port };
-            self.known.insert(a.clone());
-            if n.is_primary && !n.is_failed {
-                primaries.push(a.clone());
-                for r in &n.slots {
-                    for s in r.clone() {
-                        self.owners[s as usize] = Some((a.clone(), n.epoch));
-                    }
+            compared = Some((pair, differs));
+            if differs {
+                different.insert(slot);
+            }
+        }
+        different
+    }
+
+    /// Whether to believe the view; makes room for it if it is of a cluster in this one's place.
+    fn admits(&mut self, view: &View<'_>, asked: &Address) -> bool {
+        let ids: HashSet<&str> = view.nodes.iter().map(|seen| seen.node.id.as_str()).collect();
+        if self.nodes.is_empty() || self.nodes.iter().any(|(_, node)| ids.contains(node.id.as_str())) {
+            return true;
+        }
+        let taken: HashSet<&Address> =
+            view.nodes.iter().flat_map(|seen| [Some(&seen.address), seen.alias.as_ref()]).flatten().collect();
+        self.forget(|node| {
+            node.is_at(asked)
+                || taken.contains(&node.address)
+                || node.alias.as_ref().is_some_and(|alias| taken.contains(alias))
+        });
+        let owners = self.held();
+        if self.nodes.iter().any(|(key, node)| owners.contains_key(&key) && node.is_alive()) {
+            return false;
+        }
+        *self = Self::default();
+        true
+    }
+
+    fn merge(&mut self, view: &View<'_>) {
+        let keys = self.keys_of(view);
+        self.merge_claims(view, &keys);
+        self.merge_nodes(view, &keys);
+        let owners = self.held();
+        let seen: HashSet<u16> = keys.into_iter().flatten().collect();
+        self.nodes.retain(|key, _| {
+            owners.contains_key(&key) || u16::try_from(key).is_ok_and(|key| seen.contains(&key))
+        });
+    }
+
+    /// By node of the view, its key in `nodes`, where it is put if it is new.
+    fn keys_of(&mut self, view: &View<'_>) -> Vec<Option<u16>> {
+        let mut by_id: HashMap<String, usize> =
+            self.nodes.iter().map(|(key, node)| (node.id.clone(), key)).collect();
+        let mut key_of = |seen: &Seen<'_>| {
+            let key = *by_id.entry(seen.node.id.clone()).or_insert_with(|| self.nodes.insert(seen.known()));
+            u16::try_from(key).ok().filter(|&key| key != NOBODY)
+        };
+        view.nodes.iter().map(&mut key_of).collect()
+    }
+
+    fn merge_claims(&mut self, view: &View<'_>, keys: &[Option<u16>]) {
+        let claims = view.claims();
+        let by_key: HashMap<u16, &Node> =
+            keys.iter().zip(&view.nodes).filter_map(|(key, seen)| Some(((*key)?, seen.node))).collect();
+        for ((owner, epoch), claim) in self.owners.iter_mut().zip(&mut self.epochs).zip(claims) {
+            let claim =
+                claim.and_then(|index| Some(((*keys.get(index)?)?, view.nodes.get(index)?.node.epoch)));
+            // What the view says of the owner counts only if it is as new as the claim it would undo.
+            let owner_now = by_key.get(owner).filter(|node| node.epoch >= *epoch);
+            let is_deposed =
+                owner_now.is_some_and(|node| node.epoch > *epoch || !node.is_primary || node.is_failed);
+            match claim {
+                Some((claimant, claimed)) if claimed >= *epoch || is_deposed => {
+                    (*owner, *epoch) = (claimant, claimed);
+                }
+                None if owner_now.is_some() => (*owner, *epoch) = (NOBODY, 0),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes over where nodes are, what they are, and that they are seen at all, unless the view is older than what a node is
+    /// known to own.
+    fn merge_nodes(&mut self, view: &View<'_>, keys: &[Option<u16>]) {
+        let held = self.held();
+        for (key, seen) in keys.iter().zip(&view.nodes) {
+            let Some(key) = key.map(usize::from) else { continue };
+            let is_behind = held.get(&key).is_some_and(|&epoch| seen.node.epoch < epoch);
+            if let Some(known) = self.nodes.get_mut(key).filter(|_| !is_behind) {
+                *known = seen.known();
+            }
+        }
+    }
+
+    fn forget(&mut self, which: impl Fn(&Known) -> bool) {
+        self.nodes.retain(|_, node| !which(node));
+        for (owner, epoch) in self.owners.iter_mut().zip(&mut self.epochs) {
+            if !self.nodes.contains(usize::from(*owner)) {
+                (*owner, *epoch) = (NOBODY, 0);
+            }
+        }
+    }
+}
+
+impl Default for SlotMap {
+    fn default() -> Self {
+        let slots = usize::from(SLOTS);
+        Self { nodes: Slab::new(), owners: vec![NOBODY; slots].into(), epochs: vec![0; slots].into() }
+    }
+}
+
+/// By owner, its slots.
+impl fmt::Debug for SlotMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owned_by = |key: usize| {
+            let mut slots = SlotSet::default();
+            let owned = (0..SLOTS).zip(&self.owners).filter(|(_, owner)| usize::from(**owner) == key);
+            owned.for_each(|(slot, _)| slots.insert(slot));
+            slots
+        };
+        f.debug_map()
+            .entries(self.nodes.iter().map(|(key, node)| (node.address.to_string(), owned_by(key))))
+            .finish()
+    }
+}
+
+impl Known {
+    fn is_at(&self, address: &Address) -> bool {
+        self.address == *address || self.alias.as_ref() == Some(address)
+    }
+
+    fn is_alive(&self) -> bool {
+        !self.is_failed && !self.is_unreachable
+    }
+}
+
+/// What one node said, with addresses in place of hosts and ports.
+struct View<'a> {
+    nodes: Vec<Seen<'a>>,
+}
+
+struct Seen<'a> {
+    node: &'a Node,
+    address: Address,
+    alias: Option<Address>,
+}
+
+impl<'a> View<'a> {
+    fn new(nodes: &'a [Node], asked: &Address, prefer_hostname: bool) -> Self {
+        let asked_host = match asked {
+            Address::Tcp { host, .. } => host,
+            Address::Unix(_) => "localhost",
+        };
+        let mut ids = HashSet::new();
+        // A node named twice would own what it has lost.
+        let distinct = nodes.iter().filter(|node| ids.insert(node.id.as_str()));
+        let seen = distinct.map(|node| {
+            let host = if node.host.is_empty() { asked_host } else { &node.host };
+            let by_ip = address(host, node.port);
+            match node.hostname.as_ref().map(|hostname| address(hostname, node.port)) {
+                Some(by_name) if prefer_hostname => Seen { node, address: by_name, alias: Some(by_ip) },
+                by_name => Seen { node, address: by_ip, alias: by_name },
+            }
+        });
+        Self { nodes: seen.collect() }
+    }
+
+    /// By slot, the place in `nodes` of the primary that claims it; should there be two, that of the higher epoch.
+    fn claims(&self) -> Vec<Option<usize>> {
+        let mut claims: Vec<Option<usize>> = vec![None; usize::from(SLOTS)];
+        for (index, claimant) in self.nodes.iter().enumerate().filter(|(_, seen)| seen.node.is_primary) {
+            for slot in claimant.node.slots.iter().cloned().flatten() {
+                let Some(claim) = claims.get_mut(usize::from(slot)) else { break };
+                let other = claim.and_then(|index| self.nodes.get(index));
+                if other.is_none_or(|other| other.node.epoch < claimant.node.epoch) {
+                    *claim = Some(index);
                 }
             }
         }
-        Learnt { primaries }
+        claims
     }
-    pub(crate) fn owner(&self, slot: u16) -> Option<&Address> {
-        self.owners.get(slot as usize)?.as_ref().map(|(a, _)| a)
-    }
-    pub(crate) fn moved(&mut self, slot: u16, to: &Address) -> bool {
-        if !self.known.contains(to) {
-            return false;
+}
+
+impl Seen<'_> {
+    fn known(&self) -> Known {
+        Known {
+            id: self.node.id.clone(),
+            address: self.address.clone(),
+            alias: self.alias.clone(),
+            is_primary: self.node.is_primary,
+            is_failed: self.node.is_failed,
+            is_unreachable: false,
         }
-        self.owners[slot as usize] = Some((to.clone(), 0));
-        true
     }
-    pub(crate) fn replicas_too(&self) -> impl Iterator<Item = &Address> {
-        self.known.iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::RangeInclusive;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::nodes::parse;
+    use super::*;
+
+    fn at(port: u16) -> Address {
+        address("10.0.0.1", port)
+    }
+
+    /// `id` is at port 7000 + its number.
+    fn node(id: u16, epoch: u64, slots: &[RangeInclusive<u16>]) -> Node {
+        Node {
+            id: format!("id{id}"),
+            host: "10.0.0.1".to_owned(),
+            hostname: None,
+            port: 7000 + id,
+            epoch,
+            is_primary: true,
+            is_myself: false,
+            is_failed: false,
+            is_suspected: false,
+            primary_id: None,
+            slots: slots.to_vec(),
+        }
+    }
+
+    fn replica(id: u16, of: u16, epoch: u64) -> Node {
+        Node { is_primary: false, primary_id: Some(format!("id{of}")), ..node(id, epoch, &[]) }
+    }
+
+    fn failed(node: Node) -> Node {
+        Node { is_failed: true, ..node }
+    }
+
+    fn learn(map: &mut SlotMap, view: &[Node]) -> Learnt {
+        map.learn(view, &at(7000), false)
+    }
+
+    fn slots(ranges: &[RangeInclusive<u16>]) -> SlotSet {
+        let mut set = SlotSet::default();
+        ranges.iter().cloned().flatten().for_each(|slot| set.insert(slot));
+        set
+    }
+
+    #[test]
+    fn a_failover_that_a_real_cluster_told() {
+        // redis-server 7.0.15 after SIGKILL of 21002, in the eyes of 21000: before, while it was down, and once 21003 had taken over.
+        let before = "\
+568100cf1bd97e9d2b0a3055ab9dfaf4c0d75a3c 127.0.0.1:21003@31003,node21003.example.org slave dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 0 1795271357971 3 connected
+9908c19e290291a850d56d19209e8938f619a2ce 127.0.0.1:21001@31001,node21001.example.org master - 0 1795271357871 2 connected 5461-10922
+b9c0c27c636d716e701d5e7d513627bd89f3edad 127.0.0.1:21000@31000 myself,master - 0 1795271357000 1 connected 0-5460
+dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 1795271357971 3 connected 10923-16383
+";
+        let down = before.replace("21002@31002 master", "21002@31002 master,fail");
+        let after = "\
+568100cf1bd97e9d2b0a3055ab9dfaf4c0d75a3c 127.0.0.1:21003@31003,node21003.example.org master - 0 1795271364012 7 connected 10923-16383
+9908c19e290291a850d56d19209e8938f619a2ce 127.0.0.1:21001@31001,node21001.example.org master - 0 1795271364012 2 connected 5461-10922
+b9c0c27c636d716e701d5e7d513627bd89f3edad 127.0.0.1:21000@31000 myself,master - 0 1795271364000 1 connected 0-5460
+dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 1795271303762 1795271303260 3 disconnected
+";
+        let back = after.replace(
+            "31002 master,fail - 1795271303762 1795271303260 3 disconnected",
+            "31002 slave 568100cf1bd97e9d2b0a3055ab9dfaf4c0d75a3c 0 1795271363811 7 connected",
+        );
+        let [n0, n1, n2, n3] = [21000, 21001, 21002, 21003].map(|port| address("127.0.0.1", port));
+        let mut map = SlotMap::default();
+        let mut learn = |text: &str| map.learn(&parse(text.as_bytes()).unwrap(), &n0, false);
+        let learnt = learn(before);
+        assert_eq!(learnt.moved, slots(&[0..=16_383]));
+        assert_eq!(learnt.primaries, [n1.clone(), n0.clone(), n2.clone()]);
+        let learnt = learn(&down);
+        assert_eq!((learnt.moved.len(), learnt.primaries), (0, vec![n1.clone(), n0.clone()]));
+        let learnt = learn(after);
+        assert_eq!(learnt.moved, slots(&[10_923..=16_383]));
+        assert_eq!(learnt.primaries, [n3.clone(), n1.clone(), n0.clone()]);
+        for late in [before, &down, &back, before, &back] {
+            assert!(learn(late).moved.is_empty(), "{late}");
+        }
+        assert!(map.is_covered());
+        assert_eq!(map.owner(16_383), Some(&n3));
+        assert_eq!(map.replicas_too().count(), 4);
+        assert!(map.knows(&n2) && !map.knows(&address("127.0.0.1", 22)));
+    }
+
+    #[test]
+    fn names_and_missing_hosts() {
+        let named = Node { hostname: Some("a.example".to_owned()), ..node(1, 1, &[0..=1]) };
+        let nameless = Node { host: String::new(), ..node(2, 2, &[2..=3]) };
+        let view = [named, nameless];
+        let by_name = address("a.example", 7001);
+
+        let mut map = SlotMap::default();
+        map.learn(&view, &address("asked.example", 1), false);
+        assert_eq!((map.owner(0), map.owner(2)), (Some(&at(7001)), Some(&address("asked.example", 7002))));
+        assert!(map.knows(&by_name), "MOVED may say either");
+        let learnt = map.learn(&view, &address("asked.example", 1), true);
+        assert_eq!(learnt.moved, slots(&[0..=1]), "the same node, but another address");
+        assert_eq!((map.owner(0), map.owner(4), map.owner(SLOTS)), (Some(&by_name), None, None));
+        assert!(map.moved(2, &at(7001)));
+        assert_eq!(map.owner(2), Some(&by_name));
+    }
+
+    #[test]
+    fn the_claim_of_a_lower_epoch_needs_a_deposed_owner() {
+        let mut map = SlotMap::default();
+        learn(&mut map, &[node(1, 9, &[0..=5]), node(2, 3, &[])]);
+        let lower = |owner: Node| [owner, node(2, 3, &[0..=5])];
+        assert!(learn(&mut map, &lower(node(1, 9, &[]))).moved.is_empty(), "as old as what is known");
+        assert!(
+            learn(&mut map, &lower(failed(node(1, 8, &[])))).moved.is_empty(),
+            "down, but that is long ago"
+        );
+        assert!(
+            learn(&mut map, &lower(replica(1, 2, 3))).moved.is_empty(),
+            "a replica, but that is long ago"
+        );
+        for deposed in [failed(node(1, 9, &[])), replica(1, 3, 9), node(1, 10, &[])] {
+            let mut map = map.clone();
+            assert_eq!(learn(&mut map, &lower(deposed.clone())).moved, slots(&[0..=5]), "{deposed:?}");
+            assert_eq!(map.owner(0), Some(&at(7002)));
+        }
+        map.unreachable(&at(7001));
+        assert_eq!(map.owner(0), Some(&at(7001)), "there is nobody better yet");
+        assert_eq!(learn(&mut map, &[node(2, 3, &[0..=5])]).moved, slots(&[0..=5]));
+    }
+
+    #[test]
+    fn slots_may_be_given_up() {
+        let mut map = SlotMap::default();
+        learn(&mut map, &[node(1, 2, &[0..=5]), node(2, 1, &[6..=9])]);
+        assert!(
+            learn(&mut map, &[node(2, 1, &[6..=9])]).moved.is_empty(),
+            "who knows too little says nothing"
+        );
+        assert!(learn(&mut map, &[node(1, 1, &[0..=1]), node(2, 1, &[6..=9])]).moved.is_empty(), "long ago");
+        assert_eq!(learn(&mut map, &[node(1, 2, &[0..=1]), node(2, 1, &[6..=9])]).moved, slots(&[2..=5]));
+        assert_eq!(map.owner(2), None);
+        assert_eq!(
+            learn(&mut map, &[node(2, 1, &[2..=3, 6..=9])]).moved,
+            slots(&[2..=3]),
+            "and taken by anybody"
+        );
+    }
+
+    #[test]
+    fn moved_is_believed_about_nodes_of_the_cluster() {
+        let mut map = SlotMap::default();
+        learn(&mut map, &[node(1, 5, &[0..=9]), replica(2, 1, 5)]);
+        assert!(!map.moved(3, &address("127.0.0.1", 22)));
+        assert_eq!(map.owner(3), Some(&at(7001)));
+        assert!(map.moved(3, &at(7002)), "a replica may just have been promoted");
+        assert_eq!((map.owner(3), map.owner(4)), (Some(&at(7002)), Some(&at(7001))));
+        assert!(!map.moved(SLOTS, &at(7002)));
+        let learnt = learn(&mut map, &[node(1, 4, &[0..=9]), replica(2, 1, 4)]);
+        assert!(learnt.moved.is_empty() && learnt.primaries.contains(&at(7002)));
+        assert_eq!(learn(&mut map, &[node(1, 5, &[0..=9]), replica(2, 1, 5)]).moved, slots(&[3..=3]));
+    }
+
+    #[test]
+    fn a_cluster_made_anew_on_the_same_ports() {
+        let old = [node(1, 50, &[0..=8000]), node(2, 60, &[8001..=16_383]), replica(3, 1, 50)];
+        let alien =
+            |id: u16, port: u16, slots: &[RangeInclusive<u16>]| Node { port, ..node(100 + id, 1, slots) };
+
+        // All addresses are taken: the new cluster's view is the whole truth, for all its low epochs.
+        let mut map = SlotMap::default();
+        learn(&mut map, &old);
+        let new = [alien(1, 7001, &[8001..=16_383]), alien(2, 7002, &[0..=8000]), alien(3, 7003, &[])];
+        assert_eq!(map.learn(&new, &at(7001), false).moved, slots(&[0..=16_383]));
+        assert_eq!((map.owner(0), map.owner(9000)), (Some(&at(7002)), Some(&at(7001))));
+
+        // One node was reset, or joined another cluster: it speaks for itself only.
+        for alone in
+            [vec![alien(1, 7001, &[])], vec![alien(1, 7001, &[0..=99]), alien(9, 7009, &[100..=16_383])]]
+        {
+            let mut map = SlotMap::default();
+            learn(&mut map, &old);
+            assert_eq!(map.learn(&alone, &at(7001), false).moved, slots(&[0..=8000]));
+            assert_eq!((map.owner(0), map.owner(9000)), (None, Some(&at(7002))));
+            assert!(!map.knows(&at(7001)) && !map.knows(&at(7009)));
+            // Its replica takes over, and everything is well.
+            assert_eq!(
+                learn(&mut map, &[old[1].clone(), node(3, 61, &[0..=8000])]).moved,
+                slots(&[0..=8000])
+            );
+        }
+
+        // A smaller cluster on some of the ports, and nothing at the others.
+        let mut map = SlotMap::default();
+        learn(&mut map, &old);
+        let smaller = [alien(1, 7001, &[0..=16_383])];
+        assert_eq!(map.learn(&smaller, &at(7001), false).moved, slots(&[0..=8000]));
+        map.unreachable(&at(7002));
+        assert_eq!(map.learn(&smaller, &at(7001), false).moved, slots(&[0..=16_383]));
+        assert_eq!(map.replicas_too().collect::<Vec<_>>(), [&at(7001)]);
+    }
+
+    #[test]
+    fn what_is_left_of_the_former_cluster_gives_way_only_when_it_is_gone() {
+        let alien = [Node { port: 7001, ..node(100, 1, &[0..=9]) }];
+        let old = |second: Node| {
+            let mut map = SlotMap::default();
+            learn(&mut map, &[node(1, 50, &[0..=4]), second]);
+            map
+        };
+        let second = node(2, 60, &[5..=9]);
+
+        let mut map = old(failed(second.clone()));
+        assert_eq!(map.learn(&alien, &at(7001), false).moved, slots(&[5..=9]), "however high its epoch was");
+        assert_eq!(map.owner(0), Some(&at(7001)), "another node at the same address");
+        let mut map = old(second.clone());
+        map.unreachable(&at(7002));
+        learn(&mut map, &[node(1, 50, &[0..=4]), second.clone()]);
+        assert_eq!(map.learn(&alien, &at(7001), false).moved, slots(&[0..=4]), "it was seen alive since");
+        map.unreachable(&at(7002));
+        assert_eq!(map.learn(&alien, &at(7001), false).moved, slots(&[0..=9]));
+
+        let mut map = old(second);
+        let elsewhere = [Node { host: "192.168.0.1".to_owned(), ..alien[0].clone() }];
+        assert_eq!(
+            map.learn(&elsewhere, &at(7001), false).moved,
+            slots(&[0..=4]),
+            "whoever answers there now"
+        );
+    }
+
+    #[test]
+    fn a_late_view_does_not_take_a_node_back_to_its_former_address() {
+        let mut map = SlotMap::default();
+        let at_port =
+            |port: u16, epoch: u64, slots: &[RangeInclusive<u16>]| Node { port, ..node(1, epoch, slots) };
+        learn(&mut map, &[at_port(7001, 5, &[0..=9]), replica(2, 1, 5)]);
+        assert_eq!(learn(&mut map, &[at_port(7009, 6, &[0..=9])]).moved, slots(&[0..=9]));
+        assert!(learn(&mut map, &[at_port(7001, 5, &[0..=9])]).moved.is_empty());
+        assert_eq!(
+            learn(&mut map, &[at_port(7001, 6, &[0..=9])]).moved,
+            slots(&[0..=9]),
+            "it may go back, though"
+        );
+    }
+
+    #[test]
+    fn a_view_that_contradicts_itself() {
+        let owner = |view: &[Node]| {
+            let mut map = SlotMap::default();
+            learn(&mut map, view);
+            map.owner(0).cloned()
+        };
+        let claim = |id, epoch| node(id, epoch, &[0..=0]);
+        assert_eq!(owner(&[claim(1, 2), claim(2, 3)]), Some(at(7002)), "two claim one slot");
+        assert_eq!(owner(&[claim(1, 3), claim(2, 2)]), Some(at(7001)));
+        assert_eq!(owner(&[claim(1, 2), claim(2, 2)]), Some(at(7001)));
+        assert_eq!(owner(&[Node { is_primary: false, ..claim(1, 3) }]), None, "a replica claims one");
+        assert_eq!(owner(&[node(1, 2, &[]), claim(1, 3)]), None, "a node is named twice");
+        let mut map = SlotMap::default();
+        learn(&mut map, &[claim(3, 3), failed(replica(1, 3, 3)), Node { port: 7001, ..replica(2, 3, 3) }]);
+        assert!(map.moved(0, &at(7001)), "two are at one address");
+        assert_eq!(learn(&mut map, &[]).primaries, [at(7003), at(7001)], "the living is meant");
+    }
+
+    #[test]
+    fn nodes_that_left_are_forgotten() {
+        let mut map = SlotMap::default();
+        learn(
+            &mut map,
+            &[node(1, 1, &[0..=9]), replica(2, 1, 1), replica(3, 1, 1), failed(replica(4, 1, 1))],
+        );
+        assert_eq!(map.replicas_too().count(), 3);
+        map.unreachable(&at(7002));
+        assert_eq!(map.replicas_too().last(), Some(&at(7002)));
+        learn(&mut map, &[node(1, 1, &[0..=9]), replica(3, 1, 1)]);
+        assert!(map.knows(&at(7001)) && !map.knows(&at(7002)) && map.knows(&at(7003)));
+        assert_eq!(format!("{map:?}"), "{\"10.0.0.1:7001\": {0..=9}, \"10.0.0.1:7003\": {}}");
+    }
+
+    /// Six nodes and eight groups of slots.
+    const NODES: u16 = 6;
+    const GROUPS: u16 = 8;
+    const GROUP: u16 = SLOTS / GROUPS;
+
+    /// What happens to a cluster. Every gain of slots is under an epoch above all others, as Redis does it.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Import { group: u16, to: u16 },
+        Failover { replica: u16 },
+        Fails { node: u16 },
+        Recovers { node: u16 },
+    }
+
+    #[derive(Clone, Debug)]
+    struct Cluster {
+        epoch: u64,
+        nodes: Vec<Node>,
+        owners: Vec<u16>,
+    }
+
+    impl Cluster {
+        fn new() -> Self {
+            let nodes = (0..NODES).map(|id| {
+                if id < 3 { node(id, id.into(), &[]) } else { replica(id, id - 3, (id - 3).into()) }
+            });
+            Self { epoch: 2, nodes: nodes.collect(), owners: (0..GROUPS).map(|group| group % 3).collect() }
+        }
+
+        fn apply(&mut self, event: Event) {
+            match event {
+                Event::Import { group, to } if self.nodes[usize::from(to)].is_primary => {
+                    self.gain(to);
+                    self.owners[usize::from(group)] = to;
+                }
+                Event::Failover { replica } => {
+                    let id = |node: &Node| node.id.trim_start_matches("id").parse::<u16>().unwrap();
+                    let Some(primary) = self.nodes[usize::from(replica)].primary_id.clone() else { return };
+                    let old = self.nodes.iter().find(|node| node.id == primary).map(id).unwrap();
+                    let taken = &mut self.nodes[usize::from(replica)];
+                    (taken.is_primary, taken.primary_id, taken.is_failed) = (true, None, false);
+                    self.gain(replica);
+                    self.owners.iter_mut().filter(|owner| **owner == old).for_each(|owner| *owner = replica);
+                    let deposed = &mut self.nodes[usize::from(old)];
+                    (deposed.is_primary, deposed.primary_id) = (false, Some(format!("id{replica}")));
+                    for node in &mut self.nodes {
+                        if node.primary_id.as_deref() == Some(primary.as_str()) {
+                            node.primary_id = Some(format!("id{replica}"));
+                        }
+                    }
+                }
+                Event::Fails { node } => self.nodes[usize::from(node)].is_failed = true,
+                Event::Recovers { node } => self.nodes[usize::from(node)].is_failed = false,
+                Event::Import { .. } => {}
+            }
+        }
+
+        fn gain(&mut self, node: u16) {
+            self.epoch += 1;
+            self.nodes[usize::from(node)].epoch = self.epoch;
+        }
+
+        fn view(&self) -> Vec<Node> {
+            let epoch_of =
+                |id: &str| self.nodes.iter().find(|node| node.id == id).map_or(0, |node| node.epoch);
+            let seen = |node: &Node| Node {
+                epoch: node.primary_id.as_deref().map_or(node.epoch, epoch_of),
+                slots: (0..GROUPS)
+                    .filter(|group| format!("id{}", self.owners[usize::from(*group)]) == node.id)
+                    .map(|group| group * GROUP..=(group + 1) * GROUP - 1)
+                    .collect(),
+                ..node.clone()
+            };
+            self.nodes.iter().map(seen).collect()
+        }
+
+        fn owner(&self, slot: u16) -> Address {
+            at(7000 + self.owners[usize::from(slot / GROUP)])
+        }
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            (0..GROUPS, 0..NODES).prop_map(|(group, to)| Event::Import { group, to }),
+            (0..NODES).prop_map(|replica| Event::Failover { replica }),
+            (0..NODES).prop_map(|node| Event::Fails { node }),
+            (0..NODES).prop_map(|node| Event::Recovers { node }),
+        ]
+    }
+
+    /// Anything that a parser lets through: few ids, addresses, epochs and slots, so that they meet.
+    fn any_view() -> impl Strategy<Value = Vec<Node>> {
+        let range = (0..SLOTS, 0..SLOTS).prop_map(|(a, b)| a.min(b)..=a.max(b));
+        let node = (0..8_u16, 0..8_u16, 0..5_u64, vec(range, 0..3), any::<[bool; 4]>()).prop_map(
+            |(id, port, epoch, slots, [is_primary, is_failed, has_host, has_name])| Node {
+                is_primary,
+                is_failed,
+                port: 7000 + port,
+                host: if has_host { "10.0.0.1".to_owned() } else { String::new() },
+                hostname: has_name.then(|| format!("n{port}")),
+                ..node(id, epoch, &slots)
+            },
+        );
+        vec(node, 0..6)
+    }
+
+    fn all_owners(map: &SlotMap) -> Vec<Option<Address>> {
+        (0..SLOTS).map(|slot| map.owner(slot).cloned()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn late_views_in_any_order_leave_the_newest_ownership(
+            events in vec(event(), 0..30), heard in vec(any::<proptest::sample::Index>(), 1..12)
+        ) {
+            let mut history = vec![Cluster::new()];
+            for event in events {
+                let mut next = history[history.len() - 1].clone();
+                next.apply(event);
+                history.push(next);
+            }
+            let mut map = SlotMap::default();
+            let mut newest = 0;
+            for index in heard {
+                let index = index.index(history.len());
+                newest = newest.max(index);
+                learn(&mut map, &history[index].view());
+                for slot in (0..SLOTS).step_by(usize::from(GROUP / 2)) {
+                    prop_assert_eq!(map.owner(slot), Some(&history[newest].owner(slot)), "{}", slot);
+                }
+            }
+        }
+
+        #[test]
+        fn whatever_was_heard_the_truth_can_be_learnt(
+            views in vec((any_view(), any::<bool>()), 0..6), events in vec(event(), 0..10), others: bool
+        ) {
+            let mut map = SlotMap::default();
+            for (view, prefer_hostname) in views {
+                map.learn(&view, &at(7000), prefer_hostname);
+            }
+            let mut cluster = Cluster::new();
+            events.into_iter().for_each(|event| cluster.apply(event));
+            let mut truth = cluster.view();
+            if others {
+                truth.iter_mut().for_each(|node| node.id.push('x'));
+            }
+            // The worst case: every owner is wrong, its claim has the highest epoch, and it is not there to say MOVED.
+            for owner in all_owners(&map).into_iter().flatten().collect::<HashSet<_>>() {
+                map.unreachable(&owner);
+            }
+            learn(&mut map, &truth);
+            for slot in (0..SLOTS).step_by(usize::from(GROUP / 2)) {
+                prop_assert_eq!(map.owner(slot), Some(&cluster.owner(slot)), "{}", slot);
+            }
+        }
+
+        #[test]
+        fn any_views_are_merged_consistently(views in vec((any_view(), any::<bool>(), 0..9_u16, any::<bool>()), 0..8)) {
+            let mut map = SlotMap::default();
+            for (view, prefer_hostname, port, is_unreachable) in views {
+                if is_unreachable {
+                    map.unreachable(&at(7000 + port));
+                }
+                let before = all_owners(&map);
+                let learnt = map.learn(&view, &at(7008), prefer_hostname);
+                let after = all_owners(&map);
+                for slot in 0..SLOTS {
+                    let slot_index = usize::from(slot);
+                    prop_assert_eq!(learnt.moved.contains(slot), before[slot_index] != after[slot_index], "{}", slot);
+                }
+                prop_assert_eq!(map.is_covered(), after.iter().all(Option::is_some));
+                prop_assert!(after.iter().flatten().chain(&learnt.primaries).all(|owner| map.knows(owner)));
+                prop_assert!(map.replicas_too().all(|node| map.knows(node)));
+                prop_assert!(map.nodes.len() <= view.len() + 8, "who neither speaks nor owns is forgotten");
+
+                let again = map.learn(&view, &at(7008), prefer_hostname);
+                prop_assert!(again.moved.is_empty(), "{:?}", again.moved);
+                prop_assert_eq!(&again.primaries, &learnt.primaries);
+
+                let to = at(7000 + port);
+                let slot = port * 1800;
+                let owner_before = map.owner(slot).cloned();
+                if map.moved(slot, &to) {
+                    prop_assert!(map.owner(slot).is_some_and(|owner| map.nodes.iter().any(|(_, n)| n.is_at(&to) && n.address == *owner)));
+                } else {
+                    prop_assert!(!map.knows(&to));
+                    prop_assert_eq!(map.owner(slot), owner_before.as_ref());
+                }
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@ pub mod interop;
 pub mod locks;
 mod monitor;
 mod poll;
+mod port;
 mod server;
 pub mod wire;
 pub mod worker;

@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -19,6 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cli::{Cli, Reply};
 use crate::monitor::Monitor;
+use crate::port::Port;
 
 /// A private server; dropping it kills the process and removes its directory.
 ///
@@ -30,7 +31,7 @@ pub struct RedisServer {
     environment: Vec<(String, String)>,
     args: Vec<(String, String)>,
     directory: PathBuf,
-    port: Option<u16>,
+    port: Option<Port>,
     process: Option<Process>,
 }
 
@@ -80,8 +81,8 @@ impl RedisServer {
     /// If the server was not built with [`Builder::tcp`].
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        let port = self.port.expect("this server was started without .tcp()");
-        SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+        let port = self.port.as_ref().expect("this server was started without .tcp()");
+        SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()))
     }
 
     /// The unix socket.
@@ -202,7 +203,7 @@ impl RedisServer {
             ("dir", self.directory.clone().into_os_string()),
             ("unixsocket", socket.into_os_string()),
             ("bind", "127.0.0.1".into()),
-            ("port", self.port.unwrap_or(0).to_string().into()),
+            ("port", self.port.as_ref().map_or(0, Port::number).to_string().into()),
             ("save", "".into()),
         ];
         for (name, value) in own {
@@ -301,7 +302,7 @@ impl Builder {
                 environment: self.environment.clone(),
                 args: self.args.clone(),
                 directory: make_directory()?,
-                port: if self.tcp { Some(free_port()?) } else { None },
+                port: if self.tcp { Some(Port::reserve()?) } else { None },
                 process: None,
             };
             attempts -= 1;
@@ -429,28 +430,6 @@ fn make_directory() -> Result<PathBuf> {
     }
 }
 
-/// A loopback port nobody listens on, below the range the kernel hands out by itself.
-///
-/// Inside that range, a client that redials a dead server's port can be given that very port as its own
-/// source, connect to itself, and keep the server from coming back.
-fn free_port() -> Result<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Processes running side by side start looking at different places; 61 is coprime to the span's length.
-    let start = std::process::id().wrapping_mul(61);
-    for _ in 0..PORT_SPAN {
-        let offset =
-            start.wrapping_add(u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % u32::from(PORT_SPAN);
-        let port = FIRST_PORT + u16::try_from(offset)?;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no free loopback port in {FIRST_PORT}..{}", FIRST_PORT + PORT_SPAN)
-}
-
-/// Linux hands out 32768 and up, macOS 49152 and up.
-const FIRST_PORT: u16 = 20_000;
-const PORT_SPAN: u16 = 12_000;
 const PORT_ATTEMPTS: usize = 10;
 /// `sun_path` holds 108 bytes with its NUL on Linux, 104 on macOS.
 const MAX_SOCKET_PATH: usize = 103;

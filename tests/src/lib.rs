@@ -5,6 +5,7 @@
 //! rest of this library is seen by a second, independent pair of eyes.
 
 pub mod campaign;
+pub mod certificates;
 mod cli;
 pub mod fault;
 pub mod history;

@@ -7,72 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, NameConstraints, date_time_ymd,
+    BasicConstraints, CertificateParams, CidrSubnet, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, KeyPair,
+    NameConstraints, date_time_ymd,
 };
 use wheellock_client::{Address, Client, Command, Config, Error, ErrorKind, Outcome, Servers, TlsConfig};
+use wheellock_tests::certificates::{Authority, Identity, authority, leaf};
 use wheellock_tests::fault::{Direction, Fault, Proxy, Upstream};
 use wheellock_tests::{RedisServer, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// A certificate authority of our own.
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-/// A certificate chain and its key, as PEM.
-struct Identity {
-    chain: String,
-    key: String,
-}
-
-fn ca_params(name: &str) -> CertificateParams {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        Self::with(ca_params(name))
-    }
-
-    fn with(params: CertificateParams) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { pem, issuer: Issuer::new(params, key) }
-    }
-
-    /// An authority below this one; its certificate is not part of what it issues.
-    fn intermediate(&self, params: CertificateParams) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let pem = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Self { pem, issuer: Issuer::new(params, key) }
-    }
-
-    fn issue(&self, params: &CertificateParams) -> Identity {
-        let key = KeyPair::generate().unwrap();
-        Identity { chain: params.signed_by(&key, &self.issuer).unwrap().pem(), key: key.serialize_pem() }
-    }
-}
-
-impl Identity {
-    fn followed_by(mut self, authority: &Authority) -> Self {
-        self.chain.push_str(&authority.pem);
-        self
-    }
-}
-
-fn leaf(names: &[&str]) -> CertificateParams {
-    let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-    let mut params = CertificateParams::new(names).unwrap();
-    params.distinguished_name.push(DnType::CommonName, "localhost");
-    params
-}
 
 /// A redis-server that speaks TLS on a port of its own.
 struct TlsServer {
@@ -93,7 +36,8 @@ impl TlsServer {
             path.to_str().unwrap().to_owned()
         };
         let (chain, key) = (file("chain.pem", &identity.chain), file("key.pem", &identity.key));
-        let authorities = file("ca.pem", clients.map_or(&identity.chain, |authority| &authority.pem));
+        let authorities =
+            file("ca.pem", clients.map_or(identity.chain.as_str(), |authority| authority.pem()));
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut builder = RedisServer::builder()
             .arg("tls-port", &port.to_string())
@@ -109,7 +53,7 @@ impl TlsServer {
 
     fn config(&self, host: &str, trusted: &Authority) -> Config {
         let mut config: Config = format!("redis://{host}:{}", self.port).parse().unwrap();
-        config.tls = Some(TlsConfig::new().trust_pem(trusted.pem.as_bytes()).build().unwrap());
+        config.tls = Some(TlsConfig::new().trust_pem(trusted.pem().as_bytes()).build().unwrap());
         config
     }
 }
@@ -150,13 +94,13 @@ async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
     works(server.config("localhost", &ca)).await;
     works(server.config("127.0.0.1", &ca)).await;
 
-    let below = ca.intermediate(ca_params("below"));
+    let below = ca.intermediate(authority("below"));
     let server = TlsServer::start(&below.issue(&leaf(&["localhost"])).followed_by(&below), None, &[]);
     works(server.config("localhost", &ca)).await;
 
     let server = TlsServer::start(&ca.issue(&leaf(&["cache.internal"])), None, &[]);
     let mut config = server.config("localhost", &ca);
-    let named = TlsConfig::new().trust_pem(ca.pem.as_bytes()).server_name("cache.internal");
+    let named = TlsConfig::new().trust_pem(ca.pem().as_bytes()).server_name("cache.internal");
     config.tls = Some(named.build().unwrap());
     works(config).await;
 }
@@ -230,21 +174,21 @@ async fn x05_bad_certificates_are_each_rejected_for_their_own_reason() {
     let identity = Identity { chain: certificate.pem(), key: self_signed.serialize_pem() };
     cases.push(("self-signed", identity, "localhost", "UnknownIssuer"));
 
-    let below = ca.intermediate(ca_params("below"));
+    let below = ca.intermediate(authority("below"));
     cases.push(("a missing intermediate", below.issue(&leaf(&["localhost"])), "localhost", "UnknownIssuer"));
 
     let no_authority = ca.intermediate(leaf(&["localhost"]));
     let issued = no_authority.issue(&leaf(&["localhost"])).followed_by(&no_authority);
     cases.push(("an intermediate that is no authority", issued, "localhost", "EndEntityUsedAsCa"));
 
-    let mut short = ca_params("short");
+    let mut short = authority("short");
     short.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     let short = ca.intermediate(short);
-    let too_deep = short.intermediate(ca_params("too deep"));
+    let too_deep = short.intermediate(authority("too deep"));
     let issued = too_deep.issue(&leaf(&["localhost"])).followed_by(&too_deep).followed_by(&short);
     cases.push(("a path longer than allowed", issued, "localhost", "PathLenConstraintViolated"));
 
-    let mut narrow = ca_params("narrow");
+    let mut narrow = authority("narrow");
     narrow.name_constraints = Some(NameConstraints {
         permitted_subtrees: vec![
             GeneralSubtree::DnsName("example.com".to_owned()),
@@ -282,7 +226,7 @@ async fn x06_client_certificates_are_asked_for_and_a_missing_one_is_named() {
 
     let with = |identity: &Identity| {
         let mut config = server.config("localhost", &ca);
-        let tls = TlsConfig::new().trust_pem(ca.pem.as_bytes());
+        let tls = TlsConfig::new().trust_pem(ca.pem().as_bytes());
         config.tls =
             Some(tls.identity_pem(identity.chain.as_bytes(), identity.key.as_bytes()).build().unwrap());
         config
@@ -302,7 +246,7 @@ async fn x03_x04_tls_and_plaintext_confused_say_what_to_look_at() {
 
     let plaintext = RedisServer::builder().tcp().start();
     let mut config: Config = plaintext.tcp_url().parse().unwrap();
-    config.tls = Some(TlsConfig::new().trust_pem(ca.pem.as_bytes()).build().unwrap());
+    config.tls = Some(TlsConfig::new().trust_pem(ca.pem().as_bytes()).build().unwrap());
     config.connect_timeout = Duration::from_millis(300);
     let text = refused(config).await;
     assert!(text.contains("does not speak TLS") || text.contains("InvalidContentType"), "{text}");
@@ -325,7 +269,7 @@ fn unusable_settings_are_refused_when_they_are_made() {
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(!error.to_string().contains("PRIVATE"), "{error}");
     };
-    let trusting = || TlsConfig::new().trust_pem(ca.pem.as_bytes());
+    let trusting = || TlsConfig::new().trust_pem(ca.pem().as_bytes());
     refused(TlsConfig::new().trust_pem(b"not PEM"));
     refused(trusting().identity_pem(b"not PEM", identity.key.as_bytes()));
     refused(trusting().identity_pem(identity.chain.as_bytes(), b"not PEM"));
@@ -414,7 +358,7 @@ async fn x09_the_password_appears_nowhere() {
     };
     for (password, right) in [(encoded, true), ("s3s%40me%3A%C3%B6ffne%2Fdich%21", false)] {
         let mut config: Config = url(password).parse().unwrap();
-        config.tls = Some(TlsConfig::new().trust_pem(ca.pem.as_bytes()).build().unwrap());
+        config.tls = Some(TlsConfig::new().trust_pem(ca.pem().as_bytes()).build().unwrap());
         note(&config);
         note(&config.to_string());
         match Client::connect(config).await {

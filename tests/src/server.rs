@@ -5,18 +5,20 @@
 //! run, aborted or not, leaves a server behind; and no unsafe `pre_exec` is needed for it.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::certificates::Identity;
 use crate::cli::{Cli, Reply};
 use crate::monitor::Monitor;
 use crate::port::Port;
@@ -28,11 +30,13 @@ use crate::port::Port;
 #[derive(Debug)]
 pub struct RedisServer {
     binary: PathBuf,
-    environment: Vec<(String, String)>,
-    args: Vec<(String, String)>,
+    plan: Builder,
     directory: PathBuf,
     port: Option<Port>,
+    /// Where the nodes of a cluster speak to each other.
+    bus_port: Option<Port>,
     process: Option<Process>,
+    paused: AtomicBool,
 }
 
 impl RedisServer {
@@ -52,7 +56,7 @@ impl RedisServer {
         Builder::default()
     }
 
-    /// Where clients connect: `redis://127.0.0.1:port` if TCP was asked for, otherwise `unix:///path`.
+    /// Where clients connect: [`tcp_url`](Self::tcp_url) if TCP was asked for, otherwise `unix:///path`.
     #[must_use]
     pub fn url(&self) -> String {
         if self.port.is_some() { self.tcp_url() } else { self.unix_url() }
@@ -64,14 +68,15 @@ impl RedisServer {
         format!("unix://{}", self.socket_path().display())
     }
 
-    /// `redis://127.0.0.1:port`
+    /// `redis://127.0.0.1:port`, or `rediss:` if it speaks TLS
     ///
     /// # Panics
     ///
     /// If the server was not built with [`Builder::tcp`].
     #[must_use]
     pub fn tcp_url(&self) -> String {
-        format!("redis://{}", self.addr())
+        let scheme = if self.plan.tls.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://{}", self.addr())
     }
 
     /// The TCP address.
@@ -97,6 +102,17 @@ impl RedisServer {
         &self.directory
     }
 
+    /// Where the certificate stands that clients have to trust.
+    ///
+    /// # Panics
+    ///
+    /// If the server was not built with [`Builder::tls`].
+    #[must_use]
+    pub fn trusted_file(&self) -> PathBuf {
+        assert!(self.plan.tls.is_some(), "this server was started without .tls()");
+        self.directory.join(TRUSTED)
+    }
+
     /// The process id.
     ///
     /// # Panics
@@ -118,6 +134,7 @@ impl RedisServer {
         if let Some(process) = self.process.take() {
             process.kill();
         }
+        self.paused.store(false, Ordering::Relaxed);
     }
 
     /// Starts the process again (killing it first if it runs), on the same addresses and data directory.
@@ -132,14 +149,57 @@ impl RedisServer {
         }
     }
 
+    /// Starts the process again as if for the first time: at the same addresses, and with nothing left of what it knew.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not start, or its files cannot be removed.
+    pub fn restart_clean(&mut self) {
+        self.kill();
+        let files = fs::read_dir(&self.directory).expect("a server has a directory");
+        for file in files.map(|file| file.expect("its files can be listed")) {
+            if file.file_name() == LOG {
+                continue;
+            }
+            let is_directory = file.file_type().is_ok_and(|kind| kind.is_dir());
+            let removed =
+                if is_directory { fs::remove_dir_all(file.path()) } else { fs::remove_file(file.path()) };
+            removed.unwrap_or_else(|error| panic!("{}: {error}", file.path().display()));
+        }
+        self.restart();
+    }
+
     /// Stops the process in its tracks (SIGSTOP): connections stay open and nothing answers.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        self.paused.store(true, Ordering::Relaxed);
     }
 
     /// Lets a paused process go on (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
+        self.paused.store(false, Ordering::Relaxed);
+    }
+
+    /// Undoes a kill or a pause, whichever it was.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not start.
+    pub fn revive(&mut self) {
+        let goes_on =
+            self.process.as_ref().is_some_and(|process| kill_process(process.pid, Signal::CONT).is_ok());
+        if goes_on {
+            self.paused.store(false, Ordering::Relaxed);
+        } else {
+            self.restart();
+        }
+    }
+
+    /// Whether the process has neither been killed nor paused.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.process.is_some() && !self.paused.load(Ordering::Relaxed)
     }
 
     /// A new, independent connection to this server, authenticated if it has a password.
@@ -149,7 +209,7 @@ impl RedisServer {
     /// Those of `connect(2)`, or a refused AUTH.
     pub fn connect(&self) -> io::Result<Cli> {
         let mut cli = Cli::connect_unix(&self.socket_path())?;
-        if let Some((_, password)) = self.args.iter().find(|(name, _)| name == "requirepass")
+        if let Some((_, password)) = self.plan.args.iter().find(|(name, _)| name == "requirepass")
             && let Reply::Error(refused) = cli.query(&["AUTH", password])?
         {
             return Err(io::Error::other(refused));
@@ -194,23 +254,20 @@ impl RedisServer {
 
     /// Starts the process and waits until it serves.
     fn spawn(&mut self) -> Result<()> {
-        let socket = self.socket_path();
+        self.write_certificates()?;
         // Only the server's own process is to see these, not the guardian: `env` becomes the server.
         let mut command: Vec<OsString> = vec!["env".into()];
-        command.extend(self.environment.iter().map(|(name, value)| format!("{name}={value}").into()));
+        command.extend(self.plan.environment.iter().map(|(name, value)| format!("{name}={value}").into()));
         command.push(self.binary.clone().into());
-        let own = [
-            ("dir", self.directory.clone().into_os_string()),
-            ("unixsocket", socket.into_os_string()),
-            ("bind", "127.0.0.1".into()),
-            ("port", self.port.as_ref().map_or(0, Port::number).to_string().into()),
-            ("save", "".into()),
-        ];
-        for (name, value) in own {
-            command.extend([format!("--{name}").into(), value]);
+        if self.plan.config_file {
+            command.push(self.config_file()?.into());
+        } else {
+            for (name, value) in self.own_directives().into_iter().chain(self.plan.args.iter().cloned()) {
+                command.extend([format!("--{name}").into(), value.into()]);
+            }
         }
-        for (name, value) in &self.args {
-            command.extend([format!("--{name}").into(), value.into()]);
+        if self.plan.kind == Kind::Sentinel {
+            command.push("--sentinel".into());
         }
         let mut process = Process::spawn(&command, &self.directory)?;
 
@@ -219,7 +276,7 @@ impl RedisServer {
             let state = match self.connect().and_then(|mut cli| cli.query(&["PING"])) {
                 Ok(Reply::Status(pong)) if pong == "PONG" => {
                     self.process = Some(process);
-                    return Ok(());
+                    return self.run_first_commands();
                 }
                 Ok(reply) => reply.to_string(),
                 Err(error) => error.to_string(),
@@ -234,6 +291,70 @@ impl RedisServer {
             std::thread::sleep(READINESS_INTERVAL);
         }
     }
+
+    /// What every server is told, whatever was asked for.
+    fn own_directives(&self) -> Vec<(String, String)> {
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        let port = |port: &Option<Port>| port.as_ref().map_or(0, Port::number).to_string();
+        let encrypted = self.plan.tls.as_ref();
+        let mut directives = vec![
+            ("dir", path(self.directory.clone())),
+            ("unixsocket", path(self.socket_path())),
+            ("bind", "127.0.0.1".to_owned()),
+            ("port", if encrypted.is_some() { "0".to_owned() } else { port(&self.port) }),
+            ("save", String::new()),
+        ];
+        if encrypted.is_some() {
+            directives.extend([
+                ("tls-port", port(&self.port)),
+                ("tls-cert-file", path(self.directory.join(CHAIN))),
+                ("tls-key-file", path(self.directory.join(KEY))),
+                ("tls-ca-cert-file", path(self.directory.join(TRUSTED))),
+                ("tls-auth-clients", "optional".to_owned()),
+            ]);
+        }
+        if self.plan.kind == Kind::Cluster {
+            directives.push(("cluster-enabled", "yes".to_owned()));
+            directives.push(("cluster-port", port(&self.bus_port)));
+        }
+        directives.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    /// The server's configuration file, written unless the server has it already: it may have changed it since.
+    fn config_file(&self) -> Result<PathBuf> {
+        let path = self.directory.join("server.conf");
+        if !path.exists() {
+            let mut text = String::new();
+            for (name, value) in self.own_directives() {
+                let value = value.replace('\\', r"\\").replace('"', "\\\"");
+                let _ = writeln!(text, "{name} \"{value}\"");
+            }
+            // What was asked for may be several words: the rest of a line.
+            for (name, value) in &self.plan.args {
+                let value = if value.is_empty() { "\"\"" } else { value };
+                let _ = writeln!(text, "{name} {value}");
+            }
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(path)
+    }
+
+    fn write_certificates(&self) -> Result<()> {
+        if let Some(Tls { identity, trusted }) = &self.plan.tls {
+            for (name, pem) in [(CHAIN, &identity.chain), (KEY, &identity.key), (TRUSTED, trusted)] {
+                fs::write(self.directory.join(name), pem)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_first_commands(&self) -> Result<()> {
+        for command in &self.plan.first_commands {
+            let reply = self.connect()?.query(command)?;
+            ensure!(!matches!(reply, Reply::Error(_)), "{}: {reply}", command.join(" "));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for RedisServer {
@@ -247,9 +368,27 @@ impl Drop for RedisServer {
 /// What server to start.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
+    kind: Kind,
     tcp: bool,
+    tls: Option<Tls>,
+    config_file: bool,
     environment: Vec<(String, String)>,
     args: Vec<(String, String)>,
+    first_commands: Vec<Vec<String>>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Standalone,
+    Cluster,
+    Sentinel,
+}
+
+#[derive(Clone, Debug)]
+struct Tls {
+    identity: Identity,
+    trusted: String,
 }
 
 impl Builder {
@@ -257,6 +396,46 @@ impl Builder {
     #[must_use]
     pub fn tcp(mut self) -> Self {
         self.tcp = true;
+        self
+    }
+
+    /// Listens on that port with TLS instead of plain text. `trusted` is the certificate, as PEM, of the authority that
+    /// signed what clients, replicas and other nodes show. A client that shows nothing is welcome; a `tls-auth-clients`
+    /// among the directives says otherwise.
+    #[must_use]
+    pub fn tls(mut self, identity: &Identity, trusted: &str) -> Self {
+        self.tls = Some(Tls { identity: identity.clone(), trusted: trusted.to_owned() });
+        self.tcp()
+    }
+
+    /// Starts a node of a cluster, which knows nobody yet and serves no slot. Its bus has a port of its own.
+    ///
+    /// Redis 7 or later, or Valkey: earlier ones cannot choose the port of the bus.
+    #[must_use]
+    pub fn cluster(mut self) -> Self {
+        self.kind = Kind::Cluster;
+        self.tcp()
+    }
+
+    /// Starts a Sentinel. It keeps what it learns in its [configuration file](Self::config_file).
+    #[must_use]
+    pub fn sentinel(mut self) -> Self {
+        self.kind = Kind::Sentinel;
+        self.tcp().config_file()
+    }
+
+    /// Keeps the directives in a file, which the server may rewrite: what it was told by REPLICAOF, say, outlives a
+    /// restart. The values of [`arg`](Self::arg) stand there as they are; an empty one is `""`.
+    #[must_use]
+    pub fn config_file(mut self) -> Self {
+        self.config_file = true;
+        self
+    }
+
+    /// Adds a command that is run after every start, restarts included, before the server counts as started.
+    #[must_use]
+    pub fn first_command(mut self, command: &[&str]) -> Self {
+        self.first_commands.push(command.iter().map(|word| (*word).to_owned()).collect());
         self
     }
 
@@ -299,11 +478,12 @@ impl Builder {
         loop {
             let mut server = RedisServer {
                 binary: binary.clone(),
-                environment: self.environment.clone(),
-                args: self.args.clone(),
+                plan: self.clone(),
                 directory: make_directory()?,
                 port: if self.tcp { Some(Port::reserve()?) } else { None },
+                bus_port: if self.kind == Kind::Cluster { Some(Port::reserve()?) } else { None },
                 process: None,
+                paused: AtomicBool::new(false),
             };
             attempts -= 1;
             match server.spawn() {
@@ -399,7 +579,7 @@ fn socket_in(directory: &Path) -> PathBuf {
 }
 
 fn log_in(directory: &Path) -> String {
-    fs::read_to_string(directory.join("log")).unwrap_or_default()
+    fs::read_to_string(directory.join(LOG)).unwrap_or_default()
 }
 
 /// Where build output goes.
@@ -430,6 +610,11 @@ fn make_directory() -> Result<PathBuf> {
     }
 }
 
+/// As the guardian calls it.
+const LOG: &str = "log";
+const CHAIN: &str = "chain.pem";
+const KEY: &str = "key.pem";
+const TRUSTED: &str = "trusted.pem";
 const PORT_ATTEMPTS: usize = 10;
 /// `sun_path` holds 108 bytes with its NUL on Linux, 104 on macOS.
 const MAX_SOCKET_PATH: usize = 103;

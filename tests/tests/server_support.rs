@@ -103,6 +103,66 @@ fn many_servers_start_side_by_side() {
 }
 
 #[test]
+fn what_a_server_wrote_into_its_configuration_file_outlives_a_restart_but_not_a_clean_one() {
+    let hello = ["SET", "hello", "1"];
+    let mut server = RedisServer::builder()
+        .tcp()
+        .config_file()
+        .arg("maxmemory", "10mb")
+        .arg("save", "")
+        .arg("client-output-buffer-limit", "pubsub 1mb 1mb 1")
+        .first_command(&hello)
+        .start();
+    let addr = server.addr();
+    assert_eq!(server.cli(&["CONFIG", "GET", "maxmemory"]), "maxmemory\n10485760");
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "20mb"]), "OK");
+    assert_eq!(server.cli(&["CONFIG", "REWRITE"]), "OK");
+    server.restart();
+    assert_eq!(server.cli(&["CONFIG", "GET", "maxmemory"]), "maxmemory\n20971520");
+    assert_eq!(server.cli(&["GET", "hello"]), "1", "nothing is persisted, so it was set after the restart");
+    assert_eq!(server.cli(&["CONFIG", "SET", "appendonly", "yes"]), "OK");
+    server.restart_clean();
+    assert_eq!(server.addr(), addr);
+    assert_eq!(server.cli(&["CONFIG", "GET", "maxmemory"]), "maxmemory\n10485760");
+    assert_eq!(server.cli(&["DBSIZE"]), "1");
+}
+
+#[test]
+fn a_revived_server_is_up_whether_it_was_killed_or_paused_or_neither() {
+    let mut server = RedisServer::start();
+    let pid = server.pid();
+    server.revive();
+    assert!(server.is_up());
+    server.pause();
+    assert!(!server.is_up());
+    server.revive();
+    assert!(server.is_up());
+    assert_eq!((server.pid(), server.cli(&["PING"]).as_str()), (pid, "PONG"));
+    server.kill();
+    assert!(!server.is_up());
+    server.revive();
+    assert!(server.is_up());
+    // One that ended by itself.
+    server.connect().unwrap().send(&["SHUTDOWN", "NOSAVE"]).unwrap();
+    let down = server.pid();
+    assert!(poll_until(LONG, || !is_alive(down)));
+    assert!(poll_until(LONG, || {
+        server.revive();
+        server.pid() != down
+    }));
+    assert_eq!(server.cli(&["PING"]), "PONG");
+}
+
+#[test]
+fn nodes_and_sentinels_are_what_they_say() {
+    let node = RedisServer::builder().cluster().start();
+    assert!(node.cli(&["INFO", "server"]).contains("redis_mode:cluster"));
+    assert!(node.cli(&["CLUSTER", "NODES"]).contains("myself,master"));
+    let sentinel = RedisServer::builder().sentinel().start();
+    assert!(sentinel.cli(&["INFO", "server"]).contains("redis_mode:sentinel"));
+}
+
+#[test]
 fn a_server_that_cannot_start_says_why() {
     let error = RedisServer::builder().arg("no-such-directive", "1").try_start().unwrap_err();
     assert!(error.to_string().contains("no-such-directive"), "{error}");

@@ -1,8 +1,6 @@
 //! TLS against a real redis-server: what must connect, and everything that must not, each for its own reason.
 
 use std::fmt::Write as _;
-use std::net::TcpListener;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,51 +15,19 @@ use wheellock_tests::{RedisServer, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A redis-server that speaks TLS on a port of its own.
-struct TlsServer {
-    server: RedisServer,
-    port: u16,
-    directory: PathBuf,
+/// A redis-server that speaks TLS, and asks clients for certificates if there is an authority for them.
+fn serve(identity: &Identity, clients: Option<&Authority>, more: &[(&str, &str)]) -> RedisServer {
+    let trusted = clients.map_or(identity.chain.as_str(), Authority::pem);
+    let builder = RedisServer::builder()
+        .tls(identity, trusted)
+        .arg("tls-auth-clients", if clients.is_some() { "yes" } else { "no" });
+    more.iter().fold(builder, |builder, (name, value)| builder.arg(name, value)).start()
 }
 
-impl TlsServer {
-    fn start(identity: &Identity, clients: Option<&Authority>, more: &[(&str, &str)]) -> Self {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("wheellock-tls-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let file = |name: &str, text: &str| {
-            let path = directory.join(name);
-            std::fs::write(&path, text).unwrap();
-            path.to_str().unwrap().to_owned()
-        };
-        let (chain, key) = (file("chain.pem", &identity.chain), file("key.pem", &identity.key));
-        let authorities =
-            file("ca.pem", clients.map_or(identity.chain.as_str(), |authority| authority.pem()));
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut builder = RedisServer::builder()
-            .arg("tls-port", &port.to_string())
-            .arg("tls-cert-file", &chain)
-            .arg("tls-key-file", &key)
-            .arg("tls-ca-cert-file", &authorities)
-            .arg("tls-auth-clients", if clients.is_some() { "yes" } else { "no" });
-        for (name, value) in more {
-            builder = builder.arg(name, value);
-        }
-        Self { server: builder.start(), port, directory }
-    }
-
-    fn config(&self, host: &str, trusted: &Authority) -> Config {
-        let mut config: Config = format!("redis://{host}:{}", self.port).parse().unwrap();
-        config.tls = Some(TlsConfig::new().trust_pem(trusted.pem().as_bytes()).build().unwrap());
-        config
-    }
-}
-
-impl Drop for TlsServer {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+fn config(server: &RedisServer, host: &str, trusted: &Authority) -> Config {
+    let mut config: Config = format!("redis://{host}:{}", server.addr().port()).parse().unwrap();
+    config.tls = Some(TlsConfig::new().trust_pem(trusted.pem().as_bytes()).build().unwrap());
+    config
 }
 
 async fn refused(config: Config) -> String {
@@ -90,16 +56,16 @@ async fn works(config: Config) {
 #[tokio::test]
 async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
     let ca = Authority::new("ours");
-    let server = TlsServer::start(&ca.issue(&leaf(&["localhost", "127.0.0.1"])), None, &[]);
-    works(server.config("localhost", &ca)).await;
-    works(server.config("127.0.0.1", &ca)).await;
+    let server = serve(&ca.issue(&leaf(&["localhost", "127.0.0.1"])), None, &[]);
+    works(config(&server, "localhost", &ca)).await;
+    works(config(&server, "127.0.0.1", &ca)).await;
 
     let below = ca.intermediate(authority("below"));
-    let server = TlsServer::start(&below.issue(&leaf(&["localhost"])).followed_by(&below), None, &[]);
-    works(server.config("localhost", &ca)).await;
+    let server = serve(&below.issue(&leaf(&["localhost"])).followed_by(&below), None, &[]);
+    works(config(&server, "localhost", &ca)).await;
 
-    let server = TlsServer::start(&ca.issue(&leaf(&["cache.internal"])), None, &[]);
-    let mut config = server.config("localhost", &ca);
+    let server = serve(&ca.issue(&leaf(&["cache.internal"])), None, &[]);
+    let mut config = config(&server, "localhost", &ca);
     let named = TlsConfig::new().trust_pem(ca.pem().as_bytes()).server_name("cache.internal");
     config.tls = Some(named.build().unwrap());
     works(config).await;
@@ -108,8 +74,8 @@ async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
 #[tokio::test]
 async fn tls_1_2_is_enough() {
     let ca = Authority::new("ours");
-    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[("tls-protocols", "TLSv1.2")]);
-    works(server.config("localhost", &ca)).await;
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[("tls-protocols", "TLSv1.2")]);
+    works(config(&server, "localhost", &ca)).await;
 }
 
 #[tokio::test]
@@ -203,14 +169,14 @@ async fn x05_bad_certificates_are_each_rejected_for_their_own_reason() {
     assert!(cases.len() >= 12);
     let mut report = String::new();
     for (what, identity, host, reason) in &cases {
-        let server = TlsServer::start(identity, None, &[]);
-        let text = refused(server.config(host, &ca)).await;
+        let server = serve(identity, None, &[]);
+        let text = refused(config(&server, host, &ca)).await;
         let _infallible = writeln!(report, "{what}: {text}");
         assert!(
             reason.split('|').any(|reason| text.contains(reason)),
             "{what}: expected {reason} in: {text}"
         );
-        assert_eq!(server.server.cli(&["PING"]), "PONG", "the server itself is well");
+        assert_eq!(server.cli(&["PING"]), "PONG", "the server itself is well");
     }
     println!("{report}");
 }
@@ -219,13 +185,13 @@ async fn x05_bad_certificates_are_each_rejected_for_their_own_reason() {
 async fn x06_client_certificates_are_asked_for_and_a_missing_one_is_named() {
     let ca = Authority::new("ours");
     let clients = Authority::new("clients");
-    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), Some(&clients), &[]);
+    let server = serve(&ca.issue(&leaf(&["localhost"])), Some(&clients), &[]);
 
-    let text = refused(server.config("localhost", &ca)).await;
+    let text = refused(config(&server, "localhost", &ca)).await;
     assert!(text.contains("client certificate") || text.contains("CertificateRequired"), "{text}");
 
     let with = |identity: &Identity| {
-        let mut config = server.config("localhost", &ca);
+        let mut config = config(&server, "localhost", &ca);
         let tls = TlsConfig::new().trust_pem(ca.pem().as_bytes());
         config.tls =
             Some(tls.identity_pem(identity.chain.as_bytes(), identity.key.as_bytes()).build().unwrap());
@@ -239,8 +205,8 @@ async fn x06_client_certificates_are_asked_for_and_a_missing_one_is_named() {
 #[tokio::test]
 async fn x03_x04_tls_and_plaintext_confused_say_what_to_look_at() {
     let ca = Authority::new("ours");
-    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[]);
-    let plain: Config = format!("redis://localhost:{}", server.port).parse().unwrap();
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
+    let plain: Config = format!("redis://localhost:{}", server.addr().port()).parse().unwrap();
     let text = refused(plain).await;
     assert!(text.contains("rediss://"), "{text}");
 
@@ -256,8 +222,8 @@ async fn x03_x04_tls_and_plaintext_confused_say_what_to_look_at() {
 async fn x07_older_than_tls_1_2_is_refused() {
     let ca = Authority::new("ours");
     let more = [("tls-protocols", "TLSv1.1"), ("tls-ciphers", "DEFAULT@SECLEVEL=0")];
-    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &more);
-    refused(server.config("localhost", &ca)).await;
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &more);
+    refused(config(&server, "localhost", &ca)).await;
 }
 
 #[test]
@@ -281,28 +247,28 @@ fn unusable_settings_are_refused_when_they_are_made() {
 #[tokio::test]
 async fn n22_an_encrypted_stream_cut_off_or_closed_is_a_lost_connection() {
     let ca = Authority::new("ours");
-    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[]);
-    let proxy = Proxy::start(Upstream::Tcp(([127, 0, 0, 1], server.port).into()), 1);
-    let mut config = server.config("localhost", &ca);
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
+    let proxy = Proxy::start(Upstream::Tcp(([127, 0, 0, 1], server.addr().port()).into()), 1);
+    let mut config = config(&server, "localhost", &ca);
     config.servers = Servers::One(Address::Tcp { host: "localhost".to_owned(), port: proxy.addr().port() });
     let client = Client::connect(config).await.unwrap();
     let cuts: [(&str, &dyn Fn()); 3] = [
         ("a truncated stream: no close_notify", &|| proxy.strike(Direction::ToClient, Fault::Fin)),
         ("a reset", &|| proxy.strike(Direction::ToClient, Fault::Rst)),
         ("closed by the server in good order", &|| {
-            let _killed = server.server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            let _killed = server.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         }),
     ];
     for (round, (what, cut)) in (1..).zip(cuts) {
         assert_eq!(client.stats().connections, round, "{what}");
-        server.server.pause();
+        server.pause();
         let call = tokio::spawn({
             let client = client.clone();
             async move { client.call(&Command::new("INCR").arg("n")).await }
         });
         assert!(eventually(PATIENCE, async || client.stats().in_flight == 1).await);
         if round == 3 {
-            server.server.resume();
+            server.resume();
             let _answered = call.await.unwrap();
             cut();
         } else {
@@ -310,7 +276,7 @@ async fn n22_an_encrypted_stream_cut_off_or_closed_is_a_lost_connection() {
             let error = call.await.unwrap().unwrap_err();
             let expected = (ErrorKind::ConnectionLost, Outcome::MaybeExecuted);
             assert_eq!((error.kind(), error.outcome()), expected, "{what}: {error}");
-            server.server.resume();
+            server.resume();
         }
         assert!(eventually(PATIENCE, async || client.stats().connections == round + 1).await, "{what}");
         assert!(eventually(PATIENCE, async || client.is_ready()).await, "{what}");
@@ -349,8 +315,8 @@ async fn x09_the_password_appears_nowhere() {
     let password = "s3s@me:öffne/dich";
     let encoded = "s3s%40me%3A%C3%B6ffne%2Fdich";
     let ca = Authority::new("ours");
-    let server = TlsServer::start(&ca.issue(&leaf(&["localhost"])), None, &[("requirepass", password)]);
-    let url = |password: &str| format!("redis://default:{password}@localhost:{}", server.port);
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[("requirepass", password)]);
+    let url = |password: &str| format!("redis://default:{password}@localhost:{}", server.addr().port());
 
     let mut shown = String::new();
     let mut note = |what: &dyn std::fmt::Debug| {

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;
 
+use crate::percent::{decode, encode};
 use crate::server::target_directory;
 
 /// The peer that all tests of a process share; `None`, after saying so, where there is no Java.
@@ -381,31 +382,6 @@ impl Answer {
     }
 }
 
-/// Percent-encodes everything that is no letter and no digit.
-fn encode(text: &str) -> String {
-    let byte = |byte: u8| {
-        if byte.is_ascii_alphanumeric() { char::from(byte).to_string() } else { format!("%{byte:02X}") }
-    };
-    text.bytes().map(byte).collect()
-}
-
-/// Reads what Java's `URLEncoder` writes.
-fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            plain => plain,
-        });
-    }
-    String::from_utf8(bytes).ok()
-}
-
 /// The folder of the peer's jars, built first unless it was built from these very sources before.
 fn build() -> Result<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop");
@@ -454,19 +430,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_survive_the_way_there_and_back() {
-        for text in ["orders:42", "a b", "{odd", "blå lås", "100%+1", "", "line\nline"] {
-            let encoded = encode(text);
-            assert!(encoded.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'%'), "{encoded}");
-            assert_eq!(decode(&encoded).as_deref(), Some(text));
-        }
-        assert_eq!(decode("a+b%3Ac").as_deref(), Some("a b:c"));
-        for bad in ["%", "%4", "%zz", "%FF"] {
-            assert_eq!(decode(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn answers_are_told_from_other_lines() {

@@ -12,6 +12,7 @@ pub mod history;
 pub mod interop;
 pub mod locks;
 mod monitor;
+mod percent;
 mod poll;
 mod port;
 mod server;

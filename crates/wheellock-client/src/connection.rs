@@ -268,6 +268,13 @@ impl Shared {
         matches!(state.phase, Phase::Ready(_)) && !state.pipeline.waiting_since().is_some_and(silent)
     }
 
+    /// Whether the last attempt to connect found nobody.
+    pub(crate) fn cannot_be_reached(&self) -> bool {
+        let state = self.lock();
+        let failed = state.last_error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Connect);
+        matches!(state.phase, Phase::Connecting) && failed
+    }
+
     /// Whether the server has refused a subscription.
     pub(crate) fn is_refused_a_channel(&self) -> bool {
         self.lock().pipeline.channels().any_refused()

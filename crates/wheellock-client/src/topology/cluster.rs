@@ -134,7 +134,8 @@ impl Cluster {
 
     /// The node at `address`, if it is one of ours.
     pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Shared>> {
-        self.map().nodes.get(address).cloned()
+        let map = self.map();
+        map.slots.known_as(address).and_then(|address| map.nodes.get(address)).cloned()
     }
 
     /// A server that will never be connected.
@@ -182,7 +183,7 @@ impl Cluster {
         let (connections, last_error) = (survey.changes, survey.last_error.clone());
         drop(survey);
         let map = self.map();
-        let covered = map.owners.iter().all(Option::is_some);
+        let covered = map.slots.is_covered() && map.owners.iter().all(Option::is_some);
         let nodes = map.serving.clone();
         drop(map);
         let mut last_error = last_error;
@@ -274,9 +275,10 @@ impl Cluster {
     pub(crate) fn redirected(&self, text: &[u8], host: Option<String>) {
         if let (Some(address), Some(Ok(to))) = (self.target(text, host), redirect::parse(text)) {
             let mut map = self.map_mut();
-            let was_elsewhere = map.slots.owner(to.slot) != Some(&address);
             let mut changed = SlotSet::default();
-            if was_elsewhere && map.slots.moved(to.slot, &address) {
+            if map.slots.moved(to.slot, &address)
+                && let Some(address) = map.slots.owner(to.slot).cloned()
+            {
                 let node = self.node(&mut map, &address);
                 if let Some(owner) = map.owners.get_mut(usize::from(to.slot)) {
                     *owner = Some(node);
@@ -465,6 +467,11 @@ impl Cluster {
     /// Takes what a node says about the cluster.
     fn learn(&self, view: &[Node], asked: &Address) {
         let mut map = self.map_mut();
+        let unreachable: Vec<_> =
+            map.nodes.iter().filter(|(_, node)| node.cannot_be_reached()).map(|(at, _)| at.clone()).collect();
+        for address in unreachable {
+            map.slots.unreachable(&address);
+        }
         let learnt = map.slots.learn(view, asked, self.config.is_encrypted());
         for address in &learnt.primaries {
             self.node(&mut map, address);

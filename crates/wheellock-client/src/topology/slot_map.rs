@@ -98,9 +98,10 @@ impl SlotMap {
         }
     }
 
-    /// Whether a node of this cluster is at `address`.
-    pub(crate) fn knows(&self, address: &Address) -> bool {
-        self.nodes.iter().any(|(_, node)| node.is_at(address))
+    /// The address by which a node is known here, of the two that it may have; `None` if no node of this cluster is there.
+    pub(crate) fn known_as(&self, address: &Address) -> Option<&Address> {
+        let at = self.nodes.iter().find(|(_, node)| node.is_at(address));
+        at.map(|(_, node)| &node.address)
     }
 
     /// Whether every slot has an owner.
@@ -418,7 +419,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         assert!(map.is_covered());
         assert_eq!(map.owner(16_383), Some(&n3));
         assert_eq!(map.replicas_too().count(), 4);
-        assert!(map.knows(&n2) && !map.knows(&address("127.0.0.1", 22)));
+        assert!(map.known_as(&n2).is_some() && map.known_as(&address("127.0.0.1", 22)).is_none());
     }
 
     #[test]
@@ -431,7 +432,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         let mut map = SlotMap::default();
         map.learn(&view, &address("asked.example", 1), false);
         assert_eq!((map.owner(0), map.owner(2)), (Some(&at(7001)), Some(&address("asked.example", 7002))));
-        assert!(map.knows(&by_name), "MOVED may say either");
+        assert!(map.known_as(&by_name).is_some(), "MOVED may say either");
         let learnt = map.learn(&view, &address("asked.example", 1), true);
         assert_eq!(learnt.moved, slots(&[0..=1]), "the same node, but another address");
         assert_eq!((map.owner(0), map.owner(4), map.owner(SLOTS)), (Some(&by_name), None, None));
@@ -516,7 +517,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
             learn(&mut map, &old);
             assert_eq!(map.learn(&alone, &at(7001), false).moved, slots(&[0..=8000]));
             assert_eq!((map.owner(0), map.owner(9000)), (None, Some(&at(7002))));
-            assert!(!map.knows(&at(7001)) && !map.knows(&at(7009)));
+            assert!(map.known_as(&at(7001)).is_none() && map.known_as(&at(7009)).is_none());
             // Its replica takes over, and everything is well.
             assert_eq!(
                 learn(&mut map, &[old[1].clone(), node(3, 61, &[0..=8000])]).moved,
@@ -608,7 +609,11 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         map.unreachable(&at(7002));
         assert_eq!(map.replicas_too().last(), Some(&at(7002)));
         learn(&mut map, &[node(1, 1, &[0..=9]), replica(3, 1, 1)]);
-        assert!(map.knows(&at(7001)) && !map.knows(&at(7002)) && map.knows(&at(7003)));
+        assert!(
+            map.known_as(&at(7001)).is_some()
+                && map.known_as(&at(7002)).is_none()
+                && map.known_as(&at(7003)).is_some()
+        );
         assert_eq!(format!("{map:?}"), "{\"10.0.0.1:7001\": {0..=9}, \"10.0.0.1:7003\": {}}");
     }
 
@@ -784,8 +789,8 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
                     prop_assert_eq!(learnt.moved.contains(slot), before[slot_index] != after[slot_index], "{}", slot);
                 }
                 prop_assert_eq!(map.is_covered(), after.iter().all(Option::is_some));
-                prop_assert!(after.iter().flatten().chain(&learnt.primaries).all(|owner| map.knows(owner)));
-                prop_assert!(map.replicas_too().all(|node| map.knows(node)));
+                prop_assert!(after.iter().flatten().chain(&learnt.primaries).all(|owner| map.known_as(owner).is_some()));
+                prop_assert!(map.replicas_too().all(|node| map.known_as(node).is_some()));
                 prop_assert!(map.nodes.len() <= view.len() + 8, "who neither speaks nor owns is forgotten");
 
                 let again = map.learn(&view, &at(7008), prefer_hostname);
@@ -798,7 +803,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
                 if map.moved(slot, &to) {
                     prop_assert!(map.owner(slot).is_some_and(|owner| map.nodes.iter().any(|(_, n)| n.is_at(&to) && n.address == *owner)));
                 } else {
-                    prop_assert!(!map.knows(&to));
+                    prop_assert!(map.known_as(&to).is_none());
                     prop_assert_eq!(map.owner(slot), owner_before.as_ref());
                 }
             }

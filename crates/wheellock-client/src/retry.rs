@@ -68,7 +68,7 @@ impl Retry {
     }
 
     /// Whether a script's text is to be sent instead of its hash.
-    pub(crate) fn is_in_full(&self) -> bool {
+    pub fn is_in_full(&self) -> bool {
         self.in_full
     }
 

@@ -27,7 +27,7 @@ use crate::name::Name;
 use crate::server_clock::ServerClock;
 
 pub(crate) use hold::{Hold, State};
-pub(crate) use renewals::{Renewal, Renewed};
+pub(crate) use renewals::{Refused, Renewal, Renewed};
 
 /// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
 type Presented = (u64, usize);
@@ -193,7 +193,9 @@ impl Holds {
             member: None,
             renew_at: None,
             renewal_under_way: false,
-            renewal_failed: false,
+            renew_in_full: false,
+            renew_alone: false,
+            refusals: 0,
             alarm: None,
         };
         let index = u32::try_from(self.holds.insert(hold)).unwrap_or(u32::MAX);
@@ -374,17 +376,42 @@ impl Holds {
     ) -> Option<Settle> {
         let hold = self.get_mut(index)?;
         hold.operations -= 1;
+        hold.refusals = 0;
         if !known && hold.guards > 0 && hold.state == State::Held {
             self.lose(index, LostReason::NotOwner, now, wake);
         }
         self.after_request(index, wake)
     }
 
-    /// A settling request failed, or could not be sent: the keeper will make another.
+    /// A settling request failed: the keeper will make another.
     pub(crate) fn unsettled(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
         if let Some(hold) = self.get_mut(index) {
+            let pause = hold.lease.retry_after();
+            self.settle_after(index, pause, now, wake);
+        }
+    }
+
+    /// A settling request was refused before it had any effect, and has a chance after `pause`. Returns the next one if it
+    /// is to be made at once; otherwise the keeper will make it.
+    pub(crate) fn settle_refused(
+        &mut self,
+        index: HoldIndex,
+        pause: Duration,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) -> Option<Settle> {
+        let pause = self.get_mut(index)?.pause_after_refusal(pause);
+        if pause.is_zero() {
+            return self.repeat_settle(index, now, wake);
+        }
+        self.settle_after(index, pause, now, wake);
+        None
+    }
+
+    fn settle_after(&mut self, index: HoldIndex, pause: Duration, now: BootInstant, wake: &mut Vec<Waker>) {
+        if let Some(hold) = self.get_mut(index) {
             hold.operations -= 1;
-            hold.settle_at = Some(now + hold.lease.retry_after());
+            hold.settle_at = Some(now + pause);
             hold.open_gate(wake);
         }
         self.schedule(index);

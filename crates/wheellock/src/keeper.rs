@@ -11,7 +11,7 @@ use wheellock_client::{Arg, Detached, Flush, Outcome, Retry, Timer, Value};
 
 use crate::clock::BootInstant;
 use crate::events;
-use crate::holds::{Due, Holds, Renewal, Renewed, Settle};
+use crate::holds::{Due, Holds, Refused, Renewal, Renewed, Settle};
 use crate::kind;
 use crate::manager::Inner;
 
@@ -49,8 +49,10 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     for settle in due.settle {
         flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::default(), &mut due.wake));
     }
-    for group in due.renew.chunks(BATCH) {
-        flushes.extend(queue_renewal(inner, &mut holds, group, now, &mut due.wake));
+    for group in batches(&mut due.renew) {
+        let in_full = group.iter().any(|renewal| renewal.in_full);
+        let retry = if in_full { Retry::in_full() } else { Retry::default() };
+        flushes.extend(queue_renewal(inner, &mut holds, group, &retry, now, &mut due.wake));
     }
     queue_backlog(inner, &mut holds, now, &mut flushes, &mut due.wake);
     let next = holds.keeper_leaves(waker);
@@ -67,6 +69,14 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
         drop(subscription);
     }
     next
+}
+
+/// Divides renewals among scripts.
+fn batches(renewals: &mut [Renewal]) -> impl Iterator<Item = &[Renewal]> {
+    if renewals.iter().any(|renewal| renewal.alone) {
+        renewals.sort_by_key(|renewal| renewal.alone);
+    }
+    renewals.chunk_by(|one, next| !one.alone && !next.alone).flat_map(|group| group.chunks(BATCH))
 }
 
 /// Queues what found no room before, as far as there is some now.
@@ -100,7 +110,7 @@ pub(crate) fn queue_settle<'a>(
         settle.count.into(),
         inner.client.publish_verb().into(),
     ];
-    let token = Token::Settle { hold: settle.hold };
+    let token = Token { about: About::Settle { hold: settle.hold }, in_full: retry.is_in_full() };
     let flush = inner.client.queue_eval(&name.kind().release, 1, &params, retry, token.into());
     if flush.is_none() {
         holds.postpone(settle.hold, inner.clock.now(), wake);
@@ -112,6 +122,7 @@ fn queue_renewal<'a>(
     inner: &'a Inner,
     holds: &mut Holds,
     group: &[Renewal],
+    retry: &Retry,
     now: BootInstant,
     wake: &mut Vec<Waker>,
 ) -> Option<Flush<'a>> {
@@ -123,10 +134,8 @@ fn queue_renewal<'a>(
         .flat_map(|(renewal, owner)| [renewal.lease.millis().into(), owner.as_bytes().into()]);
     let params: Vec<Arg<'_>> = keys.chain(args).collect();
     let batch = holds.begin_renewal(group.to_vec(), now);
-    let token = Token::Renewal { batch };
-    let again = group.iter().any(|renewal| renewal.repeated);
-    let retry = if again { Retry::in_full() } else { Retry::default() };
-    let flush = inner.client.queue_eval(&kind::RENEW, group.len(), &params, &retry, token.into());
+    let token = Token { about: About::Renewal { batch }, in_full: retry.is_in_full() };
+    let flush = inner.client.queue_eval(&kind::RENEW, group.len(), &params, retry, token.into());
     if flush.is_none() {
         holds.end_renewal(batch, None, now, wake);
     }
@@ -137,48 +146,79 @@ fn queue_renewal<'a>(
 pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     let now = inner.clock.now();
     let mut wake = Vec::new();
-    let mut again = Vec::new();
-    let mut again_in_full = Vec::new();
+    let (mut settles, mut renewals) = (Vec::new(), Vec::new());
     let mut flushes = Vec::new();
     let mut holds = inner.holds();
     for Detached { token, result, .. } in results.drain(..) {
-        match Token::from(token) {
-            Token::Settle { hold } => match result {
-                Ok(reply) if !reply.is_error() => {
-                    again.extend(holds.settled(hold, !reply.is_null(), now, &mut wake));
+        let Token { about, in_full } = token.into();
+        let mut retry = if in_full { Retry::in_full() } else { Retry::default() };
+        let pause = pause_before_repeating(&mut retry, &result);
+        match about {
+            About::Settle { hold } => {
+                let settle = match (&result, pause) {
+                    (_, Some(pause)) => holds.settle_refused(hold, pause, now, &mut wake),
+                    // It waits in the queue for the next connection.
+                    (Err(Outcome::MaybeExecuted), None) => holds.repeat_settle(hold, now, &mut wake),
+                    (Ok(reply), None) if !reply.is_error() => {
+                        holds.settled(hold, !reply.is_null(), now, &mut wake)
+                    }
+                    (Ok(_) | Err(_), None) => {
+                        holds.unsettled(hold, now, &mut wake);
+                        None
+                    }
+                };
+                settles.extend(settle.map(|settle| (settle, retry)));
+            }
+            About::Renewal { batch } => {
+                let failures = holds.tally.failed_renewals;
+                if let Some(pause) = pause {
+                    let at_once = holds.renewal_refused(batch, refused(&result), pause, now);
+                    renewals.extend(at_once.into_iter().map(|renewal| (renewal, retry.clone())));
+                } else {
+                    let reply = result.as_ref().ok().and_then(RenewalReply::parse);
+                    if let Some(jump) = holds.end_renewal(batch, reply.as_ref(), now, &mut wake) {
+                        events::server_clock_jumped(&inner.client.server_address(), jump);
+                    }
                 }
-                // Neither gets better by waiting: the one is repeated with the script's text, the other waits in the
-                // queue for the next connection.
-                Ok(reply) if is_noscript(&reply) => {
-                    again_in_full.extend(holds.repeat_settle(hold, now, &mut wake));
-                }
-                Err(Outcome::MaybeExecuted) => again.extend(holds.repeat_settle(hold, now, &mut wake)),
-                Ok(_) | Err(_) => holds.unsettled(hold, now, &mut wake),
-            },
-            Token::Renewal { batch } => {
-                let reply = result.as_ref().ok().and_then(RenewalReply::parse);
-                let jump = holds.end_renewal(batch, reply.as_ref(), now, &mut wake);
-                let server = &inner.client.server_address();
-                if let Some(jump) = jump {
-                    events::server_clock_jumped(server, jump);
-                }
-                if reply.is_none() {
-                    events::renewal_failed(server, &result);
+                if holds.tally.failed_renewals > failures {
+                    events::renewal_failed(&inner.client.server_address(), &result);
                 }
             }
         }
     }
-    for settle in again {
-        flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::default(), &mut wake));
+    for (settle, retry) in settles {
+        flushes.extend(queue_settle(inner, &mut holds, &settle, &retry, &mut wake));
     }
-    for settle in again_in_full {
-        flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::in_full(), &mut wake));
+    for (renewal, retry) in renewals {
+        let alone = std::slice::from_ref(&renewal);
+        flushes.extend(queue_renewal(inner, &mut holds, alone, &retry, now, &mut wake));
     }
     queue_backlog(inner, &mut holds, now, &mut flushes, &mut wake);
     let keeper = holds.keeper_to_wake();
     drop(holds);
     drop(flushes);
     wake.into_iter().chain(keeper).for_each(Waker::wake);
+}
+
+/// How long to wait before a request has a chance that certainly had no effect; `None` if it has none, or may have had one.
+fn pause_before_repeating(retry: &mut Retry, result: &Result<Value, Outcome>) -> Option<Duration> {
+    match result {
+        Ok(reply) => retry.after_reply(reply),
+        // The node was given up before it was written: another one may be responsible now.
+        Err(Outcome::NotSent) => Some(Duration::ZERO),
+        Err(_) => None,
+    }
+}
+
+fn refused(result: &Result<Value, Outcome>) -> Refused {
+    let text = result.as_ref().ok().and_then(Value::as_error).unwrap_or_default();
+    match text.split(|byte| *byte == b' ').next() {
+        Some(b"" | b"MOVED") | None => Refused::Elsewhere,
+        Some(b"TRYAGAIN") => Refused::OnItsWay,
+        Some(b"ASK") => Refused::Arrived,
+        Some(b"NOSCRIPT") => Refused::NoScript,
+        Some(_) => Refused::Unserved,
+    }
 }
 
 /// What the renewal script returns.
@@ -206,34 +246,39 @@ impl<'a> RenewalReply<'a> {
     }
 }
 
-fn is_noscript(reply: &Value) -> bool {
-    reply.as_error().is_some_and(|text| text.starts_with(b"NOSCRIPT"))
+/// What is known of a detached request, packed into the number that comes back with its result.
+struct Token {
+    about: About,
+    /// The script's text was sent.
+    in_full: bool,
 }
 
-/// What a detached request was about, packed into the number that comes back with its result.
-enum Token {
+enum About {
     Settle { hold: u32 },
     Renewal { batch: u32 },
 }
 
 const RENEWAL: u64 = 1 << 63;
+const IN_FULL: u64 = 1 << 62;
 
 impl From<Token> for u64 {
     fn from(token: Token) -> Self {
-        match token {
-            Token::Settle { hold } => Self::from(hold),
-            Token::Renewal { batch } => RENEWAL | Self::from(batch),
-        }
+        let about = match token.about {
+            About::Settle { hold } => Self::from(hold),
+            About::Renewal { batch } => RENEWAL | Self::from(batch),
+        };
+        if token.in_full { about | IN_FULL } else { about }
     }
 }
 
 impl From<u64> for Token {
     #[expect(clippy::cast_possible_truncation, reason = "takes apart what was put together above")]
     fn from(token: u64) -> Self {
-        if token & RENEWAL == 0 {
-            Self::Settle { hold: token as u32 }
-        } else {
-            Self::Renewal { batch: token as u32 }
-        }
+        let number = token as u32;
+        let about = match token & RENEWAL {
+            0 => About::Settle { hold: number },
+            _ => About::Renewal { batch: number },
+        };
+        Self { about, in_full: token & IN_FULL != 0 }
     }
 }

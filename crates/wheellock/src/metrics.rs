@@ -22,7 +22,8 @@ pub struct Metrics {
     pub waits_given_up: u64,
     /// Leases extended.
     pub renewals: u64,
-    /// Renewals without an answer, or refused; each is repeated until the lease has ended.
+    /// Renewals without an answer, or refused; each is repeated until the lease has ended. A redirection to another node
+    /// of a cluster is none.
     pub failed_renewals: u64,
     /// Locks lost because the lease ran out without a renewal ([`LostReason::Expired`]), fixed leases included.
     pub lost_expired: u64,

@@ -5,6 +5,7 @@
 //! has been heard (after one lease if it never is), no lease is renewed after its release, no subscription and no call
 //! is left, and the next one gets the lock.
 
+#[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod model_server;
 
 use std::cell::RefCell;

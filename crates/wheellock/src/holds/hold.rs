@@ -46,7 +46,12 @@ pub(crate) struct Hold {
     /// A renewal out of turn: after one that failed, or because the next beat comes too late.
     pub(super) renew_at: Option<BootInstant>,
     pub(super) renewal_under_way: bool,
-    pub(super) renewal_failed: bool,
+    /// The next renewal brings the script's text along: the server may lack it.
+    pub(super) renew_in_full: bool,
+    /// The next renewal has a script of its own: a slot on its way to another node takes no two keys at once.
+    pub(super) renew_alone: bool,
+    /// Requests in a row that were refused before they had any effect.
+    pub(super) refusals: u8,
     pub(super) alarm: Option<TimerKey>,
 }
 
@@ -92,6 +97,19 @@ impl Hold {
         }
     }
 
+    /// A request was refused before it had any effect, and may be made again after `pause`. Returns the pause to make:
+    /// two redirections are followed at once, then there is a pause, because the client may need some milliseconds to
+    /// learn of the new place, and whoever names it may be wrong for seconds. The pauses grow.
+    pub(super) fn pause_after_refusal(&mut self, pause: Duration) -> Duration {
+        let (round, at_once) = (self.refusals / 3, self.refusals % 3 < 2);
+        self.refusals = self.refusals.wrapping_add(1);
+        if pause.is_zero() && at_once {
+            return Duration::ZERO;
+        }
+        let shortest = pause.max(REFUSAL_PAUSE);
+        (shortest * (1 << round.min(3))).min(self.lease.retry_after()).max(shortest)
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.attempts > 0 || self.operations > 0
     }
@@ -113,3 +131,6 @@ impl Hold {
 /// Scheduling delay that a `lost()` may suffer and still be on time, for leases of 2 s and more; a twentieth of shorter
 /// ones. Generous, because a busy machine delays a task by tens of milliseconds.
 const LOST_EARLY_AT_MOST: Duration = Duration::from_millis(100);
+
+/// The client learns within some 10 ms which node serves a slot.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(10);

@@ -36,11 +36,14 @@ enum Event {
     Renewed(Renewed),
     Settled(bool),
     SettleFailed,
+    RenewalRefused(Refused),
+    /// After this pause, in milliseconds.
+    SettleRefused(u64),
     /// There was no room for it.
     Postponed,
 }
 
-const EVENTS: [Event; 13] = [
+const EVENTS: [Event; 17] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
@@ -53,6 +56,10 @@ const EVENTS: [Event; 13] = [
     Event::Settled(true),
     Event::Settled(false),
     Event::SettleFailed,
+    Event::RenewalRefused(Refused::Elsewhere),
+    Event::RenewalRefused(Refused::Arrived),
+    Event::SettleRefused(0),
+    Event::SettleRefused(10),
     Event::Postponed,
 ];
 
@@ -138,11 +145,7 @@ impl World {
                 self.holds.due(self.now, &mut due);
                 self.settles.extend(due.settle);
                 self.settles.extend(self.holds.next_postponed(self.now));
-                if !due.renew.is_empty() {
-                    let unguarded = |renewal: &&Renewal| !self.guards.contains(&renewal.hold);
-                    self.renewals_after_release += due.renew.iter().filter(unguarded).count();
-                    self.renewals.push(self.holds.begin_renewal(due.renew, self.now));
-                }
+                self.begin_renewals(due.renew);
             }
             Event::Renewed(how) => {
                 if self.renewals.is_empty() {
@@ -166,6 +169,19 @@ impl World {
                 let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
                 self.holds.unsettled(settle.hold, self.now, &mut wake);
             }
+            Event::RenewalRefused(refused) => {
+                if self.renewals.is_empty() {
+                    return ControlFlow::Break(());
+                }
+                let renewal = self.renewals.remove(0);
+                let at_once = self.holds.renewal_refused(renewal, refused, Duration::ZERO, self.now);
+                self.begin_renewals(at_once);
+            }
+            Event::SettleRefused(pause) => {
+                let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
+                let pause = Duration::from_millis(pause);
+                self.settles.extend(self.holds.settle_refused(settle.hold, pause, self.now, &mut wake));
+            }
             Event::Postponed => {
                 let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
                 self.holds.postpone(settle.hold, self.now, &mut wake);
@@ -173,6 +189,14 @@ impl World {
         }
         self.check();
         ControlFlow::Continue(())
+    }
+
+    fn begin_renewals(&mut self, renewals: Vec<Renewal>) {
+        if !renewals.is_empty() {
+            let unguarded = |renewal: &&Renewal| !self.guards.contains(&renewal.hold);
+            self.renewals_after_release += renewals.iter().filter(unguarded).count();
+            self.renewals.push(self.holds.begin_renewal(renewals, self.now));
+        }
     }
 
     fn check(&self) {
@@ -215,7 +239,7 @@ impl World {
     }
 }
 
-/// Every order of up to six events, and then the end. 13^6 worlds, most of them cut short.
+/// Every order of up to six events, and then the end. 17^6 worlds, most of them cut short.
 #[test]
 fn no_order_of_events_renews_after_release_or_leaves_anything() {
     fn explore(path: &mut Vec<Event>, depth: usize) {
@@ -250,6 +274,49 @@ fn renewals_come_at_a_third_and_fail_over_quickly() {
     assert!(world.step(Event::Renewed(Renewed::Extended)).is_continue());
     let valid = world.holds.get(hold).unwrap().valid_until.saturating_duration_since(start);
     assert_eq!(valid, 3 * LEASE / 5 + LEASE - LEASE / 100 - Duration::from_millis(2), "from before the send");
+}
+
+#[test]
+fn a_refused_renewal_is_made_again_soon_and_is_no_failure_where_it_was_only_sent_elsewhere() {
+    let refuse = |refused, pause| {
+        let mut world = World::new();
+        assert!(world.step(Event::Acquire).is_continue());
+        while world.renewals.is_empty() {
+            assert!(world.step(Event::Tick).is_continue());
+        }
+        let now = world.now;
+        let at_once = world.holds.renewal_refused(world.renewals[0], refused, pause, now);
+        let soon = !at_once.is_empty() || world.holds.next_due().unwrap() <= now + pause + TICK;
+        let mut due = Due::default();
+        world.holds.due(now + pause + TICK, &mut due);
+        let again: Vec<_> = at_once.iter().chain(&due.renew).collect();
+        assert!(soon && again.len() == 1, "{refused:?}: {} {}", at_once.len(), due.renew.len());
+        let failed = world.holds.tally.snapshot(0).failed_renewals;
+        (at_once.len(), again[0].alone, again[0].in_full, failed)
+    };
+    let pause = Duration::from_millis(10);
+    assert_eq!(refuse(Refused::Elsewhere, Duration::ZERO), (0, false, false, 0));
+    assert_eq!(refuse(Refused::OnItsWay, pause), (0, true, false, 0));
+    assert_eq!(refuse(Refused::Arrived, Duration::ZERO), (1, true, false, 0));
+    assert_eq!(refuse(Refused::NoScript, Duration::ZERO), (0, false, true, 0));
+    assert_eq!(refuse(Refused::Unserved, pause), (0, false, false, 1));
+}
+
+#[test]
+fn what_is_refused_again_and_again_is_asked_for_less_and_less_often() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    let mut pauses = |lease: u64, count: usize, pause: u64| -> Vec<_> {
+        let hold = world.holds.get_mut(hold).unwrap();
+        (hold.lease, hold.refusals) = (Lease::new(Duration::from_millis(lease)).unwrap(), 0);
+        let pause = Duration::from_millis(pause);
+        (0..count).map(|_| hold.pause_after_refusal(pause).as_millis()).collect()
+    };
+    assert_eq!(pauses(30_000, 12, 0), [0, 0, 10, 0, 0, 20, 0, 0, 40, 0, 0, 80]);
+    assert_eq!(pauses(30_000, 7, 25), [25, 25, 25, 50, 50, 50, 100]);
+    assert_eq!(pauses(300, 7, 0), [0, 0, 10, 0, 0, 15, 0], "no longer than after a failure");
+    assert!(pauses(30_000, 1000, 0).chunks(4).all(|four| four.iter().any(|pause| *pause >= 10)));
 }
 
 #[test]

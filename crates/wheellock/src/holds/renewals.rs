@@ -22,8 +22,10 @@ pub(crate) struct Renewal {
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     pub(crate) lease: Lease,
-    /// The renewal before this one failed.
-    pub(crate) repeated: bool,
+    /// Brings the script's text along.
+    pub(crate) in_full: bool,
+    /// Has a script of its own.
+    pub(crate) alone: bool,
 }
 
 /// How a renewal of one hold ended.
@@ -33,6 +35,22 @@ pub(crate) enum Renewed {
     NotOwner,
     /// Refused, or nothing is known.
     Failed,
+}
+
+/// How the server refused a script of renewals: before it had any effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refused {
+    /// Another node serves the slot, or none of it was sent.
+    Elsewhere,
+    /// The slot is on its way to another node. Where several keys are asked for, neither node answers until all have
+    /// arrived, so each is asked for alone.
+    OnItsWay,
+    /// As before, and it was said which node to ask for a key that has arrived there.
+    Arrived,
+    /// The server lacks the script.
+    NoScript,
+    /// The server does not serve now.
+    Unserved,
 }
 
 impl Holds {
@@ -84,7 +102,7 @@ impl Holds {
         let Some(hold) = self.get_mut(index) else { return };
         if hold.state != State::Held || hold.renewing_guards == 0 || hold.renewal_under_way {
             if bug("watchdog outlives the release") {
-                due.renew.extend(self.renewal(index, false));
+                due.renew.extend(self.renewal(index));
             }
             return;
         }
@@ -93,12 +111,11 @@ impl Holds {
         }
         hold.renewal_under_way = true;
         hold.renew_at = None;
-        let repeated = std::mem::take(&mut hold.renewal_failed);
-        due.renew.extend(self.renewal(index, repeated));
+        due.renew.extend(self.renewal(index));
         self.schedule(index);
     }
 
-    fn renewal(&self, index: HoldIndex, repeated: bool) -> Option<Renewal> {
+    fn renewal(&self, index: HoldIndex) -> Option<Renewal> {
         let hold = self.get(index)?;
         Some(Renewal {
             hold: index,
@@ -106,13 +123,14 @@ impl Holds {
             name: Arc::clone(&hold.name),
             owner: hold.owner,
             lease: hold.lease,
-            repeated,
+            in_full: hold.renew_in_full,
+            alone: hold.renew_alone,
         })
     }
 
     /// What renews a hold at its guard's own wish; `None` if it is lost.
     pub(crate) fn renewal_by_hand(&self, index: HoldIndex) -> Option<Renewal> {
-        self.renewal(index, false).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
+        self.renewal(index).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
     }
 
     /// Remembers a renewal that is about to be sent; returns its number.
@@ -137,6 +155,40 @@ impl Holds {
             self.renewed(renewal, how, sent, now, wake);
         }
         self.heard_server_time(reply?.server, sent, now)
+    }
+
+    /// A renewal was refused before it had any effect, and has a chance after `pause`. Returns what is to be made again at
+    /// once, each alone, where the reply said; the keeper will make the rest.
+    pub(crate) fn renewal_refused(
+        &mut self,
+        renewal: u32,
+        refused: Refused,
+        pause: Duration,
+        now: BootInstant,
+    ) -> Vec<Renewal> {
+        let Some((group, _)) = self.renewals.try_remove(renewal as usize) else { return Vec::new() };
+        let mut at_once = Vec::new();
+        for renewal in group {
+            let Some(hold) = self.hold_of(&renewal) else { continue };
+            hold.renewal_under_way = false;
+            if hold.state != State::Held || hold.renewing_guards == 0 {
+                continue;
+            }
+            // A redirection that is followed is no failure, and neither is each of many questions whether the server serves.
+            let failed = refused == Refused::Unserved && hold.refusals == 0;
+            hold.renew_in_full |= refused == Refused::NoScript;
+            hold.renew_alone |= matches!(refused, Refused::OnItsWay | Refused::Arrived);
+            let pause = hold.pause_after_refusal(pause);
+            if refused == Refused::Arrived && pause.is_zero() {
+                hold.renewal_under_way = true;
+                at_once.extend(self.renewal(renewal.hold));
+            } else {
+                hold.renew_at = Some(now + pause);
+            }
+            self.tally.failed_renewals += u64::from(failed);
+            self.schedule(renewal.hold);
+        }
+        at_once
     }
 
     fn hold_of(&mut self, renewal: &Renewal) -> Option<&mut Hold> {
@@ -170,12 +222,13 @@ impl Holds {
                 let planned = renewal.lease.renewal_before(hold.valid_until);
                 hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
                 hold.renew_at = None;
+                (hold.renew_in_full, hold.renew_alone, hold.refusals) = (false, false, 0);
                 self.tally.renewed(now.saturating_duration_since(planned));
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, wake),
             Renewed::Failed => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
-                hold.renewal_failed = true;
+                hold.renew_in_full = true;
                 self.tally.failed_renewals += 1;
             }
         }

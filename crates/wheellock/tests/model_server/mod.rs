@@ -38,6 +38,11 @@ pub(crate) struct Server {
     /// Whether a connection's own message comes after the reply to the script that published it, as since Redis 7.2;
     /// before it as in 7.0 otherwise.
     pub(crate) messages_last: bool,
+    /// So many calls of scripts are refused, in these words.
+    pub(crate) refusal: Option<(usize, &'static str)>,
+    /// How many keys each call of a script had that was refused, and each that was not.
+    pub(crate) refused: Vec<usize>,
+    pub(crate) executed: Vec<usize>,
 }
 
 /// A connection breaks after so many more bytes.
@@ -92,6 +97,9 @@ impl Server {
             cut: None,
             trickle: None,
             messages_last: false,
+            refusal: None,
+            refused: Vec::new(),
+            executed: Vec::new(),
         }
     }
 
@@ -216,6 +224,9 @@ impl Server {
                 self.channels.remove(channel);
                 confirmation("unsubscribe", channel)
             }
+            ["EVALSHA" | "EVAL", _, keys, _, ..] if self.refuses(keys) => {
+                encode(&Answer::Error(self.refusal.map_or("", |(_, text)| text).to_owned()))
+            }
             _ => {
                 let answer = self.store.execute(words);
                 encode(&answer.unwrap_or_else(|| panic!("unexpected command {words:?}")))
@@ -225,6 +236,21 @@ impl Server {
         let (first, second) = if self.messages_last { (reply, messages) } else { (messages, reply) };
         self.output.extend(first.as_bytes());
         self.output.extend(second.as_bytes());
+    }
+
+    fn refuses(&mut self, keys: &str) -> bool {
+        let keys = keys.parse().expect("a number of keys");
+        match &mut self.refusal {
+            Some((left @ 1.., _)) => {
+                *left -= 1;
+                self.refused.push(keys);
+                true
+            }
+            _ => {
+                self.executed.push(keys);
+                false
+            }
+        }
     }
 
     /// What was published on channels of this connection.

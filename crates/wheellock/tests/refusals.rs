@@ -1,0 +1,212 @@
+//! What the lock layer does when a server refuses a release or a renewal that nobody waits for: over an in-memory connection
+//! and a clock that stands still, so that "soon" is a number and a loop without a pause would never end.
+
+#[allow(dead_code, unused_imports, reason = "shared with other tests, which use more of it")]
+mod model_server;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wheellock::client::Timer;
+use wheellock::{Guard, LockManager};
+use wheellock_wheel::ManualClock;
+
+use model_server::{Network, Server};
+
+/// A twentieth of it, after which what failed is tried again, is long beside every pause here.
+const LEASE: Duration = Duration::from_secs(30);
+const MILLISECOND: Duration = Duration::from_millis(1);
+/// Turns of the run queue without a byte moved after which nothing is left to happen by itself.
+const IDLE: usize = 3;
+/// Bytes may move for so many turns without the clock moving.
+const ENDLESS: usize = 10_000;
+
+struct World {
+    locks: LockManager,
+    clock: ManualClock,
+    elapsed: Duration,
+    server: Server,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (timer, clock) = Timer::manual(MILLISECOND);
+        let network = Arc::new(Network::default());
+        let connector = network.connector();
+        let builder = LockManager::builder("redis://in.memory").watchdog_lease(LEASE).configure(|config| {
+            config.timer = timer;
+            // One millisecond between attempts to connect.
+            config.random = || 1_000_000;
+            config.connector = Some(connector);
+        });
+        let connecting = tokio::spawn(builder.connect());
+        let mut server = Server::new(network);
+        while !connecting.is_finished() {
+            tokio::task::yield_now().await;
+            server.serve();
+        }
+        let locks = connecting.await.unwrap().unwrap();
+        Self { locks, clock, elapsed: Duration::ZERO, server }
+    }
+
+    async fn acquire(&mut self, name: &str) -> Guard {
+        let lock = self.locks.lock(name);
+        let acquiring = tokio::spawn(async move { lock.acquire().await });
+        while !acquiring.is_finished() {
+            self.turn().await;
+        }
+        acquiring.await.unwrap().unwrap()
+    }
+
+    /// Everybody gets one turn. Returns whether a byte moved.
+    async fn turn(&mut self) -> bool {
+        self.server.store.set_now(u64::try_from(self.elapsed.as_millis()).unwrap());
+        tokio::task::yield_now().await;
+        self.server.serve()
+    }
+
+    /// Lets everything happen that happens without time passing.
+    async fn settle(&mut self) {
+        let mut idle = 0;
+        for _ in 0..ENDLESS {
+            idle = if self.turn().await { 0 } else { idle + 1 };
+            if idle >= IDLE {
+                return;
+            }
+        }
+        panic!("it asks again and again, and time stands still");
+    }
+
+    async fn pass(&mut self, time: Duration) {
+        let until = self.elapsed + time;
+        while self.elapsed < until {
+            self.elapsed += MILLISECOND;
+            self.clock.advance(MILLISECOND);
+            self.settle().await;
+        }
+    }
+
+    /// Lets time pass until `happened`; returns how much.
+    async fn pass_until(&mut self, happened: impl Fn(&Self) -> bool) -> Duration {
+        let began = self.elapsed;
+        self.settle().await;
+        while !happened(self) {
+            assert!(self.elapsed < began + 2 * LEASE, "it never happens");
+            self.pass(MILLISECOND).await;
+        }
+        self.elapsed - began
+    }
+
+    fn is_free(&self) -> bool {
+        self.server.store.holds().count() == 0
+    }
+
+    fn failed_renewals(&self) -> u64 {
+        self.locks.metrics().failed_renewals
+    }
+}
+
+fn virtual_time(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+}
+
+const MOVED: &str = "MOVED 1 127.0.0.1:7001";
+const ASK: &str = "ASK 1 127.0.0.1:7001";
+const TRYAGAIN: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
+const LOADING: &str = "LOADING the dataset in memory";
+const CLUSTERDOWN: &str = "CLUSTERDOWN The cluster is down";
+
+#[test]
+fn a_refused_release_is_made_again_as_soon_as_it_has_a_chance() {
+    virtual_time(async {
+        let soon = [
+            (MOVED, 2, 0),
+            (ASK, 2, 0),
+            ("NOSCRIPT No matching script.", 1, 0),
+            // 2 ms is the resolution of the table's wheel.
+            (TRYAGAIN, 1, 12),
+            (LOADING, 3, 36),
+            (CLUSTERDOWN, 1, 27),
+            // After these only another connection helps.
+            ("READONLY You can't write against a read only replica.", 1, 14),
+            ("MASTERDOWN Link with MASTER is down", 1, 14),
+        ];
+        for (refusal, times, millis) in soon {
+            let mut world = World::new().await;
+            let guard = world.acquire("a").await;
+            world.server.refusal = Some((times, refusal));
+            drop(guard);
+            let took = world.pass_until(World::is_free).await;
+            assert!(took <= Duration::from_millis(millis), "{refusal}: {took:?}");
+            assert_eq!(world.server.refused, vec![1; times], "{refusal}");
+        }
+    });
+}
+
+#[test]
+fn a_release_that_is_redirected_for_ever_is_no_busy_loop() {
+    virtual_time(async {
+        for refusal in [MOVED, ASK] {
+            let mut world = World::new().await;
+            let guard = world.acquire("a").await;
+            world.server.refusal = Some((usize::MAX, refusal));
+            drop(guard);
+            world.pass(Duration::from_millis(500)).await;
+            let asked = world.server.refused.len();
+            assert!((10..40).contains(&asked), "{refusal}: {asked} times in half a second");
+            world.server.refusal = None;
+            let took = world.pass_until(World::is_free).await;
+            assert!(took <= Duration::from_millis(82), "{refusal}: {took:?}");
+        }
+    });
+}
+
+#[test]
+fn refused_renewals_are_made_again_soon_and_one_by_one_where_the_slot_is_on_its_way() {
+    virtual_time(async {
+        // What is asked, and in how many calls of a script; which of the refusals count as failures.
+        let cases = [
+            (MOVED, 2, vec![3, 3], vec![3], 0, 6),
+            (TRYAGAIN, 1, vec![3], vec![1, 1, 1], 0, 12),
+            (ASK, 1, vec![3], vec![1, 1, 1], 0, 2),
+            ("NOSCRIPT No matching script.", 1, vec![3], vec![3], 0, 2),
+            (LOADING, 2, vec![3, 3], vec![3], 3, 24),
+        ];
+        for (refusal, times, refused, executed, failures, millis) in cases {
+            let mut world = World::new().await;
+            let guards = [world.acquire("a").await, world.acquire("b").await, world.acquire("c").await];
+            world.server.executed.clear();
+            world.server.refusal = Some((times, refusal));
+            let before = guards.each_ref().map(Guard::valid_until);
+            let _third = world.pass_until(|world| !world.server.refused.is_empty()).await;
+            let renewed = |_: &World| guards.iter().zip(before).all(|(guard, was)| guard.valid_until() > was);
+            let took = world.pass_until(renewed).await;
+            assert!(took <= Duration::from_millis(millis), "{refusal}: {took:?}");
+            assert_eq!((&world.server.refused, &world.server.executed), (&refused, &executed), "{refusal}");
+            assert_eq!(world.failed_renewals(), failures, "{refusal}");
+
+            // At the next beat they share a script again.
+            world.server.executed.clear();
+            let _third = world.pass_until(|world| !world.server.executed.is_empty()).await;
+            assert_eq!(world.server.executed, [3], "{refusal}");
+        }
+    });
+}
+
+#[test]
+fn renewals_that_are_refused_for_ever_are_no_busy_loop_and_the_loss_is_told() {
+    virtual_time(async {
+        for refusal in [MOVED, ASK, TRYAGAIN, LOADING] {
+            let mut world = World::new().await;
+            let guard = world.acquire("a").await;
+            world.server.refusal = Some((usize::MAX, refusal));
+            let _lost = world.pass_until(|_| !guard.is_valid()).await;
+            assert!(world.elapsed <= LEASE, "{refusal}");
+            // From a third of the lease on, three every 80 ms at most.
+            let asked = world.server.refused.len();
+            assert!(asked < 1000, "{refusal}: {asked} times");
+            assert_eq!(world.locks.metrics().lost_expired, 1, "{refusal}");
+        }
+    });
+}

@@ -20,6 +20,7 @@ use crate::manager::Inner;
 use crate::name::Name;
 use crate::owner::Owner;
 use crate::persist::{Persisted, persist};
+use crate::server_clock::Sample;
 
 /// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
 /// confirmation.
@@ -147,6 +148,7 @@ impl Guard {
         let Renewal { name, owner, lease, .. } = &renewing.renewal;
         let left = self.valid_until().saturating_duration_since(self.inner.clock.now());
         let deadline = Some(self.inner.client.config().timer.now() + left);
+        let node = self.inner.node_of(name);
         let ask = |retry: &Retry, options, waker: &Waker| {
             let owner = self.inner.owner_text(*owner);
             let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
@@ -162,7 +164,11 @@ impl Guard {
         let mut holds = self.inner.holds();
         let now = self.inner.clock.now();
         holds.renewed(&renewing.renewal, renewed.lock(0), sent, now, &mut wake);
-        let jump = holds.heard_server_time(renewed.server, sent, now);
+        let sample = Sample { server: renewed.server, sent, received: now };
+        let node_of = |name: &Name| self.inner.node_of(name);
+        // If the slot has moved meanwhile nobody knows whose clock it was.
+        let same = node_of(&self.name) == node;
+        let jump = same.then(|| holds.heard_server_time(node, sample, node_of)).flatten();
         self.inner.finish(holds, None, wake);
         if let Some(jump) = jump {
             events::server_clock_jumped(&self.inner.client.server_address(), jump);

@@ -24,9 +24,10 @@ use crate::guard::LostReason;
 use crate::lease::Lease;
 use crate::metrics::Tally;
 use crate::name::Name;
-use crate::server_clock::ServerClock;
+use crate::server_clock::ServerClocks;
 
 pub(crate) use hold::{Hold, State};
+use renewals::Script;
 pub(crate) use renewals::{Refused, Renewal, Renewed};
 
 /// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
@@ -49,10 +50,9 @@ pub(crate) struct Holds {
     beats: Cohorts<HoldIndex>,
     /// Time between two beats.
     beat_nanos: u64,
-    server_clock: ServerClock,
+    server_clocks: ServerClocks,
     pub(crate) tally: Tally,
-    /// Renewals under way, with the instant before they were sent.
-    renewals: Slab<(Vec<Renewal>, BootInstant)>,
+    renewals: Slab<Script>,
     /// Holds whose release found no room on its way out, in order.
     backlog: VecDeque<HoldIndex>,
     /// Names whose last waiter has left a little while ago.
@@ -113,7 +113,7 @@ impl Holds {
             wheel: Wheel::new(TICKS),
             beats: Cohorts::new(period / beat_nanos, 0),
             beat_nanos,
-            server_clock: ServerClock::default(),
+            server_clocks: ServerClocks::default(),
             tally: Tally::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),

@@ -14,6 +14,7 @@ use crate::events;
 use crate::holds::{Due, Holds, Refused, Renewal, Renewed, Settle};
 use crate::kind;
 use crate::manager::Inner;
+use crate::name::Name;
 
 /// Locks renewed by one script. Keeps a script well below a millisecond on the server.
 const BATCH: usize = 100;
@@ -49,10 +50,12 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     for settle in due.settle {
         flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::default(), &mut due.wake));
     }
-    for group in batches(&mut due.renew) {
+    let slot_of = |renewal: &Renewal| inner.client.slot_of(renewal.name.key().as_bytes());
+    for group in batches(&mut due.renew, slot_of) {
         let in_full = group.iter().any(|renewal| renewal.in_full);
         let retry = if in_full { Retry::in_full() } else { Retry::default() };
-        flushes.extend(queue_renewal(inner, &mut holds, group, &retry, now, &mut due.wake));
+        let node = group.first().map(|renewal| inner.node_of(&renewal.name));
+        flushes.extend(queue_renewal(inner, &mut holds, (group, node), &retry, now, &mut due.wake));
     }
     queue_backlog(inner, &mut holds, now, &mut flushes, &mut due.wake);
     let next = holds.keeper_leaves(waker);
@@ -71,12 +74,17 @@ fn turn(inner: &Inner, waker: &Waker) -> Option<BootInstant> {
     next
 }
 
-/// Divides renewals among scripts.
-fn batches(renewals: &mut [Renewal]) -> impl Iterator<Item = &[Renewal]> {
-    if renewals.iter().any(|renewal| renewal.alone) {
-        renewals.sort_by_key(|renewal| renewal.alone);
+/// Divides renewals among scripts: the keys of one must be in one slot. Where there are no slots, nothing changes places.
+fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
+    for renewal in &mut *renewals {
+        renewal.slot = slot_of(renewal);
     }
-    renewals.chunk_by(|one, next| !one.alone && !next.alone).flat_map(|group| group.chunks(BATCH))
+    let place = |renewal: &Renewal| (renewal.alone, renewal.slot);
+    if !renewals.is_sorted_by_key(place) {
+        renewals.sort_by_key(place);
+    }
+    let together = move |one: &Renewal, next: &Renewal| !one.alone && place(one) == place(next);
+    renewals.chunk_by(together).flat_map(|group| group.chunks(BATCH))
 }
 
 /// Queues what found no room before, as far as there is some now.
@@ -121,7 +129,7 @@ pub(crate) fn queue_settle<'a>(
 fn queue_renewal<'a>(
     inner: &'a Inner,
     holds: &mut Holds,
-    group: &[Renewal],
+    (group, node): (&[Renewal], Option<u32>),
     retry: &Retry,
     now: BootInstant,
     wake: &mut Vec<Waker>,
@@ -133,11 +141,11 @@ fn queue_renewal<'a>(
         .zip(&owners)
         .flat_map(|(renewal, owner)| [renewal.lease.millis().into(), owner.as_bytes().into()]);
     let params: Vec<Arg<'_>> = keys.chain(args).collect();
-    let batch = holds.begin_renewal(group.to_vec(), now);
+    let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = Token { about: About::Renewal { batch }, in_full: retry.is_in_full() };
     let flush = inner.client.queue_eval(&kind::RENEW, group.len(), &params, retry, token.into());
     if flush.is_none() {
-        holds.end_renewal(batch, None, now, wake);
+        holds.end_renewal(batch, None, now, |name| inner.node_of(name), wake);
     }
     flush
 }
@@ -176,7 +184,8 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
                     renewals.extend(at_once.into_iter().map(|renewal| (renewal, retry.clone())));
                 } else {
                     let reply = result.as_ref().ok().and_then(RenewalReply::parse);
-                    if let Some(jump) = holds.end_renewal(batch, reply.as_ref(), now, &mut wake) {
+                    let node_of = |name: &Name| inner.node_of(name);
+                    if let Some(jump) = holds.end_renewal(batch, reply.as_ref(), now, node_of, &mut wake) {
                         events::server_clock_jumped(&inner.client.server_address(), jump);
                     }
                 }
@@ -190,7 +199,8 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
         flushes.extend(queue_settle(inner, &mut holds, &settle, &retry, &mut wake));
     }
     for (renewal, retry) in renewals {
-        let alone = std::slice::from_ref(&renewal);
+        // Which node that is, only the connection knows.
+        let alone = (std::slice::from_ref(&renewal), None);
         flushes.extend(queue_renewal(inner, &mut holds, alone, &retry, now, &mut wake));
     }
     queue_backlog(inner, &mut holds, now, &mut flushes, &mut wake);
@@ -280,5 +290,43 @@ impl From<u64> for Token {
             _ => About::Renewal { batch: number },
         };
         Self { about, in_full: token & IN_FULL != 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Lease;
+
+    fn renewals(slots: &[(u16, bool)]) -> Vec<Renewal> {
+        let named = |(number, &(slot, alone)): (usize, &(u16, bool))| Renewal {
+            hold: u32::try_from(number).unwrap(),
+            serial: 0,
+            name: Arc::new(Name::new(&format!("{slot}"), &kind::REENTRANT)),
+            owner: 0,
+            lease: Lease::DEFAULT,
+            in_full: false,
+            alone,
+            slot: 0,
+        };
+        slots.iter().enumerate().map(named).collect()
+    }
+
+    fn grouped(slots: &[(u16, bool)]) -> Vec<Vec<u32>> {
+        let mut renewals = renewals(slots);
+        let slot_of = |renewal: &Renewal| renewal.name.key().parse().unwrap();
+        let numbers = |group: &[Renewal]| group.iter().map(|renewal| renewal.hold).collect();
+        batches(&mut renewals, slot_of).map(numbers).collect()
+    }
+
+    #[test]
+    fn no_script_has_keys_of_two_slots_and_what_goes_alone_goes_alone() {
+        assert_eq!(grouped(&[]), [[0; 0]; 0]);
+        assert_eq!(grouped(&[(0, false); 3]), [[0, 1, 2]]);
+        assert_eq!(grouped(&[(7, false), (3, false), (7, false), (3, false)]), [[1, 3], [0, 2]]);
+        let alone = grouped(&[(7, true), (7, false), (7, true), (7, false), (3, false)]);
+        assert_eq!(alone, [vec![4], vec![1, 3], vec![0], vec![2]]);
+        let many = grouped(&vec![(9, false); 2 * BATCH + 1]);
+        assert_eq!(many.iter().map(Vec::len).collect::<Vec<_>>(), [BATCH, BATCH, 1]);
     }
 }

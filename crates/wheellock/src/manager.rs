@@ -244,6 +244,11 @@ impl Inner {
         OwnerText::new(&self.uuid, number)
     }
 
+    /// A number that tells the server of a lock from others.
+    pub(crate) fn node_of(&self, name: &Name) -> u32 {
+        self.client.node_of(name.key().as_bytes())
+    }
+
     fn name(&self, key: &str, kind: &'static Kind) -> Arc<Name> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ByKey(name)) = names.known.get(key) {

@@ -1,15 +1,32 @@
-//! Notices when the server's clock jumps. Pure; is told what time the server said it was, and between which instants.
+//! Notices when a server's clock jumps. Pure; is told what time which server said it was, and between which instants.
 //!
 //! Redis expires keys by its wall clock. A jump forward ends leases early, one backward makes them outlive their
 //! holders, and no reply says so: only comparing the server's clock with ours does.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::clock::BootInstant;
 
-/// What the server's clock has said so far.
+/// The clocks of all servers, each compared with itself only: those of a cluster's nodes differ.
 #[derive(Default)]
-pub(crate) struct ServerClock {
+pub(crate) struct ServerClocks(HashMap<u32, ServerClock>);
+
+impl ServerClocks {
+    /// Compares what the clock of `node` says with what it said before.
+    pub(crate) fn observe(&mut self, node: u32, sample: Sample) -> Option<Jump> {
+        if !self.0.contains_key(&node) {
+            // Nodes come and go for as long as the process lives.
+            let lately = sample.received.saturating_sub(MEMORY);
+            self.0.retain(|_, clock| clock.last.is_some_and(|last| last.received >= lately));
+        }
+        self.0.entry(node).or_default().observe(sample)
+    }
+}
+
+/// What one server's clock has said so far.
+#[derive(Default)]
+struct ServerClock {
     last: Option<Sample>,
 }
 
@@ -30,7 +47,7 @@ pub(crate) enum Jump {
 
 impl ServerClock {
     /// Compares a new sample with the one before.
-    pub(crate) fn observe(&mut self, sample: Sample) -> Option<Jump> {
+    fn observe(&mut self, sample: Sample) -> Option<Jump> {
         let last = self.last.replace(sample)?;
         // Both readings happened somewhere between their sending and their answer.
         let at_least = sample.sent.saturating_duration_since(last.received);
@@ -48,6 +65,9 @@ impl ServerClock {
 
 /// As for leases: 1 % for the clocks' rates and 2 ms for their granularity.
 const SLACK: Duration = Duration::from_millis(2);
+
+/// How long the clock of a server is remembered that is not heard of.
+const MEMORY: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]
 mod tests {
@@ -75,6 +95,24 @@ mod tests {
             assert_eq!(clock.observe(sample(0, 0, 1)), None);
             assert_eq!(clock.observe(sample(server, sent, received)), None, "{server} {sent} {received}");
         }
+    }
+
+    #[test]
+    fn each_server_is_compared_with_itself() {
+        let start = BootInstant::now();
+        let at = |server: u64, ours: u64| {
+            let now = start + Duration::from_secs(ours);
+            Sample { server: Duration::from_secs(server), sent: now, received: now }
+        };
+        let mut clocks = ServerClocks::default();
+        for second in 0..2 {
+            assert_eq!(clocks.observe(1, at(1_000 + second, second)), None);
+            assert_eq!(clocks.observe(2, at(9_000 + second, second)), None);
+        }
+        assert_eq!(clocks.observe(1, at(1_002, 2)), None);
+        assert_eq!(clocks.observe(2, at(9_062, 2)), Some(Jump::Forward(Duration::from_secs(60))));
+        assert_eq!(clocks.observe(3, at(0, 48 * 3600)), None);
+        assert_eq!(clocks.0.len(), 1, "servers that are gone are forgotten");
     }
 
     #[test]

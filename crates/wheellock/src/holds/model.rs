@@ -7,7 +7,7 @@ use wheellock_client::Value;
 use super::*;
 use crate::keeper::RenewalReply;
 use crate::kind;
-use crate::server_clock::Jump;
+use crate::server_clock::{Jump, Sample};
 
 const LEASE: Duration = Duration::from_millis(600);
 
@@ -156,7 +156,7 @@ impl World {
                 let reply = RenewalReply { server: self.server_time(), locks: &[value] };
                 let reply = (how != Renewed::Failed).then_some(&reply);
                 assert_eq!(
-                    self.holds.end_renewal(renewal, reply, self.now, &mut wake),
+                    self.holds.end_renewal(renewal, reply, self.now, |_| 0, &mut wake),
                     None,
                     "time goes on evenly"
                 );
@@ -195,8 +195,13 @@ impl World {
         if !renewals.is_empty() {
             let unguarded = |renewal: &&Renewal| !self.guards.contains(&renewal.hold);
             self.renewals_after_release += renewals.iter().filter(unguarded).count();
-            self.renewals.push(self.holds.begin_renewal(renewals, self.now));
+            self.renewals.push(self.holds.begin_renewal(renewals, Some(0), self.now));
         }
+    }
+
+    /// A server tells its time at this moment. Every lock is on server 0.
+    fn hear(&mut self, node: u32, server: Duration) -> Option<Jump> {
+        self.holds.heard_server_time(node, Sample { server, sent: self.now, received: self.now }, |_| 0)
     }
 
     fn check(&self) {
@@ -351,7 +356,7 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
         world.now = start + at;
         let renewal = world.holds.renewal_by_hand(extended).unwrap();
         world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Vec::new());
-        world.holds.heard_server_time(server, world.now, world.now)
+        world.hear(0, server)
     };
     assert_eq!(hear(&mut world, LEASE / 10, LEASE / 10), None);
     let by = LEASE / 4;
@@ -381,12 +386,29 @@ fn a_jump_of_the_servers_clock_lengthens_no_lease() {
     let unrenewed = take(&mut world, 1, start);
     let before = world.holds.get(unrenewed).unwrap().valid_until;
     // Its renewals failed; those of a younger one do not, and tell of the jump in its last moments.
-    assert_eq!(world.holds.heard_server_time(Duration::ZERO, start, start), None);
+    assert_eq!(world.hear(0, Duration::ZERO), None);
     let late = start + LEASE * 9 / 10;
     let _younger = take(&mut world, 2, late);
-    let jump = world.holds.heard_server_time(LEASE * 2, late, late);
+    world.now = late;
+    let jump = world.hear(0, LEASE * 2);
     assert!(matches!(jump, Some(Jump::Forward(_))), "{jump:?}");
     assert_eq!(world.holds.get(unrenewed).unwrap().valid_until, before, "nobody has extended it");
+}
+
+#[test]
+fn a_jump_of_one_servers_clock_casts_no_doubt_on_the_locks_of_another() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let believed = world.holds.get(world.guards[0]).unwrap().valid_until;
+    assert_eq!(world.hear(1, Duration::ZERO), None);
+    world.now = world.now + LEASE / 10;
+    assert!(matches!(world.hear(1, LEASE), Some(Jump::Forward(_))));
+    assert_eq!(world.holds.get(world.guards[0]).unwrap().valid_until, believed);
+    assert_eq!(
+        world.hear(0, Duration::from_secs(1_000_000)),
+        None,
+        "the first word of another clock is no jump"
+    );
 }
 
 #[test]

@@ -26,6 +26,17 @@ pub(crate) struct Renewal {
     pub(crate) in_full: bool,
     /// Has a script of its own.
     pub(crate) alone: bool,
+    /// What it has in common with others that may share its script; filled in by whoever knows.
+    pub(crate) slot: u16,
+}
+
+/// Renewals under way in one script.
+pub(super) struct Script {
+    group: Vec<Renewal>,
+    /// The server to which it was sent, if that is certain.
+    node: Option<u32>,
+    /// No earlier than the instant before.
+    sent: BootInstant,
 }
 
 /// How a renewal of one hold ended.
@@ -125,6 +136,7 @@ impl Holds {
             lease: hold.lease,
             in_full: hold.renew_in_full,
             alone: hold.renew_alone,
+            slot: 0,
         })
     }
 
@@ -133,20 +145,21 @@ impl Holds {
         self.renewal(index).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
     }
 
-    /// Remembers a renewal that is about to be sent; returns its number.
-    pub(crate) fn begin_renewal(&mut self, group: Vec<Renewal>, sent: BootInstant) -> u32 {
-        u32::try_from(self.renewals.insert((group, sent))).unwrap_or(u32::MAX)
+    /// Remembers renewals that are about to be sent, to `node` if that is certain; returns their number.
+    pub(crate) fn begin_renewal(&mut self, group: Vec<Renewal>, node: Option<u32>, sent: BootInstant) -> u32 {
+        u32::try_from(self.renewals.insert(Script { group, node, sent })).unwrap_or(u32::MAX)
     }
 
-    /// A renewal has ended; `reply` is missing if nothing is known.
+    /// A renewal has ended; `reply` is missing if nothing is known. `node_of` says which server serves a lock.
     pub(crate) fn end_renewal(
         &mut self,
         renewal: u32,
         reply: Option<&RenewalReply<'_>>,
         now: BootInstant,
+        node_of: impl Fn(&Name) -> u32,
         wake: &mut Vec<Waker>,
     ) -> Option<Jump> {
-        let (group, sent) = self.renewals.try_remove(renewal as usize)?;
+        let Script { group, node, sent } = self.renewals.try_remove(renewal as usize)?;
         for (place, renewal) in group.iter().enumerate() {
             if let Some(hold) = self.hold_of(renewal) {
                 hold.renewal_under_way = false;
@@ -154,7 +167,7 @@ impl Holds {
             let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
             self.renewed(renewal, how, sent, now, wake);
         }
-        self.heard_server_time(reply?.server, sent, now)
+        self.heard_server_time(node?, Sample { server: reply?.server, sent, received: now }, node_of)
     }
 
     /// A renewal was refused before it had any effect, and has a chance after `pause`. Returns what is to be made again at
@@ -166,7 +179,9 @@ impl Holds {
         pause: Duration,
         now: BootInstant,
     ) -> Vec<Renewal> {
-        let Some((group, _)) = self.renewals.try_remove(renewal as usize) else { return Vec::new() };
+        let Some(Script { group, .. }) = self.renewals.try_remove(renewal as usize) else {
+            return Vec::new();
+        };
         let mut at_once = Vec::new();
         for renewal in group {
             let Some(hold) = self.hold_of(&renewal) else { continue };
@@ -242,14 +257,14 @@ impl Holds {
         }
     }
 
-    /// The server told its time. If its clock has jumped ahead, every lease ends that much earlier than was thought.
+    /// A server told its time. If its clock has jumped ahead, every lease there ends that much earlier than was thought.
     pub(crate) fn heard_server_time(
         &mut self,
-        server: Duration,
-        sent: BootInstant,
-        received: BootInstant,
+        node: u32,
+        sample: Sample,
+        node_of: impl Fn(&Name) -> u32,
     ) -> Option<Jump> {
-        let jump = self.server_clock.observe(Sample { server, sent, received });
+        let jump = self.server_clocks.observe(node, sample);
         let jump = jump.filter(|_| !bug("jumps of the server's clock go unnoticed"))?;
         self.tally.server_clock_jumps += 1;
         if let Jump::Forward(by) = jump {
@@ -257,10 +272,11 @@ impl Holds {
                 .holds
                 .iter()
                 .filter(|(_, hold)| hold.state == State::Held && hold.guards > 0)
+                .filter(|(_, hold)| node_of(&hold.name) == node)
                 .filter_map(|(index, _)| u32::try_from(index).ok())
                 .collect();
             for index in held {
-                self.doubt(index, by, sent, received);
+                self.doubt(index, by, sample.sent, sample.received);
             }
         }
         Some(jump)

@@ -415,6 +415,11 @@ impl Pipeline {
                 Some(text) => self.channels.on_refused(channel, crate::error::printable(text), wakers),
                 None => return Err(Desync("SUBSCRIBE was answered with a reply that is no error")),
             },
+            // A node that has given the slot away since refuses, and has ended the subscription by itself.
+            What::Unsubscribe(channel) if value.is_error() => {
+                self.channels.on_unsubscribed(channel, wakers);
+                self.reconcile(channel, now);
+            }
             What::Unsubscribe(_) => return Err(Desync("UNSUBSCRIBE was answered with a reply")),
         }
         Ok(())

@@ -6,6 +6,7 @@ use wheellock_resp::Value;
 
 use crate::config::Address;
 use crate::error::{Error, ErrorKind, Outcome, error_code};
+use crate::topology::redirect;
 
 /// How a call is to be made, after what became of its earlier attempts; the default is a first attempt.
 ///
@@ -44,7 +45,9 @@ impl Retry {
     pub fn after_reply(&mut self, reply: &Value) -> Option<Duration> {
         self.asking = None;
         let text = reply.as_error()?;
-        self.after_code(error_code(text), None)
+        let to = redirect::parse(text).and_then(Result::ok).filter(|to| !to.host.is_empty());
+        let to = to.map(|to| Address::Tcp { host: to.host, port: to.port });
+        self.after_code(error_code(text), to.as_ref())
     }
 
     fn after_code(&mut self, code: &str, to: Option<&Address>) -> Option<Duration> {

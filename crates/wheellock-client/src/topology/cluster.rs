@@ -132,10 +132,11 @@ impl Cluster {
         node.ok_or_else(|| self.nobody_serves(key))
     }
 
-    /// The node at `address`, if it is one of ours.
+    /// The node that the cluster calls `address`, if it is one of ours.
     pub(crate) fn node_at(&self, address: &Address) -> Option<Arc<Shared>> {
+        let address = self.translated(address.clone())?;
         let map = self.map();
-        map.slots.known_as(address).and_then(|address| map.nodes.get(address)).cloned()
+        map.slots.known_as(&address).and_then(|address| map.nodes.get(address)).cloned()
     }
 
     /// A server that will never be connected.
@@ -273,7 +274,8 @@ impl Cluster {
 
     /// A node turned a call away. `host` is where it was reached, for redirections that name no host.
     pub(crate) fn redirected(&self, text: &[u8], host: Option<String>) {
-        if let (Some(address), Some(Ok(to))) = (self.target(text, host), redirect::parse(text)) {
+        let target = self.target(text, host).and_then(|address| self.translated(address));
+        if let (Some(address), Some(Ok(to))) = (target, redirect::parse(text)) {
             let mut map = self.map_mut();
             let mut changed = SlotSet::default();
             if map.slots.moved(to.slot, &address)
@@ -294,11 +296,11 @@ impl Cluster {
         self.look_around();
     }
 
-    /// Where a redirection leads, if `text` is one and may be followed.
+    /// Where a redirection leads, if `text` is one. `asked` is who said so, for redirections that name no host.
     pub(crate) fn target(&self, text: &[u8], asked: Option<String>) -> Option<Address> {
         let to = redirect::parse(text)?.ok()?;
         let host = if to.host.is_empty() { asked? } else { to.host };
-        self.translated(Address::Tcp { host, port: to.port })
+        Some(Address::Tcp { host, port: to.port })
     }
 
     /// An address that the cluster named, as it is to be reached; `None` if it is forbidden.

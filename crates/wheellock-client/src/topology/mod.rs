@@ -6,7 +6,7 @@ mod discovery;
 mod endpoint;
 mod finder;
 mod nodes;
-mod redirect;
+pub(crate) mod redirect;
 mod slot_map;
 mod slots;
 

@@ -1,0 +1,515 @@
+//! Clusters (rows T8 to T14 of docs/reliability.md): real nodes that are killed, stopped, replaced, and whose slots move,
+//! and nodes that say what a test wants.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use wheellock::{LockManager, LostReason};
+use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script, slot_of};
+use wheellock_tests::eventually;
+use wheellock_tests::fault::{FakeServer, Session};
+use wheellock_tests::topology::{Cluster, Settings};
+use wheellock_tests::worker::connect;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t8_the_slots_of_a_killed_node_are_served_by_its_replica() {
+    let mut cluster = Cluster::start(3, 1, &Settings::default());
+    let locks = connect(&cluster.url(), LEASE).await.unwrap();
+    let load = Load::start(&locks, 16);
+    assert!(load.goes_on(0).await, "no service to begin with");
+    let name = load.name(0);
+    let victim = cluster.owner_of_key(&name);
+    cluster.nodes_mut()[victim].kill();
+    // The other shards go on meanwhile.
+    let elsewhere = (0..LOCKS).find(|lock| cluster.owner_of_key(&load.name(*lock)) != victim).unwrap();
+    assert!(load.goes_on(elsewhere).await);
+    assert!(load.goes_on(0).await, "no service after the failover");
+    for error in load.end().await {
+        assert_ne!(error.kind(), ErrorKind::Protocol, "{error}");
+        assert_ne!(error.kind(), ErrorKind::Server, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn t8_waiters_follow_their_lock_to_the_replica_and_held_locks_are_asked_after() {
+    let mut cluster = Cluster::start(3, 1, &Settings::default());
+    let (here, there) =
+        (connect(&cluster.url(), LEASE).await.unwrap(), connect(&cluster.url(), LEASE).await.unwrap());
+    let guard = here.lock("orders").acquire().await.unwrap();
+    let victim = cluster.owner_of_key("orders");
+    let replica = cluster.replicas_of(victim)[0];
+    let replicated = async || cluster.nodes()[replica].cli(&["EXISTS", "orders"]).contains('1');
+    let _readonly_or_not = replicated;
+    let waiter = tokio::spawn({
+        let lock = there.lock("orders");
+        async move { lock.acquire().await }
+    });
+    let waits = || {
+        cluster.nodes()[victim].cli(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).contains(":1")
+            || cluster.nodes()[victim].cli(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).contains("1")
+    };
+    assert!(eventually(NO_HANG, async || waits()).await, "it listens by shard");
+    // The grant has reached the replica: WAIT says so.
+    let node = here
+        .client()
+        .nodes()
+        .into_iter()
+        .find(|node| *node.server_address() == *cluster.nodes()[victim].addr().to_string())
+        .unwrap();
+    assert_eq!(node.call(&Command::new("WAIT").arg("1").arg("1000")).await.unwrap().as_i64(), Some(1));
+    let before = guard.valid_until();
+    cluster.nodes_mut()[victim].kill();
+    assert!(
+        eventually(NO_HANG, async || guard.valid_until() > before).await,
+        "asked after on the replica, and renewed"
+    );
+    guard.release().await.unwrap();
+    let woken = timeout(LEASE / 3, waiter).await.expect("the release is heard on the new node");
+    woken.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn t8_a_stopped_node_is_left_and_not_used_when_it_comes_back() {
+    let cluster = Cluster::start(3, 1, &Settings::default());
+    let locks = connect(&cluster.url(), LEASE).await.unwrap();
+    let victim = cluster.owner_of_key("orders");
+    cluster.nodes()[victim].pause();
+    let stopped = cluster.nodes()[victim].addr().to_string();
+    let guard = timeout(NO_HANG, async {
+        loop {
+            match locks.lock("orders").acquire().await {
+                Ok(guard) => return guard,
+                // Nobody serves the slot for longer than a call may take.
+                Err(error) => assert_ne!(error.outcome(), Outcome::Rejected, "{error}"),
+            }
+        }
+    });
+    let guard = guard.await.expect("the replica serves");
+    cluster.nodes()[victim].resume();
+    let gone = async || locks.client().nodes().iter().all(|node| *node.server_address() != *stopped);
+    assert!(eventually(NO_HANG, gone).await, "it is no primary any more");
+    assert!(guard.is_valid() && locks.lock("orders").is_locked().await.unwrap());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn t9_nodes_that_name_each_other_are_not_asked_in_a_tight_circle() {
+    let ring =
+        Ring::start(|number, ports, slot| format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1 - number]));
+    let client = Client::connect(ring.config()).await.unwrap();
+    let options = wheellock_client::CallOptions::by(client.config().timer.now() + Duration::from_millis(500));
+    let error = client.call_with(&Command::new("GET").arg("key"), options).await.unwrap_err();
+    assert_eq!((error.code(), error.outcome()), (Some("MOVED"), Outcome::Rejected), "{error}");
+    let asked = ring.asked.load(SeqCst);
+    assert!((2..=40).contains(&asked), "asked {asked} times in half a second");
+}
+
+#[tokio::test]
+async fn t9_redirections_that_make_no_sense_are_bounded_and_told() {
+    let senseless = [
+        "MOVED 1 :0",
+        "MOVED 1 127.0.0.1:99999",
+        "MOVED 16384 127.0.0.1:1",
+        "MOVED",
+        "MOVED x y",
+        "MOVED 1 ",
+        "ASK 1 :0",
+        "MOVED 1 [::1",
+        "MOVED -1 127.0.0.1:1",
+        "ASK 70000 h:1",
+        "MOVED 1 unknown.invalid:6379",
+    ];
+    for text in senseless {
+        let ring = Ring::start(move |_, _, _| format!("-{text}\r\n"));
+        let client = Client::connect(ring.config()).await.unwrap();
+        let options =
+            wheellock_client::CallOptions::by(client.config().timer.now() + Duration::from_millis(200));
+        let error = timeout(NO_HANG, client.call_with(&Command::new("GET").arg("key"), options))
+            .await
+            .unwrap()
+            .unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Rejected, "{text}: {error}");
+        assert!(ring.asked.load(SeqCst) <= 40, "{text}: asked {} times", ring.asked.load(SeqCst));
+    }
+}
+
+#[tokio::test]
+async fn t9_a_redirection_without_a_host_means_the_same_host() {
+    let ring = Ring::start(|number, ports, slot| {
+        if number == 0 { format!("-MOVED {slot} :{}\r\n", ports[1]) } else { "+OK\r\n".to_owned() }
+    });
+    let client = Client::connect(ring.config()).await.unwrap();
+    // Whichever owns the key's slot: the first sends us to the second, which answers.
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        assert_eq!(client.call(&Command::new("GET").arg(key)).await.unwrap().as_bytes(), Some(&b"OK"[..]));
+    }
+}
+
+#[tokio::test]
+async fn t10_a_lock_on_its_way_is_found_where_it_is() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let locks = connect(&cluster.url(), SHORT).await.unwrap();
+    let (name, slot) = ("orders", slot_of(b"orders"));
+    let guard = locks.lock(name).acquire().await.unwrap();
+    let to = 1 - cluster.owner_of(slot);
+    cluster.begin_move(slot, to);
+    // A lock that is not there yet is made where the slot goes (ASK); the one that is there stays until it is moved.
+    let made = locks.lock("{orders}:new").acquire().await.unwrap();
+    assert_eq!(cluster.nodes()[to].cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "1");
+    renewed(&guard).await;
+    renewed(&made).await;
+    while cluster.migrate_keys(slot, to, 1) > 0 {}
+    renewed(&guard).await;
+    renewed(&made).await;
+    assert!(locks.lock(name).try_acquire().await.unwrap().is_none());
+    made.release().await.unwrap();
+    cluster.finish_move(slot, to);
+    renewed(&guard).await;
+    guard.release().await.unwrap();
+    assert_eq!(cluster.nodes()[to].cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "0");
+}
+
+#[tokio::test]
+async fn t11_several_keys_of_a_slot_on_its_way_are_waited_for() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let client = Client::connect(cluster.url().parse().unwrap()).await.unwrap();
+    for key in ["{t11}a", "{t11}b"] {
+        client.call(&Command::new("SET").arg(key).arg("1")).await.unwrap();
+    }
+    let slot = slot_of(b"t11");
+    let to = 1 - cluster.owner_of(slot);
+    cluster.begin_move(slot, to);
+    assert_eq!(cluster.migrate_keys(slot, to, 1), 1);
+    // One key is here and the other is there: TRYAGAIN.
+    let both = Script::new("return redis.call('exists', KEYS[1]) + redis.call('exists', KEYS[2])", 2, 0);
+    let params = ["{t11}a".into(), "{t11}b".into()];
+    let options = wheellock_client::CallOptions::by(client.config().timer.now() + Duration::from_millis(100));
+    let error = client.eval_with(&both, &params, options).await.unwrap_err();
+    // The deadline may also pass while an attempt is under way.
+    assert!(error.code() == Some("TRYAGAIN") || error.kind() == ErrorKind::Timeout, "{error}");
+    let call = client.eval(&both, &params);
+    let move_on = async {
+        while cluster.migrate_keys(slot, to, 1) > 0 {}
+        cluster.finish_move(slot, to);
+    };
+    let (reply, ()) = tokio::join!(call, move_on);
+    assert_eq!(reply.unwrap().as_i64(), Some(2));
+}
+
+#[tokio::test]
+async fn t11_the_leases_of_a_slot_on_its_way_are_all_renewed() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let locks = connect(&cluster.url(), SHORT).await.unwrap();
+    let slot = slot_of(b"t11");
+    let mut guards = Vec::new();
+    for number in 0..10 {
+        guards.push(locks.lock(&format!("{{t11}}:{number}")).acquire().await.unwrap());
+    }
+    let to = 1 - cluster.owner_of(slot);
+    cluster.begin_move(slot, to);
+    assert_eq!(cluster.migrate_keys(slot, to, 5), 5);
+    // A script with keys of both halves is refused; each by itself is not.
+    for guard in &guards {
+        renewed(guard).await;
+        renewed(guard).await;
+    }
+    while cluster.migrate_keys(slot, to, 5) > 0 {}
+    cluster.finish_move(slot, to);
+    for guard in guards {
+        renewed(&guard).await;
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn t11_all_that_belongs_to_a_lock_is_in_one_slot_whatever_its_name() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let locks = connect(&cluster.url(), LEASE).await.unwrap();
+    // A name with an opening brace and no tag has its channel elsewhere in Redisson too; waiters then poll.
+    for name in ["orders", "{orders}:1", "a{b}c{d}", "blå", "}{", "x}", "a b", "{}x", "{{y}}", "\"'\\"] {
+        let lock = locks.lock(name);
+        let guard = lock.acquire().await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(lock.try_acquire().await.unwrap().is_none(), "{name}");
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        guard.release().await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        timeout(NO_HANG, waiter).await.expect(name).unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn t12_while_nobody_serves_a_slot_calls_wait_until_their_deadline() {
+    let settings = Settings::default().arg("cluster-require-full-coverage", "no");
+    let mut cluster = Cluster::start(3, 0, &settings);
+    let locks = LockManager::builder(&cluster.url())
+        .configure(|config| config.response_timeout = Duration::from_millis(700))
+        .connect()
+        .await
+        .unwrap();
+    let victim = cluster.owner_of_key("orders");
+    let other =
+        (0..).map(|n| format!("other:{n}")).find(|name| cluster.owner_of_key(name) != victim).unwrap();
+    cluster.nodes_mut()[victim].kill();
+    let error = locks.lock("orders").try_acquire().await.unwrap_err();
+    assert!(!error.to_string().is_empty());
+    // Not the whole cluster is down.
+    locks.lock(&other).acquire().await.unwrap().release().await.unwrap();
+    cluster.nodes_mut()[victim].restart();
+    let back = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_some());
+    assert!(eventually(NO_HANG, back).await, "it is served again");
+}
+
+#[tokio::test]
+async fn t12_a_cluster_that_is_down_as_a_whole_is_told_from_a_busy_lock() {
+    let mut cluster = Cluster::start(3, 0, &Settings::default());
+    let locks = LockManager::builder(&cluster.url())
+        .configure(|config| config.response_timeout = Duration::from_millis(700))
+        .connect()
+        .await
+        .unwrap();
+    let dead = cluster.owner_of_key("orders");
+    let alive = (0..).map(|n| format!("other:{n}")).find(|name| cluster.owner_of_key(name) != dead).unwrap();
+    cluster.nodes_mut()[dead].kill();
+    let down = async || {
+        let error = locks.lock(&alive).try_acquire_for(Duration::from_millis(100)).await;
+        error.is_err_and(|error| error.to_string().contains("CLUSTERDOWN"))
+    };
+    assert!(eventually(NO_HANG, down).await);
+    cluster.nodes_mut()[dead].restart();
+    let back = async || locks.lock(&alive).try_acquire().await.is_ok_and(|guard| guard.is_some());
+    assert!(eventually(NO_HANG, back).await);
+}
+
+#[tokio::test]
+async fn t13_waiters_follow_a_slot_that_moves_under_them() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let (here, there) =
+        (connect(&cluster.url(), LEASE).await.unwrap(), connect(&cluster.url(), LEASE).await.unwrap());
+    assert_eq!(here.client().publish_verb(), "SPUBLISH");
+    let slot = slot_of(b"orders");
+    for round in 0..20 {
+        let guard = here.lock("orders").acquire().await.unwrap();
+        let waiter = tokio::spawn({
+            let lock = there.lock("orders");
+            async move { lock.acquire().await }
+        });
+        let owner = cluster.owner_of(slot);
+        let listens =
+            |node: usize| cluster.nodes()[node].cli(&["PUBSUB", "SHARDNUMSUB", CHANNEL]).ends_with('1');
+        assert!(eventually(NO_HANG, async || listens(owner)).await, "round {round}");
+        let to = (owner + 1) % 3;
+        cluster.move_slot(slot, to);
+        assert!(
+            eventually(NO_HANG, async || listens(to)).await,
+            "round {round}: it listens on the new owner"
+        );
+        assert!(guard.is_valid());
+        guard.release().await.unwrap();
+        let woken = timeout(LEASE / 3, waiter).await.unwrap_or_else(|_| panic!("round {round}: not woken"));
+        woken.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn t13_no_lock_and_no_wake_up_is_lost_while_slots_move_under_load() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let locks = connect(&cluster.url(), LEASE).await.unwrap();
+    let mut held = Vec::new();
+    for lock in 0..LOCKS {
+        held.push(locks.lock(&format!("{{{}}}:held", Load::lock_name(lock))).acquire().await.unwrap());
+    }
+    let load = Load::start(&locks, 16);
+    let cluster = tokio::task::spawn_blocking(move || {
+        for step in 0..40 {
+            let slot = slot_of(Load::lock_name(step % LOCKS).as_bytes());
+            cluster.move_slot(slot, (cluster.owner_of(slot) + 1) % 3);
+        }
+        cluster
+    });
+    let cluster = timeout(NO_HANG, cluster).await.unwrap().unwrap();
+    for lock in 0..LOCKS {
+        assert!(load.goes_on(lock).await, "{} is stuck", load.name(lock));
+    }
+    let errors = load.end().await;
+    assert!(errors.is_empty(), "a move costs no errors: {errors:?}");
+    for guard in held {
+        assert!(guard.is_valid());
+        guard.release().await.unwrap();
+    }
+    drop(cluster);
+}
+
+#[tokio::test]
+async fn t14_a_clean_node_in_the_place_of_another_has_none_of_its_locks() {
+    let mut cluster = Cluster::start(3, 1, &Settings::default());
+    let locks = connect(&cluster.url(), LEASE).await.unwrap();
+    let victim = cluster.owner_of_key("orders");
+    let replica = cluster.replicas_of(victim)[0];
+    cluster.nodes()[replica].pause();
+    let guard = locks.lock("orders").acquire().await.unwrap();
+    cluster.replace(victim);
+    cluster.nodes()[replica].resume();
+    assert_eq!(
+        timeout(NO_HANG, guard.lost()).await.unwrap(),
+        LostReason::NotOwner,
+        "the replica never had it"
+    );
+    let again = timeout(NO_HANG, async {
+        loop {
+            if let Ok(Some(guard)) = locks.lock("orders").try_acquire().await {
+                return guard;
+            }
+        }
+    });
+    again.await.unwrap().release().await.unwrap();
+    cluster.heal();
+    locks.lock("orders").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_single_connection_says_how_to_reach_a_cluster() {
+    let cluster = Cluster::start(1, 0, &Settings::default());
+    let error = Client::connect(cluster.nodes()[0].tcp_url().parse().unwrap()).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Unsupported && error.detail().contains("redis+cluster://"), "{error}");
+}
+
+/// Two nodes that share all slots, and answer every call by what a test says.
+struct Ring {
+    nodes: Vec<FakeServer>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Ring {
+    fn start(answer: impl Fn(usize, &[u16], u16) -> String + Send + Sync + 'static) -> Self {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let ports = Arc::new(Mutex::new(Vec::new()));
+        let answer = Arc::new(answer);
+        let node = |number: usize| {
+            let (asked, ports, answer) = (Arc::clone(&asked), Arc::clone(&ports), Arc::clone(&answer));
+            FakeServer::start(move |_, session| Self::serve(session, number, &asked, &ports, &*answer))
+        };
+        let nodes = vec![node(0), node(1)];
+        *ports.lock().unwrap() = nodes.iter().map(|node| node.addr().port()).collect();
+        Self { nodes, asked }
+    }
+
+    fn config(&self) -> Config {
+        let addresses: Vec<_> = self.nodes.iter().map(|node| node.addr().to_string()).collect();
+        format!("redis+cluster://{}", addresses.join(",")).parse().unwrap()
+    }
+
+    fn serve(
+        session: &mut Session,
+        number: usize,
+        asked: &AtomicUsize,
+        ports: &Mutex<Vec<u16>>,
+        answer: &dyn Fn(usize, &[u16], u16) -> String,
+    ) -> io::Result<()> {
+        loop {
+            let command = session.command()?;
+            let ports = ports.lock().unwrap().clone();
+            let words: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word)).collect();
+            match &*words.iter().map(|word| &**word).collect::<Vec<_>>() {
+                ["HELLO", ..] => {
+                    session.send("%3\r\n+proto\r\n:3\r\n+mode\r\n+cluster\r\n+role\r\n+master\r\n")?;
+                }
+                ["CLUSTER", "NODES"] => {
+                    let line = |node: usize, slots: &str| {
+                        let (id, myself) =
+                            ("ab"[node..=node].repeat(40), if node == number { "myself," } else { "" });
+                        format!(
+                            "{id} 127.0.0.1:{}@1 {myself}master - 0 0 {} connected {slots}\n",
+                            ports[node],
+                            node + 1
+                        )
+                    };
+                    let text = line(0, "0-8191") + &line(1, "8192-16383");
+                    session.send(format!("${}\r\n{text}\r\n", text.len()))?;
+                }
+                ["PUBSUB", ..] => session.send("*0\r\n")?,
+                ["GET", key] => {
+                    asked.fetch_add(1, SeqCst);
+                    session.send(answer(number, &ports, slot_of(key.as_bytes())))?;
+                }
+                _ => session.reply(&command)?,
+            }
+        }
+    }
+}
+
+/// Tasks that take and release locks in many slots until they are told to end.
+struct Load {
+    served: Arc<Vec<AtomicUsize>>,
+    errors: Arc<Mutex<Vec<Error>>>,
+    stop: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+}
+
+impl Load {
+    fn start(locks: &LockManager, tasks: usize) -> Self {
+        let served: Arc<Vec<AtomicUsize>> = Arc::new((0..LOCKS).map(|_| AtomicUsize::new(0)).collect());
+        let (errors, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let mut set = JoinSet::new();
+        for task in 0..tasks {
+            let (locks, served) = (locks.clone(), Arc::clone(&served));
+            let (errors, stop) = (Arc::clone(&errors), Arc::clone(&stop));
+            set.spawn(async move {
+                while !stop.load(SeqCst) {
+                    let place = task % LOCKS;
+                    let lock = locks.lock(&Self::lock_name(place));
+                    let taken = timeout(NO_HANG, lock.try_acquire_for(Duration::from_secs(5))).await;
+                    let done = match taken.expect("no call hangs") {
+                        Ok(Some(guard)) => guard.release().await.map(|_| served[place].fetch_add(1, SeqCst)),
+                        Ok(None) => Ok(0),
+                        Err(error) => Err(error),
+                    };
+                    if let Err(wheellock::Error::Server { source, .. }) = done {
+                        errors.lock().unwrap().push(source);
+                    }
+                }
+            });
+        }
+        Self { served, errors, stop, tasks: set }
+    }
+
+    fn lock_name(place: usize) -> String {
+        format!("load:{place}")
+    }
+
+    fn name(&self, place: usize) -> String {
+        Self::lock_name(place)
+    }
+
+    async fn goes_on(&self, place: usize) -> bool {
+        let before = self.served[place].load(SeqCst);
+        eventually(NO_HANG, async || self.served[place].load(SeqCst) >= before + 50).await
+    }
+
+    async fn end(mut self) -> Vec<Error> {
+        self.stop.store(true, SeqCst);
+        while let Some(ended) = timeout(NO_HANG, self.tasks.join_next()).await.expect("a task hangs") {
+            ended.expect("a task panicked");
+        }
+        std::mem::take(&mut self.errors.lock().unwrap())
+    }
+}
+
+/// Waits until the lease was extended from now on.
+async fn renewed(guard: &wheellock::Guard) {
+    let before = guard.valid_until();
+    let renewed = eventually(NO_HANG, async || guard.valid_until() > before || !guard.is_valid()).await;
+    assert!(renewed && guard.is_valid(), "{guard:?}");
+}
+
+const LOCKS: usize = 8;
+/// The channel of the lock `orders`.
+const CHANNEL: &str = "redisson_lock__channel:{orders}";
+/// Renewed every 5 s: what happens sooner happened without waiting for that.
+const LEASE: Duration = Duration::from_secs(15);
+/// Renewed every 300 ms.
+const SHORT: Duration = Duration::from_millis(900);
+/// A failover takes two seconds and a half here, and several times as long on a busy machine.
+const NO_HANG: Duration = Duration::from_secs(30);

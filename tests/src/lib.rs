@@ -16,6 +16,7 @@ mod percent;
 mod poll;
 mod port;
 mod server;
+pub mod topology;
 pub mod wire;
 pub mod worker;
 

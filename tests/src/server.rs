@@ -90,6 +90,11 @@ impl RedisServer {
         SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()))
     }
 
+    /// Where the nodes of its cluster speak to it.
+    pub(crate) fn bus_port(&self) -> u16 {
+        self.bus_port.as_ref().map_or(0, Port::number)
+    }
+
     /// The unix socket.
     #[must_use]
     pub fn socket_path(&self) -> PathBuf {

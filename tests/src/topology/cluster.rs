@@ -1,0 +1,515 @@
+//! A cluster of masters and replicas, whose slots can be moved, halfway too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::view::View;
+use super::{Settings, ask, check_linked, check_primary, field, must, revive_all, settle, start_all, up};
+use crate::cli::Reply;
+use crate::server::RedisServer;
+
+/// The nodes of a cluster. A node keeps its place in [`nodes`](Self::nodes), whatever its role: at first the masters,
+/// each with as many slots as the next, then their replicas in turns (with three masters, node 3 follows node 0).
+///
+/// A dead or paused master is replaced by its replica about 2 s later. Replicas follow nobody else's slots.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<RedisServer>,
+    /// The name by which a node is known to the others.
+    ids: Vec<String>,
+    /// Names that nodes had before they were replaced.
+    forgotten: Vec<(usize, String)>,
+    promotions: Mutex<Promotions>,
+    settings: Settings,
+}
+
+impl Cluster {
+    /// Starts so many masters with so many replicas each, and waits until all agree.
+    ///
+    /// # Panics
+    ///
+    /// If they do not start; the message says why.
+    #[must_use]
+    pub fn start(masters: usize, replicas_each: usize, settings: &Settings) -> Self {
+        must("cannot start a cluster", Self::try_start(masters, replicas_each, settings))
+    }
+
+    /// As [`start`](Self::start), for tools that report errors instead of panicking.
+    ///
+    /// # Errors
+    ///
+    /// They do not start, or do not find each other.
+    pub fn try_start(masters: usize, replicas_each: usize, settings: &Settings) -> Result<Self> {
+        let tls = if settings.tls.is_some() { "yes" } else { "no" };
+        let own = [DIRECTIVES, &[("tls-cluster", tls)]].concat();
+        let nodes = start_all((0..masters * (1 + replicas_each)).map(|_| settings.server(&own).cluster()))?;
+        let ids = nodes.iter().map(my_id).collect::<Result<_>>()?;
+        let promotions = Mutex::new(Promotions { masters: (0..masters).collect(), ..Promotions::default() });
+        let cluster = Self { nodes, ids, forgotten: Vec::new(), promotions, settings: settings.clone() };
+        cluster.create(masters)?;
+        cluster.settle(|| Ok(()))?;
+        Ok(cluster)
+    }
+
+    /// `redis+cluster://[user:password@]host:port,host:port...` with the addresses of all nodes, or `rediss+cluster:`
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.settings.url("redis+cluster", &self.nodes)
+    }
+
+    /// All nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// All nodes, to kill and restart them.
+    pub fn nodes_mut(&mut self) -> &mut [RedisServer] {
+        &mut self.nodes
+    }
+
+    /// The slot of a key, as a node says.
+    ///
+    /// # Panics
+    ///
+    /// If no node is up.
+    #[must_use]
+    pub fn slot_of(&self, key: &str) -> u16 {
+        let slot = ask(self.any(), &["CLUSTER", "KEYSLOT", key]).map(|slot| slot.to_string());
+        must("CLUSTER KEYSLOT", slot.and_then(|slot| Ok(slot.parse()?)))
+    }
+
+    /// The place of the node that owns a slot: of all claims that nodes know of, the latest.
+    ///
+    /// # Panics
+    ///
+    /// If nobody owns it, or a node cannot be asked.
+    #[must_use]
+    pub fn owner_of(&self, slot: u16) -> usize {
+        must("who owns the slot?", self.owner(slot))
+    }
+
+    /// The place of the node that owns a key's slot.
+    ///
+    /// # Panics
+    ///
+    /// As [`owner_of`](Self::owner_of).
+    #[must_use]
+    pub fn owner_of_key(&self, key: &str) -> usize {
+        self.owner_of(self.slot_of(key))
+    }
+
+    /// The places of the nodes that follow a master, as a node says.
+    ///
+    /// # Panics
+    ///
+    /// If no node can be asked.
+    #[must_use]
+    pub fn replicas_of(&self, master: usize) -> Vec<usize> {
+        let view = must("CLUSTER NODES", View::of(self.any()));
+        let follows = |id: &String| {
+            view.nodes.get(id).is_some_and(|known| known.master.as_ref() == Some(&self.ids[master]))
+        };
+        (0..self.ids.len()).filter(|index| follows(&self.ids[*index])).collect()
+    }
+
+    /// Moves a slot with all its keys to another master, under the eyes of the clients; returns when all nodes that are up
+    /// have heard of it.
+    ///
+    /// # Panics
+    ///
+    /// If a node refuses.
+    pub fn move_slot(&self, slot: u16, to: usize) {
+        self.begin_move(slot, to);
+        while self.migrate_keys(slot, to, BATCH) > 0 {}
+        self.finish_move(slot, to);
+        let heard = || {
+            let heard =
+                |(_, node)| Ok(View::of(node)?.owner_of(slot).map(|(id, _)| id) == Some(&self.ids[to]));
+            let all = up(&self.nodes).map(heard).collect::<Result<Vec<bool>>>()?;
+            ensure!(!all.contains(&false), "not all have heard of slot {slot}'s move");
+            Ok(())
+        };
+        must("a moved slot", settle(heard));
+    }
+
+    /// Announces a move to both sides: for keys that it does not have, the owner says ASK from now on.
+    ///
+    /// # Panics
+    ///
+    /// If a node refuses.
+    pub fn begin_move(&self, slot: u16, to: usize) {
+        must("begin of a move", self.owner(slot).and_then(|from| self.begin(slot, from, to)));
+    }
+
+    /// Moves so many keys at most of a slot whose move has begun; returns how many it found.
+    ///
+    /// # Panics
+    ///
+    /// If a node refuses.
+    pub fn migrate_keys(&self, slot: u16, to: usize, at_most: usize) -> usize {
+        must("MIGRATE", self.migrate(slot, to, at_most))
+    }
+
+    /// Tells all masters who owns the slot now, the new owner first. What is left with the old one is lost to all.
+    ///
+    /// # Panics
+    ///
+    /// If a node refuses.
+    pub fn finish_move(&self, slot: u16, to: usize) {
+        must("end of a move", self.hand_over(slot, to));
+    }
+
+    /// Calls a move off that was begun and of which no key has been migrated.
+    ///
+    /// # Panics
+    ///
+    /// If a node refuses.
+    pub fn cancel_move(&self, slot: u16, to: usize) {
+        for index in [self.owner_of(slot), to] {
+            must("a move called off", self.set_slot(index, slot, &["STABLE"]));
+        }
+    }
+
+    /// Has a replica take over from its master, in agreement with it; returns when all have settled.
+    ///
+    /// # Panics
+    ///
+    /// If the node is no replica, or they do not settle.
+    pub fn failover(&self, replica: usize) {
+        must("CLUSTER FAILOVER", ask(&self.nodes[replica], &["CLUSTER", "FAILOVER"]));
+        let took_over = || {
+            let view = View::of(&self.nodes[replica])?;
+            let node = view.nodes.get(&self.ids[replica]).context("it does not know itself")?;
+            ensure!(node.is("master"), "{} is no master", self.nodes[replica].addr());
+            Ok(())
+        };
+        must("failover", self.settle(took_over));
+    }
+
+    /// Waits until all nodes that are up say that the cluster is well, and agree on who is who and who owns what. For a
+    /// dead master somebody must have taken over.
+    ///
+    /// # Panics
+    ///
+    /// If that does not happen within a minute.
+    pub fn wait_ok(&self) {
+        must("the cluster is not well", self.settle(|| Ok(())));
+    }
+
+    /// Kills a node, and starts a clean one at the same address: it knows nobody, and nobody knows it. It stays that way
+    /// until [`heal`](Self::heal).
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    pub fn replace(&mut self, index: usize) {
+        self.nodes[index].restart_clean();
+        let new = must("CLUSTER MYID", my_id(&self.nodes[index]));
+        let old = std::mem::replace(&mut self.ids[index], new);
+        self.forgotten.push((index, old));
+    }
+
+    /// Restarts and resumes whatever is down, takes in nodes that were replaced, as replicas of whoever took their place,
+    /// finishes moves that were begun, and waits until all have settled.
+    ///
+    /// # Panics
+    ///
+    /// If that does not happen within a minute, or a master was replaced that had no replica.
+    pub fn heal(&mut self) {
+        revive_all(&mut self.nodes);
+        let unfinished = must("unfinished moves", self.unfinished_moves());
+        for (index, old) in std::mem::take(&mut self.forgotten) {
+            must("a replaced node", self.take_in(index, &old));
+        }
+        for (slot, to) in unfinished {
+            must("an unfinished move", settle(|| self.complete(slot, to)));
+        }
+        self.wait_ok();
+    }
+
+    fn any(&self) -> &RedisServer {
+        up(&self.nodes).next().map(|(_, node)| node).expect("a node is up")
+    }
+
+    fn index_of(&self, id: &str) -> Result<usize> {
+        self.ids.iter().position(|known| known == id).with_context(|| format!("{id} is none of ours"))
+    }
+
+    fn owner(&self, slot: u16) -> Result<usize> {
+        let mut latest: Option<(u64, usize)> = None;
+        for (_, node) in up(&self.nodes) {
+            let view = View::of(node)?;
+            if let Some((id, known)) = view.owner_of(slot)
+                && latest.is_none_or(|(epoch, _)| known.epoch > epoch)
+            {
+                latest = Some((known.epoch, self.index_of(id)?));
+            }
+        }
+        Ok(latest.with_context(|| format!("nobody owns slot {slot}"))?.1)
+    }
+
+    /// What `redis-cli --cluster create` does.
+    fn create(&self, masters: usize) -> Result<()> {
+        for (index, node) in self.nodes.iter().enumerate() {
+            ask(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])?;
+            if index < masters {
+                let [first, end] = [index, index + 1].map(|index| index * SLOTS / masters);
+                ask(node, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &(end - 1).to_string()])?;
+            }
+            // Introduced to all that came before, it need not wait for hearsay.
+            for other in &self.nodes[..index] {
+                meet(node, other)?;
+            }
+        }
+        for (index, node) in self.nodes.iter().enumerate().skip(masters) {
+            self.replicate(node, &self.ids[index % masters])?;
+        }
+        Ok(())
+    }
+
+    /// Has a node follow a master as soon as it knows it.
+    fn replicate(&self, node: &RedisServer, master: &str) -> Result<()> {
+        settle(|| ask(node, &["CLUSTER", "REPLICATE", master]))?;
+        Ok(())
+    }
+
+    fn take_in(&self, index: usize, old: &str) -> Result<()> {
+        let new = &self.nodes[index];
+        let (_, witness) = up(&self.nodes).find(|(witness, _)| *witness != index).context("it is alone")?;
+        let before = View::of(witness)?;
+        let known = before.nodes.get(old).context("nobody knew it")?;
+        let master = if let Some(master) = &known.master {
+            master
+        } else {
+            let mut replicas = before.nodes.iter().filter(|(_, known)| known.master.as_deref() == Some(old));
+            let (heir, _) = replicas.next().context("it was a master without replicas")?;
+            // The others met a stranger at its address and struck that from their books. It is not failed, nor will it
+            // ever be, so nobody takes over by himself.
+            ask(&self.nodes[self.index_of(heir)?], &["CLUSTER", "FAILOVER", "TAKEOVER"])?;
+            heir
+        };
+        settle(|| {
+            let view = View::of(witness)?;
+            let taken_over = view.nodes.get(master).is_some_and(|known| !known.slots.is_empty());
+            ensure!(taken_over, "not everybody has heard who took over from {}", new.addr());
+            Ok(())
+        })?;
+        for (other, node) in up(&self.nodes) {
+            if other != index {
+                settle(|| ask(node, &["CLUSTER", "FORGET", old]))?;
+                meet(new, node)?;
+            }
+        }
+        self.replicate(new, master)
+    }
+
+    fn set_slot(&self, index: usize, slot: u16, rest: &[&str]) -> Result<()> {
+        let slot = slot.to_string();
+        let command: Vec<&str> =
+            ["CLUSTER", "SETSLOT", &slot].into_iter().chain(rest.iter().copied()).collect();
+        ask(&self.nodes[index], &command)?;
+        Ok(())
+    }
+
+    fn begin(&self, slot: u16, from: usize, to: usize) -> Result<()> {
+        self.set_slot(to, slot, &["IMPORTING", &self.ids[from]])?;
+        self.set_slot(from, slot, &["MIGRATING", &self.ids[to]])
+    }
+
+    fn migrate(&self, slot: u16, to: usize, at_most: usize) -> Result<usize> {
+        let from = &self.nodes[self.owner(slot)?];
+        let count = at_most.to_string();
+        let keys = ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), &count])?;
+        let Reply::Array(keys) = keys else { bail!("GETKEYSINSLOT said {keys}") };
+        if keys.is_empty() {
+            return Ok(0);
+        }
+        let target = self.nodes[to].addr();
+        let mut command: Vec<Vec<u8>> =
+            ["MIGRATE", &target.ip().to_string(), &target.port().to_string(), "", "0", MIGRATE_MILLIS]
+                .map(Vec::from)
+                .into();
+        if let Some(password) = &self.settings.password {
+            command.extend(["AUTH", password].map(Vec::from));
+        }
+        command.push("KEYS".into());
+        let found = keys.len();
+        for key in keys {
+            let Reply::Bulk(key) = key else { bail!("GETKEYSINSLOT named {key}") };
+            command.push(key);
+        }
+        ask(from, &command)?;
+        Ok(found)
+    }
+
+    fn hand_over(&self, slot: u16, to: usize) -> Result<()> {
+        let from = self.owner(slot)?;
+        let new = ["NODE", self.ids[to].as_str()];
+        self.set_slot(to, slot, &new)?;
+        if from != to {
+            self.set_slot(from, slot, &new)?;
+        }
+        for (index, node) in up(&self.nodes) {
+            let view = View::of(node)?;
+            let is_master = view.nodes.get(&self.ids[index]).is_some_and(|node| node.is("master"));
+            if is_master && ![from, to].contains(&index) {
+                self.set_slot(index, slot, &new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Slots, and where they were to go. Either side may have lost its memory of the move with a failover.
+    fn unfinished_moves(&self) -> Result<BTreeSet<(u16, usize)>> {
+        let mut moves = BTreeSet::new();
+        for (index, node) in up(&self.nodes) {
+            let view = View::of(node)?;
+            moves.extend(view.importing.iter().map(|slot| (*slot, index)));
+            for (slot, to) in &view.migrating {
+                // Whoever does not know it cannot have been replaced: that node's keys are gone.
+                moves.extend(self.index_of(to).ok().map(|to| (*slot, to)));
+            }
+        }
+        Ok(moves)
+    }
+
+    /// Finishes a move, whatever became of both sides since it began. As long as it imports the slot, a node believes nobody
+    /// who says that the slot has another owner now.
+    fn complete(&self, slot: u16, to: usize) -> Result<()> {
+        let view = View::of(&self.nodes[to])?;
+        let own = view.nodes.get(&self.ids[to]).context("it does not know itself")?;
+        let to = own.master.as_ref().map_or(Ok(to), |master| self.index_of(master))?;
+        self.set_slot(to, slot, &["STABLE"])?;
+        let from = self.owner(slot)?;
+        if from == to {
+            return Ok(());
+        }
+        let believed = View::of(&self.nodes[to])?.owner_of(slot).map(|(id, _)| id.clone());
+        ensure!(
+            believed.as_ref() == Some(&self.ids[from]),
+            "slot {slot} belongs to {believed:?} for node {to}"
+        );
+        self.begin(slot, from, to)?;
+        while self.migrate(slot, to, BATCH)? > 0 {}
+        self.hand_over(slot, to)
+    }
+
+    /// Waits until all agree, and whatever else is asked for holds.
+    fn settle(&self, mut and: impl FnMut() -> Result<()>) -> Result<()> {
+        let masters = settle(|| {
+            and()?;
+            self.agreed_masters()
+        })?;
+        let mut promotions = self.promotions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rest) = promotions.note(masters, Instant::now()) {
+            std::thread::sleep(rest);
+        }
+        Ok(())
+    }
+
+    /// The masters, if all who are up agree on who is who and who owns what.
+    fn agreed_masters(&self) -> Result<BTreeSet<usize>> {
+        let mut masters = BTreeSet::new();
+        let (mut agreed, mut masters_of) = (None, vec![None; self.nodes.len()]);
+        for (index, node) in up(&self.nodes) {
+            let (info, addr) = (ask(node, &["CLUSTER", "INFO"])?.to_string(), node.addr());
+            let state = field(&info, "cluster_state")?;
+            ensure!(state == "ok", "the cluster's state is {state} for {addr}");
+
+            let view = View::of(node)?;
+            for (other, _) in up(&self.nodes) {
+                let known = view.nodes.get(&self.ids[other]);
+                let known = known.with_context(|| format!("{addr} does not know node {other}"))?;
+                ensure!(known.is_well(), "{addr} says of node {other}: {known:?}");
+                let master = masters_of[other].get_or_insert_with(|| known.master.clone());
+                ensure!(*master == known.master, "{addr} disagrees about the role of node {other}");
+            }
+            let owners = view.owners();
+            for (_, owner) in owners.values() {
+                ensure!(self.nodes[self.index_of(owner)?].is_up(), "{addr} knows of slots of a dead node");
+            }
+            let same = *agreed.get_or_insert_with(|| owners.clone()) == owners;
+            ensure!(same, "{addr} disagrees about the slots");
+
+            let own = view.nodes.get(&self.ids[index]).context("it does not know itself")?;
+            match &own.master {
+                Some(master) => check_linked(node, self.nodes[self.index_of(master)?].addr())?,
+                None => {
+                    check_primary(node)?;
+                    masters.insert(index);
+                }
+            }
+        }
+        Ok(masters)
+    }
+}
+
+/// When which node was promoted, for one reason: a node counts votes for as long as they might come, twice the node timeout
+/// and at least 2 s, even after it has won by them. Made a replica again, and its master failing within that time, it
+/// declares itself the winner without an election. Nobody believes it, and nobody else is left to take over: the slots stay
+/// down (seen with Redis 7.0.15; redis/redis#8752, fixed in Valkey). Nothing tells when it has forgotten, so time must.
+#[derive(Debug, Default)]
+struct Promotions {
+    masters: BTreeSet<usize>,
+    seen: BTreeMap<usize, Instant>,
+}
+
+impl Promotions {
+    /// Takes note of who is a master at `now`; returns how long to wait before the next failover.
+    fn note(&mut self, masters: BTreeSet<usize>, now: Instant) -> Option<Duration> {
+        self.seen.extend(masters.difference(&self.masters).map(|promoted| (*promoted, now)));
+        let demoted = self.seen.iter().filter(|(index, _)| !masters.contains(index));
+        let last = demoted.map(|(_, promoted)| *promoted).max();
+        self.masters = masters;
+        (last? + ELECTION).checked_duration_since(now)
+    }
+}
+
+fn my_id(node: &RedisServer) -> Result<String> {
+    Ok(ask(node, &["CLUSTER", "MYID"])?.to_string())
+}
+
+fn meet(node: &RedisServer, other: &RedisServer) -> Result<()> {
+    let (addr, bus_port) = (other.addr(), other.bus_port().to_string());
+    ask(node, &["CLUSTER", "MEET", &addr.ip().to_string(), &addr.port().to_string(), &bus_port])?;
+    Ok(())
+}
+
+/// Failover within seconds; a replica may take over however far behind it is, and stays with its master when that has no
+/// slot left.
+const DIRECTIVES: &[(&str, &str)] = &[
+    ("cluster-node-timeout", "1000"),
+    ("cluster-replica-validity-factor", "0"),
+    ("cluster-allow-replica-migration", "no"),
+];
+/// For the node timeout above.
+const ELECTION: Duration = Duration::from_secs(2);
+const SLOTS: usize = 16_384;
+/// As many keys in one MIGRATE as redis-cli moves by default.
+const BATCH: usize = 10;
+const MIGRATE_MILLIS: &str = "5000";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_promoted_and_demoted_again_is_given_time() {
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        let mut promotions = Promotions { masters: [0, 1].into(), ..Promotions::default() };
+        assert_eq!(promotions.note([0, 1].into(), start), None);
+        assert_eq!(promotions.note([1, 2].into(), after(100)), None, "2 is a master still");
+        assert_eq!(promotions.note([0, 1].into(), after(600)), Some(Duration::from_millis(1500)));
+        assert_eq!(promotions.note([0, 1].into(), after(2200)), None);
+        assert_eq!(
+            promotions.note([1, 2].into(), after(2500)),
+            Some(Duration::from_millis(100)),
+            "0, this time"
+        );
+    }
+}

@@ -1,0 +1,214 @@
+//! Several private servers that belong together: a primary with replicas, what Sentinels watch, a cluster.
+//!
+//! Each is up in seconds, on loopback ports of its own, and gone with its owner. Owns what they have in common: the
+//! settings, the questions asked of single servers, and waiting, bounded, until all agree. Needs Redis 7 or Valkey.
+
+mod cluster;
+mod replicas;
+mod sentinel;
+mod view;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+pub use cluster::Cluster;
+pub use replicas::Replicas;
+pub use sentinel::{SERVICE, SentinelSet};
+
+use crate::certificates::{Authority, Identity, leaf};
+use crate::cli::Reply;
+use crate::percent::encode;
+use crate::server::{Builder, RedisServer};
+
+/// What all servers of a topology have in common. The default is plain text, no password, nothing persisted.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    args: Vec<(String, String)>,
+    sentinel_args: Vec<(String, String)>,
+    user: Option<(String, String)>,
+    password: Option<String>,
+    sentinel_password: Option<String>,
+    tls: Option<Arc<Encryption>>,
+}
+
+#[derive(Debug)]
+struct Encryption {
+    authority: Authority,
+    identity: Identity,
+}
+
+impl Settings {
+    /// Adds a directive to the configuration of every server; Sentinels are none. It wins over the topology's own.
+    #[must_use]
+    pub fn arg(mut self, name: &str, value: &str) -> Self {
+        self.args.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Adds a directive to the configuration of every Sentinel: `.sentinel_arg("sentinel", "auth-user mymaster watch")`.
+    #[must_use]
+    pub fn sentinel_arg(mut self, name: &str, value: &str) -> Self {
+        self.sentinel_args.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The password of the servers' default user, which replicas and Sentinels use too. No spaces, no quotes.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// A password for the Sentinels themselves, which they use among each other too. No spaces, no quotes.
+    #[must_use]
+    pub fn sentinel_password(mut self, password: &str) -> Self {
+        self.sentinel_password = Some(password.to_owned());
+        self
+    }
+
+    /// Makes an ACL user on every server, and it is this user whom the topology's URL names.
+    #[must_use]
+    pub fn user(mut self, name: &str, password: &str, rules: &str) -> Self {
+        self.user = Some((name.to_owned(), password.to_owned()));
+        self.arg("user", &format!("{name} on >{password} {rules}"))
+    }
+
+    /// Everybody speaks TLS to everybody, with a certificate for `127.0.0.1` and `localhost` from an authority of its
+    /// own. Clients need none.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        let authority = Authority::new("a private topology");
+        let identity = authority.issue(&leaf(&["127.0.0.1", "localhost"]));
+        self.tls = Some(Arc::new(Encryption { authority, identity }));
+        self
+    }
+
+    /// Who signed the servers' certificate; `None` without TLS.
+    #[must_use]
+    pub fn authority(&self) -> Option<&Authority> {
+        self.tls.as_ref().map(|tls| &tls.authority)
+    }
+
+    /// A server with these settings, and with the directives of the topology itself.
+    fn server(&self, own: &[(&str, &str)]) -> Builder {
+        let builder = self.encrypted(RedisServer::builder().tcp().config_file());
+        // By default, a primary waits 5 s for more replicas before it begins to feed the first one.
+        let builder = builder.arg("repl-diskless-sync-delay", "0");
+        let mut builder = own.iter().fold(builder, |builder, (name, value)| builder.arg(name, value));
+        if let Some(password) = &self.password {
+            builder = builder.arg("requirepass", password).arg("masterauth", password);
+        }
+        with_args(builder, &self.args)
+    }
+
+    fn encrypted(&self, builder: Builder) -> Builder {
+        match &self.tls {
+            Some(tls) => builder.tls(&tls.identity, tls.authority.pem()).arg("tls-replication", "yes"),
+            None => builder,
+        }
+    }
+
+    /// `scheme` as it is or with TLS, who the client is, and where `servers` are.
+    fn url(&self, scheme: &str, servers: &[RedisServer]) -> String {
+        let scheme =
+            if self.tls.is_some() { scheme.replacen("redis", "rediss", 1) } else { scheme.to_owned() };
+        let userinfo = match (&self.user, &self.password) {
+            (Some((name, password)), _) => format!("{}:{}@", encode(name), encode(password)),
+            (None, Some(password)) => format!(":{}@", encode(password)),
+            (None, None) => String::new(),
+        };
+        let addresses: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
+        format!("{scheme}://{userinfo}{}", addresses.join(","))
+    }
+}
+
+fn with_args(builder: Builder, args: &[(String, String)]) -> Builder {
+    args.iter().fold(builder, |builder, (name, value)| builder.arg(name, value))
+}
+
+/// Starts servers side by side; their order is that of the builders.
+fn start_all(builders: impl IntoIterator<Item = Builder>) -> Result<Vec<RedisServer>> {
+    std::thread::scope(|scope| {
+        let starting: Vec<_> =
+            builders.into_iter().map(|builder| scope.spawn(|| builder.try_start())).collect();
+        starting
+            .into_iter()
+            .map(|started| started.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+fn revive_all(servers: &mut [RedisServer]) {
+    servers.iter_mut().for_each(RedisServer::revive);
+}
+
+/// The servers that can be asked, with their places.
+fn up(servers: &[RedisServer]) -> impl Iterator<Item = (usize, &RedisServer)> {
+    servers.iter().enumerate().filter(|(_, server)| server.is_up())
+}
+
+fn index_of(servers: &[RedisServer], addr: SocketAddr) -> Result<usize> {
+    let index = servers.iter().position(|server| server.addr() == addr);
+    index.with_context(|| format!("{addr} is none of ours"))
+}
+
+/// Runs a command; an error reply is an error.
+fn ask<A: AsRef<[u8]>>(server: &RedisServer, command: &[A]) -> Result<Reply> {
+    let reply = server.connect()?.query(command)?;
+    if let Reply::Error(refused) = &reply {
+        let words: Vec<_> = command.iter().map(|word| String::from_utf8_lossy(word.as_ref())).collect();
+        bail!("{} said to {}: {refused}", server.addr(), words.join(" "));
+    }
+    Ok(reply)
+}
+
+/// A field of INFO or CLUSTER INFO.
+fn field<'a>(info: &'a str, name: &str) -> Result<&'a str> {
+    let mut values = info.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    values.next().with_context(|| format!("no field {name} in {info:?}"))
+}
+
+/// Fails unless `server` is a replica that is linked to `primary`.
+fn check_linked(server: &RedisServer, primary: SocketAddr) -> Result<()> {
+    let info = ask(server, &["INFO", "replication"])?.to_string();
+    ensure!(field(&info, "role")? == "slave", "{} is no replica", server.addr());
+    let followed = format!("{}:{}", field(&info, "master_host")?, field(&info, "master_port")?);
+    ensure!(followed == primary.to_string(), "{} follows {followed}, not {primary}", server.addr());
+    let status = field(&info, "master_link_status")?;
+    ensure!(status == "up", "the link of {} is {status}", server.addr());
+    Ok(())
+}
+
+/// Fails unless `server` says that it is a primary.
+fn check_primary(server: &RedisServer) -> Result<()> {
+    let info = ask(server, &["INFO", "replication"])?.to_string();
+    ensure!(field(&info, "role")? == "master", "{} is no primary", server.addr());
+    Ok(())
+}
+
+/// Repeats `check` until it passes; what it said last is the error if it never does.
+fn settle<T>(mut check: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
+    loop {
+        match check() {
+            Ok(passed) => return Ok(passed),
+            Err(error) if Instant::now() >= deadline => {
+                return Err(error.context(format!("not settled after {SETTLE_TIMEOUT:?}")));
+            }
+            Err(_) => std::thread::sleep(SETTLE_INTERVAL),
+        }
+    }
+}
+
+/// For what a test cannot go on without.
+fn must<T>(what: &str, done: Result<T>) -> T {
+    done.unwrap_or_else(|error| panic!("{what}: {error:#}"))
+}
+
+/// The slowest of them, a failover on a busy machine, takes some seconds.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// A look at a whole topology costs about a millisecond, and the servers need the processor too.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(5);

@@ -1,0 +1,281 @@
+//! A primary, two replicas, and three Sentinels that watch them and fail over by themselves.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::replicas::{check_replication, start_servers};
+use super::{Settings, ask, check_primary, index_of, must, revive_all, settle, start_all, up, with_args};
+use crate::cli::Reply;
+use crate::server::{Builder, RedisServer};
+
+/// The name under which the Sentinels watch the primary.
+pub const SERVICE: &str = "mymaster";
+
+/// Three servers and three Sentinels, two of which have to agree. A server keeps its place in
+/// [`servers`](Self::servers), whatever its role.
+///
+/// A dead or paused primary is replaced about 1.5 s later. What the servers are told of their roles outlives restarts.
+#[derive(Debug)]
+pub struct SentinelSet {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+    settings: Settings,
+}
+
+impl SentinelSet {
+    /// Starts all, and waits until every Sentinel knows all others and both replicas.
+    ///
+    /// # Panics
+    ///
+    /// If they do not start; the message says why.
+    #[must_use]
+    pub fn start(settings: &Settings) -> Self {
+        must("cannot start Sentinels", Self::try_start(settings))
+    }
+
+    /// As [`start`](Self::start), for tools that report errors instead of panicking.
+    ///
+    /// # Errors
+    ///
+    /// They do not start, or do not find each other.
+    pub fn try_start(settings: &Settings) -> Result<Self> {
+        let servers = start_servers(REPLICAS, settings)?;
+        let primary = servers.first().context("one was started")?.addr();
+        let sentinels = start_all((0..SENTINELS).map(|_| sentinel(settings, primary)))?;
+        let set = Self { servers, sentinels, settings: settings.clone() };
+        settle(|| set.check())?;
+        Ok(set)
+    }
+
+    /// `redis+sentinel://[user:password@]host:port,host:port.../mymaster` with the addresses of the Sentinels, or
+    /// `rediss+sentinel:`. User and password are those for the servers.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("{}/{SERVICE}", self.settings.url("redis+sentinel", &self.sentinels))
+    }
+
+    /// The servers that are watched. The first one was the first primary.
+    #[must_use]
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// The servers, to kill and restart them.
+    pub fn servers_mut(&mut self) -> &mut [RedisServer] {
+        &mut self.servers
+    }
+
+    /// The Sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// The Sentinels, to kill and restart them.
+    pub fn sentinels_mut(&mut self) -> &mut [RedisServer] {
+        &mut self.sentinels
+    }
+
+    /// The place of the primary that the Sentinels name: of those who are up, the one with the latest configuration.
+    ///
+    /// # Panics
+    ///
+    /// If no Sentinel can be asked.
+    #[must_use]
+    pub fn primary_index(&self) -> usize {
+        must("who is the primary?", self.named_primary())
+    }
+
+    /// That server.
+    ///
+    /// # Panics
+    ///
+    /// As [`primary_index`](Self::primary_index).
+    #[must_use]
+    pub fn primary(&self) -> &RedisServer {
+        &self.servers[self.primary_index()]
+    }
+
+    /// Waits until a Sentinel names a server other than `than`, and that one says that it is a primary. Returns its place;
+    /// the other Sentinels may not have heard of it.
+    ///
+    /// # Panics
+    ///
+    /// If that does not happen within a minute.
+    #[must_use]
+    pub fn wait_for_new_primary(&self, than: SocketAddr) -> usize {
+        let new_primary = || {
+            for (_, sentinel) in up(&self.sentinels) {
+                let named = ask(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])?;
+                let named: SocketAddr = named.to_string().replace('\n', ":").parse()?;
+                if named != than {
+                    let index = index_of(&self.servers, named)?;
+                    check_primary(&self.servers[index])?;
+                    return Ok(index);
+                }
+            }
+            bail!("all Sentinels name {than}")
+        };
+        must("no new primary", settle(new_primary))
+    }
+
+    /// Has the Sentinels replace the primary although nothing is wrong with it; returns the new one's place once all have
+    /// settled.
+    ///
+    /// # Panics
+    ///
+    /// If they refuse, or do not settle.
+    pub fn failover(&self) -> usize {
+        let old = self.primary().addr();
+        let (_, sentinel) = up(&self.sentinels).next().expect("a Sentinel is up");
+        // Refused while they still do something else.
+        must("SENTINEL FAILOVER", settle(|| ask(sentinel, &["SENTINEL", "FAILOVER", SERVICE])));
+        let index = self.wait_for_new_primary(old);
+        self.wait_settled();
+        index
+    }
+
+    /// Restarts and resumes whatever is down, and waits until all have settled: one primary, which all Sentinels name,
+    /// all others its linked replicas, and nobody suspects anybody.
+    ///
+    /// # Panics
+    ///
+    /// If that does not happen within a minute.
+    pub fn heal(&mut self) {
+        revive_all(&mut self.servers);
+        revive_all(&mut self.sentinels);
+        self.wait_settled();
+    }
+
+    /// As [`heal`](Self::heal), but what is down stays down and counts for nothing.
+    ///
+    /// # Panics
+    ///
+    /// As [`heal`](Self::heal).
+    pub fn wait_settled(&self) {
+        must("the Sentinels do not settle", settle(|| self.check()));
+    }
+
+    fn named_primary(&self) -> Result<usize> {
+        let mut latest: Option<(u64, SocketAddr)> = None;
+        for (_, sentinel) in up(&self.sentinels) {
+            let named = Watched::of(sentinel, "MASTER")?.remove(0);
+            let named = (named.number("config-epoch")?, named.addr()?);
+            if latest.is_none_or(|latest| named.0 > latest.0) {
+                latest = Some(named);
+            }
+        }
+        index_of(&self.servers, latest.context("no Sentinel is up")?.1)
+    }
+
+    fn check(&self) -> Result<()> {
+        let primary = self.named_primary()?;
+        check_replication(&self.servers, primary)?;
+        let addr = self.servers[primary].addr();
+        let (mut epoch, sentinels_up) = (None, up(&self.sentinels).count());
+        for (_, sentinel) in up(&self.sentinels) {
+            let named = Watched::of(sentinel, "MASTER")?.remove(0);
+            ensure!(named.addr()? == addr, "{} names {}", sentinel.addr(), named.addr()?);
+            named.ensure("flags", "master")?;
+            let epoch = epoch.get_or_insert_with(|| named.get("config-epoch").to_owned());
+            named.ensure("config-epoch", epoch)?;
+
+            let replicas = Watched::of(sentinel, "REPLICAS")?;
+            let well = |watched: &&Watched, flags| watched.ensure("flags", flags).is_ok();
+            let replicas = replicas.iter().filter(|replica| {
+                well(replica, "slave")
+                    && replica.ensure("master-link-status", "ok").is_ok()
+                    && replica.ensure("master-port", &addr.port().to_string()).is_ok()
+            });
+            let (known, wanted) = (replicas.count(), up(&self.servers).count() - 1);
+            ensure!(known >= wanted, "{} knows {known} of {wanted} replicas", sentinel.addr());
+
+            let others = Watched::of(sentinel, "SENTINELS")?;
+            let known = others.iter().filter(|other| well(other, "sentinel")).count();
+            ensure!(known + 1 >= sentinels_up, "{} knows {known} other Sentinels", sentinel.addr());
+            ask(sentinel, &["SENTINEL", "CKQUORUM", SERVICE])?;
+        }
+        Ok(())
+    }
+}
+
+fn sentinel(settings: &Settings, primary: SocketAddr) -> Builder {
+    let mut builder = settings.encrypted(RedisServer::builder().sentinel());
+    let mut directive = |text: String| builder = std::mem::take(&mut builder).arg("sentinel", &text);
+    directive(format!("monitor {SERVICE} {} {} {QUORUM}", primary.ip(), primary.port()));
+    directive(format!("down-after-milliseconds {SERVICE} 500"));
+    directive(format!("failover-timeout {SERVICE} 2000"));
+    directive(format!("parallel-syncs {SERVICE} {REPLICAS}"));
+    if let Some(password) = &settings.password {
+        directive(format!("auth-pass {SERVICE} {password}"));
+    }
+    if let Some(password) = &settings.sentinel_password {
+        directive(format!("sentinel-pass {password}"));
+        builder = builder.arg("requirepass", password);
+    }
+    with_args(builder, &settings.sentinel_args).first_command(PERIODS)
+}
+
+/// Made for networks, where minutes do not matter: without these, a failover takes half a minute. The ping period must
+/// leave a replica's last INFO valid, for five of them, until the next one: with 50 ms no replica is ever good enough.
+/// A Sentinel that was paused sits out the tilt period.
+const PERIODS: &[&str] = &[
+    "SENTINEL",
+    "DEBUG",
+    "info-period",
+    "500",
+    "ask-period",
+    "100",
+    "publish-period",
+    "200",
+    "ping-period",
+    "250",
+    "tilt-period",
+    "1000",
+];
+const REPLICAS: usize = 2;
+const SENTINELS: usize = 3;
+const QUORUM: usize = 2;
+
+/// What a Sentinel says of somebody whom it watches.
+struct Watched(HashMap<String, String>);
+
+impl Watched {
+    /// `MASTER` is one, `REPLICAS` and `SENTINELS` are any number.
+    fn of(sentinel: &RedisServer, what: &str) -> Result<Vec<Self>> {
+        let reply = ask(sentinel, &["SENTINEL", what, SERVICE])?;
+        let Reply::Array(elements) = reply else { bail!("SENTINEL {what} is {reply}") };
+        if what == "MASTER" {
+            return Ok(vec![Self::parse(&elements)]);
+        }
+        let record = |element: &Reply| match element {
+            Reply::Array(fields) => Ok(Self::parse(fields)),
+            other => bail!("SENTINEL {what} has {other}"),
+        };
+        elements.iter().map(record).collect()
+    }
+
+    fn parse(fields: &[Reply]) -> Self {
+        let pairs = fields.chunks_exact(2);
+        Self(pairs.map(|pair| (pair[0].to_string(), pair[1].to_string())).collect())
+    }
+
+    fn get(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    fn number(&self, name: &str) -> Result<u64> {
+        self.get(name).parse().with_context(|| format!("{name} is {:?}", self.get(name)))
+    }
+
+    fn addr(&self) -> Result<SocketAddr> {
+        Ok(format!("{}:{}", self.get("ip"), self.get("port")).parse()?)
+    }
+
+    fn ensure(&self, name: &str, value: &str) -> Result<()> {
+        ensure!(self.get(name) == value, "{name} of {} is {:?}", self.addr()?, self.get(name));
+        Ok(())
+    }
+}

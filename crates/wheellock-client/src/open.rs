@@ -116,8 +116,15 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => attempt.as_mut().poll(cx).map(Some),
         });
-        if let Some(opened) = opened.await {
-            return opened;
+        match opened.await {
+            None => {}
+            Some(Err(error)) if error.kind() == ErrorKind::NotReady => {
+                return match finder.turned_away(&address, timer.now()) {
+                    Some(alternative) => open_at(shared, &alternative).await,
+                    None => Err(error),
+                };
+            }
+            Some(opened) => return opened,
         }
     }
 }

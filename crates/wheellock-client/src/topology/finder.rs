@@ -5,10 +5,10 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wheellock_resp::Command;
 use wheellock_wheel::Timer;
@@ -38,6 +38,10 @@ struct State {
     closed: bool,
     /// Which Sentinels have answered, or failed to.
     asked: Vec<bool>,
+    /// The address whose server said that it is no primary, and since when.
+    turned_away: Option<(Address, Instant)>,
+    /// The former primary, used again because its successor does not become one.
+    makeshift: Option<Address>,
     /// What became of the last question to each Sentinel, if it failed.
     failures: Vec<Option<Error>>,
     waiting: Vec<Waker>,
@@ -52,6 +56,8 @@ impl Finder {
             connected: false,
             closed: false,
             asked: vec![false; sentinels.addresses.len()],
+            turned_away: None,
+            makeshift: None,
             failures: vec![None; sentinels.addresses.len()],
             waiting: Vec::new(),
         };
@@ -106,6 +112,30 @@ impl Finder {
             }
         })
         .await
+    }
+
+    /// The server at `address` is no primary. Returns where else to look, if that has been so for a while.
+    pub(crate) fn turned_away(&self, address: &Address, now: Instant) -> Option<Address> {
+        let mut state = self.lock();
+        let since = match &state.turned_away {
+            Some((before, since)) if before == address => *since,
+            _ => {
+                state.turned_away = Some((address.clone(), now));
+                now
+            }
+        };
+        let waited = now.saturating_duration_since(since) >= PROMOTED_WITHIN;
+        let alternative = state.discovery.alternative().filter(|_| waited).cloned();
+        state.makeshift.clone_from(&alternative);
+        alternative
+    }
+
+    /// Whether the server that is connected is the one to use, as far as the Sentinels say.
+    fn allows(&self, shared: &Shared) -> bool {
+        let state = self.lock();
+        let makeshift =
+            state.makeshift.as_ref().filter(|address| state.discovery.alternative() == Some(address));
+        state.discovery.address().into_iter().chain(makeshift).any(|address| shared.is_at(address))
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -166,8 +196,8 @@ impl Finder {
         self.hurry();
     }
 
-    /// Takes a Sentinel's answer; returns the new address if it made one.
-    fn heard(&self, number: usize, answer: Result<Answer, Error>) -> Option<Address> {
+    /// Takes a Sentinel's answer.
+    fn heard(&self, number: usize, answer: Result<Answer, Error>) {
         let mut state = self.lock();
         let before = state.discovery.address().cloned();
         let failure = match answer {
@@ -184,12 +214,11 @@ impl Finder {
             *place = failure;
         }
         let first = state.asked.get_mut(number).is_some_and(|asked| !std::mem::replace(asked, true));
-        let after = state.discovery.address().cloned().filter(|after| before.as_ref() != Some(after));
-        state.version += u64::from(after.is_some());
-        let wakers = if first || after.is_some() { std::mem::take(&mut state.waiting) } else { Vec::new() };
+        let renamed = state.discovery.address() != before.as_ref();
+        state.version += u64::from(renamed);
+        let wakers = if first || renamed { std::mem::take(&mut state.waiting) } else { Vec::new() };
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
-        after
     }
 }
 
@@ -224,12 +253,9 @@ impl Scout {
             let Some(finder) = self.finder.upgrade() else { return };
             let hurries = finder.lock().hurries;
             let answer = self.ask(&finder).await;
-            if let Some(address) = finder.heard(self.number, answer)
-                && let Some(shared) = self.shared.upgrade()
-                && !shared.is_at(&address)
-            {
-                let why = format!("the Sentinels name {address} as the primary now");
-                shared.condemn(ErrorKind::ConnectionLost, &why);
+            finder.heard(self.number, answer);
+            if let Some(shared) = self.shared.upgrade().filter(|shared| !finder.allows(shared)) {
+                shared.condemn(ErrorKind::ConnectionLost, "the Sentinels name another primary now");
             }
             let hurried = finder.is_hurried();
             let timer = &self.client.config().timer;
@@ -260,12 +286,24 @@ impl Scout {
             let question = Command::new("SENTINEL").arg(subcommand).arg(finder.service());
             self.client.call_with(&question, options).await
         };
-        let mut answer =
-            parse_master(&ask("MASTER").await?).map_err(|malformed| self.nonsense(malformed.0))?;
-        if answer.suspect {
-            answer.promoted =
-                parse_promoted(&ask("REPLICAS").await?).map_err(|malformed| self.nonsense(malformed.0))?;
-        }
+        // Polled in this order they go out in this order, which is the one in which they cannot contradict each other.
+        let (mut replicas, mut master) = (pin!(ask("REPLICAS")), pin!(ask("MASTER")));
+        let mut promoted = None;
+        let master = std::future::poll_fn(|cx| {
+            if promoted.is_none()
+                && let Poll::Ready(reply) = replicas.as_mut().poll(cx)
+            {
+                promoted = Some(reply);
+            }
+            master.as_mut().poll(cx)
+        });
+        let master = master.await?;
+        let replicas = match promoted {
+            Some(replicas) => replicas?,
+            None => return Err(self.nonsense("it answers out of order")),
+        };
+        let mut answer = parse_master(&master).map_err(|malformed| self.nonsense(malformed.0))?;
+        answer.promoted = parse_promoted(&replicas).map_err(|malformed| self.nonsense(malformed.0))?;
         answer.address = self.translated(answer.address)?;
         answer.promoted = answer.promoted.map(|address| self.translated(address)).transpose()?;
         Ok(answer)
@@ -292,6 +330,8 @@ const NEWS: [&str; 3] = ["+odown", "+selected-slave", "+switch-master"];
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
 const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
+/// How long a replica that is to be promoted is waited for, before the former primary is tried again. It took 0.1 s.
+const PROMOTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long all Sentinels are waited for before any answer counts.
 const ALL_WITHIN: Duration = Duration::from_millis(250);
 /// How long a Sentinel may take to answer.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use wheellock::{Error, LockManager};
+use wheellock::client::Change;
+use wheellock::{Error, LockManager, LostReason};
+use wheellock_tests::locks::lost;
 use wheellock_tests::worker::connect;
 use wheellock_tests::{RedisServer, eventually};
 
@@ -47,6 +49,47 @@ async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
     // What was granted to nobody is released, or ends with its lease; nothing is renewed for ever.
     let all_free = eventually(NO_HANG, async || server.cli(&["DBSIZE"]) == "0").await;
     assert!(all_free, "leaked: {}", server.cli(&["KEYS", "*"]));
+}
+
+#[tokio::test]
+async fn holders_whom_a_restarted_server_has_forgotten_learn_it_at_once() {
+    let mut server = RedisServer::builder().tcp().start();
+    // Nobody is renewed within this test.
+    let locks = connect(&server.url(), LONG_LEASE).await.unwrap();
+    let kept = locks.lock("kept").acquire().await.unwrap();
+    let fixed = locks.lock("fixed").with_lease(LONG_LEASE).acquire().await.unwrap();
+
+    server.restart();
+    assert!(eventually(NO_HANG, async || locks.client().stats().connections == 2).await);
+    tell_of_a_change(&locks);
+    assert_eq!(lost(&kept).await, LostReason::NotOwner);
+    assert_eq!(lost(&fixed).await, LostReason::NotOwner);
+    assert_eq!(server.cli(&["DBSIZE"]), "0", "nothing is created anew");
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_earlier_on_the_server_that_answers_now_is_believed_no_longer() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = connect(&server.url(), LONG_LEASE).await.unwrap();
+    let kept = locks.lock("kept").acquire().await.unwrap();
+    let fixed = locks.lock("fixed").with_lease(LONG_LEASE).acquire().await.unwrap();
+    let before = (kept.valid_until(), fixed.valid_until());
+    for lock in ["kept", "fixed"] {
+        assert_eq!(server.cli(&["PEXPIRE", lock, "30000"]), "1");
+    }
+    tell_of_a_change(&locks);
+    let verified = async || kept.valid_until() > before.0 && fixed.valid_until() < before.1;
+    assert!(eventually(NO_HANG, verified).await);
+    assert!(fixed.is_valid() && fixed.valid_until().remaining() < Duration::from_secs(30));
+    let left = |lock| server.cli(&["PTTL", lock]).parse::<i64>().unwrap();
+    assert!((30_001..=60_000).contains(&left("kept")), "the watchdog's is extended at once");
+    assert!((1..=30_000).contains(&left("fixed")), "the other is only looked at");
+}
+
+/// As the connection does when another server answers.
+fn tell_of_a_change(locks: &LockManager) {
+    let tell = locks.client().config().on_change.as_ref().expect("the manager wants to know");
+    tell(&Change::everywhere());
 }
 
 #[tokio::test]
@@ -161,6 +204,8 @@ const ROUNDS: u32 = 3;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Short, so that what a dead connection left behind is gone soon; far longer than a restart takes.
 const LEASE: Duration = Duration::from_secs(4);
+/// A third of it is beyond the patience of any wait here.
+const LONG_LEASE: Duration = Duration::from_secs(60);
 /// The promise.
 const RESUMES_WITHIN: Duration = Duration::from_secs(1);
 /// Beyond every deadline in play.

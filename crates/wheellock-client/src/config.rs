@@ -136,7 +136,7 @@ pub struct Change {
 
 impl Change {
     /// Everything is answered by another server now.
-    pub(crate) fn everywhere() -> Self {
+    pub fn everywhere() -> Self {
         Self { slots: None }
     }
 

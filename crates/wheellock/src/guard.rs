@@ -163,7 +163,7 @@ impl Guard {
         let mut wake = Vec::new();
         let mut holds = self.inner.holds();
         let now = self.inner.clock.now();
-        holds.renewed(&renewing.renewal, renewed.lock(0), sent, now, &mut wake);
+        holds.renewed(&renewing.renewal, renewed.lock(0, &renewing.renewal), sent, now, &mut wake);
         let sample = Sample { server: renewed.server, sent, received: now };
         let node_of = |name: &Name| self.inner.node_of(name);
         // If the slot has moved meanwhile nobody knows whose clock it was.

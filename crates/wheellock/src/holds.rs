@@ -5,6 +5,7 @@
 //! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
 //! wanted count is the number of guards plus the attempts that are under way.
 
+mod changes;
 mod hold;
 #[cfg(test)]
 mod model;
@@ -26,6 +27,7 @@ use crate::metrics::Tally;
 use crate::name::Name;
 use crate::server_clock::ServerClocks;
 
+use changes::Changes;
 pub(crate) use hold::{Hold, State};
 use renewals::Script;
 pub(crate) use renewals::{Refused, Renewal, Renewed};
@@ -51,6 +53,7 @@ pub(crate) struct Holds {
     /// Time between two beats.
     beat_nanos: u64,
     server_clocks: ServerClocks,
+    changes: Changes,
     pub(crate) tally: Tally,
     renewals: Slab<Script>,
     /// Holds whose release found no room on its way out, in order.
@@ -114,6 +117,7 @@ impl Holds {
             beats: Cohorts::new(period / beat_nanos, 0),
             beat_nanos,
             server_clocks: ServerClocks::default(),
+            changes: Changes::default(),
             tally: Tally::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
@@ -193,6 +197,7 @@ impl Holds {
             member: None,
             renew_at: None,
             renewal_under_way: false,
+            unverified: false,
             renew_in_full: false,
             renew_alone: false,
             refusals: 0,
@@ -230,6 +235,7 @@ impl Holds {
         let mut index = index;
         let sent = if bug("validity counts from the reply") { now } else { terms.sent };
         let valid_until = terms.lease.valid_until(sent);
+        let nobody_knows_which_server = self.changes.since(terms.sent);
         let hold = self.get_mut(index)?;
         if reply == GrantReply::Fresh && hold.guards > 0 && matches!(hold.state, State::Held) {
             // The lock had vanished from under the older guards (an operator's DEL, a clock jump): they have lost it,
@@ -262,6 +268,9 @@ impl Holds {
                 // The grant took so long that its first beat may come too late.
                 hold.renew_at = Some(first);
             }
+        }
+        if nobody_knows_which_server {
+            (hold.unverified, hold.renew_at) = (true, Some(now));
         }
         hold.state = State::Held;
         self.tally.acquired(first_guard);
@@ -548,7 +557,8 @@ impl Holds {
     fn next_due(&self) -> Option<BootInstant> {
         let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
         let beat = self.beats.next_visit().map(|beat| self.start_of_beat(beat));
-        once.into_iter().chain(beat).min()
+        let at_once = self.may_verify().then_some(self.start);
+        [once, beat, at_once].into_iter().flatten().min()
     }
 
     /// The keeper promises to look when something is due next, and to come if it is called earlier.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use wheellock_client::{Arg, Detached, Flush, Outcome, Retry, Timer, Value};
+use wheellock_client::{Arg, Change, Detached, Flush, Outcome, Retry, Timer, Value};
 
 use crate::clock::BootInstant;
 use crate::events;
@@ -29,6 +29,11 @@ pub(crate) async fn keep(manager: Weak<Inner>, timer: Timer) {
             let Some(next) = next else { return Poll::Pending };
             let left = next.saturating_duration_since(inner.clock.now());
             drop(inner);
+            if left.is_zero() {
+                // There is more to do; others first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             sleep.reset(timer.now() + left);
             if Pin::new(&mut sleep).poll(cx).is_pending() {
                 return Poll::Pending;
@@ -139,7 +144,7 @@ fn queue_renewal<'a>(
     let args = group
         .iter()
         .zip(&owners)
-        .flat_map(|(renewal, owner)| [renewal.lease.millis().into(), owner.as_bytes().into()]);
+        .flat_map(|(renewal, owner)| [renewal.lease_to_set().into(), owner.as_bytes().into()]);
     let params: Vec<Arg<'_>> = keys.chain(args).collect();
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = Token { about: About::Renewal { batch }, in_full: retry.is_in_full() };
@@ -210,6 +215,17 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     wake.into_iter().chain(keeper).for_each(Waker::wake);
 }
 
+/// Another server than before may answer for some locks. Runs on the connection's task.
+pub(crate) fn on_change(inner: &Inner, change: &Change) {
+    let mut holds = inner.holds();
+    holds.changed(change, inner.clock.now());
+    let keeper = holds.keeper_to_wake();
+    drop(holds);
+    if let Some(keeper) = keeper {
+        keeper.wake();
+    }
+}
+
 /// How long to wait before a request has a chance that certainly had no effect; `None` if it has none, or may have had one.
 fn pause_before_repeating(retry: &mut Retry, result: &Result<Value, Outcome>) -> Option<Duration> {
     match result {
@@ -246,11 +262,14 @@ impl<'a> RenewalReply<'a> {
         Some(Self { server, locks })
     }
 
-    /// What became of the lock at `place`.
-    pub(crate) fn lock(&self, place: usize) -> Renewed {
-        match self.locks.get(place).and_then(Value::as_i64) {
-            Some(1) => Renewed::Extended,
-            Some(0) => Renewed::NotOwner,
+    /// What became of the lock at `place`, which was asked for by `renewal`.
+    pub(crate) fn lock(&self, place: usize, renewal: &Renewal) -> Renewed {
+        let Some(number) = self.locks.get(place).and_then(Value::as_i64) else { return Renewed::Failed };
+        match (number, renewal.extend) {
+            (0, _) => Renewed::NotOwner,
+            (1, true) => Renewed::Extended,
+            (-1, false) => Renewed::StillHeld { left: Duration::MAX },
+            (left @ 1.., false) => Renewed::StillHeld { left: Duration::from_millis(left.unsigned_abs()) },
             _ => Renewed::Failed,
         }
     }
@@ -305,6 +324,7 @@ mod tests {
             name: Arc::new(Name::new(&format!("{slot}"), &kind::REENTRANT)),
             owner: 0,
             lease: Lease::DEFAULT,
+            extend: true,
             in_full: false,
             alone,
             slot: 0,

@@ -52,13 +52,13 @@ impl Lease {
         if bug("a lease is believed beyond its end") {
             return self.duration() + self.duration() / 5;
         }
-        (self.duration() - self.duration() / 100).saturating_sub(Duration::from_millis(2))
+        less_drift(self.duration())
     }
 
     /// By when the server has certainly expired a key whose TTL was set to this lease by a request that had been answered
     /// or given up at `after_send`.
     pub(crate) fn gone_after(self, after_send: BootInstant) -> BootInstant {
-        after_send + self.duration() + self.duration() / 100 + Duration::from_millis(2)
+        after_send + plus_drift(self.duration())
     }
 
     /// When the watchdog renews: after a third of the lease, as Redisson's does.
@@ -75,6 +75,16 @@ impl Lease {
     pub(crate) fn retry_after(self) -> Duration {
         (self.duration() / 20).max(Duration::from_millis(1))
     }
+}
+
+/// How much of `left`, the time that a lease still runs by the server's clock, may be believed.
+pub(crate) fn less_drift(left: Duration) -> Duration {
+    (left - left / 100).saturating_sub(Duration::from_millis(2))
+}
+
+/// By when a lease has certainly ended that still runs for `left` by the server's clock.
+pub(crate) fn plus_drift(left: Duration) -> Duration {
+    left + left / 100 + Duration::from_millis(2)
 }
 
 const MAX_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;

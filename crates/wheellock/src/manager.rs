@@ -201,6 +201,16 @@ impl LockManagerBuilder {
                 keeper::on_results(&inner, results);
             }
         }));
+        let sink = Arc::clone(&reports_to);
+        let theirs = config.on_change.take();
+        config.on_change = Some(Arc::new(move |change| {
+            if let Some(tell) = &theirs {
+                tell(change);
+            }
+            if let Some(inner) = sink.get().and_then(Weak::upgrade) {
+                keeper::on_change(&inner, change);
+            }
+        }));
         let clock = Clock::beside(&config.timer);
         let client = Client::connect(config).await.map_err(server)?;
         let findings = diagnose(&client).await;

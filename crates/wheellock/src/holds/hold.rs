@@ -46,6 +46,8 @@ pub(crate) struct Hold {
     /// A renewal out of turn: after one that failed, or because the next beat comes too late.
     pub(super) renew_at: Option<BootInstant>,
     pub(super) renewal_under_way: bool,
+    /// Another server than before may answer for it, and has not been asked.
+    pub(super) unverified: bool,
     /// The next renewal brings the script's text along: the server may lack it.
     pub(super) renew_in_full: bool,
     /// The next renewal has a script of its own: a slot on its way to another node takes no two keys at once.
@@ -108,6 +110,24 @@ impl Hold {
         }
         let shortest = pause.max(REFUSAL_PAUSE);
         (shortest * (1 << round.min(3))).min(self.lease.retry_after()).max(shortest)
+    }
+
+    /// The server has said that this is still held. If it was another one than the one that answers now, that one is asked
+    /// too.
+    pub(super) fn answered(&mut self, now: BootInstant) {
+        (self.renew_in_full, self.renew_alone, self.refusals) = (false, false, 0);
+        self.renew_at = self.unverified.then_some(now);
+    }
+
+    /// Whether the lease was extended, or granted, by a request that was sent no earlier than `sent`.
+    pub(super) fn was_extended_since(&self, sent: BootInstant) -> bool {
+        self.valid_until >= self.lease.valid_until(sent)
+    }
+
+    /// Whether the server is to be asked whether this is still held, by extending it or otherwise.
+    pub(super) fn is_to_be_asked_for(&self) -> bool {
+        let somebody_relies_on_it = self.state == State::Held && self.guards > 0;
+        somebody_relies_on_it && (self.renewing_guards > 0 || self.unverified)
     }
 
     pub(super) fn is_busy(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use wheellock_client::Value;
+use wheellock_client::{Change, Value};
 
 use super::*;
 use crate::keeper::RenewalReply;
@@ -39,11 +39,13 @@ enum Event {
     RenewalRefused(Refused),
     /// After this pause, in milliseconds.
     SettleRefused(u64),
+    /// Another server answers.
+    Changed,
     /// There was no room for it.
     Postponed,
 }
 
-const EVENTS: [Event; 17] = [
+const EVENTS: [Event; 18] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
@@ -60,6 +62,7 @@ const EVENTS: [Event; 17] = [
     Event::RenewalRefused(Refused::Arrived),
     Event::SettleRefused(0),
     Event::SettleRefused(10),
+    Event::Changed,
     Event::Postponed,
 ];
 
@@ -96,6 +99,34 @@ impl World {
 
     fn server_time(&self) -> Duration {
         self.now.saturating_duration_since(self.start)
+    }
+
+    /// Takes a lock of a new owner, at this moment.
+    fn take(&mut self, owner: u64, renew: bool) -> HoldIndex {
+        let terms = Terms { renew, ..self.terms() };
+        let began =
+            self.holds.begin_attempt((&self.name, owner), false, terms.lease, self.now, Waker::noop());
+        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
+        let _granted = self.holds.granted(hold, terms, GrantReply::Fresh, self.now, &mut Vec::new());
+        hold
+    }
+
+    /// What the keeper would send now.
+    fn due(&mut self) -> Vec<Renewal> {
+        let mut due = Due::default();
+        self.holds.due(self.now, &mut due);
+        due.renew
+    }
+
+    /// A script is answered; `locks` has one word for each of its locks.
+    fn answer(&mut self, script: u32, locks: &[i64]) {
+        let locks: Vec<_> = locks.iter().map(|number| Value::Integer(*number)).collect();
+        let reply = RenewalReply { server: self.server_time(), locks: &locks };
+        let _jump = self.holds.end_renewal(script, Some(&reply), self.now, |_| 0, &mut Vec::new());
+    }
+
+    fn valid_until(&self, hold: HoldIndex) -> BootInstant {
+        self.holds.get(hold).unwrap().valid_until
     }
 
     fn guards_of(&self, hold: HoldIndex) -> u32 {
@@ -141,11 +172,7 @@ impl World {
             }
             Event::Tick => {
                 self.now = self.now + LEASE / 5;
-                let mut due = Due::default();
-                self.holds.due(self.now, &mut due);
-                self.settles.extend(due.settle);
-                self.settles.extend(self.holds.next_postponed(self.now));
-                self.begin_renewals(due.renew);
+                self.keep();
             }
             Event::Renewed(how) => {
                 if self.renewals.is_empty() {
@@ -182,6 +209,10 @@ impl World {
                 let pause = Duration::from_millis(pause);
                 self.settles.extend(self.holds.settle_refused(settle.hold, pause, self.now, &mut wake));
             }
+            Event::Changed => {
+                self.holds.changed(&Change::everywhere(), self.now);
+                self.keep();
+            }
             Event::Postponed => {
                 let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
                 self.holds.postpone(settle.hold, self.now, &mut wake);
@@ -189,6 +220,15 @@ impl World {
         }
         self.check();
         ControlFlow::Continue(())
+    }
+
+    /// The keeper does what is due.
+    fn keep(&mut self) {
+        let mut due = Due::default();
+        self.holds.due(self.now, &mut due);
+        self.settles.extend(due.settle);
+        self.settles.extend(self.holds.next_postponed(self.now));
+        self.begin_renewals(due.renew);
     }
 
     fn begin_renewals(&mut self, renewals: Vec<Renewal>) {
@@ -244,7 +284,7 @@ impl World {
     }
 }
 
-/// Every order of up to six events, and then the end. 17^6 worlds, most of them cut short.
+/// Every order of up to six events, and then the end. 18^6 worlds, most of them cut short.
 #[test]
 fn no_order_of_events_renews_after_release_or_leaves_anything() {
     fn explore(path: &mut Vec<Event>, depth: usize) {
@@ -343,15 +383,7 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     let mut world = World::new();
     let start = world.now;
     let lease = Lease::new(LEASE).unwrap();
-    let take = |world: &mut World, owner: u64, renew: bool| {
-        let began = world.holds.begin_attempt((&world.name, owner), false, lease, start, Waker::noop());
-        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
-        let terms = Terms { lease, renew, sent: start };
-        let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, start, &mut Vec::new());
-        hold
-    };
-    let (kept, fixed, extended) =
-        (take(&mut world, 1, true), take(&mut world, 2, false), take(&mut world, 3, true));
+    let (kept, fixed, extended) = (world.take(1, true), world.take(2, false), world.take(3, true));
     let hear = |world: &mut World, at: Duration, server: Duration| {
         world.now = start + at;
         let renewal = world.holds.renewal_by_hand(extended).unwrap();
@@ -361,10 +393,9 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     assert_eq!(hear(&mut world, LEASE / 10, LEASE / 10), None);
     let by = LEASE / 4;
     assert_eq!(hear(&mut world, LEASE / 5, LEASE / 5 + by), Some(Jump::Forward(by)));
-    let valid = |world: &World, hold| world.holds.get(hold).unwrap().valid_until;
-    assert_eq!(valid(&world, fixed), lease.valid_until(start).saturating_sub(by));
-    assert_eq!(valid(&world, kept), lease.valid_until(start).saturating_sub(by));
-    assert_eq!(valid(&world, extended), lease.valid_until(start + LEASE / 5), "extended after the jump");
+    assert_eq!(world.valid_until(fixed), lease.valid_until(start).saturating_sub(by));
+    assert_eq!(world.valid_until(kept), lease.valid_until(start).saturating_sub(by));
+    assert_eq!(world.valid_until(extended), lease.valid_until(start + LEASE / 5), "extended after the jump");
     assert!(world.holds.next_due().unwrap() <= world.now, "the server is asked at once");
     let mut due = Due::default();
     world.holds.due(world.now + TICK, &mut due);
@@ -375,24 +406,17 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
 #[test]
 fn a_jump_of_the_servers_clock_lengthens_no_lease() {
     let mut world = World::new();
-    let (start, lease) = (world.now, Lease::new(LEASE).unwrap());
-    let take = |world: &mut World, owner: u64, sent: BootInstant| {
-        let began = world.holds.begin_attempt((&world.name, owner), false, lease, sent, Waker::noop());
-        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
-        let terms = Terms { lease, renew: true, sent };
-        let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, sent, &mut Vec::new());
-        hold
-    };
-    let unrenewed = take(&mut world, 1, start);
-    let before = world.holds.get(unrenewed).unwrap().valid_until;
+    let start = world.now;
+    let unrenewed = world.take(1, true);
+    let before = world.valid_until(unrenewed);
     // Its renewals failed; those of a younger one do not, and tell of the jump in its last moments.
     assert_eq!(world.hear(0, Duration::ZERO), None);
     let late = start + LEASE * 9 / 10;
-    let _younger = take(&mut world, 2, late);
     world.now = late;
+    let _younger = world.take(2, true);
     let jump = world.hear(0, LEASE * 2);
     assert!(matches!(jump, Some(Jump::Forward(_))), "{jump:?}");
-    assert_eq!(world.holds.get(unrenewed).unwrap().valid_until, before, "nobody has extended it");
+    assert_eq!(world.valid_until(unrenewed), before, "nobody has extended it");
 }
 
 #[test]
@@ -409,6 +433,153 @@ fn a_jump_of_one_servers_clock_casts_no_doubt_on_the_locks_of_another() {
         None,
         "the first word of another clock is no jump"
     );
+}
+
+#[test]
+fn after_a_change_of_servers_every_hold_is_asked_for_at_once_and_extended_only_where_the_watchdog_does() {
+    let mut world = World::new();
+    let (kept, fixed, released) = (world.take(1, true), world.take(2, false), world.take(3, true));
+    let _releasing = world.holds.release(released, true, world.now);
+    world.now = world.now + LEASE / 10;
+    assert!(world.due().is_empty());
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.holds.keeper_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    let asked = world.due();
+    let seen: Vec<_> = asked.iter().map(|asked| (asked.hold, asked.lease_to_set())).collect();
+    assert_eq!(seen, [(kept, i64::try_from(LEASE.as_millis()).unwrap()), (fixed, 0)]);
+    assert!(world.due().is_empty(), "once");
+
+    // The new server's clock is ahead: it ends what was promised earlier.
+    let (sent, believed) = (world.now, world.valid_until(fixed));
+    let script = world.holds.begin_renewal(asked, Some(0), sent);
+    world.answer(script, &[1, 200]);
+    assert_eq!(world.valid_until(kept), Lease::new(LEASE).unwrap().valid_until(sent));
+    assert_eq!(world.valid_until(fixed), sent + Duration::from_millis(200 - 2 - 2));
+    assert!(world.valid_until(fixed) < believed);
+    world.now = world.now + Duration::from_millis(190);
+    let _beat = world.due();
+    assert_eq!(world.holds.lost(fixed), Some(LostReason::Expired));
+}
+
+#[test]
+fn a_verified_lease_is_never_believed_for_longer_than_before() {
+    for left in [500, 100_000, -1] {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let believed = world.valid_until(hold);
+        world.now = world.now + LEASE / 5;
+        world.holds.changed(&Change::everywhere(), world.now);
+        let asked = world.due();
+        let script = world.holds.begin_renewal(asked, Some(0), world.now);
+        world.answer(script, &[left]);
+        assert_eq!(world.valid_until(hold), believed, "{left}");
+        assert!(world.due().is_empty() && world.holds.lost(hold).is_none());
+    }
+}
+
+#[test]
+fn a_lease_that_was_extended_by_hand_meanwhile_is_not_shortened_by_its_verification() {
+    let mut world = World::new();
+    let hold = world.take(1, false);
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.now = world.now + LEASE / 10;
+    let renewal = world.holds.renewal_by_hand(hold).unwrap();
+    world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Vec::new());
+    let extended = world.valid_until(hold);
+    world.answer(script, &[100]);
+    assert_eq!(world.valid_until(hold), extended);
+}
+
+#[test]
+fn what_the_new_server_does_not_know_is_lost() {
+    let mut world = World::new();
+    let (kept, fixed) = (world.take(1, true), world.take(2, false));
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.answer(script, &[0, 0]);
+    assert_eq!([kept, fixed].map(|hold| world.holds.lost(hold)), [Some(LostReason::NotOwner); 2]);
+}
+
+#[test]
+fn whoever_was_not_answered_after_a_change_is_asked_for_again() {
+    let mut world = World::new();
+    let fixed = world.take(1, false);
+    world.now = world.now + TICK;
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    let _unknown = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Vec::new());
+    world.now = world.now + LEASE / 20 + TICK;
+    let asked = world.due();
+    assert_eq!(asked.len(), 1, "it failed");
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    let pause = Duration::from_millis(10);
+    let none = world.holds.renewal_refused(script, Refused::Unserved, pause, world.now);
+    assert!(none.is_empty());
+    world.now = world.now + pause + TICK;
+    let asked = world.due();
+    assert_eq!((asked.len(), asked[0].extend), (1, false), "it was refused");
+    // Another change while the answer is under way: it may be the old server's.
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.due().is_empty(), "one after the other");
+    world.answer(script, &[300]);
+    world.now = world.now + TICK;
+    assert_eq!(world.due().len(), 1, "the answer was the old server's");
+    assert_eq!(world.holds.tally.snapshot(0).failed_renewals, 0, "nothing was to be renewed");
+    assert!(world.holds.lost(fixed).is_none());
+}
+
+#[test]
+fn a_grant_by_a_server_that_was_replaced_meanwhile_is_verified() {
+    let mut world = World::new();
+    let terms = Terms { renew: false, ..world.terms() };
+    let hold = world.begin().unwrap();
+    world.holds.changed(&Change::everywhere(), world.now);
+    world.now = world.now + TICK;
+    assert!(world.due().is_empty(), "not granted yet");
+    let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, world.now, &mut Vec::new());
+    world.now = world.now + TICK;
+    assert_eq!(world.due().iter().map(|asked| asked.hold).collect::<Vec<_>>(), [hold]);
+}
+
+#[test]
+fn a_table_of_many_holds_is_verified_in_slices_and_no_more_is_asked_than_is_answered() {
+    const SLICE: usize = 1000;
+    let mut world = World::new();
+    let holds: Vec<_> = (1..=2500).map(|owner| world.take(owner, owner % 2 == 0)).collect();
+    world.holds.changed(&Change::everywhere(), world.now);
+    let first = world.due();
+    assert_eq!(first.len(), SLICE);
+    // One script for each, as in a cluster: the next slice waits until most of them have been answered.
+    let scripts: Vec<_> = first
+        .into_iter()
+        .map(|renewal| {
+            let locks = if renewal.extend { [1] } else { [500] };
+            (world.holds.begin_renewal(vec![renewal], Some(0), world.now), locks)
+        })
+        .collect();
+    assert!(world.due().is_empty(), "the line is full");
+    world.holds.changed(&Change::everywhere(), world.now);
+    for (script, locks) in scripts {
+        world.answer(script, &locks);
+    }
+    let mut asked = vec![0; holds.len()];
+    while world.holds.next_due().is_some_and(|due| due <= world.now) {
+        let slice = world.due();
+        assert!(slice.len() <= SLICE);
+        for renewal in slice {
+            asked[renewal.hold as usize] += 1;
+            let locks = if renewal.extend { [1] } else { [500] };
+            let script = world.holds.begin_renewal(vec![renewal], Some(0), world.now);
+            world.answer(script, &locks);
+        }
+    }
+    assert!(asked[..SLICE].iter().all(|times| *times == 1), "once more for the second change");
+    assert!(asked[SLICE..].iter().all(|times| *times == 2), "once for either change");
 }
 
 #[test]

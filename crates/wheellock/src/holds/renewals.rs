@@ -10,7 +10,7 @@ use super::{Due, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::clock::BootInstant;
 use crate::guard::LostReason;
 use crate::keeper::RenewalReply;
-use crate::lease::Lease;
+use crate::lease::{Lease, less_drift, plus_drift};
 use crate::name::Name;
 use crate::server_clock::{Jump, Sample};
 
@@ -22,12 +22,21 @@ pub(crate) struct Renewal {
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     pub(crate) lease: Lease,
+    /// Whether the lease is extended; otherwise the server only says how long it still runs.
+    pub(crate) extend: bool,
     /// Brings the script's text along.
     pub(crate) in_full: bool,
     /// Has a script of its own.
     pub(crate) alone: bool,
     /// What it has in common with others that may share its script; filled in by whoever knows.
     pub(crate) slot: u16,
+}
+
+impl Renewal {
+    /// The lease for the script, in milliseconds: 0 leaves it as it is.
+    pub(crate) fn lease_to_set(&self) -> i64 {
+        if self.extend { self.lease.millis() } else { 0 }
+    }
 }
 
 /// Renewals under way in one script.
@@ -43,6 +52,11 @@ pub(super) struct Script {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Renewed {
     Extended,
+    /// Not extended, for that was not asked for.
+    StillHeld {
+        /// How long the lease still runs by the server's clock.
+        left: Duration,
+    },
     NotOwner,
     /// Refused, or nothing is known.
     Failed,
@@ -82,8 +96,9 @@ impl Holds {
         let mut beating = Vec::new();
         self.beats.visit(beat, |_, group| beating.extend_from_slice(group));
         for index in beating {
-            self.renew_if_held(index, now, due);
+            self.ask(index, now, due);
         }
+        self.verify_some(now, due);
     }
 
     fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
@@ -104,29 +119,31 @@ impl Holds {
             return self.lose(index, LostReason::Expired, now, &mut due.wake);
         }
         if hold.renew_at.is_some_and(|at| now >= at) {
-            self.renew_if_held(index, now, due);
+            self.ask(index, now, due);
         }
         self.schedule(index);
     }
 
-    fn renew_if_held(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
+    /// Renews a hold that the watchdog keeps; one that it does not keep is only verified, if there is a reason to.
+    pub(super) fn ask(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
         let Some(hold) = self.get_mut(index) else { return };
-        if hold.state != State::Held || hold.renewing_guards == 0 || hold.renewal_under_way {
+        hold.renew_at = None;
+        if !hold.is_to_be_asked_for() || hold.renewal_under_way {
             if bug("watchdog outlives the release") {
-                due.renew.extend(self.renewal(index));
+                due.renew.extend(self.renewal(index, true));
             }
             return;
         }
         if now >= hold.lost_at() {
             return self.lose(index, LostReason::Expired, now, &mut due.wake);
         }
-        hold.renewal_under_way = true;
-        hold.renew_at = None;
-        due.renew.extend(self.renewal(index));
+        (hold.renewal_under_way, hold.unverified) = (true, false);
+        let extend = hold.renewing_guards > 0;
+        due.renew.extend(self.renewal(index, extend));
         self.schedule(index);
     }
 
-    fn renewal(&self, index: HoldIndex) -> Option<Renewal> {
+    fn renewal(&self, index: HoldIndex, extend: bool) -> Option<Renewal> {
         let hold = self.get(index)?;
         Some(Renewal {
             hold: index,
@@ -134,6 +151,7 @@ impl Holds {
             name: Arc::clone(&hold.name),
             owner: hold.owner,
             lease: hold.lease,
+            extend,
             in_full: hold.renew_in_full,
             alone: hold.renew_alone,
             slot: 0,
@@ -142,7 +160,7 @@ impl Holds {
 
     /// What renews a hold at its guard's own wish; `None` if it is lost.
     pub(crate) fn renewal_by_hand(&self, index: HoldIndex) -> Option<Renewal> {
-        self.renewal(index).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
+        self.renewal(index, true).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
     }
 
     /// Remembers renewals that are about to be sent, to `node` if that is certain; returns their number.
@@ -164,8 +182,11 @@ impl Holds {
             if let Some(hold) = self.hold_of(renewal) {
                 hold.renewal_under_way = false;
             }
-            let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
+            let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place, renewal));
             self.renewed(renewal, how, sent, now, wake);
+        }
+        if self.may_verify() {
+            self.plan(now);
         }
         self.heard_server_time(node?, Sample { server: reply?.server, sent, received: now }, node_of)
     }
@@ -186,22 +207,27 @@ impl Holds {
         for renewal in group {
             let Some(hold) = self.hold_of(&renewal) else { continue };
             hold.renewal_under_way = false;
-            if hold.state != State::Held || hold.renewing_guards == 0 {
+            hold.unverified |= !renewal.extend;
+            if !hold.is_to_be_asked_for() {
                 continue;
             }
             // A redirection that is followed is no failure, and neither is each of many questions whether the server serves.
-            let failed = refused == Refused::Unserved && hold.refusals == 0;
+            let failed = refused == Refused::Unserved && hold.refusals == 0 && renewal.extend;
             hold.renew_in_full |= refused == Refused::NoScript;
             hold.renew_alone |= matches!(refused, Refused::OnItsWay | Refused::Arrived);
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
                 hold.renewal_under_way = true;
-                at_once.extend(self.renewal(renewal.hold));
+                hold.unverified = false;
+                at_once.extend(self.renewal(renewal.hold, renewal.extend));
             } else {
                 hold.renew_at = Some(now + pause);
             }
             self.tally.failed_renewals += u64::from(failed);
             self.schedule(renewal.hold);
+        }
+        if self.may_verify() {
+            self.plan(now);
         }
         at_once
     }
@@ -221,7 +247,7 @@ impl Holds {
         wake: &mut Vec<Waker>,
     ) {
         let Some(hold) = self.hold_of(renewal) else { return };
-        if how != Renewed::NotOwner {
+        if how != Renewed::NotOwner && renewal.extend {
             hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
         }
         if bug("a late renewal brings a lost lock back") && how == Renewed::Extended {
@@ -236,15 +262,28 @@ impl Holds {
                 // The one before was sent a lease's validity before what was believed until now.
                 let planned = renewal.lease.renewal_before(hold.valid_until);
                 hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
-                hold.renew_at = None;
-                (hold.renew_in_full, hold.renew_alone, hold.refusals) = (false, false, 0);
+                hold.answered(now);
                 self.tally.renewed(now.saturating_duration_since(planned));
             }
+            Renewed::StillHeld { left } => {
+                // By this server's clock it may end earlier than by the clock of the one before.
+                if !hold.was_extended_since(sent) {
+                    hold.valid_until = hold.valid_until.min(sent + less_drift(left));
+                }
+                if left < Duration::MAX {
+                    hold.gone_after = hold.gone_after.max(now + plus_drift(left));
+                }
+                hold.answered(now);
+            }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, wake),
-            Renewed::Failed => {
+            Renewed::Failed if renewal.extend => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
                 hold.renew_in_full = true;
                 self.tally.failed_renewals += 1;
+            }
+            Renewed::Failed => {
+                hold.renew_at = Some(now + renewal.lease.retry_after().min(VERIFY_AGAIN));
+                (hold.unverified, hold.renew_in_full) = (true, true);
             }
         }
         self.schedule(renewal.hold);
@@ -285,7 +324,7 @@ impl Holds {
     /// A hold whose lease may end `by` earlier than was thought, unless it was extended since `sent`.
     fn doubt(&mut self, index: HoldIndex, by: Duration, sent: BootInstant, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
-        if hold.valid_until >= hold.lease.valid_until(sent) {
+        if hold.was_extended_since(sent) {
             return;
         }
         let believed = hold.valid_until;
@@ -304,7 +343,9 @@ impl Holds {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         let wanted = hold.state == State::Held && hold.renewing_guards > 0;
         if !wanted && !bug("watchdog outlives the release") {
-            hold.renew_at = None;
+            if !hold.is_to_be_asked_for() {
+                hold.renew_at = None;
+            }
             if let Some(member) = hold.member.take() {
                 self.beats.leave(member);
             }
@@ -314,3 +355,6 @@ impl Holds {
         }
     }
 }
+
+/// How long a lease that is not renewed may wait for its verification once more, however long it is.
+const VERIFY_AGAIN: Duration = Duration::from_secs(1);

@@ -201,24 +201,29 @@ impl Store {
 
     fn renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
         assert_eq!(args.len(), 2 * keys.len(), "a lease and a holder for each lock");
-        let mut extended = Vec::new();
+        let mut answers = Vec::new();
         for (key, args) in keys.iter().zip(args.chunks(2)) {
             let (lease, holder) = (args[0], args[1]);
             let held = self.held_by(key, holder);
+            if lease == "0" {
+                let left = Answer::Integer(if self.pttl(key) == 0 { 1 } else { self.pttl(key) });
+                answers.push(if held { left } else { Answer::Integer(0) });
+                continue;
+            }
             if held {
                 self.pexpire(key, integer(lease));
             }
             self.note(Which::Renew, key, holder, None);
-            extended.push(Answer::flag(held));
+            answers.push(Answer::flag(held));
         }
-        self.renewed(extended)
+        self.renewed(answers)
     }
 
     /// The form in which the renewing script answers. The only place that knows it.
-    fn renewed(&self, extended: Vec<Answer>) -> Answer {
+    fn renewed(&self, answers: Vec<Answer>) -> Answer {
         let integer = |number: u64| Answer::Integer(i64::try_from(number).expect("a time"));
         let time = [integer(self.now / 1000), integer(self.now % 1000 * 1000)];
-        Answer::Array(time.into_iter().chain(extended).collect())
+        Answer::Array(time.into_iter().chain(answers).collect())
     }
 
     fn force_release(&mut self, key: &str, tell: [&str; 2]) -> Answer {

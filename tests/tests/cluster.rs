@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use wheellock::{LockManager, LostReason};
+use wheellock::LockManager;
 use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script, slot_of};
 use wheellock_tests::eventually;
 use wheellock_tests::fault::{FakeServer, Session};
@@ -106,6 +106,27 @@ async fn t9_nodes_that_name_each_other_are_not_asked_in_a_tight_circle() {
     assert_eq!((error.code(), error.outcome()), (Some("MOVED"), Outcome::Rejected), "{error}");
     let asked = ring.asked.load(SeqCst);
     assert!((2..=40).contains(&asked), "asked {asked} times in half a second");
+}
+
+#[tokio::test]
+async fn t9_nor_are_they_asked_for_messages_in_a_tight_circle() {
+    let ring =
+        Ring::start(|number, ports, slot| format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1 - number]));
+    let client = Client::connect(ring.config()).await.unwrap();
+    let mut news = client.subscribe(b"channel");
+    let mut looked = 0;
+    let _endless = timeout(Duration::from_millis(500), async {
+        loop {
+            news.changed().await;
+            looked += 1;
+        }
+    })
+    .await;
+    let asked = ring.asked.load(SeqCst);
+    assert!(
+        (2..=60).contains(&asked) && looked <= 120,
+        "asked {asked} times, looked {looked} times in half a second"
+    );
 }
 
 #[tokio::test]
@@ -343,30 +364,20 @@ async fn t13_no_lock_and_no_wake_up_is_lost_while_slots_move_under_load() {
 }
 
 #[tokio::test]
-async fn t14_a_clean_node_in_the_place_of_another_has_none_of_its_locks() {
+async fn t14_a_clean_node_in_the_place_of_another_is_not_taken_for_it() {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
-    let locks = connect(&cluster.url(), LEASE).await.unwrap();
-    let victim = cluster.owner_of_key("orders");
-    let replica = cluster.replicas_of(victim)[0];
-    cluster.nodes()[replica].pause();
+    let locks = connect(&cluster.url(), SHORT).await.unwrap();
     let guard = locks.lock("orders").acquire().await.unwrap();
+    let victim = cluster.owner_of_key("orders");
+    // Redis 7.0 never fails such a node over: the others drop its address and go on waiting for it.
     cluster.replace(victim);
-    cluster.nodes()[replica].resume();
-    assert_eq!(
-        timeout(NO_HANG, guard.lost()).await.unwrap(),
-        LostReason::NotOwner,
-        "the replica never had it"
-    );
-    let again = timeout(NO_HANG, async {
-        loop {
-            if let Ok(Some(guard)) = locks.lock("orders").try_acquire().await {
-                return guard;
-            }
-        }
-    });
-    again.await.unwrap().release().await.unwrap();
+    timeout(NO_HANG, guard.lost()).await.expect("nobody answers for the slot, so its leases end");
+    assert!(!guard.is_valid());
+    let error = locks.lock("orders").try_acquire().await.unwrap_err();
+    assert!(error.outcome() != Outcome::MaybeExecuted, "{error}");
     cluster.heal();
-    locks.lock("orders").acquire().await.unwrap().release().await.unwrap();
+    let served = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_some());
+    assert!(eventually(NO_HANG, served).await, "the clean node's scripts are loaded anew");
 }
 
 #[tokio::test]
@@ -430,7 +441,7 @@ impl Ring {
                     session.send(format!("${}\r\n{text}\r\n", text.len()))?;
                 }
                 ["PUBSUB", ..] => session.send("*0\r\n")?,
-                ["GET", key] => {
+                ["GET" | "SSUBSCRIBE", key] => {
                     asked.fetch_add(1, SeqCst);
                     session.send(answer(number, &ports, slot_of(key.as_bytes())))?;
                 }

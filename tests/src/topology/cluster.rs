@@ -131,6 +131,14 @@ impl Cluster {
                 |(_, node)| Ok(View::of(node)?.owner_of(slot).map(|(id, _)| id) == Some(&self.ids[to]));
             let all = up(&self.nodes).map(heard).collect::<Result<Vec<bool>>>()?;
             ensure!(!all.contains(&false), "not all have heard of slot {slot}'s move");
+            // A node that does not know of the highest epoch takes the next slot over under one that others outbid, and
+            // then the slot is nobody's: each of two says that it is the other's (seen on Redis 7.0).
+            let epochs = |node: &RedisServer| {
+                let view = View::of(node)?;
+                Ok(self.ids.iter().map(|id| view.nodes.get(id).map(|known| known.epoch)).collect::<Vec<_>>())
+            };
+            let epochs = up(&self.nodes).map(|(_, node)| epochs(node)).collect::<Result<BTreeSet<_>>>()?;
+            ensure!(epochs.len() == 1, "not all have heard of the epochs after slot {slot}'s move");
             Ok(())
         };
         must("a moved slot", settle(heard));

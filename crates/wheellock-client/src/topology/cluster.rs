@@ -46,6 +46,8 @@ struct Map {
     served: Vec<Option<u32>>,
     /// The nodes that serve at least one slot.
     serving: Vec<Arc<Shared>>,
+    /// The slots whose owner was taken from a redirection since the last survey.
+    redirected: SlotSet,
     next_node: u32,
 }
 
@@ -74,6 +76,7 @@ impl Cluster {
             owners: vec![None; usize::from(SLOTS)],
             served: vec![None; usize::from(SLOTS)],
             serving: Vec::new(),
+            redirected: SlotSet::default(),
             next_node: 0,
         };
         let survey = Survey {
@@ -278,13 +281,17 @@ impl Cluster {
         if let (Some(address), Some(Ok(to))) = (target, redirect::parse(text)) {
             let mut map = self.map_mut();
             let mut changed = SlotSet::default();
-            if map.slots.moved(to.slot, &address)
+            // Two nodes may name each other for as long as they disagree. One step is taken at once, the next one after a
+            // survey, so that nobody is sent in a circle at full speed.
+            if !map.redirected.contains(to.slot)
+                && map.slots.moved(to.slot, &address)
                 && let Some(address) = map.slots.owner(to.slot).cloned()
             {
                 let node = self.node(&mut map, &address);
                 if let Some(owner) = map.owners.get_mut(usize::from(to.slot)) {
                     *owner = Some(node);
                 }
+                map.redirected.insert(to.slot);
                 changed = map.settle();
             }
             drop(map);
@@ -491,6 +498,7 @@ impl Cluster {
             let owner = map.slots.owner(slot).and_then(|address| map.nodes.get(address)).cloned();
             map.owners.push(owner);
         }
+        map.redirected = SlotSet::default();
         let changed = map.settle();
         let mut left = HashMap::new();
         for (before, after) in before.iter().zip(&map.owners) {

@@ -107,7 +107,9 @@ impl Peer {
         Ok(Self { child: Mutex::new(child), stdin: Mutex::new(stdin), waiting })
     }
 
-    /// Opens a client named `name` of the server at `url`, with Redisson's settings but for the watchdog's lease.
+    /// Opens a client named `name` of the server, or of the [topology](crate::topology) with Sentinels or with a cluster, at
+    /// `url`, with Redisson's settings but for the watchdog's lease. In a topology it looks around four times a second, and
+    /// asks no replica.
     ///
     /// # Panics
     ///
@@ -128,7 +130,22 @@ impl Peer {
         watchdog_lease: Duration,
         prefix: &str,
     ) -> Client {
-        self.open_with(name, &[&url, &watchdog_lease.as_millis(), &prefix]).await
+        self.open_with(name, &[&url, &watchdog_lease.as_millis(), &"prefix", &prefix]).await
+    }
+
+    /// The same with a password for the Sentinels themselves.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot connect.
+    pub async fn open_with_sentinel_password(
+        self: &Arc<Self>,
+        name: &str,
+        url: &str,
+        watchdog_lease: Duration,
+        password: &str,
+    ) -> Client {
+        self.open_with(name, &[&url, &watchdog_lease.as_millis(), &"sentinelPassword", &password]).await
     }
 
     async fn open_with(self: &Arc<Self>, name: &str, arguments: &[&(dyn Display + Sync)]) -> Client {
@@ -212,6 +229,15 @@ impl Client {
     #[must_use]
     pub fn thread(&self, name: &str) -> Thread {
         Thread { client: self.clone(), name: name.to_owned() }
+    }
+
+    /// Ends the client's connections, and whatever it does of its own accord.
+    ///
+    /// # Panics
+    ///
+    /// If the peer is gone.
+    pub async fn close(&self) {
+        self.thread("main").ask("close", &[]).done().await;
     }
 
     /// What the owner of this client that is the thread `number` is called on the wire.

@@ -21,7 +21,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     install::ensure_server()?;
     println!("Building the peer in Java; the first time, Maven downloads Redisson.");
     // The latencies are worth seeing even when all is well.
-    let test = ["test", "--package", "wheellock-tests", "--test", "interop", "--", "--show-output"];
-    run::run(&mut run::cargo(test))?;
+    let tests = ["--test", "interop", "--test", "interop_topologies"];
+    let mut command = run::cargo(["test", "--package", "wheellock-tests"]);
+    run::run(command.args(tests).args(["--", "--show-output"]))?;
     Ok(ExitCode::SUCCESS)
 }

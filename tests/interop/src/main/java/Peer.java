@@ -22,7 +22,11 @@ import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
+import org.redisson.config.BaseMasterSlaveServersConfig;
+import org.redisson.config.ClusterServersConfig;
 import org.redisson.config.Config;
+import org.redisson.config.ReadMode;
+import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
 
 /**
@@ -113,8 +117,11 @@ public final class Peer {
         private Object perform(Request request) throws Exception {
             switch (request.verb) {
                 case "open":
-                    String prefix = request.has(2) ? request.arguments[2] : null;
-                    RedissonClient opened = open(request.arguments[0], request.number(1), prefix);
+                    Map<String, String> settings = new HashMap<>();
+                    for (int i = 2; request.has(i); i += 2) {
+                        settings.put(request.arguments[i], request.arguments[i + 1]);
+                    }
+                    RedissonClient opened = open(request.arguments[0], request.number(1), settings);
                     CLIENTS.put(request.client, opened);
                     return opened.getId();
                 case "close":
@@ -169,21 +176,76 @@ public final class Peer {
         }
     }
 
-    /** A topology is a scheme: one server is {@code redis://host:port}. A prefix stands for settings that are no defaults. */
-    private static RedissonClient open(String url, long watchdogMillis, String prefix) throws Exception {
+    /**
+     * A topology is a scheme. Settings that are no defaults: the password of the Sentinels, and a prefix, which stands for a
+     * mapper of names and a codec.
+     */
+    private static RedissonClient open(String url, long watchdogMillis, Map<String, String> settings) throws Exception {
         Config config = new Config();
         config.setLockWatchdogTimeout(watchdogMillis);
-        String scheme = url.substring(0, url.indexOf(':'));
-        switch (scheme) {
+        Address address = Address.parse(url);
+        switch (address.scheme) {
             case "redis":
                 SingleServerConfig server = config.useSingleServer().setAddress(url);
-                if (prefix != null) {
+                if (settings.containsKey("prefix")) {
                     config.setCodec(StringCodec.INSTANCE);
-                    mapNames(server, prefix);
+                    mapNames(server, settings.get("prefix"));
                 }
-                return Redisson.create(config);
+                break;
+            case "redis+sentinel":
+                SentinelServersConfig sentinels = config.useSentinelServers()
+                        .setMasterName(address.path)
+                        .addSentinelAddress(address.hosts)
+                        .setSentinelPassword(settings.get("sentinelPassword"))
+                        .setScanInterval(SCAN_MILLIS);
+                behave(sentinels, address);
+                break;
+            case "redis+cluster":
+                ClusterServersConfig nodes = config.useClusterServers()
+                        .addNodeAddress(address.hosts)
+                        .setScanInterval(SCAN_MILLIS);
+                behave(nodes, address);
+                break;
             default:
-                throw new IllegalArgumentException("no such topology: " + scheme);
+                throw new IllegalArgumentException("no such topology: " + address.scheme);
+        }
+        return Redisson.create(config);
+    }
+
+    /** What several servers have in common; on a machine with many of them. */
+    private static void behave(BaseMasterSlaveServersConfig<?> servers, Address address) {
+        servers.setUsername(address.user);
+        servers.setPassword(address.password);
+        // The default asks replicas, which may not have heard yet.
+        servers.setReadMode(ReadMode.MASTER);
+        servers.setConnectTimeout(1_000);
+        servers.setMasterConnectionMinimumIdleSize(2);
+        servers.setSlaveConnectionMinimumIdleSize(1);
+    }
+
+    /** How often to ask who is the primary, or who owns which slots. */
+    private static final int SCAN_MILLIS = 250;
+
+    /** {@code scheme://[[user]:password@]host:port[,host:port]...[/path]} */
+    private record Address(String scheme, String user, String password, String[] hosts, String path) {
+        static Address parse(String url) {
+            String[] schemeAndRest = url.split("://", 2);
+            String rest = schemeAndRest[1];
+            String user = null;
+            String password = null;
+            int at = rest.lastIndexOf('@');
+            if (at >= 0) {
+                String[] userinfo = rest.substring(0, at).split(":", 2);
+                user = userinfo[0].isEmpty() ? null : URLDecoder.decode(userinfo[0], StandardCharsets.UTF_8);
+                password = URLDecoder.decode(userinfo[1], StandardCharsets.UTF_8);
+                rest = rest.substring(at + 1);
+            }
+            String[] hostsAndPath = rest.split("/", 2);
+            String[] hosts = hostsAndPath[0].split(",");
+            for (int i = 0; i < hosts.length; i++) {
+                hosts[i] = "redis://" + hosts[i];
+            }
+            return new Address(schemeAndRest[0], user, password, hosts, hostsAndPath.length > 1 ? hostsAndPath[1] : null);
         }
     }
 

@@ -1,0 +1,154 @@
+//! Java's Redisson behind Sentinels and in a cluster: what it sends there, and that it hands locks over, failovers included.
+//!
+//! Java stands on both sides here. Without Java, all are skipped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wheellock_tests::interop::{self, Client, Peer};
+use wheellock_tests::locks::{PATIENCE, WOKEN};
+use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
+use wheellock_tests::{Monitor, Observed, RedisServer, eventually};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_sentinels_java_publishes_on_the_primary_and_follows_it() {
+    let Some(peer) = of_the_known_version() else { return };
+    let settings = Settings::default().user("app", "p@ss", "~* &* +@all").sentinel_password("another");
+    let mut set = SentinelSet::start(&settings);
+    let open = async |name| peer.open_with_sentinel_password(name, &set.url(), LEASE, "another").await;
+    let (holder, waiter) = (open("sentinel-holder").await, open("sentinel-waiter").await);
+
+    let primary = set.primary();
+    let sent = hand_over(&[primary], primary, &holder, &waiter, "NUMSUB").await;
+    assert_eq!(commands_about(&sent, &channel(NAME)), ["SUBSCRIBE", "PUBLISH", "UNSUBSCRIBE", "PUBLISH"]);
+    assert!(sent.iter().any(|command| command.args == ["WAIT", "2", "1000"]), "it waits for both replicas");
+
+    // A held lock and a waiter outlive the primary.
+    let (holding, waiting) = (holder.thread("t"), waiter.thread("t"));
+    let old = set.primary_index();
+    holding.lock(NAME).done().await;
+    let waits = waiting.lock(NAME);
+    assert!(subscribed(set.primary(), "NUMSUB", "1").await);
+    set.servers_mut()[old].kill();
+    let new = set.wait_for_new_primary(set.servers()[old].addr());
+    assert!(subscribed(&set.servers()[new], "NUMSUB", "1").await, "the waiter listens there");
+    assert_eq!(holding.unlock(NAME).done().await, "unlocked");
+    assert_eq!(within(WOKEN_LATE, waits.done()).await, "locked");
+    assert_eq!(waiting.unlock(NAME).done().await, "unlocked");
+
+    set.heal();
+    for client in [holder, waiter] {
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_java_publishes_to_the_shard_and_follows_its_master() {
+    let Some(peer) = of_the_known_version() else { return };
+    let settings = Settings::default().password("open-sesame");
+    let mut set = Cluster::start(3, 1, &settings);
+    let open = async |name| peer.open(name, &set.url(), LEASE).await;
+    let (holder, waiter) = (open("cluster-holder").await, open("cluster-waiter").await);
+
+    let old = set.owner_of_key(NAME);
+    let nodes: Vec<_> = set.nodes().iter().collect();
+    let sent = hand_over(&nodes, nodes[old], &holder, &waiter, "SHARDNUMSUB").await;
+    assert_eq!(commands_about(&sent, &channel(NAME)), ["SSUBSCRIBE", "SPUBLISH", "SUNSUBSCRIBE", "SPUBLISH"]);
+    assert!(sent.iter().any(|command| command.args == ["WAIT", "1", "1000"]), "it waits for the replica");
+
+    // A held lock and a waiter outlive the master.
+    let (holding, waiting) = (holder.thread("t"), waiter.thread("t"));
+    holding.lock(NAME).done().await;
+    let waits = waiting.lock(NAME);
+    assert!(subscribed(&set.nodes()[old], "SHARDNUMSUB", "1").await);
+    set.nodes_mut()[old].kill();
+    set.wait_ok();
+    let new = set.owner_of_key(NAME);
+    assert!(subscribed(&set.nodes()[new], "SHARDNUMSUB", "1").await, "the waiter listens there");
+    assert_eq!(holding.unlock(NAME).done().await, "unlocked");
+    assert_eq!(within(WOKEN_LATE, waits.done()).await, "locked");
+    assert_eq!(waiting.unlock(NAME).done().await, "unlocked");
+    set.heal();
+
+    // A held lock outlives its slot's move. Java's waiters do not: see docs/interop.md.
+    holding.lock(NAME).done().await;
+    let (slot, from) = (set.slot_of(NAME), set.owner_of_key(NAME));
+    let to = (0..3).find(|master| set.replicas_of(*master).len() == 1 && *master != from).unwrap();
+    set.move_slot(slot, to);
+    assert_eq!(waiting.try_lock(NAME).done().await, "false");
+    assert_eq!(holding.unlock(NAME).done().await, "unlocked");
+    assert_eq!(waiting.try_lock(NAME).done().await, "true");
+    assert_eq!(set.nodes()[to].cli(&["EXISTS", NAME]), "1");
+    assert_eq!(waiting.unlock(NAME).done().await, "unlocked");
+    for client in [holder, waiter] {
+        client.close().await;
+    }
+}
+
+/// What is told here of the wire is not true of all versions.
+fn of_the_known_version() -> Option<&'static Arc<Peer>> {
+    if interop::chosen_version().is_some() { None } else { interop::shared() }
+}
+
+/// One client's thread unlocks, another's waits for that and is woken. Returns what `primary` was sent; the others know of
+/// no channel meanwhile.
+async fn hand_over(
+    servers: &[&RedisServer],
+    primary: &RedisServer,
+    holder: &Client,
+    waiter: &Client,
+    subscribers: &str,
+) -> Vec<Observed> {
+    let (holding, waiting) = (holder.thread("t"), waiter.thread("t"));
+    // What the JVM does for the first time takes it long.
+    for thread in [&holding, &waiting] {
+        thread.lock(NAME).done().await;
+        thread.unlock(NAME).done().await;
+    }
+    let monitors: Vec<_> = servers.iter().map(|server| server.monitor()).collect();
+    holding.lock(NAME).done().await;
+    assert_eq!(waiting.try_lock(NAME).done().await, "false");
+    let waits = waiting.lock(NAME);
+    assert!(subscribed(primary, subscribers, "1").await);
+    assert_eq!(holding.unlock(NAME).done().await, "unlocked");
+    assert_eq!(within(WOKEN, waits.done()).await, "locked");
+    assert!(subscribed(primary, subscribers, "0").await);
+    assert_eq!(waiting.unlock(NAME).done().await, "unlocked");
+    let mut sent = Vec::new();
+    for (server, monitor) in servers.iter().zip(monitors) {
+        let observed = Monitor::stop(monitor).unwrap();
+        if server.addr() == primary.addr() {
+            sent = observed;
+        } else {
+            assert_eq!(commands_about(&observed, &channel(NAME)), [""; 0], "on {}", server.addr());
+        }
+    }
+    sent
+}
+
+/// Which commands of clients and scripts had the channel as their first argument; questions aside.
+fn commands_about(observed: &[Observed], channel: &str) -> Vec<String> {
+    let about = |command: &&Observed| command.args.get(1).is_some_and(|first| first == channel);
+    observed.iter().filter(about).map(Observed::name).collect()
+}
+
+async fn subscribed(server: &RedisServer, subscribers: &str, count: &str) -> bool {
+    let channel = channel(NAME);
+    let answer = format!("{channel}\n{count}");
+    eventually(PATIENCE, async || server.cli(&["PUBSUB", subscribers, &channel]) == answer).await
+}
+
+async fn within<F: Future>(limit: Duration, work: F) -> F::Output {
+    tokio::time::timeout(limit, work).await.expect("woken, not told by the clock")
+}
+
+fn channel(name: &str) -> String {
+    format!("redisson_lock__channel:{{{name}}}")
+}
+
+const NAME: &str = "orders:42";
+/// Nothing here waits for its end.
+const LEASE: Duration = Duration::from_secs(60);
+/// For every attempt and every unlock, Redisson waits 1 s for a replica that is dead. Still far less than what is left of
+/// the lease, two thirds of it at the least.
+const WOKEN_LATE: Duration = Duration::from_secs(20);

@@ -64,6 +64,8 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
             socket.set_tcp_keepalive(&keepalive)?;
             #[cfg(any(target_os = "linux", target_os = "android"))]
             socket.set_tcp_user_timeout(Some(liveness))?;
+            #[cfg(not(feature = "tls"))]
+            let _unencrypted = config;
             #[cfg(feature = "tls")]
             if let Some(tls) = &config.tls {
                 let stream = tls.connector().connect(tls.server_name(host)?, stream).await?;

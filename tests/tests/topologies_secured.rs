@@ -1,0 +1,142 @@
+//! Passwords, ACLs and TLS in every topology: the same for every node that is found, and never less than asked for.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use wheellock::LockManager;
+use wheellock_client::{Client, Config, ErrorKind, Servers, TlsConfig};
+use wheellock_tests::eventually;
+use wheellock_tests::topology::{Cluster, Replicas, SentinelSet, Settings};
+
+/// Takes, waits for and releases a lock through two managers; returns them.
+async fn works(url: &str, settings: &Settings) -> [LockManager; 2] {
+    let connect = async || {
+        let tls =
+            settings.authority().map(|authority| TlsConfig::new().trust_pem(authority.pem().as_bytes()));
+        let tls = tls.map(|tls| tls.build().unwrap());
+        let manager = LockManager::builder(url).configure(|config| {
+            if let Servers::Sentinel(sentinels) = &mut config.servers {
+                sentinels.tls.clone_from(&tls);
+            }
+            config.tls = tls;
+        });
+        timeout(NO_HANG, manager.connect())
+            .await
+            .expect("connects or fails in time")
+            .unwrap_or_else(|error| panic!("{url}: {error}"))
+    };
+    let managers = [connect().await, connect().await];
+    handed_over(&managers).await;
+    managers
+}
+
+/// A lock goes from one to the other, who hears of its release.
+async fn handed_over([here, there]: &[LockManager; 2]) {
+    let guard = here.lock("orders:1").acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let lock = there.lock("orders:1");
+        async move { lock.acquire().await }
+    });
+    assert!(eventually(NO_HANG, async || there.metrics().waiting == 1).await);
+    guard.release().await.unwrap();
+    let guard = timeout(NO_HANG, waiter).await.expect("woken long before the lease ends").unwrap().unwrap();
+    guard.renew().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn replicas_with_a_user_and_tls() {
+    let settings = settings(USER).tls();
+    let mut set = Replicas::start(1, &settings);
+    let managers = works(&set.url(), &settings).await;
+    set.promote(1);
+    let moved = async || {
+        let _refused = managers[0].lock("orders:2").try_acquire().await;
+        let _refused = managers[1].lock("orders:3").try_acquire().await;
+        let new = set.primary().addr().to_string();
+        managers.iter().all(|locks| *locks.client().server_address() == *new)
+    };
+    assert!(eventually(NO_HANG, moved).await);
+    handed_over(&managers).await;
+}
+
+#[tokio::test]
+async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
+    let settings = settings(USER).sentinel_password("watchers").tls();
+    let mut set = SentinelSet::start(&settings);
+    let url = format!("{}?sentinel_password=watchers", set.url());
+    let managers = works(&url, &settings).await;
+    let old = set.primary_index();
+    set.servers_mut()[old].kill();
+    let new = set.wait_for_new_primary(set.servers()[old].addr());
+    let new = set.servers()[new].addr().to_string();
+    let moved = async || {
+        managers.iter().all(|locks| *locks.client().server_address() == *new && locks.client().is_ready())
+    };
+    assert!(eventually(NO_HANG, moved).await);
+    handed_over(&managers).await;
+}
+
+#[tokio::test]
+async fn a_cluster_with_a_user_and_tls() {
+    let settings = settings(CLUSTER_USER).tls();
+    let cluster = Cluster::start(3, 0, &settings);
+    let managers = works(&cluster.url(), &settings).await;
+    assert_eq!(managers[0].client().publish_verb(), "SPUBLISH");
+    let slot = cluster.slot_of("orders:1");
+    // Redirected to another node, as the same user and as encrypted as before.
+    cluster.move_slot(slot, (cluster.owner_of(slot) + 1) % 3);
+    handed_over(&managers).await;
+    assert!(
+        managers[0].diagnostics().iter().all(|finding| !finding.to_string().contains("may not")),
+        "{:?}",
+        managers[0].diagnostics()
+    );
+}
+
+#[tokio::test]
+async fn a_cluster_with_passwords() {
+    let settings = Settings::default().password("secret");
+    let cluster = Cluster::start(2, 0, &settings);
+    works(&cluster.url(), &settings).await;
+    let anonymous = format!("redis+cluster://{}", cluster.nodes()[0].addr());
+    let error = LockManager::connect(&anonymous).await.unwrap_err();
+    assert!(error.to_string().contains("without a password"), "{error}");
+    assert!(!error.to_string().contains("secret"));
+}
+
+#[tokio::test]
+async fn who_asks_for_tls_never_speaks_without_it() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let trusting = {
+        let encrypted = Settings::default().tls();
+        TlsConfig::new().trust_pem(encrypted.authority().unwrap().pem().as_bytes()).build().unwrap()
+    };
+    let mut config: Config = cluster.url().parse().unwrap();
+    config.tls = Some(trusting);
+    config.connect_timeout = Duration::from_millis(500);
+    let error = Client::connect(config).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
+}
+
+#[tokio::test]
+async fn who_does_not_ask_for_tls_is_told_where_it_is_wanted() {
+    let cluster = Cluster::start(2, 0, &Settings::default().tls());
+    let plain = cluster.url().replace("rediss+", "redis+");
+    let mut config: Config = plain.parse().unwrap();
+    config.connect_timeout = Duration::from_millis(500);
+    let error = Client::connect(config).await.unwrap_err();
+    assert!(error.detail().contains("may require TLS"), "{error}");
+}
+
+fn settings(rules: &str) -> Settings {
+    Settings::default().password("administrator").user("locks", "secret", rules)
+}
+
+/// As the guide has it.
+const USER: &str = "~orders:* &redisson_lock__channel:* +exists +hget +hset +hexists +pttl +pexpire +del +publish +subscribe \
+                    +unsubscribe +eval +evalsha +script|load +hello +ping +time +info +wait";
+const CLUSTER_USER: &str = "~orders:* &redisson_lock__channel:* +exists +hget +hset +hexists +pttl +pexpire +del +spublish \
+                            +ssubscribe +sunsubscribe +eval +evalsha +script|load +hello +ping +time +info +wait +asking \
+                            +cluster|nodes +pubsub|shardnumsub";
+const NO_HANG: Duration = Duration::from_secs(20);

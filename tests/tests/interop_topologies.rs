@@ -1,12 +1,13 @@
 //! Java's Redisson behind Sentinels and in a cluster: what it sends there, and that it hands locks over, failovers included.
 //!
-//! Java stands on both sides here. Without Java, all are skipped.
+//! First Java stands on both sides, then on one of them. Without Java, all are skipped.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use wheellock::LockManager;
 use wheellock_tests::interop::{self, Client, Peer};
-use wheellock_tests::locks::{PATIENCE, WOKEN};
+use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
 use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
 use wheellock_tests::{Monitor, Observed, RedisServer, eventually};
 
@@ -85,6 +86,84 @@ async fn in_a_cluster_java_publishes_to_the_shard_and_follows_its_master() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_sentinels_each_side_wakes_the_other_before_and_after_a_failover() {
+    let Some(peer) = interop::shared() else { return };
+    let mut set = SentinelSet::start(&Settings::default());
+    let java = peer.open("sentinel-mixed", &set.url(), LEASE).await;
+    let locks = manager(&set.url()).await;
+    each_wakes_the_other(&java, &locks, async || subscribers(set.primary(), "NUMSUB")).await;
+    let old = set.primary_index();
+    set.servers_mut()[old].kill();
+    set.wait_for_new_primary(set.servers()[old].addr());
+    follows(&java).await;
+    each_wakes_the_other(&java, &locks, async || subscribers(set.primary(), "NUMSUB")).await;
+    java.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster_each_side_wakes_the_other_before_and_after_a_failover_and_a_move() {
+    let Some(peer) = interop::shared() else { return };
+    let mut set = Cluster::start(3, 1, &Settings::default());
+    let java = peer.open("cluster-mixed", &set.url(), LEASE).await;
+    let locks = manager(&set.url()).await;
+    let listening = |set: &Cluster| subscribers(&set.nodes()[set.owner_of_key(NAME)], "SHARDNUMSUB");
+    each_wakes_the_other(&java, &locks, async || listening(&set)).await;
+    let old = set.owner_of_key(NAME);
+    set.nodes_mut()[old].kill();
+    set.wait_ok();
+    follows(&java).await;
+    each_wakes_the_other(&java, &locks, async || listening(&set)).await;
+    set.heal();
+    let (slot, from) = (set.slot_of(NAME), set.owner_of_key(NAME));
+    let to =
+        (0..set.nodes().len()).find(|master| set.replicas_of(*master).len() == 1 && *master != from).unwrap();
+    set.move_slot(slot, to);
+    follows(&java).await;
+    each_wakes_the_other(&java, &locks, async || listening(&set)).await;
+    java.close().await;
+}
+
+/// A lock goes from Java to Rust and back, each time to who waits for the message of its release.
+async fn each_wakes_the_other(java: &Client, locks: &LockManager, subscribers: impl AsyncFn() -> u32) {
+    let (thread, lock) = (java.thread("t"), locks.lock(NAME));
+    thread.lock(NAME).done().await;
+    assert!(lock.try_acquire().await.unwrap().is_none(), "held by Java");
+    let waiter = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    assert!(eventually(PATIENCE, async || subscribers().await > 0).await, "Rust listens");
+    assert_eq!(thread.unlock(NAME).done().await, "unlocked");
+    let guard = within(WOKEN_LATE, waiter).await.unwrap().unwrap();
+    assert_eq!(thread.try_lock(NAME).done().await, "false", "held by Rust");
+    let waits = thread.lock(NAME);
+    // Our own subscription lingers for two seconds.
+    let since = Instant::now();
+    let java_listens = async || match subscribers().await {
+        0 => false,
+        1 => since.elapsed() > Duration::from_secs(3),
+        _ => true,
+    };
+    assert!(eventually(PATIENCE, java_listens).await, "Java listens");
+    guard.release().await.unwrap();
+    assert_eq!(within(WOKEN_LATE, waits.done()).await, "locked");
+    assert_eq!(thread.unlock(NAME).done().await, "unlocked");
+}
+
+/// Waits until Java's client serves again: its first calls after a failover may fail.
+async fn follows(java: &Client) {
+    let thread = java.thread("t");
+    let serves = async || {
+        let taken = thread.try_lock(NAME).answer().await.result;
+        if taken.as_ref().is_ok_and(|taken| taken == "true") {
+            thread.unlock(NAME).done().await;
+        }
+        taken.is_ok()
+    };
+    assert!(eventually(WOKEN_LATE, serves).await);
+}
+
 /// What is told here of the wire is not true of all versions.
 fn of_the_known_version() -> Option<&'static Arc<Peer>> {
     if interop::chosen_version().is_some() { None } else { interop::shared() }
@@ -136,6 +215,11 @@ async fn subscribed(server: &RedisServer, subscribers: &str, count: &str) -> boo
     let channel = channel(NAME);
     let answer = format!("{channel}\n{count}");
     eventually(PATIENCE, async || server.cli(&["PUBSUB", subscribers, &channel]) == answer).await
+}
+
+fn subscribers(server: &RedisServer, question: &str) -> u32 {
+    let answer = server.cli(&["PUBSUB", question, &channel(NAME)]);
+    answer.lines().last().and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
 async fn within<F: Future>(limit: Duration, work: F) -> F::Output {

@@ -47,6 +47,10 @@ async fn t1_a_wanted_failover_costs_no_call() {
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let lock = locks.lock("orders");
     let guard = lock.acquire().await.unwrap();
+    assert_eq!(
+        locks.client().call(&Command::new("WAIT").arg("2").arg("1000")).await.unwrap().as_i64(),
+        Some(2)
+    );
     let before = locks.client().server_address();
     let set = tokio::task::spawn_blocking(move || {
         set.failover();
@@ -69,8 +73,9 @@ async fn t2_a_lock_that_a_failover_lost_is_told_within_a_renewal() {
     let locks = connect(&set.url(), LEASE).await.unwrap();
     let old = set.primary_index();
     let replicas: Vec<usize> = (0..3).filter(|index| *index != old).collect();
-    // Nothing reaches them from here on.
+    // Nothing reaches them from here on: what their sockets have received they would read once they go on.
     replicas.iter().for_each(|index| set.servers()[*index].pause());
+    let _cut = set.servers()[old].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
     let (renewed, fixed) = (locks.lock("renewed"), locks.lock("fixed").with_lease(10 * LEASE));
     let (renewed, fixed) = (renewed.acquire().await.unwrap(), fixed.acquire().await.unwrap());
     set.servers_mut()[old].kill();
@@ -109,6 +114,7 @@ async fn t3_a_primary_that_comes_back_from_a_pause_is_not_used() {
     let old = set.primary_index();
     let stopped = set.servers()[old].addr().to_string();
     let guard = here.lock("split").acquire().await.unwrap();
+    assert_eq!(here.client().call(&Command::new("WAIT").arg("2").arg("1000")).await.unwrap().as_i64(), Some(2));
     set.servers()[old].pause();
     let moved = async |locks: &LockManager| {
         eventually(NO_HANG, async || {
@@ -225,6 +231,10 @@ async fn a_set_of_replicas_is_searched_for_its_primary() {
     let first = set.primary().addr().to_string();
     assert_eq!(*locks.client().server_address(), *first);
     let guard = locks.lock("orders").acquire().await.unwrap();
+    assert_eq!(
+        locks.client().call(&Command::new("WAIT").arg("2").arg("1000")).await.unwrap().as_i64(),
+        Some(2)
+    );
     set.promote(1);
     let second = set.primary().addr().to_string();
     assert_ne!(first, second);

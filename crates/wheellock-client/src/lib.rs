@@ -69,6 +69,9 @@ pub use script::Script;
 pub use subscription::Subscription;
 #[cfg(feature = "tls")]
 pub use tls::{TlsBuilder, TlsConfig};
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub use topology::fuzzing;
 pub use topology::{SlotSet, slot_of};
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

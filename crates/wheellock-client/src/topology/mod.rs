@@ -5,6 +5,8 @@ mod cluster;
 mod discovery;
 mod endpoint;
 mod finder;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod nodes;
 pub(crate) mod redirect;
 mod slot_map;

@@ -119,19 +119,19 @@ impl SlotMap {
     }
 
     fn primaries(&self) -> Vec<Address> {
-        let owners = self.held();
+        let held = self.held();
         let mut listed = HashSet::new();
-        let primary = |&(key, node): &(usize, &Known)| node.is_primary || owners.contains_key(&key);
+        let primary = |&(key, node): &(usize, &Known)| node.is_primary || held.epoch(key).is_some();
         let live = self.nodes.iter().filter(|(_, node)| !node.is_failed).filter(primary);
         live.map(|(_, node)| &node.address).filter(|&address| listed.insert(address)).cloned().collect()
     }
 
-    /// The owners of slots, each with the highest epoch it owns one under.
-    fn held(&self) -> HashMap<usize, u64> {
-        let mut held = HashMap::new();
-        for (&owner, &epoch) in self.owners.iter().zip(&self.epochs).filter(|&(&owner, _)| owner != NOBODY) {
-            let highest = held.entry(usize::from(owner)).or_insert(0);
-            *highest = epoch.max(*highest);
+    fn held(&self) -> Held {
+        let mut held = Held(vec![None; self.nodes.capacity()]);
+        for (&owner, &epoch) in self.owners.iter().zip(&self.epochs) {
+            if let Some(highest) = held.0.get_mut(usize::from(owner)) {
+                *highest = Some(epoch).max(*highest);
+            }
         }
         held
     }
@@ -167,8 +167,8 @@ impl SlotMap {
                 || taken.contains(&node.address)
                 || node.alias.as_ref().is_some_and(|alias| taken.contains(alias))
         });
-        let owners = self.held();
-        if self.nodes.iter().any(|(key, node)| owners.contains_key(&key) && node.is_alive()) {
+        let held = self.held();
+        if self.nodes.iter().any(|(key, node)| held.epoch(key).is_some() && node.is_alive()) {
             return false;
         }
         *self = Self::default();
@@ -179,10 +179,10 @@ impl SlotMap {
         let keys = self.keys_of(view);
         self.merge_claims(view, &keys);
         self.merge_nodes(view, &keys);
-        let owners = self.held();
+        let held = self.held();
         let seen: HashSet<u16> = keys.into_iter().flatten().collect();
         self.nodes.retain(|key, _| {
-            owners.contains_key(&key) || u16::try_from(key).is_ok_and(|key| seen.contains(&key))
+            held.epoch(key).is_some() || u16::try_from(key).is_ok_and(|key| seen.contains(&key))
         });
     }
 
@@ -199,13 +199,18 @@ impl SlotMap {
 
     fn merge_claims(&mut self, view: &View<'_>, keys: &[Option<u16>]) {
         let claims = view.claims();
-        let by_key: HashMap<u16, &Node> =
-            keys.iter().zip(&view.nodes).filter_map(|(key, seen)| Some(((*key)?, seen.node))).collect();
+        let mut by_key: Vec<Option<&Node>> = vec![None; self.nodes.capacity()];
+        for (key, seen) in keys.iter().zip(&view.nodes) {
+            if let Some(node) = key.and_then(|key| by_key.get_mut(usize::from(key))) {
+                *node = Some(seen.node);
+            }
+        }
         for ((owner, epoch), claim) in self.owners.iter_mut().zip(&mut self.epochs).zip(claims) {
             let claim =
                 claim.and_then(|index| Some(((*keys.get(index)?)?, view.nodes.get(index)?.node.epoch)));
             // What the view says of the owner counts only if it is as new as the claim it would undo.
-            let owner_now = by_key.get(owner).filter(|node| node.epoch >= *epoch);
+            let owner_now =
+                by_key.get(usize::from(*owner)).copied().flatten().filter(|node| node.epoch >= *epoch);
             let is_deposed =
                 owner_now.is_some_and(|node| node.epoch > *epoch || !node.is_primary || node.is_failed);
             match claim {
@@ -224,7 +229,7 @@ impl SlotMap {
         let held = self.held();
         for (key, seen) in keys.iter().zip(&view.nodes) {
             let Some(key) = key.map(usize::from) else { continue };
-            let is_behind = held.get(&key).is_some_and(|&epoch| seen.node.epoch < epoch);
+            let is_behind = held.epoch(key).is_some_and(|epoch| seen.node.epoch < epoch);
             if let Some(known) = self.nodes.get_mut(key).filter(|_| !is_behind) {
                 *known = seen.known();
             }
@@ -270,6 +275,15 @@ impl Known {
 
     fn is_alive(&self) -> bool {
         !self.is_failed && !self.is_unreachable
+    }
+}
+
+/// By key, the highest epoch under which a node owns a slot.
+struct Held(Vec<Option<u64>>);
+
+impl Held {
+    fn epoch(&self, key: usize) -> Option<u64> {
+        self.0.get(key).copied().flatten()
     }
 }
 

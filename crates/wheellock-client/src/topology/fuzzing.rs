@@ -1,0 +1,73 @@
+//! What the fuzz targets see of the parsers, and what must hold of whatever they let through.
+
+use wheellock_resp::{Decoder, Frame, Limits, bytes::BytesMut};
+
+use super::discovery::{Discovery, parse_master, parse_promoted};
+use super::endpoint::address;
+use super::redirect::{Redirect, Redirection};
+use super::slot_map::SlotMap;
+use super::slots::SLOTS;
+use super::{nodes, redirect};
+
+/// The text of `CLUSTER NODES`.
+pub fn view(data: &[u8]) {
+    let Ok(view) = nodes::parse(data) else { return };
+    assert!(view.iter().all(|node| node.port != 0 && !node.id.is_empty()));
+    let owned = view.iter().flat_map(|node| &node.slots).map(|range| range.clone().count());
+    assert!(owned.sum::<usize>() <= usize::from(SLOTS));
+    let text: usize = view.iter().map(|node| node.id.len() + node.host.len() + node.slots.len()).sum();
+    assert!(text <= data.len());
+}
+
+/// Texts of `CLUSTER NODES`, separated by NUL: merged one after the other, each twice.
+pub fn views(data: &[u8]) {
+    let asked = address("10.0.0.1", 7000);
+    let mut map = SlotMap::default();
+    for text in data.split(|&byte| byte == 0).take(6) {
+        let prefer_hostname = text.len() % 2 == 0;
+        let Ok(view) = nodes::parse(text) else { continue };
+        let before = map.clone();
+        let learnt = map.learn(&view, &asked, prefer_hostname);
+        for slot in 0..SLOTS {
+            assert_eq!(learnt.moved.contains(slot), map.owner(slot) != before.owner(slot), "{slot}");
+        }
+        assert!(learnt.primaries.iter().chain(map.replicas_too()).all(|address| map.knows(address)));
+        assert!(map.learn(&view, &asked, prefer_hostname).moved.is_empty());
+    }
+    assert_eq!(map.owner(SLOTS), None);
+}
+
+/// An error reply.
+pub fn redirection(data: &[u8]) {
+    let Some(Ok(read)) = redirect::parse(data) else { return };
+    assert!(data.starts_with(b"MOVED ") || data.starts_with(b"ASK "));
+    assert!(read.slot < SLOTS && read.port != 0 && read.host.len() < data.len());
+    let again = format!("ASK {} {}:{}", read.slot, read.host, read.port);
+    let asked = redirect::parse(again.as_bytes());
+    assert_eq!(asked, Some(Ok(Redirection { kind: Redirect::Ask, ..read })));
+}
+
+/// Replies of sentinels, as they come from the wire: by turns to `SENTINEL REPLICAS` and `SENTINEL MASTER`.
+pub fn sentinels(data: &[u8]) {
+    let mut decoder = Decoder::new(Limits::default());
+    let mut buffer = BytesMut::from(data);
+    let mut discovery = Discovery::default();
+    let mut promoted = None;
+    for turn in 0..16 {
+        let Ok(Some(Frame::Reply(reply))) = decoder.decode(&mut buffer) else { return };
+        let read = parse_promoted(&reply);
+        if let Ok(read) = &read {
+            promoted.clone_from(read);
+        }
+        match parse_master(&reply) {
+            Ok(mut answer) => {
+                answer.promoted = promoted.take();
+                discovery.heard(turn % 3, answer);
+                assert!(discovery.address().is_some());
+            }
+            Err(_) if read.is_err() => discovery.silent(turn % 3),
+            Err(_) => {}
+        }
+        assert!(discovery.alternative().is_none() || discovery.alternative() != discovery.address());
+    }
+}

@@ -210,6 +210,10 @@ fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
     if host.contains(['[', ']']) {
         return Err("its host has a bracket in the wrong place".to_owned());
     }
+    // In a parameter nothing else has looked for these, and shown in its place the host would end there.
+    if host.contains(|c: char| ",/?#@&".contains(c) || c.is_whitespace() || c.is_control()) {
+        return Err("its host has a character that no host has".to_owned());
+    }
     let port = match port {
         Some(port) => {
             port.parse().ok().filter(|&port| port != 0).ok_or("its port is not within 1..=65535")?
@@ -357,6 +361,13 @@ mod tests {
             ("redis://u:sesame@h,", "host"),
             ("redis+unix+cluster://h", "scheme"),
             ("redis+cluster://h?master_set=sesame", "query"),
+            ("redis+cluster://h?node=a,b", "character"),
+            ("redis+sentinel://h/s?addr=u:sesame@a", "port"),
+            ("redis+cluster://h?node=a/0", "character"),
+            ("redis+cluster://h?node=a?b", "character"),
+            ("redis://a b", "character"),
+            ("redis://a\x1b[1m", "bracket"),
+            ("redis://a\n", "character"),
         ];
         for (url, fault) in bad {
             let error = url.parse::<Config>().expect_err(url);

@@ -95,7 +95,7 @@ async fn behind_sentinels_each_side_wakes_the_other_before_and_after_a_failover(
     each_wakes_the_other(&java, &locks, async || subscribers(set.primary(), "NUMSUB")).await;
     let old = set.primary_index();
     set.servers_mut()[old].kill();
-    set.wait_for_new_primary(set.servers()[old].addr());
+    let _new = set.wait_for_new_primary(set.servers()[old].addr());
     follows(&java).await;
     each_wakes_the_other(&java, &locks, async || subscribers(set.primary(), "NUMSUB")).await;
     java.close().await;

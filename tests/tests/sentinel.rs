@@ -114,7 +114,10 @@ async fn t3_a_primary_that_comes_back_from_a_pause_is_not_used() {
     let old = set.primary_index();
     let stopped = set.servers()[old].addr().to_string();
     let guard = here.lock("split").acquire().await.unwrap();
-    assert_eq!(here.client().call(&Command::new("WAIT").arg("2").arg("1000")).await.unwrap().as_i64(), Some(2));
+    assert_eq!(
+        here.client().call(&Command::new("WAIT").arg("2").arg("1000")).await.unwrap().as_i64(),
+        Some(2)
+    );
     set.servers()[old].pause();
     let moved = async |locks: &LockManager| {
         eventually(NO_HANG, async || {

@@ -32,14 +32,14 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    fn deadline(self) -> Option<Instant> {
+    pub(crate) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) => Some(deadline),
             Self::No | Self::Forever => None,
         }
     }
 
-    fn is_over(self, inner: &Inner) -> bool {
+    pub(crate) fn is_over(self, inner: &Inner) -> bool {
         self.deadline().is_some_and(|deadline| inner.client.config().timer.now() >= deadline)
     }
 }
@@ -112,6 +112,16 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
     }
 }
 
+/// Asks for one hold of `lock`, once and without standing in line, until `deadline` or the response timeout: for those who
+/// want several locks, and wait, if at all, for one of them.
+pub(crate) async fn ask(lock: &Lock, deadline: Option<Instant>) -> Result<Answer, Error> {
+    let asked = Asked::new(lock)?;
+    if let Some(waiters) = &mut *asked.name.crowd() {
+        waiters.about_to_ask();
+    }
+    asked.once(deadline).await
+}
+
 /// What every attempt of one acquire has in common.
 struct Asked<'a> {
     inner: &'a Arc<Inner>,
@@ -123,8 +133,10 @@ struct Asked<'a> {
     renew: bool,
 }
 
-enum Answer {
+/// What the server said to one attempt.
+pub(crate) enum Answer {
     Granted(Guard),
+    /// Somebody else holds the lock, for so long unless it is renewed; `None`: for ever, by a foreign hand.
     Held { lease_left: Option<Duration> },
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong with a lock. Owns the error type of this crate.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use wheellock_client::Outcome;
@@ -55,6 +56,35 @@ pub enum Error {
         /// Why it is no longer held.
         reason: LostReason,
     },
+    /// Nothing to lock: no lock was named, or no server.
+    NoMembers,
+    /// One lock was named twice among those to be taken together: the second hold would wait for the first.
+    DuplicateMember {
+        /// The lock's name.
+        lock: String,
+        /// Where it is.
+        server: Arc<str>,
+    },
+    /// A server does not count as one more for a [`RedLock`](crate::RedLock): what happens to another one, or a failover,
+    /// can take its locks away as well.
+    NotIndependent {
+        /// The server.
+        server: Arc<str>,
+        /// Why it does not count.
+        reason: String,
+    },
+    /// Too few servers of a [`RedLock`](crate::RedLock) could be asked. That says nothing about who holds the lock. What
+    /// some have granted was given back.
+    NoQuorum {
+        /// The lock's name; empty if it was not about one.
+        lock: String,
+        /// How many servers did what was asked.
+        granted: usize,
+        /// How many have to.
+        wanted: usize,
+        /// What kept the others from it, as far as is known.
+        failures: Vec<MemberFailure>,
+    },
     /// The system has no randomness to make a unique identity from.
     NoRandomness,
     /// The thread that serves blocking calls cannot be started.
@@ -73,7 +103,20 @@ impl Error {
             Self::UnexpectedReply { .. } | Self::Lost { .. } | Self::GrantedTooLate { .. } => {
                 Outcome::MaybeExecuted
             }
-            Self::InvalidName { .. }
+            Self::NoQuorum { granted, failures, .. } => {
+                let outcomes = || failures.iter().map(|failure| failure.error.outcome());
+                if *granted > 0 || outcomes().any(|outcome| outcome == Outcome::MaybeExecuted) {
+                    Outcome::MaybeExecuted
+                } else if outcomes().all(|outcome| outcome == Outcome::NotSent) {
+                    Outcome::NotSent
+                } else {
+                    Outcome::Rejected
+                }
+            }
+            Self::NoMembers
+            | Self::DuplicateMember { .. }
+            | Self::NotIndependent { .. }
+            | Self::InvalidName { .. }
             | Self::InvalidLease { .. }
             | Self::ForeignOwner { .. }
             | Self::NoRandomness
@@ -104,6 +147,19 @@ impl fmt::Display for Error {
                 )
             }
             Self::Lost { lock, reason } => write!(f, "lock \"{}\" was lost: {reason}", lock.escape_debug()),
+            Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),
+            Self::DuplicateMember { lock, server } => write!(
+                f,
+                "lock \"{}\" on {server} is named twice among those to be taken together",
+                lock.escape_debug()
+            ),
+            Self::NotIndependent { server, reason } => {
+                write!(f, "{server} is no independent member of a quorum: {reason}")
+            }
+            Self::NoQuorum { lock, granted, wanted, failures } => {
+                write!(f, "no quorum for lock \"{}\": {granted} of {wanted} servers", lock.escape_debug())?;
+                failures.iter().try_for_each(|failure| write!(f, "; {failure}"))
+            }
             Self::NoRandomness => f.write_str("the system provides no randomness for a unique identity"),
             Self::NoBackgroundThread { reason } => {
                 write!(f, "cannot start the thread that serves blocking calls: {reason}")
@@ -116,8 +172,27 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Server { source, .. } => Some(source),
+            Self::NoQuorum { failures, .. } => {
+                failures.first().map(|failure| &failure.error as &(dyn std::error::Error + 'static))
+            }
             _ => None,
         }
+    }
+}
+
+/// What kept one server of a quorum from what was asked of it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MemberFailure {
+    /// The server.
+    pub server: Arc<str>,
+    /// What went wrong.
+    pub error: Error,
+}
+
+impl fmt::Display for MemberFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.server, self.error)
     }
 }
 

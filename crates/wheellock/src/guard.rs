@@ -176,6 +176,23 @@ impl Guard {
         self.check()
     }
 
+    /// [`lost`](Self::lost) for those who watch several guards; to be ended with [`unwatch`](Self::unwatch).
+    pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, waker: &Waker) -> Poll<LostReason> {
+        match self.inner.holds().watch(self.hold, watcher, waker) {
+            Some(reason) => Poll::Ready(reason),
+            None => Poll::Pending,
+        }
+    }
+
+    pub(crate) fn unwatch(&self, watcher: u64) {
+        self.inner.holds().unwatch(self.hold, watcher);
+    }
+
+    /// Why the lock was lost, if that is known.
+    pub(crate) fn reason(&self) -> Option<LostReason> {
+        self.inner.holds().lost(self.hold)
+    }
+
     /// An error if the lock is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let lost = self.inner.holds().lost(self.hold);
@@ -326,17 +343,14 @@ impl Future for Lost<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
         let guard = self.guard;
-        match guard.inner.holds().watch(guard.hold, &mut self.watcher, cx.waker()) {
-            Some(reason) => Poll::Ready(reason),
-            None => Poll::Pending,
-        }
+        guard.poll_lost(&mut self.watcher, cx.waker())
     }
 }
 
 impl Drop for Lost<'_> {
     fn drop(&mut self) {
         if let Some(watcher) = self.watcher {
-            self.guard.inner.holds().unwatch(self.guard.hold, watcher);
+            self.guard.unwatch(watcher);
         }
     }
 }

@@ -242,6 +242,24 @@ impl Lock {
         }
     }
 
+    /// Whether the owner that was presented is believed to hold this lock.
+    pub(crate) fn is_held_by_owner(&self) -> bool {
+        let ours = self.owner.as_ref().filter(|owner| owner.manager == self.inner.uuid);
+        ours.is_some_and(|owner| self.inner.holds().is_held_by(&self.name, owner.number))
+    }
+
+    /// An error, if no attempt on this lock could be made at all.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.name.check()?;
+        self.lease()?;
+        match &self.owner {
+            Some(owner) if owner.manager != self.inner.uuid => {
+                Err(Error::ForeignOwner { owner: owner.to_string() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn has_owner(&self) -> bool {
         self.owner.is_some()
     }

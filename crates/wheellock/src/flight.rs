@@ -1,0 +1,96 @@
+//! Several requests at once. Owns their futures and nothing else: what the answers mean is the caller's.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Requests under way, each with the number of the member it went to. Dropping it drops them all, which for an attempt
+/// means that whatever it may have been granted is given back.
+pub(crate) struct Flight<'a, T> {
+    under_way: Vec<(usize, Request<'a, T>)>,
+}
+
+/// Boxed, because it goes on in another task when its caller does not need it any more.
+pub(crate) type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl<'a, T> Flight<'a, T> {
+    pub(crate) fn new(requests: impl IntoIterator<Item = (usize, Request<'a, T>)>) -> Self {
+        Self { under_way: requests.into_iter().collect() }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Who has not answered yet.
+    pub(crate) fn is_under_way(&self, member: usize) -> bool {
+        self.under_way.iter().any(|(number, _)| *number == member)
+    }
+
+    /// What has landed. The first time, everything is sent within this one turn, so what goes to one server goes in one
+    /// write.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Vec<(usize, T)> {
+        let mut landed = Vec::new();
+        self.under_way.retain_mut(|(number, request)| match request.as_mut().poll(cx) {
+            Poll::Ready(answer) => {
+                landed.push((*number, answer));
+                false
+            }
+            Poll::Pending => true,
+        });
+        landed
+    }
+
+    /// Waits until something has landed; nothing has if nothing is under way.
+    pub(crate) async fn landed(&mut self) -> Vec<(usize, T)> {
+        std::future::poll_fn(|cx| {
+            let landed = self.poll(cx);
+            if landed.is_empty() && !self.is_over() { Poll::Pending } else { Poll::Ready(landed) }
+        })
+        .await
+    }
+
+    /// Waits for all answers, in the order of the members.
+    pub(crate) async fn all(mut self) -> Vec<T> {
+        let mut answers = Vec::with_capacity(self.under_way.len());
+        while !self.is_over() {
+            answers.append(&mut self.landed().await);
+        }
+        answers.sort_by_key(|(number, _)| *number);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn all_are_sent_in_one_turn_and_answers_come_as_they_land() {
+        static OPEN: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+        static ASKED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+        let request = |number: usize| -> (usize, Request<'static, usize>) {
+            let mut asked = false;
+            let answer = std::future::poll_fn(move |_| {
+                if !std::mem::replace(&mut asked, true) {
+                    ASKED.lock().unwrap().push(number);
+                }
+                if OPEN.lock().unwrap().contains(&number) { Poll::Ready(10 * number) } else { Poll::Pending }
+            });
+            (number, Box::pin(answer))
+        };
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut flight = Flight::new((0..3).map(request));
+        assert_eq!(flight.poll(&mut cx), []);
+        assert_eq!(*ASKED.lock().unwrap(), [0, 1, 2]);
+        *OPEN.lock().unwrap() = vec![2, 0];
+        assert_eq!(flight.poll(&mut cx), [(0, 0), (2, 20)]);
+        assert!(flight.is_under_way(1) && !flight.is_under_way(0) && !flight.is_over());
+        *OPEN.lock().unwrap() = vec![1];
+        assert_eq!(flight.poll(&mut cx), [(1, 10)]);
+        assert!(flight.is_over());
+    }
+}

@@ -1,0 +1,543 @@
+//! Several locks taken as one: all of them or none. Owns the order in which they are waited for; every attempt and every
+//! wait is an ordinary lock's.
+//!
+//! # No deadlock, no livelock
+//!
+//! Everything is tried at once, so an uncontended set costs the time of one lock. If some are held by others:
+//!
+//! 1. The first time, all that was granted is given back at once and the task waits for the first refused member, holding
+//!    nothing: a set of which one member is busy for minutes keeps nobody from the others.
+//! 2. With that one in hand all others are tried at once again. If some are still refused, only those granted are kept
+//!    that come *before* the first refused one in a fixed order, and that one is waited for, and so on.
+//!
+//! So whoever waits holds only members that come before the one it waits for. Tasks and processes that use the same order
+//! cannot wait for each other in a circle, and cannot chase each other for ever either: what is granted in a failed try
+//! of later members is given back within a round trip and makes nobody start again, only look again.
+//!
+//! The order is by name, then by server. Names are the same for all processes; addresses may be spelled in many ways, and
+//! only matter where a set has one name on several servers.
+//!
+//! Not everybody keeps the order: Redisson's `MultiLock` takes its members in the order of its arguments, and anybody may
+//! take single locks in any order. Therefore a task holds members while it waits only for [`PATIENCE`] and a random time
+//! more. Then it lets go of all of them and waits with empty hands, as the first time; whoever it was in a circle with goes
+//! on. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use wheellock_client::planted::bug;
+
+use crate::acquire::{Answer, Wait, acquire, ask};
+use crate::clock::BootInstant;
+use crate::error::{Error, Outcome};
+use crate::flight::{Flight, Request};
+use crate::guard::{Guard, LostReason, Released};
+use crate::lock::Lock;
+use crate::quorum::Quorum;
+
+/// Several locks that are taken together, all or none: of any managers, so also on several servers. Made by
+/// [`multi_lock`].
+///
+/// Each member is an ordinary lock: everybody else who uses its name respects it, Redisson's processes included, and its
+/// lease and owner are those of the [`Lock`] that was given.
+#[derive(Clone)]
+pub struct MultiLock {
+    /// As they were given.
+    members: Arc<[Lock]>,
+    /// The one whose clock measures the waits.
+    lead: Lock,
+    /// Their places, in the order in which they are waited for.
+    order: Arc<[usize]>,
+}
+
+/// Puts locks together into one that takes them all or none.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let transfer = wheellock::multi_lock([locks.lock("account:1"), locks.lock("account:2")])?;
+/// let guard = transfer.acquire().await?;
+/// // ... nobody else moves money of either account ...
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A lock may be named only once. Two with the same name on one server are the same, also by way of two managers, as far as
+/// the servers' addresses or run ids show it; whose lease and owner would count is for the caller to say.
+///
+/// # Errors
+///
+/// [`Error::NoMembers`], [`Error::DuplicateMember`].
+pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, Error> {
+    let members: Arc<[Lock]> = members.into_iter().collect();
+    let lead = members.first().cloned().ok_or(Error::NoMembers)?;
+    let mut places: Vec<_> = members.iter().enumerate().map(|(place, lock)| (Key::of(lock), place)).collect();
+    if !bug("a set has no order") {
+        places.sort();
+    }
+    for (first, (key, _)) in places.iter().enumerate() {
+        let others = places.iter().skip(first + 1).map(|(other, _)| other);
+        if others.into_iter().any(|other| key.is_same_lock_as(other)) {
+            return Err(Error::DuplicateMember {
+                lock: key.name.clone(),
+                server: key.server.as_str().into(),
+            });
+        }
+    }
+    Ok(MultiLock { order: places.into_iter().map(|(_, place)| place).collect(), lead, members })
+}
+
+/// What tells locks apart, and their order.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    name: String,
+    server: String,
+    database: u32,
+    run_id: Option<String>,
+}
+
+impl Key {
+    fn of(lock: &Lock) -> Self {
+        let client = &lock.inner.client;
+        Self {
+            name: lock.name().to_owned(),
+            server: client.config().servers.to_string(),
+            database: client.config().database,
+            run_id: client.server_info().and_then(|info| info.run_id),
+        }
+    }
+
+    fn is_same_lock_as(&self, other: &Self) -> bool {
+        let same_process = self.run_id.is_some() && self.run_id == other.run_id;
+        let same_server = same_process || self.server == other.server;
+        same_server && (&self.name, self.database) == (&other.name, other.database)
+    }
+}
+
+impl MultiLock {
+    /// The members, as they were given.
+    pub fn members(&self) -> &[Lock] {
+        &self.members
+    }
+
+    /// The same locks taken with a fixed lease each, without watchdogs. Members that had to be held while others were
+    /// waited for are renewed before `acquire` returns.
+    #[must_use]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        self.map(|lock| lock.with_lease(lease))
+    }
+
+    pub(crate) fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        let members = self.members.iter().map(change).collect();
+        Self { members, lead: self.lead.clone(), order: Arc::clone(&self.order) }
+    }
+
+    /// Waits until all members are ours at the same time. The watchdog renews those without a fixed lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe at every point: what any server may have granted meanwhile is released.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire`], of the first member that fails; nothing is held then.
+    pub async fn acquire(&self) -> Result<MultiGuard, Error> {
+        loop {
+            if let Some(guard) = self.take(Wait::Forever).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Takes all members if all are free: the time of one round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
+        self.take(Wait::No)
+    }
+
+    /// Waits up to `wait`, counted from this call, until all members are ours. Returns `None` if some are still held by
+    /// somebody else then, and no later.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); also if the wait ended before every server has answered.
+    pub fn try_acquire_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
+        let wait = self.now().checked_add(wait).map_or(Wait::Forever, Wait::Until);
+        self.take(wait)
+    }
+
+    /// Acquires, runs `work` with the guard, and releases with confirmation. If a member is lost meanwhile, `work` is
+    /// dropped where it stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and releases in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::run`].
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let result = guard.run(work(&guard)).await?;
+        match guard.release().await {
+            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
+        }
+    }
+
+    async fn take(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
+        self.members.iter().try_for_each(Lock::check)?;
+        let mut taken = Taken(self.members.iter().map(|_| None).collect());
+        // Nobody keeps anything the first time: see above.
+        let (mut keep, mut known_held) = (false, false);
+        loop {
+            taken.forget_lost();
+            let waited_with = taken.places();
+            let refused = match self.try_rest(&mut taken, wait).await {
+                Ok(refused) => refused,
+                Err(error) if wait.is_over(&self.lead.inner) && known_held && self.was_only_late(&error) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(refused) = refused else {
+                if !self.renew_fixed(&waited_with, &taken).await? {
+                    continue;
+                }
+                return Ok(Some(taken.into_guard()));
+            };
+            known_held = true;
+            if wait == Wait::No || wait.is_over(&self.lead.inner) {
+                return Ok(None);
+            }
+            let keep_now = std::mem::replace(&mut keep, true) || bug("a set is held while it waits");
+            taken.keep(|place| keep_now && self.comes_before(place, refused));
+            let Some(lock) = self.members.get(refused) else { return Ok(None) };
+            let Some(guard) = self.wait_for(lock, &mut taken, wait).await? else { return Ok(None) };
+            taken.put(refused, guard);
+        }
+    }
+
+    /// Tries all members that are not taken, at once. Returns the first one in order that others hold.
+    async fn try_rest(&self, taken: &mut Taken, wait: Wait) -> Result<Option<usize>, Error> {
+        let missing: Vec<_> = taken.missing().collect();
+        let mut quorum = Quorum::all(missing.len());
+        let mut flight = Flight::new(missing.into_iter().filter_map(|place| {
+            let (lock, deadline) = (self.members.get(place)?.clone(), wait.deadline());
+            let request: Request<'_, _> = Box::pin(async move { ask(&lock, deadline).await });
+            Some((place, request))
+        }));
+        let mut refused: Option<usize> = None;
+        while !flight.is_over() {
+            for (place, answer) in flight.landed().await {
+                match answer {
+                    Ok(Answer::Granted(guard)) => {
+                        quorum.granted += 1;
+                        taken.put(place, guard);
+                    }
+                    Ok(Answer::Held { .. }) => {
+                        quorum.refused += 1;
+                        if refused.is_none_or(|first| self.comes_before(place, first)) {
+                            refused = Some(place);
+                        }
+                    }
+                    Err(_) if refused.is_some() && wait.is_over(&self.lead.inner) => return Ok(refused),
+                    // Those still under way are dropped, and what they were granted is given back.
+                    Err(error) => return Err(error),
+                }
+            }
+            // Whoever does not wait need not know who else refuses.
+            if wait == Wait::No && quorum.is_out_of_reach() {
+                return Ok(refused);
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Waits for one member. If that takes too long with others in hand, lets go of them.
+    async fn wait_for(&self, lock: &Lock, taken: &mut Taken, wait: Wait) -> Result<Option<Guard>, Error> {
+        if !taken.is_empty() {
+            let patience = PATIENCE + jitter(self.lead.inner.client.config().random, PATIENCE);
+            let impatient = self.now() + patience;
+            let until = wait.deadline().map_or(impatient, |deadline| deadline.min(impatient));
+            match acquire(lock, Wait::Until(until)).await {
+                Ok(Some(guard)) => return Ok(Some(guard)),
+                Ok(None) => {}
+                // The shorter wait may be why there was no answer.
+                Err(error) if self.now() < until => return Err(error),
+                Err(_) => {}
+            }
+            if !bug("a set is held for ever") {
+                taken.keep(|_| false);
+            }
+        }
+        match wait {
+            Wait::Forever => loop {
+                if let Some(guard) = acquire(lock, wait).await? {
+                    return Ok(Some(guard));
+                }
+            },
+            Wait::Until(_) | Wait::No => acquire(lock, wait).await,
+        }
+    }
+
+    /// Renews members with a fixed lease that were waited with, so that all leases begin now. Returns whether all are
+    /// still held.
+    async fn renew_fixed(&self, waited_with: &[usize], taken: &Taken) -> Result<bool, Error> {
+        let fixed = waited_with.iter().filter(|place| {
+            self.members.get(**place).is_some_and(|lock| !lock.renews())
+        });
+        let renewals = Flight::new(fixed.filter_map(|place| {
+            let guard = taken.get(*place)?;
+            let request: Request<'_, _> = Box::pin(guard.renew());
+            Some((*place, request))
+        }));
+        for renewed in renewals.all().await {
+            match renewed {
+                Ok(()) => {}
+                Err(Error::Lost { .. }) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken.all_valid())
+    }
+
+    /// Whether an answer did not come only because the wait was over: a dead server is not a busy lock.
+    fn was_only_late(&self, error: &Error) -> bool {
+        let ready = |lock: &Lock| lock.inner.client.is_ready_for(lock.name().as_bytes());
+        error.outcome() != Outcome::NotSent && self.members.iter().all(ready)
+    }
+
+    fn comes_before(&self, place: usize, other: usize) -> bool {
+        let rank = |place| self.order.iter().position(|at| *at == place);
+        rank(place) < rank(other)
+    }
+
+    fn now(&self) -> Instant {
+        self.lead.inner.client.config().timer.now()
+    }
+}
+
+impl fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiLock").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+/// What has been taken so far, by place. Dropped, it gives everything back.
+struct Taken(Vec<Option<Guard>>);
+
+impl Taken {
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().filter(|(_, guard)| guard.is_none()).map(|(place, _)| place)
+    }
+
+    fn places(&self) -> Vec<usize> {
+        self.0.iter().enumerate().filter(|(_, guard)| guard.is_some()).map(|(place, _)| place).collect()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(Option::is_none)
+    }
+
+    fn get(&self, place: usize) -> Option<&Guard> {
+        self.0.get(place)?.as_ref()
+    }
+
+    fn put(&mut self, place: usize, guard: Guard) {
+        if let Some(taken) = self.0.get_mut(place) {
+            *taken = Some(guard);
+        }
+    }
+
+    /// Gives back the others.
+    fn keep(&mut self, which: impl Fn(usize) -> bool) {
+        let others = self.0.iter_mut().enumerate().filter(|(place, _)| !which(*place));
+        others.for_each(|(_, guard)| *guard = None);
+    }
+
+    /// A member may have been lost while another one was waited for.
+    fn forget_lost(&mut self) {
+        self.0.iter_mut().for_each(|guard| *guard = guard.take().filter(Guard::is_valid));
+    }
+
+    fn all_valid(&self) -> bool {
+        self.0.iter().all(|guard| guard.as_ref().is_some_and(Guard::is_valid))
+    }
+
+    fn into_guard(self) -> MultiGuard {
+        MultiGuard { members: self.0.into_iter().flatten().collect() }
+    }
+}
+
+/// One hold of every member of a [`MultiLock`]. Dropping it releases all of them in the background;
+/// [`release`](Self::release) does so with confirmation.
+pub struct MultiGuard {
+    members: Vec<Guard>,
+}
+
+/// Which member of a [`MultiLock`] was lost, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct LostMember {
+    /// Its place among [`MultiGuard::members`].
+    pub place: usize,
+    /// Its lock's name.
+    pub lock: String,
+    /// Why it is no longer held.
+    pub reason: LostReason,
+}
+
+impl MultiGuard {
+    /// The members' own guards, in the order in which the locks were given.
+    pub fn members(&self) -> &[Guard] {
+        &self.members
+    }
+
+    /// Until when all members may be believed held, as far as is known now: the earliest of their instants.
+    pub fn valid_until(&self) -> BootInstant {
+        let ends = self.members.iter().map(Guard::valid_until);
+        Quorum::all(self.members.len()).valid_until(ends).unwrap_or_else(BootInstant::now)
+    }
+
+    /// Whether all members may be believed held right now.
+    pub fn is_valid(&self) -> bool {
+        self.members.iter().all(Guard::is_valid)
+    }
+
+    /// Resolves when any member can no longer be believed held, and says which. The other members are still held then,
+    /// and renewed, until this guard is released or dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn lost(&self) -> LostMember {
+        let mut watch = Watch { members: &self.members, watchers: vec![None; self.members.len()] };
+        std::future::poll_fn(|cx| watch.poll(cx.waker())).await
+    }
+
+    /// Runs `work` while all members are held. If one is lost first, `work` is dropped where it stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the guard lives on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`], with the name of the member. How far `work` got is not known.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
+        std::future::poll_fn(|cx| {
+            // A lost lock comes first: the work must not take another step under it.
+            if let Poll::Ready(LostMember { lock, reason, .. }) = lost.as_mut().poll(cx) {
+                return Poll::Ready(Err(Error::Lost { lock, reason }));
+            }
+            work.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// Extends the leases of all members at once: see [`Guard::renew`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::renew`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the first member whose renewal failed. All were tried.
+    pub async fn renew(&self) -> Result<(), Error> {
+        let renewals = self.members.iter().map(|guard| -> Request<'_, _> { Box::pin(guard.renew()) });
+        Flight::new(renewals.enumerate()).all().await.into_iter().collect()
+    }
+
+    /// Gives all members back, at once, and waits for every server's word.
+    ///
+    /// [`Released::AlreadyLost`] if any member had been lost before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases in the background, as dropping the guard does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`], those of the first member that could not be released in time. All were tried, and those that
+    /// failed are tried again in the background until their leases have ended.
+    pub async fn release(self) -> Result<Released, Error> {
+        let releases = self.members.into_iter().map(|guard| -> Request<'_, _> { Box::pin(guard.release()) });
+        let mut all = Released::Released;
+        let mut failed = None;
+        for released in Flight::new(releases.enumerate()).all().await {
+            match released {
+                Ok(Released::Released) => {}
+                Ok(Released::AlreadyLost) => all = Released::AlreadyLost,
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(all), Err)
+    }
+
+    /// An error if a member is lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.members.iter().try_for_each(Guard::check)
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiGuard").field("members", &self.members).finish_non_exhaustive()
+    }
+}
+
+/// Looks out for losses of several guards.
+struct Watch<'a> {
+    members: &'a [Guard],
+    watchers: Vec<Option<u64>>,
+}
+
+impl Watch<'_> {
+    fn poll(&mut self, waker: &Waker) -> Poll<LostMember> {
+        for (place, (guard, watcher)) in self.members.iter().zip(&mut self.watchers).enumerate() {
+            if let Poll::Ready(reason) = guard.poll_lost(watcher, waker) {
+                return Poll::Ready(LostMember { place, lock: guard.name().to_owned(), reason });
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        for (guard, watcher) in self.members.iter().zip(&self.watchers) {
+            if let Some(watcher) = watcher {
+                guard.unwatch(*watcher);
+            }
+        }
+    }
+}
+
+/// A random time below `bound`.
+pub(crate) fn jitter(random: fn() -> u64, bound: Duration) -> Duration {
+    let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(random() % nanos.max(1))
+}
+
+/// How long members are held while another one is waited for, random time apart. Long beside the time for which locks are
+/// usually held, short enough not to keep others from the members in hand for long.
+const PATIENCE: Duration = Duration::from_secs(1);

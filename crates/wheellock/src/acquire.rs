@@ -137,7 +137,9 @@ struct Asked<'a> {
 pub(crate) enum Answer {
     Granted(Guard),
     /// Somebody else holds the lock, for so long unless it is renewed; `None`: for ever, by a foreign hand.
-    Held { lease_left: Option<Duration> },
+    Held {
+        lease_left: Option<Duration>,
+    },
 }
 
 impl<'a> Asked<'a> {

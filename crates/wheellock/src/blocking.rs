@@ -25,12 +25,16 @@
 //! Blocking calls panic in asynchronous code, where they would stop the runtime's worker (source:
 //! [`tokio::runtime::Handle::block_on`]). Guards may be dropped anywhere.
 
+mod sets;
+
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
+
+pub use sets::{MultiGuard, MultiLock, QuorumGuard, QuorumLock, RedLock, multi_lock};
 
 use crate::{BootInstant, Error, Finding, LockManagerBuilder, LostReason, Metrics, Owner, Released};
 
@@ -107,6 +111,17 @@ impl LockManagerBuilder {
         let runtime = background()?;
         let inner = runtime.block_on(self.connect())?;
         Ok(LockManager { inner, runtime })
+    }
+
+    /// [`lazy`](Self::lazy) for threads: the manager connects in the background, for one server of a [`RedLock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`lazy`](Self::lazy); [`Error::NoBackgroundThread`].
+    pub fn lazy_blocking(self) -> Result<LockManager, Error> {
+        let runtime = background()?;
+        let _entered = runtime.enter();
+        Ok(LockManager { inner: self.lazy()?, runtime })
     }
 }
 

@@ -1,6 +1,7 @@
 //! What about a server puts locks at risk: asked once when connecting. Owns the questions and the judgement.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wheellock_client::{CallOptions, Client, Command, Value};
@@ -32,6 +33,14 @@ pub enum Finding {
         /// The server's version.
         version: String,
     },
+    /// A server of a [`RedLock`](crate::RedLock) has replicas: if one is promoted and answers in its place, it may grant
+    /// again what the server had granted.
+    HasReplicas {
+        /// The server.
+        server: Arc<str>,
+        /// How many are connected.
+        replicas: u32,
+    },
     /// Something could not be found out.
     Unknown {
         /// What was asked.
@@ -59,6 +68,10 @@ impl fmt::Display for Finding {
             Self::UntestedVersion { version } => {
                 write!(f, "server version {} is older than what is tested (7.0)", version.escape_debug())
             }
+            Self::HasReplicas { server, replicas } => write!(
+                f,
+                "{server} has {replicas} replicas, and the promotion of one may lose locks that it has granted"
+            ),
             Self::Unknown { question, reason } => write!(f, "cannot find out {question}: {reason}"),
         }
     }

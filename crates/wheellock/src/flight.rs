@@ -22,11 +22,6 @@ impl<'a, T> Flight<'a, T> {
         self.under_way.is_empty()
     }
 
-    /// Who has not answered yet.
-    pub(crate) fn is_under_way(&self, member: usize) -> bool {
-        self.under_way.iter().any(|(number, _)| *number == member)
-    }
-
     /// What has landed. The first time, everything is sent within this one turn, so what goes to one server goes in one
     /// write.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Vec<(usize, T)> {
@@ -88,7 +83,7 @@ mod tests {
         assert_eq!(*ASKED.lock().unwrap(), [0, 1, 2]);
         *OPEN.lock().unwrap() = vec![2, 0];
         assert_eq!(flight.poll(&mut cx), [(0, 0), (2, 20)]);
-        assert!(flight.is_under_way(1) && !flight.is_under_way(0) && !flight.is_over());
+        assert!(!flight.is_over());
         *OPEN.lock().unwrap() = vec![1];
         assert_eq!(flight.poll(&mut cx), [(1, 10)]);
         assert!(flight.is_over());

@@ -29,6 +29,7 @@ mod name;
 mod owner;
 mod persist;
 mod quorum;
+mod redlock;
 mod server_clock;
 mod waiters;
 
@@ -42,4 +43,5 @@ pub use manager::{LockManager, LockManagerBuilder};
 pub use metrics::Metrics;
 pub use multi_lock::{LostMember, MultiGuard, MultiLock, multi_lock};
 pub use owner::Owner;
+pub use redlock::{MemberState, QuorumGuard, QuorumLock, QuorumMember, RedLock};
 pub use wheellock_client as client;

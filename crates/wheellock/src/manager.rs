@@ -188,12 +188,38 @@ impl LockManagerBuilder {
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(self) -> Result<LockManager, Error> {
+        let (config, watchdog_lease, manager) = self.prepare()?;
+        let server = |source| Error::Server { operation: "connect".to_owned(), source };
+        let client = Client::connect(config).await.map_err(server)?;
+        let findings = diagnose(&client).await;
+        for finding in &findings {
+            events::found(&client.server_address(), finding);
+        }
+        LockManager::assemble(client, findings, watchdog_lease, &manager)
+    }
+
+    /// Makes a manager that connects in the background: for one server of a [`RedLock`](crate::RedLock), which must not
+    /// keep the others from working. Until it is connected, operations wait, up to their deadlines. Its
+    /// [`diagnostics`](LockManager::diagnostics) are empty, because nobody has asked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`] if the URL is wrong; [`Error::InvalidLease`], [`Error::NoRandomness`].
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime with I/O enabled.
+    pub fn lazy(self) -> Result<LockManager, Error> {
+        let (config, watchdog_lease, manager) = self.prepare()?;
+        LockManager::assemble(Client::lazy(config), Vec::new(), watchdog_lease, &manager)
+    }
+
+    /// The connection's settings, and where it reports to the manager that is made right after it.
+    fn prepare(self) -> Result<(Config, Lease, Arc<OnceLock<Weak<Inner>>>), Error> {
         let watchdog_lease = Lease::new(self.watchdog_lease)?;
-        let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
         let server = |source| Error::Server { operation: "connect".to_owned(), source };
         let mut config = self.config.map_err(server)?;
         config.scripts.extend(kind::scripts());
-        // The connection reports to a manager that is made right after it.
         let reports_to = Arc::new(OnceLock::<Weak<Inner>>::new());
         let sink = Arc::clone(&reports_to);
         config.on_detached = Some(Arc::new(move |results| {
@@ -211,12 +237,19 @@ impl LockManagerBuilder {
                 keeper::on_change(&inner, change);
             }
         }));
-        let clock = Clock::beside(&config.timer);
-        let client = Client::connect(config).await.map_err(server)?;
-        let findings = diagnose(&client).await;
-        for finding in &findings {
-            events::found(&client.server_address(), finding);
-        }
+        Ok((config, watchdog_lease, reports_to))
+    }
+}
+
+impl LockManager {
+    fn assemble(
+        client: Client,
+        findings: Vec<Finding>,
+        watchdog_lease: Lease,
+        reports_to: &OnceLock<Weak<Inner>>,
+    ) -> Result<Self, Error> {
+        let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
+        let clock = Clock::beside(&client.config().timer);
         let inner = Arc::new(Inner {
             client,
             findings,
@@ -230,7 +263,7 @@ impl LockManagerBuilder {
         });
         let _first = reports_to.set(Arc::downgrade(&inner));
         tokio::spawn(keeper::keep(Arc::downgrade(&inner), inner.client.config().timer.clone()));
-        Ok(LockManager { inner })
+        Ok(Self { inner })
     }
 }
 

@@ -25,7 +25,7 @@
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::planted::bug;
@@ -300,9 +300,8 @@ impl MultiLock {
     /// Renews members with a fixed lease that were waited with, so that all leases begin now. Returns whether all are
     /// still held.
     async fn renew_fixed(&self, waited_with: &[usize], taken: &Taken) -> Result<bool, Error> {
-        let fixed = waited_with.iter().filter(|place| {
-            self.members.get(**place).is_some_and(|lock| !lock.renews())
-        });
+        let fixed =
+            waited_with.iter().filter(|place| self.members.get(**place).is_some_and(|lock| !lock.renews()));
         let renewals = Flight::new(fixed.filter_map(|place| {
             let guard = taken.get(*place)?;
             let request: Request<'_, _> = Box::pin(guard.renew());

@@ -90,7 +90,9 @@ mod tests {
         let counts = 0..=quorum.members;
         let triples = counts.clone().flat_map(|granted| {
             let counts = counts.clone();
-            counts.clone().flat_map(move |refused| counts.clone().map(move |failed| (granted, refused, failed)))
+            counts
+                .clone()
+                .flat_map(move |refused| counts.clone().map(move |failed| (granted, refused, failed)))
         });
         let fits = triples.filter(|(granted, refused, failed)| granted + refused + failed <= quorum.members);
         fits.map(|(granted, refused, failed)| Quorum { granted, refused, failed, ..quorum }).collect()
@@ -99,7 +101,8 @@ mod tests {
     /// Every way in which a tally can be completed.
     fn endings(tally: Quorum) -> impl Iterator<Item = Quorum> {
         tallies(tally).into_iter().filter(move |end| {
-            let more = end.granted >= tally.granted && end.refused >= tally.refused && end.failed >= tally.failed;
+            let more =
+                end.granted >= tally.granted && end.refused >= tally.refused && end.failed >= tally.failed;
             more && end.pending() == 0
         })
     }
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn validity_ends_with_the_member_that_is_needed_last() {
-        let at = |seconds| BootInstant::now() + Duration::from_secs(3600 * seconds);
+        let at = |seconds: u64| BootInstant::now() + Duration::from_secs(3600 * seconds);
         let ends = [at(5), at(1), at(4), at(2), at(3)];
         assert_eq!(Quorum::all(5).valid_until(ends), Some(ends[1]), "the earliest");
         assert_eq!(Quorum::majority(5).valid_until(ends), Some(ends[4]), "the third latest of five");

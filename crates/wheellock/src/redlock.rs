@@ -1,0 +1,524 @@
+//! Locks on a majority of independent servers: the Redlock algorithm. Owns the rounds; every attempt is an ordinary lock's,
+//! and how a name is waited for within this process is `line`'s, who the servers are is `servers`', and what is held is
+//! `seats`'.
+//!
+//! # How it differs from what is usually built
+//!
+//! - A round is over when enough servers have granted, or can no longer grant; it never waits for the slowest. Who grants
+//!   later joins the hold, so that the next server may fail without harm.
+//! - Each member counts its validity from before its own request, less 1 % and 2 ms, as any lock does; the quorum is valid
+//!   as long as enough members are. That is the page's `lease - elapsed - drift`, and it is still right when one request
+//!   was repeated and the others were not.
+//! - A member lock is an ordinary one: a hash of owner to count under the lock's name, with a TTL, released by a script that
+//!   checks the owner, and repeated idempotently after a lost answer. The page's `SET NX PX` with compare-and-delete is the
+//!   same thing without counts; with it a repeated attempt would be refused by its own earlier grant, a waiter would not be
+//!   told of the release, and no Redisson client would see the lock.
+//! - Waiting costs nothing: after a failed round the first task of a process listens for the releases, and tries again when
+//!   so many members have been released that a quorum is in reach.
+//! - Too few servers is [`Error::NoQuorum`], never a busy lock.
+
+mod line;
+mod seats;
+mod servers;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use wheellock_client::planted::bug;
+use wheellock_client::{Subscription, Timer};
+
+use crate::acquire::{Answer, Wait, ask};
+use crate::diagnostics::Finding;
+use crate::error::{Error, MemberFailure};
+use crate::flight::{Flight, Request};
+use crate::guard::Released;
+use crate::lock::Lock;
+use crate::manager::{LockManager, LockManagerBuilder};
+use crate::multi_lock::jitter;
+use crate::quorum::{Quorum, Verdict};
+use line::{Line, Turn};
+use seats::Seat;
+pub use seats::{MemberState, QuorumGuard, QuorumMember};
+use servers::Servers;
+
+/// Independent servers of which a majority decides who holds a lock: the Redlock algorithm.
+///
+/// Locks outlive any minority of the servers, without a failover and without the loss of grants that one may bring. Read
+/// [when to use it](https://docs.rs/wheellock/latest/wheellock/struct.RedLock.html#when-to-use-it-and-when-not) first.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), wheellock::Error> {
+/// let servers = wheellock::RedLock::connect(["redis://a", "redis://b", "redis://c"]).await?;
+/// let guard = servers.lock("orders:42").acquire().await?;
+/// // ... alone, as long as two of the three keep what they were told ...
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # When to use it, and when not
+///
+/// - It needs servers that fail independently: none a replica of another, none behind Sentinel, a cluster, or an address
+///   that moves with a failover. Those are refused where they can be recognised.
+/// - A server that restarts without its data may grant again what it had granted. Give every member an append-only file with
+///   `appendfsync always`, or keep it down for the longest lease before it is started again.
+/// - Clocks: a majority's must not run fast by more than 1 %, nor jump ahead.
+/// - Within these bounds two guards are never valid at once. A process that is stopped after asking its guard may still
+///   act late, as with every lease. There is no fencing token: each server can only count its own grants, and a number
+///   agreed upon in a second round (the highest of a majority, plus one) would be given out twice exactly when exclusion has
+///   failed, which is the one case that a token is for. Where a resource can check tokens, one server and a check there
+///   is simpler and stronger.
+#[derive(Clone)]
+pub struct RedLock {
+    servers: Arc<Servers>,
+}
+
+impl RedLock {
+    /// Puts independent servers together. Returns when all have said who they are, or a majority has and the others have had
+    /// a little more time: those are asked when they are first used. Managers may have been made
+    /// [`lazily`](LockManagerBuilder::lazy), so that a dead minority keeps nobody from starting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only asks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMembers`]; [`Error::NotIndependent`] if a server is named twice, is a replica, or is one of those that
+    /// Sentinel, a cluster or replication makes of several; [`Error::NoQuorum`] if no majority could be asked.
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime.
+    pub async fn new(managers: impl IntoIterator<Item = LockManager>) -> Result<Self, Error> {
+        let servers = Arc::new(Servers::new(managers.into_iter().collect())?);
+        servers.meet().await?;
+        Ok(Self { servers })
+    }
+
+    /// Connects to the servers at `urls` with default settings; those that cannot be reached now, in the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new); [`Error::Server`] if a URL is wrong.
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime with I/O enabled.
+    pub async fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        let lazy = |url: &str| LockManagerBuilder::lazy(LockManager::builder(url));
+        let managers: Vec<_> = urls.into_iter().map(|url| lazy(url.as_ref())).collect::<Result<_, _>>()?;
+        Self::new(managers).await
+    }
+
+    /// A lock by name. No I/O. Members are the ordinary locks of this name on every server.
+    pub fn lock(&self, name: &str) -> QuorumLock {
+        let locks = self.servers.managers().map(|manager| manager.lock(name)).collect();
+        QuorumLock { locks, line: self.servers.line(name), servers: Arc::clone(&self.servers) }
+    }
+
+    /// The servers' managers, in the order in which they were given.
+    pub fn managers(&self) -> impl ExactSizeIterator<Item = &LockManager> {
+        self.servers.managers()
+    }
+
+    /// How many servers have to grant.
+    pub fn quorum(&self) -> usize {
+        self.servers.quorum().wanted()
+    }
+
+    /// What about the servers is known to put locks at risk: what their managers found when connecting, and replicas that
+    /// somebody may promote.
+    pub fn diagnostics(&self) -> Vec<Finding> {
+        self.servers.findings()
+    }
+}
+
+impl fmt::Debug for RedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.managers()).finish()
+    }
+}
+
+/// A lock of a [`RedLock`], by name: held by whoever a majority of the servers has granted it to.
+///
+/// It is not reentrant: an owner belongs to one server's manager.
+#[derive(Clone)]
+pub struct QuorumLock {
+    servers: Arc<Servers>,
+    locks: Arc<[Lock]>,
+    line: Arc<Line>,
+}
+
+impl QuorumLock {
+    /// The lock's name, which is also its key on every server.
+    pub fn name(&self) -> &str {
+        self.locks.first().map_or("", Lock::name)
+    }
+
+    /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before.
+    #[must_use]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        self.map(|lock| lock.with_lease(lease))
+    }
+
+    pub(crate) fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        Self { locks: self.locks.iter().map(change).collect(), ..self.clone() }
+    }
+
+    /// Waits until a majority of the servers has granted the lock. Without [`with_lease`](Self::with_lease) the watchdog of
+    /// each server's manager renews its member.
+    ///
+    /// Waiters of one process are served in the order in which they came.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe at every point: what any server may have granted meanwhile is released.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoQuorum`] if no majority could be asked within the response timeout; [`Error::InvalidName`],
+    /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had run out before the last
+    /// grant that was needed.
+    pub async fn acquire(&self) -> Result<QuorumGuard, Error> {
+        loop {
+            if let Some(guard) = self.take(Wait::Forever).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Takes the lock if a majority grants it now: one round trip to the fastest majority.
+    ///
+    /// `None` as well if others were at it at the same time and nobody got a majority.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
+        self.take(Wait::No)
+    }
+
+    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then,
+    /// and no later.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); also if the wait ended before a majority has ever answered.
+    pub fn try_acquire_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
+        let now = self.servers.timer().now();
+        self.take(now.checked_add(wait).map_or(Wait::Forever, Wait::Until))
+    }
+
+    /// Acquires, runs `work` with the guard, and releases with confirmation. If the quorum is lost meanwhile, `work` is
+    /// dropped where it stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and releases in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` had ended.
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&QuorumGuard) -> T) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let result = guard.run(work(&guard)).await?;
+        match guard.release().await {
+            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
+        }
+    }
+
+    async fn take(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
+        self.locks.iter().try_for_each(Lock::check)?;
+        let timer = self.servers.timer();
+        let (mut first, mut own_news);
+        let news: &mut Option<News> = if wait == Wait::No || self.is_ours() {
+            own_news = None;
+            &mut own_news
+        } else {
+            match self.line.turn(timer, wait.deadline()).await {
+                Turn::Come(turn) => {
+                    first = turn;
+                    &mut first
+                }
+                Turn::Failed(error) => return Err(error),
+                Turn::TooLate => return self.in_vain(self.line.knows_held(), Vec::new()),
+            }
+        };
+        let (mut splits, mut known_held) = (0, false);
+        loop {
+            if let Some(news) = news {
+                news.forget();
+            }
+            let busy = match self.round(wait.deadline()).await {
+                Ok(Round::Reached(guard)) => {
+                    self.line.heard_held();
+                    return Ok(Some(guard));
+                }
+                Ok(Round::Busy(busy)) => busy,
+                Err(Error::NoQuorum { failures, .. }) if self.is_over(wait) => {
+                    return self.in_vain(known_held, failures);
+                }
+                Err(error) => {
+                    if let Error::NoQuorum { .. } = &error {
+                        self.line.fail_all(&error);
+                    }
+                    return Err(error);
+                }
+            };
+            known_held = true;
+            self.line.heard_held();
+            if wait == Wait::No {
+                return Ok(None);
+            }
+            if self.is_over(wait) {
+                return self.in_vain(true, Vec::new());
+            }
+            let Some(news) = news else {
+                // What was released before anybody listened is found by asking once more.
+                *news = Some(News::listen(&self.locks));
+                continue;
+            };
+            // Several who share the members between them and retry at once would do so for ever.
+            splits = if busy.granted > 0 { splits + 1 } else { 0 };
+            let began = timer.now();
+            news.wait(timer, &busy, wait.deadline(), self.random()).await;
+            if timer.now() - began > LONG {
+                splits = 0;
+            }
+            if splits > 0 && !bug("contenders retry at once") {
+                let pause = jitter(self.random(), SPLIT_PAUSE * (1 << splits.min(MOST_DOUBLINGS)));
+                let until = timer.now() + pause;
+                timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
+            }
+            if self.is_over(wait) {
+                return self.in_vain(true, Vec::new());
+            }
+        }
+    }
+
+    /// Asks all servers at once, and is done when it is certain what will become of it.
+    async fn round(&self, deadline: Option<Instant>) -> Result<Round, Error> {
+        let mut flight = Flight::new(self.locks.iter().enumerate().map(|(place, lock)| {
+            let (servers, lock) = (Arc::clone(&self.servers), lock.clone());
+            let request: Request<'static, _> = Box::pin(async move {
+                servers.identify(place, deadline).await?;
+                ask(&lock, deadline).await
+            });
+            (place, request)
+        }));
+        let mut seats: Vec<_> = self.locks.iter().map(|_| Seat::Asked).collect();
+        let mut tally = self.servers.quorum();
+        loop {
+            for (place, answer) in flight.landed().await {
+                let (seat, count) = match answer {
+                    Ok(Answer::Granted(guard)) => (Seat::Held(Arc::new(guard)), &mut tally.granted),
+                    Ok(Answer::Held { lease_left }) => (Seat::Refused { lease_left }, &mut tally.refused),
+                    Err(error) => (Seat::Failed(error), &mut tally.failed),
+                };
+                *count += 1;
+                if let Some(place) = seats.get_mut(place) {
+                    *place = seat;
+                }
+            }
+            let verdict = tally.verdict().filter(|_| flight.is_over() || !bug("a round waits for everybody"));
+            match verdict {
+                Some(Verdict::Reached) => {
+                    let guard =
+                        QuorumGuard::new(Arc::clone(&self.locks), seats, flight, self.servers.runtime());
+                    if guard.is_valid() {
+                        return Ok(Round::Reached(guard));
+                    }
+                    let lease = self
+                        .locks
+                        .first()
+                        .map_or(Ok(Duration::ZERO), |lock| lock.lease().map(crate::lease::Lease::duration));
+                    return Err(Error::GrantedTooLate { lock: self.name().to_owned(), lease: lease? });
+                }
+                Some(Verdict::Busy) => return Ok(Round::Busy(Busy::of(&seats, tally))),
+                Some(Verdict::Dead) => {
+                    let failures = seats.into_iter().enumerate().filter_map(|(place, seat)| match seat {
+                        Seat::Failed(error) => Some(self.servers.failure(place, error)),
+                        _ => None,
+                    });
+                    return Err(self.no_quorum(tally.granted, failures.collect()));
+                }
+                None => {}
+            }
+            if tally.is_out_of_reach() {
+                // Of no use any more, while the others are still heard to know whether this is a busy lock.
+                for seat in &mut seats {
+                    seat.give_back();
+                }
+            }
+        }
+    }
+
+    /// The wait is over. The lock is held by somebody else, unless it cannot be known.
+    fn in_vain(&self, known_held: bool, failures: Vec<MemberFailure>) -> Result<Option<QuorumGuard>, Error> {
+        let ready = |lock: &&Lock| lock.inner.client.is_ready_for(lock.name().as_bytes());
+        let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
+        if known_held && (enough || bug("a dead majority is a busy lock")) {
+            return Ok(None);
+        }
+        let failures = if failures.is_empty() { self.no_answers() } else { failures };
+        Err(self.no_quorum(0, failures))
+    }
+
+    fn no_answers(&self) -> Vec<MemberFailure> {
+        let late = |(place, lock): (usize, &Lock)| {
+            let source = lock.inner.client.timed_out(lock.name().as_bytes(), "EVALSHA");
+            let operation = format!("acquire lock {:?}", lock.name);
+            self.servers.failure(place, Error::Server { operation, source })
+        };
+        self.locks.iter().enumerate().map(late).collect()
+    }
+
+    fn no_quorum(&self, granted: usize, failures: Vec<MemberFailure>) -> Error {
+        let wanted = self.servers.quorum().wanted();
+        Error::NoQuorum { lock: self.name().to_owned(), granted, wanted, failures }
+    }
+
+    /// Whether the owners that were presented hold it already: they need not stand in line behind those who wait for them.
+    fn is_ours(&self) -> bool {
+        let held = self.locks.iter().filter(|lock| lock.is_held_by_owner()).count();
+        held >= self.servers.quorum().wanted()
+    }
+
+    fn is_over(&self, wait: Wait) -> bool {
+        wait.deadline().is_some_and(|deadline| self.servers.timer().now() >= deadline)
+    }
+
+    fn random(&self) -> fn() -> u64 {
+        self.servers.random()
+    }
+}
+
+impl fmt::Debug for QuorumLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumLock").field("members", &self.locks).finish_non_exhaustive()
+    }
+}
+
+enum Round {
+    Reached(QuorumGuard),
+    Busy(Busy),
+}
+
+/// Who holds the lock, as far as a round could see.
+struct Busy {
+    /// Members that others hold, or that failed: news can only come from them.
+    elsewhere: Vec<usize>,
+    /// How many were free.
+    granted: usize,
+    /// How many of the others it takes.
+    needed: usize,
+    /// By when so many of them may have come free because their leases ended.
+    free_after: Option<Duration>,
+}
+
+impl Busy {
+    fn of(seats: &[Seat], tally: Quorum) -> Self {
+        let needed = tally.wanted().saturating_sub(tally.granted).max(1);
+        let elsewhere = seats.iter().enumerate().filter(|(_, seat)| seat.is_elsewhere());
+        let mut ends: Vec<_> = seats.iter().filter_map(Seat::lease_left).collect();
+        ends.sort_unstable();
+        Self {
+            elsewhere: elsewhere.map(|(place, _)| place).collect(),
+            granted: tally.granted,
+            needed,
+            free_after: ends.get(needed - 1).copied(),
+        }
+    }
+}
+
+/// What is heard of releases, from every server.
+struct News {
+    subscriptions: Vec<Subscription>,
+}
+
+impl News {
+    fn listen(locks: &[Lock]) -> Self {
+        let listen = |lock: &Lock| lock.inner.client.subscribe(lock.name.channel().as_bytes());
+        Self { subscriptions: locks.iter().map(listen).collect() }
+    }
+
+    /// What was heard so far is not news to the answers of the round that begins.
+    fn forget(&mut self) {
+        for subscription in &mut self.subscriptions {
+            subscription.take_changed();
+        }
+    }
+
+    /// Waits until another round has a chance: so many members were released that a quorum is in reach, or some were and the
+    /// others have had time to follow; enough leases may have ended; or simply for long.
+    async fn wait(&mut self, timer: &Timer, busy: &Busy, deadline: Option<Instant>, random: fn() -> u64) {
+        let now = timer.now();
+        let deaf = self.subscriptions.iter().any(|news| news.refusal().is_some());
+        let repoll = if deaf { REPOLL_WHEN_DEAF } else { REPOLL };
+        // One millisecond more, because servers round down.
+        let free_after = busy.free_after.map(|left| left + Duration::from_millis(1));
+        let look_at = now + free_after.map_or(repoll, |left| left.min(repoll)) + jitter(random, LEASE_JITTER);
+        let look_at = deadline.map_or(look_at, |deadline| deadline.min(look_at));
+        let mut sleep = timer.sleep_until(look_at);
+        let mut heard = vec![false; self.subscriptions.len()];
+        let mut first = None;
+        std::future::poll_fn(|cx: &mut Context<'_>| {
+            for place in &busy.elsewhere {
+                if let (Some(news), Some(heard)) = (self.subscriptions.get_mut(*place), heard.get_mut(*place))
+                {
+                    *heard |= !*heard && news.poll_changed(cx).is_ready();
+                }
+            }
+            let count = heard.iter().filter(|heard| **heard).count();
+            if count >= busy.needed {
+                return Poll::Ready(());
+            }
+            if count > 0 && first.is_none() {
+                let until = timer.now() + FOLLOW;
+                first = Some(until);
+                sleep.reset(look_at.min(until));
+            }
+            Pin::new(&mut sleep).poll(cx)
+        })
+        .await;
+    }
+}
+
+/// Longest time between two rounds of a waiting process, as for plain locks.
+const REPOLL: Duration = Duration::from_secs(5);
+
+/// The same where a server refuses the subscription.
+const REPOLL_WHEN_DEAF: Duration = Duration::from_millis(100);
+
+/// A holder's release reaches the servers at different times; who has heard it from some gives the others so long.
+const FOLLOW: Duration = Duration::from_millis(20);
+
+/// Processes that wait for the same lease to end shall not all ask in the same moment.
+const LEASE_JITTER: Duration = Duration::from_millis(20);
+
+/// A round in which others got some of the members is repeated after a random time below this, doubled each time: a few
+/// round trips, so that one contender finds all members free.
+const SPLIT_PAUSE: Duration = Duration::from_millis(1);
+const MOST_DOUBLINGS: u32 = 6;
+
+/// Who has waited so long was no party to a split.
+const LONG: Duration = Duration::from_millis(200);

@@ -1,0 +1,122 @@
+//! Who wants one name in this process, in order. Only the first asks the servers, so tasks of one process never split the
+//! members between them. Owns the order and what all of them may know; asks nobody.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use wheellock_client::Timer;
+
+use super::News;
+use crate::error::Error;
+
+#[derive(Default)]
+pub(super) struct Line {
+    /// First come, first served (source: tokio's documentation of `Mutex`). What is heard of releases is handed on, so that
+    /// not every waiter has to subscribe, and to ask twice for it.
+    turn: tokio::sync::Mutex<Option<News>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    next_ticket: u64,
+    /// How many stand in line, the first included.
+    waiting: usize,
+    /// Whom the same error awaits: everybody with a ticket below this one.
+    failed: Option<(u64, Error)>,
+    /// When last heard of, the lock was held, by one of us or by others.
+    held: bool,
+}
+
+pub(super) enum Turn<'a> {
+    Come(First<'a>),
+    /// The servers could not be asked by somebody in front; what stopped one stops everybody.
+    Failed(Error),
+    TooLate,
+}
+
+impl Line {
+    pub(super) async fn turn(&self, timer: &Timer, deadline: Option<Instant>) -> Turn<'_> {
+        let place = Place::join(self);
+        let news = match deadline {
+            None => self.turn.lock().await,
+            Some(deadline) => match timer.timeout_at(deadline, self.turn.lock()).await {
+                Ok(news) => news,
+                Err(_) => return Turn::TooLate,
+            },
+        };
+        let failed = self.known().failed.clone();
+        match failed.filter(|(before, _)| place.ticket < *before) {
+            Some((_, error)) => Turn::Failed(error),
+            None => Turn::Come(First { news, place }),
+        }
+    }
+
+    pub(super) fn heard_held(&self) {
+        self.known().held = true;
+    }
+
+    pub(super) fn knows_held(&self) -> bool {
+        self.known().held
+    }
+
+    /// The servers cannot be asked, so nobody knows whether the lock is held.
+    pub(super) fn fail_all(&self, error: &Error) {
+        let mut known = self.known();
+        known.failed = Some((known.next_ticket, error.clone()));
+        known.held = false;
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The first in line, who asks for all. The next one's turn comes when this is dropped.
+pub(super) struct First<'a> {
+    news: tokio::sync::MutexGuard<'a, Option<News>>,
+    place: Place<'a>,
+}
+
+impl Deref for First<'_> {
+    type Target = Option<News>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.news
+    }
+}
+
+impl DerefMut for First<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.news
+    }
+}
+
+impl Drop for First<'_> {
+    fn drop(&mut self) {
+        if self.place.line.known().waiting == 1 {
+            *self.news = None;
+        }
+    }
+}
+
+struct Place<'a> {
+    line: &'a Line,
+    ticket: u64,
+}
+
+impl<'a> Place<'a> {
+    fn join(line: &'a Line) -> Self {
+        let mut known = line.known();
+        known.waiting += 1;
+        known.next_ticket += 1;
+        Self { line, ticket: known.next_ticket - 1 }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.line.known().waiting -= 1;
+    }
+}

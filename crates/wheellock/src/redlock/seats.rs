@@ -1,0 +1,465 @@
+//! What one attempt at a quorum holds, server by server. Owns the guard: its members, those that still come, and the moment
+//! from which it is no longer believed.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use wheellock_client::planted::bug;
+
+use crate::acquire::Answer;
+use crate::clock::BootInstant;
+use crate::error::{Error, MemberFailure};
+use crate::flight::{Flight, Request};
+use crate::guard::{Guard, LostReason, Released};
+use crate::lock::Lock;
+use crate::quorum::{Quorum, Verdict};
+
+/// One hold of a [`QuorumLock`](super::QuorumLock). Dropping it releases all members in the background;
+/// [`release`](Self::release) does so with confirmation.
+///
+/// It is valid as long as a majority of the servers is known to keep it. Servers that grant after `acquire` has returned
+/// join it, so the failure of a minority is survived later, too.
+pub struct QuorumGuard {
+    locks: Arc<[Lock]>,
+    seats: Arc<Mutex<Seats>>,
+}
+
+/// One server of a quorum, as a [`QuorumGuard`] sees it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QuorumMember {
+    /// The server.
+    pub server: Arc<str>,
+    /// What became of the lock there.
+    pub state: MemberState,
+}
+
+/// What became of a lock on one server of a quorum.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum MemberState {
+    /// It is ours.
+    Held {
+        /// Until when it may be believed held there.
+        valid_until: BootInstant,
+    },
+    /// The server has not answered yet. It joins if it grants.
+    Pending,
+    /// Somebody else had it.
+    Refused,
+    /// The server could not be asked.
+    Failed(Error),
+    /// It was ours and is no longer.
+    Lost(LostReason),
+}
+
+/// One member of an attempt.
+pub(super) enum Seat {
+    Asked,
+    Held(Arc<Guard>),
+    Refused {
+        lease_left: Option<Duration>,
+    },
+    Failed(Error),
+    /// It was granted, and was of no use.
+    GivenBack,
+}
+
+struct Seats {
+    seats: Vec<Seat>,
+    /// Those that have not answered yet.
+    flight: Flight<'static, Result<Answer, Error>>,
+    quorum: Quorum,
+    /// The quorum was lost before a late member could have saved it. What was lost once stays lost.
+    broken: bool,
+    /// Who waits for late members.
+    usher: Option<Waker>,
+}
+
+/// Where a request to all members finds one of them.
+enum Standing {
+    Held(Arc<Guard>),
+    NotHeld,
+    Failed(Error),
+}
+
+/// What became of a request to all members.
+struct Asked {
+    verdict: Verdict,
+    granted: usize,
+    /// So many members were lost before that fewer than a majority were ours.
+    is_lost: bool,
+    failures: Vec<MemberFailure>,
+}
+
+impl Seat {
+    /// Whether it is others, or nobody knows who, that the lock is with.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Failed(_))
+    }
+
+    /// How long the holder's lease runs unless it is renewed.
+    pub(super) fn lease_left(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { lease_left } => *lease_left,
+            _ => None,
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        match self {
+            Self::Held(guard) => Standing::Held(Arc::clone(guard)),
+            Self::Failed(error) => Standing::Failed(error.clone()),
+            Self::Asked | Self::Refused { .. } | Self::GivenBack => Standing::NotHeld,
+        }
+    }
+
+    /// The same without another owner of the guard.
+    fn into_standing(self) -> Standing {
+        match self {
+            Self::Held(guard) => Standing::Held(guard),
+            other => other.standing(),
+        }
+    }
+
+    pub(super) fn give_back(&mut self) {
+        if matches!(self, Self::Held(_)) && !bug("a useless grant is kept") {
+            *self = Self::GivenBack;
+        }
+    }
+}
+
+impl Seats {
+    fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.seats.iter().filter_map(|seat| match seat {
+            Seat::Held(guard) => Some(guard),
+            _ => None,
+        })
+    }
+
+    fn is_valid(&self) -> bool {
+        let wanted = if bug("one member is a quorum") { 1 } else { self.quorum.wanted() };
+        !self.broken && self.guards().filter(|guard| guard.is_valid()).count() >= wanted
+    }
+
+    fn valid_until(&self) -> Option<BootInstant> {
+        let held = self.guards().filter(|guard| guard.reason().is_none());
+        self.quorum.valid_until(held.map(|guard| guard.valid_until())).filter(|_| !self.broken)
+    }
+
+    /// Takes in late members. A quorum that was lost meanwhile is not mended by them: others may have had the lock since.
+    fn join(&mut self, cx: &mut Context<'_>) {
+        for (place, answer) in self.flight.poll(cx) {
+            let seat = match answer {
+                Ok(Answer::Granted(guard)) => {
+                    self.broken |= !self.is_valid() && !bug("a late member mends a lost quorum");
+                    if self.broken { Seat::GivenBack } else { Seat::Held(Arc::new(guard)) }
+                }
+                Ok(Answer::Held { lease_left }) => Seat::Refused { lease_left },
+                Err(error) => Seat::Failed(error),
+            };
+            if let Some(place) = self.seats.get_mut(place) {
+                *place = seat;
+            }
+        }
+    }
+}
+
+impl QuorumGuard {
+    /// `flight` is what has not landed yet.
+    pub(super) fn new(
+        locks: Arc<[Lock]>,
+        seats: Vec<Seat>,
+        flight: Flight<'static, Result<Answer, Error>>,
+        runtime: &Handle,
+    ) -> Self {
+        let late = !flight.is_over();
+        let quorum = Quorum::majority(seats.len());
+        let seats = Arc::new(Mutex::new(Seats { seats, flight, quorum, broken: false, usher: None }));
+        if late {
+            // Ends when all have answered or the guard has ended; the guard has what it waits for, so if the runtime ends
+            // first, dropping the guard still takes back whatever was granted.
+            let usher = Arc::clone(&seats);
+            let _detached = runtime.spawn(std::future::poll_fn(move |cx| {
+                let mut seats = lock(&usher);
+                seats.join(cx);
+                if seats.flight.is_over() {
+                    return Poll::Ready(());
+                }
+                seats.usher = Some(cx.waker().clone());
+                Poll::Pending
+            }));
+        }
+        Self { locks, seats }
+    }
+
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        self.locks.first().map_or("", Lock::name)
+    }
+
+    /// What became of the lock on each server, in the order in which they were given. Fewer than all `Held` is degraded:
+    /// so many fewer failures are survived.
+    pub fn members(&self) -> Vec<QuorumMember> {
+        let seats = lock(&self.seats);
+        let members = self.locks.iter().zip(&seats.seats).map(|(lock, seat)| {
+            let state = match seat {
+                Seat::Asked => MemberState::Pending,
+                Seat::Held(guard) => match guard.reason() {
+                    None => MemberState::Held { valid_until: guard.valid_until() },
+                    Some(reason) => MemberState::Lost(reason),
+                },
+                Seat::Refused { .. } | Seat::GivenBack => MemberState::Refused,
+                Seat::Failed(error) => MemberState::Failed(error.clone()),
+            };
+            QuorumMember { server: lock.inner.client.server_address(), state }
+        });
+        members.collect()
+    }
+
+    /// Until when a majority may be believed held, as far as is known now. Moves when renewals succeed.
+    pub fn valid_until(&self) -> BootInstant {
+        let now = || self.locks.first().map_or_else(BootInstant::now, |lock| lock.inner.clock.now());
+        lock(&self.seats).valid_until().unwrap_or_else(now)
+    }
+
+    /// Whether a majority may be believed held right now.
+    pub fn is_valid(&self) -> bool {
+        lock(&self.seats).is_valid()
+    }
+
+    /// Resolves when fewer than a majority can be believed held: no later than [`valid_until`](Self::valid_until), as long
+    /// as the runtime polls its tasks. The reason is that of the member that was lost last.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it only waits.
+    pub async fn lost(&self) -> LostReason {
+        let mut watch = Watch { seats: &self.seats, watchers: vec![None; self.locks.len()] };
+        std::future::poll_fn(|cx| watch.poll(cx.waker())).await
+    }
+
+    /// Runs `work` while a majority is held. If it is lost first, `work` is dropped where it stands.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`; the guard lives on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`]. How far `work` got is not known.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
+        std::future::poll_fn(|cx| {
+            // A lost lock comes first: the work must not take another step under it.
+            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
+                return Poll::Ready(Err(self.lost_error(reason)));
+            }
+            work.as_mut().poll(cx).map(Ok)
+        })
+        .await
+    }
+
+    /// Extends the leases of all members at once, and is done when a majority has been extended; those that are slower keep
+    /// the leases they have. See [`Guard::renew`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::renew`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if a majority is lost, or turns out to be; [`Error::NoQuorum`] if too few servers could be asked. The
+    /// lock may then be believed until [`valid_until`](Self::valid_until) as before.
+    pub async fn renew(&self) -> Result<(), Error> {
+        let members: Vec<_> = lock(&self.seats).seats.iter().map(Seat::standing).collect();
+        let renew = |guard: Arc<Guard>| -> Request<'static, _> {
+            Box::pin(async move { guard.renew().await.map(|()| Released::Released) })
+        };
+        let asked = self.ask_all(members, renew).await;
+        match asked.verdict {
+            Verdict::Reached => self.check(),
+            Verdict::Busy | Verdict::Dead => {
+                self.check()?;
+                Err(self.no_quorum(asked.granted, asked.failures))
+            }
+        }
+    }
+
+    /// Gives all members back, at once, and is done when a majority has confirmed it; the others go on in the background.
+    ///
+    /// [`Released::AlreadyLost`] if the quorum had been lost before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases in the background, as dropping the guard does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoQuorum`] if too few servers answered. The release is then repeated in the background until the leases
+    /// have ended.
+    pub async fn release(self) -> Result<Released, Error> {
+        let believed = self.is_valid();
+        // Those still under way are taken back; nobody joins from here on.
+        let members: Vec<_> = self.close().into_iter().map(Seat::into_standing).collect();
+        let release = |guard: Arc<Guard>| -> Request<'static, _> {
+            Box::pin(async move {
+                match Arc::into_inner(guard) {
+                    Some(guard) => guard.release().await,
+                    // Somebody else has it, as a renewal by hand would; but that needs this guard, too.
+                    None => Ok(Released::AlreadyLost),
+                }
+            })
+        };
+        let asked = self.ask_all(members, release).await;
+        match asked.verdict {
+            Verdict::Dead => Err(self.no_quorum(asked.granted, asked.failures)),
+            Verdict::Reached | Verdict::Busy if believed && !asked.is_lost => Ok(Released::Released),
+            Verdict::Reached | Verdict::Busy => Ok(Released::AlreadyLost),
+        }
+    }
+
+    /// Asks something of every member that is held, until it is certain what a majority says.
+    async fn ask_all(
+        &self,
+        members: Vec<Standing>,
+        ask: impl Fn(Arc<Guard>) -> Request<'static, Result<Released, Error>>,
+    ) -> Asked {
+        let mut tally = Quorum::majority(members.len());
+        let (mut held, mut lost, mut failures) = (0, 0, Vec::new());
+        let mut requests = Vec::new();
+        for (place, member) in members.into_iter().enumerate() {
+            match member {
+                Standing::Held(guard) => {
+                    held += 1;
+                    requests.push((place, ask(guard)));
+                }
+                Standing::NotHeld => tally.refused += 1,
+                Standing::Failed(error) => {
+                    tally.failed += 1;
+                    failures.push(self.failure(place, error));
+                }
+            }
+        }
+        let mut flight = Flight::new(requests);
+        loop {
+            // When nobody is left to answer, there is a verdict.
+            if let Some(verdict) = tally.verdict() {
+                let is_lost = lost + tally.wanted() > held;
+                return Asked { verdict, granted: tally.granted, is_lost, failures };
+            }
+            for (place, answer) in flight.landed().await {
+                match answer {
+                    Ok(Released::Released) => tally.granted += 1,
+                    Ok(Released::AlreadyLost) | Err(Error::Lost { .. }) => {
+                        lost += 1;
+                        tally.refused += 1;
+                    }
+                    Err(error) => {
+                        tally.failed += 1;
+                        failures.push(self.failure(place, error));
+                    }
+                }
+            }
+        }
+    }
+
+    fn failure(&self, place: usize, error: Error) -> MemberFailure {
+        let server = self.locks.get(place).map(|lock| lock.inner.client.server_address());
+        MemberFailure { server: server.unwrap_or_default(), error }
+    }
+
+    /// An error if the quorum is lost.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.is_valid() { Ok(()) } else { Err(self.lost_error(self.reason())) }
+    }
+
+    fn reason(&self) -> LostReason {
+        let reasons = lock(&self.seats).guards().filter_map(|guard| guard.reason()).last();
+        reasons.unwrap_or(LostReason::Expired)
+    }
+
+    fn lost_error(&self, reason: LostReason) -> Error {
+        Error::Lost { lock: self.name().to_owned(), reason }
+    }
+
+    fn no_quorum(&self, granted: usize, failures: Vec<MemberFailure>) -> Error {
+        let wanted = Quorum::majority(self.locks.len()).wanted();
+        Error::NoQuorum { lock: self.name().to_owned(), granted, wanted, failures }
+    }
+
+    /// Nobody joins any more: what has not been answered is taken back. Returns the members.
+    fn close(&self) -> Vec<Seat> {
+        let mut seats = lock(&self.seats);
+        let late = std::mem::replace(&mut seats.flight, Flight::new([]));
+        let members = std::mem::take(&mut seats.seats);
+        let usher = seats.usher.take();
+        drop(seats);
+        drop(late);
+        if let Some(usher) = usher {
+            usher.wake();
+        }
+        members
+    }
+}
+
+impl Drop for QuorumGuard {
+    fn drop(&mut self) {
+        drop(self.close());
+    }
+}
+
+impl fmt::Debug for QuorumGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumGuard")
+            .field("name", &self.name())
+            .field("valid", &self.is_valid())
+            .field("members", &self.members())
+            .finish()
+    }
+}
+
+/// Looks out for the loss of a quorum.
+///
+/// Members that join while this waits are watched from its next turn on. That is early enough: the quorum is lost only
+/// together with one of those that were watched, who were a majority.
+struct Watch<'a> {
+    seats: &'a Mutex<Seats>,
+    watchers: Vec<Option<u64>>,
+}
+
+impl Watch<'_> {
+    fn poll(&mut self, waker: &Waker) -> Poll<LostReason> {
+        let seats = lock(self.seats);
+        let (mut held, mut lost) = (0, None);
+        for (seat, watcher) in seats.seats.iter().zip(&mut self.watchers) {
+            let Seat::Held(guard) = seat else { continue };
+            match guard.poll_lost(watcher, waker) {
+                Poll::Pending => held += 1,
+                Poll::Ready(reason) => lost = Some(reason),
+            }
+        }
+        if held >= seats.quorum.wanted() && !seats.broken {
+            return Poll::Pending;
+        }
+        Poll::Ready(lost.unwrap_or(LostReason::Expired))
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        for (seat, watcher) in lock(self.seats).seats.iter().zip(&self.watchers) {
+            if let (Seat::Held(guard), Some(watcher)) = (seat, watcher) {
+                guard.unwatch(*watcher);
+            }
+        }
+    }
+}
+
+fn lock(seats: &Mutex<Seats>) -> MutexGuard<'_, Seats> {
+    seats.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,250 @@
+//! The servers of a quorum, and whether they are as independent as they have to be. Owns their identities and the lines of
+//! this process' waiters.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use wheellock_client::planted::bug;
+use wheellock_client::{CallOptions, Command, ErrorKind, Servers as Address, Timer};
+
+use super::line::Line;
+use crate::diagnostics::Finding;
+use crate::error::{Error, MemberFailure};
+use crate::flight::{Flight, Request};
+use crate::manager::LockManager;
+use crate::quorum::{Quorum, Verdict};
+
+pub(super) struct Servers {
+    members: Vec<LockManager>,
+    /// The one whose timer measures waits.
+    lead: LockManager,
+    /// By member; unknown until it has been asked once.
+    identities: Mutex<Vec<Option<Identity>>>,
+    lines: Mutex<Lines>,
+    /// Where late grants are waited for.
+    runtime: Handle,
+}
+
+#[derive(Default)]
+struct Lines {
+    known: HashMap<String, Weak<Line>>,
+    purge_at: usize,
+}
+
+/// What a server says of itself. Empty if the user may not ask: then its address has to do.
+#[derive(Clone, Default)]
+struct Identity {
+    run_id: Option<String>,
+    /// The history of changes that it has in common with its replicas.
+    replication_id: Option<String>,
+    is_replica: bool,
+    replicas: u32,
+}
+
+impl Servers {
+    pub(super) fn new(members: Vec<LockManager>) -> Result<Self, Error> {
+        let lead = members.first().cloned().ok_or(Error::NoMembers)?;
+        for (place, manager) in members.iter().enumerate() {
+            let servers = &manager.client().config().servers;
+            if !matches!(servers, Address::One(_)) {
+                let reason = "a failover may lose what it has granted";
+                return Err(not_independent(manager, reason.to_owned()));
+            }
+            let mut before = members.iter().take(place);
+            if before.any(|other| other.client().config().servers.to_string() == servers.to_string()) {
+                return Err(not_independent(manager, "it is named twice".to_owned()));
+            }
+        }
+        let identities = Mutex::new(members.iter().map(|_| None).collect());
+        Ok(Self { members, lead, identities, lines: Mutex::default(), runtime: Handle::current() })
+    }
+
+    pub(super) fn managers(&self) -> impl ExactSizeIterator<Item = &LockManager> {
+        self.members.iter()
+    }
+
+    /// The tally with which every round begins.
+    pub(super) fn quorum(&self) -> Quorum {
+        Quorum::majority(self.members.len())
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(super) fn timer(&self) -> &Timer {
+        &self.lead.client().config().timer
+    }
+
+    pub(super) fn random(&self) -> fn() -> u64 {
+        self.lead.client().config().random
+    }
+
+    pub(super) fn failure(&self, place: usize, error: Error) -> MemberFailure {
+        let server = self.members.get(place).unwrap_or(&self.lead).client().server_address();
+        MemberFailure { server, error }
+    }
+
+    /// The line of all who want `name`.
+    pub(super) fn line(&self, name: &str) -> Arc<Line> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.known.get(name).and_then(Weak::upgrade) {
+            return line;
+        }
+        if lines.known.len() >= lines.purge_at {
+            // Forgetting in bulk keeps the cost per name constant.
+            lines.known.retain(|_, line| line.strong_count() > 0);
+            lines.purge_at = 2 * lines.known.len() + 64;
+        }
+        let line = Arc::default();
+        lines.known.insert(name.to_owned(), Arc::downgrade(&line));
+        line
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let of_managers = self.members.iter().flat_map(LockManager::diagnostics).cloned();
+        let identities = self.identities();
+        let replicas = self.members.iter().zip(identities.iter()).filter_map(|(manager, identity)| {
+            let replicas = identity.as_ref()?.replicas;
+            let server = manager.client().server_address();
+            (replicas > 0).then_some(Finding::HasReplicas { server, replicas })
+        });
+        of_managers.chain(replicas).collect()
+    }
+
+    /// Asks all who they are, at least a majority.
+    pub(super) async fn meet(self: &Arc<Self>) -> Result<(), Error> {
+        let mut flight = Flight::new((0..self.members.len()).map(|place| {
+            let servers = Arc::clone(self);
+            let request: Request<'_, _> = Box::pin(async move { servers.identify(place, None).await });
+            (place, request)
+        }));
+        let mut tally = self.quorum();
+        let mut failures = Vec::new();
+        let mut enough = None;
+        while !flight.is_over() {
+            let landed = match enough {
+                None => flight.landed().await,
+                Some(until) => match self.timer().timeout_at(until, flight.landed()).await {
+                    Ok(landed) => landed,
+                    Err(_) => return Ok(()),
+                },
+            };
+            for (place, answer) in landed {
+                match answer {
+                    Ok(()) => tally.granted += 1,
+                    Err(error @ Error::NotIndependent { .. }) => return Err(error),
+                    Err(error) => {
+                        tally.failed += 1;
+                        failures.push(self.failure(place, error));
+                    }
+                }
+            }
+            match tally.verdict() {
+                Some(Verdict::Reached) => {
+                    enough.get_or_insert_with(|| self.timer().now() + INTRODUCTION);
+                }
+                Some(Verdict::Dead | Verdict::Busy) => {
+                    let (granted, wanted) = (tally.granted, tally.wanted());
+                    return Err(Error::NoQuorum { lock: String::new(), granted, wanted, failures });
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a member was asked once who it is, and is nobody else.
+    pub(super) async fn identify(&self, place: usize, deadline: Option<Instant>) -> Result<(), Error> {
+        let known = self.identities().get(place).is_none_or(Option::is_some);
+        let Some(manager) = self.members.get(place).filter(|_| !known) else { return Ok(()) };
+        let client = manager.client();
+        let patience = client.config().timer.now() + client.config().response_timeout;
+        let options = CallOptions::by(deadline.map_or(patience, |deadline| deadline.min(patience)));
+        let identity = match client.call_with(&Command::new("INFO"), options).await {
+            Ok(info) => Identity::parse(info.as_str().unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Permission => Identity::default(),
+            Err(source) => {
+                return Err(Error::Server { operation: "ask a server who it is".to_owned(), source });
+            }
+        };
+        let mut identities = self.identities();
+        if identity.is_replica {
+            return Err(not_independent(manager, "it is a replica".to_owned()));
+        }
+        let others = self.members.iter().zip(identities.iter()).enumerate();
+        for (_, (other, known)) in others.filter(|(other, _)| *other != place) {
+            let Some(reason) = known.as_ref().and_then(|known| identity.shares_its_fate_with(known)) else {
+                continue;
+            };
+            if !bug("a server counts twice") {
+                let reason = format!("{reason} {}", other.client().server_address());
+                return Err(not_independent(manager, reason));
+            }
+        }
+        if let Some(known) = identities.get_mut(place) {
+            *known = Some(identity);
+        }
+        Ok(())
+    }
+
+    fn identities(&self) -> MutexGuard<'_, Vec<Option<Identity>>> {
+        self.identities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Identity {
+    /// What `INFO` tells (source: the INFO command's documentation).
+    fn parse(info: &str) -> Self {
+        let field = |name: &str| {
+            let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+            fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        Self {
+            run_id: field("run_id").map(str::to_owned),
+            replication_id: field("master_replid").map(str::to_owned),
+            is_replica: field("role") == Some("slave"),
+            replicas: field("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0),
+        }
+    }
+
+    fn shares_its_fate_with(&self, other: &Self) -> Option<&'static str> {
+        if self.run_id.is_some() && self.run_id == other.run_id {
+            return Some("it is the same server as");
+        }
+        let related = self.replication_id.is_some() && self.replication_id == other.replication_id;
+        related.then_some("it has the replication history of")
+    }
+}
+
+fn not_independent(manager: &LockManager, reason: String) -> Error {
+    Error::NotIndependent { server: manager.client().server_address(), reason }
+}
+
+/// How long servers that have not answered are waited for when a majority has, to find mistakes early.
+const INTRODUCTION: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_told_apart_by_what_they_say() {
+        let parse = |run_id: &str, replication_id: &str| {
+            Identity::parse(&format!(
+                "# Server\r\nrun_id:{run_id}\r\nrole:master\r\nmaster_replid:{replication_id}\r\n"
+            ))
+        };
+        let (a, b) = (parse("a", "x"), parse("b", "y"));
+        assert_eq!(a.shares_its_fate_with(&b), None);
+        assert_eq!(a.shares_its_fate_with(&parse("a", "z")), Some("it is the same server as"));
+        assert_eq!(a.shares_its_fate_with(&parse("c", "x")), Some("it has the replication history of"));
+        let silent = Identity::parse("");
+        assert_eq!(silent.shares_its_fate_with(&silent.clone()), None, "nothing is known");
+        let replica = Identity::parse("role:slave\r\nconnected_slaves:0\r\n");
+        assert!(replica.is_replica && !a.is_replica);
+        assert_eq!(Identity::parse("connected_slaves:2\r\n").replicas, 2);
+    }
+}

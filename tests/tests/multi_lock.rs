@@ -1,0 +1,370 @@
+//! Several locks as one, on real servers: all or none, no circle, nothing left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use wheellock::client::Outcome;
+use wheellock::{Error, Lock, LockManager, LostReason, MultiGuard, MultiLock, Released, multi_lock};
+use wheellock_tests::fault::{Direction, Fault, Gate, Proxy, cancel_at};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, manager, taken};
+use wheellock_tests::{RedisServer, eventually};
+
+const LEASE: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_secs(1);
+
+fn free(server: &RedisServer, key: &str) -> bool {
+    server.cli(&["EXISTS", key]) == "0"
+}
+
+fn set(members: &[&Lock]) -> MultiLock {
+    multi_lock(members.iter().map(|lock| (*lock).clone())).unwrap()
+}
+
+fn waits(set: &MultiLock) -> JoinHandle<Result<MultiGuard, Error>> {
+    let set = set.clone();
+    tokio::spawn(async move { set.acquire().await })
+}
+
+#[tokio::test]
+async fn all_or_none_on_several_servers() {
+    let (here, there) = (RedisServer::start(), RedisServer::start());
+    let (h, t) = (manager(&here.url()).await, manager(&there.url()).await);
+    let set = set(&[&h.lock("b"), &t.lock("a"), &h.lock("a")]);
+    let guard = set.try_acquire().await.unwrap().expect("all are free");
+    assert!(guard.is_valid());
+    let members: Vec<_> = guard.members().iter().map(wheellock::Guard::name).collect();
+    assert_eq!(members, ["b", "a", "a"], "as they were given");
+    assert_eq!(here.cli(&["HGET", "b", &guard.members()[0].owner().to_string()]), "1", "ordinary locks");
+    assert!(guard.members().iter().all(|member| guard.valid_until() <= member.valid_until()));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(free(&here, "a") && free(&here, "b") && free(&there, "a"));
+
+    let other = h.lock("b").acquire().await.unwrap();
+    assert!(set.try_acquire().await.unwrap().is_none());
+    assert!(gone(&here, "a").await && gone(&there, "a").await, "what was granted is given back");
+    let began = Instant::now();
+    let wait = Duration::from_millis(80);
+    assert!(set.try_acquire_for(wait).await.unwrap().is_none());
+    assert!(began.elapsed() >= wait);
+    assert!(gone(&here, "a").await && gone(&there, "a").await);
+    assert!(other.is_valid());
+    drop(other);
+    let sum = set.run(async |guard| guard.members().len() + 1).await.unwrap();
+    assert_eq!(sum, 4);
+    drop(set.acquire().await.unwrap());
+    assert!(gone(&here, "a").await && gone(&here, "b").await && gone(&there, "a").await, "dropped");
+}
+
+#[tokio::test]
+async fn members_of_one_server_leave_in_one_flight() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let names: Vec<_> = (0..20).map(|number| format!("n{number}")).collect();
+    let set = multi_lock(names.iter().map(|name| locks.lock(name))).unwrap();
+    let proxy = Proxy::before(&server);
+    // A reply that takes 50 ms each would take a second one after the other.
+    let far = brisk(&proxy.url(), LEASE).await;
+    let far = multi_lock(names.iter().map(|name| far.lock(name))).unwrap();
+    drop(set.acquire().await.unwrap());
+    assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await);
+    proxy.strike(Direction::ToClient, Fault::Delay(Duration::from_millis(50), Duration::from_nanos(1)));
+    let began = Instant::now();
+    let guard = far.acquire().await.unwrap();
+    assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn while_one_member_is_busy_the_others_are_free_for_everybody() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let busy = others.lock("b").acquire().await.unwrap();
+    let waiting = waits(&set(&[&locks.lock("a"), &locks.lock("b"), &locks.lock("c")]));
+    assert!(listeners(&server, "b", 1).await);
+    assert!(gone(&server, "a").await && gone(&server, "c").await);
+    let passing = others.lock("a").try_acquire().await.unwrap().expect("nobody keeps it");
+    assert_eq!(passing.release().await.unwrap(), Released::Released);
+    let monitor = server.monitor();
+    assert_eq!(busy.release().await.unwrap(), Released::Released);
+    let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
+    let seen = monitor.stop().unwrap();
+    let asked = seen.iter().filter(|line| !line.from_script() && line.name() == "EVALSHA").count();
+    assert_eq!(asked, 4, "one release, the member that was waited for, and the two others");
+    assert!(guard.is_valid());
+}
+
+/// With one member in hand, only what comes before the busy one is kept.
+#[tokio::test]
+async fn what_is_held_while_waiting_comes_before_what_is_waited_for() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let (a, b) = (others.lock("a").acquire().await.unwrap(), others.lock("b").acquire().await.unwrap());
+    // In the order of arguments it would be another one.
+    let waiting = waits(&set(&[&locks.lock("c"), &locks.lock("b"), &locks.lock("a")]));
+    assert!(listeners(&server, "a", 1).await, "the first in order");
+    assert_eq!(a.release().await.unwrap(), Released::Released);
+    assert!(listeners(&server, "b", 1).await);
+    assert!(!free(&server, "a"), "kept");
+    assert!(gone(&server, "c").await, "given back");
+    assert_eq!(b.release().await.unwrap(), Released::Released);
+    let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
+    assert!(guard.is_valid());
+}
+
+/// Somebody takes single locks in the opposite order, as a `MultiLock` of Redisson's may.
+#[tokio::test]
+async fn a_circle_with_somebody_who_keeps_no_order_is_broken() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let first = others.lock("a").acquire().await.unwrap();
+    let theirs = others.lock("b").acquire().await.unwrap();
+    let waiting = waits(&set(&[&locks.lock("a"), &locks.lock("b")]));
+    assert!(listeners(&server, "a", 1).await);
+    assert_eq!(first.release().await.unwrap(), Released::Released);
+    assert!(listeners(&server, "b", 1).await, "waits for b with a in hand");
+    assert!(taken(&server, "a").await);
+    let second =
+        tokio::time::timeout(PATIENCE, others.lock("a").acquire()).await.expect("no circle").unwrap();
+    assert!(!waiting.is_finished());
+    assert_eq!(second.release().await.unwrap(), Released::Released);
+    assert_eq!(theirs.release().await.unwrap(), Released::Released);
+    let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn a_fixed_lease_begins_when_all_are_held() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let (a, b) = (others.lock("a").acquire().await.unwrap(), others.lock("b").acquire().await.unwrap());
+    let lease = Duration::from_secs(3);
+    let waiting = waits(&set(&[&locks.lock("a"), &locks.lock("b")]).with_lease(lease));
+    assert!(listeners(&server, "a", 1).await);
+    assert_eq!(a.release().await.unwrap(), Released::Released);
+    assert!(listeners(&server, "b", 1).await);
+    let left = || server.cli(&["PTTL", "a"]).parse::<u64>().unwrap_or(u64::MAX);
+    assert!(eventually(PATIENCE, async || left() < 2_600).await, "held while it waits");
+    let released = wheellock::BootInstant::now();
+    assert_eq!(b.release().await.unwrap(), Released::Released);
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(guard.valid_until() > released + lease.mul_f32(0.98), "the whole lease is left");
+    let before = guard.valid_until();
+    guard.renew().await.unwrap();
+    assert!(guard.valid_until() > before);
+    assert_eq!(guard.lost().await.reason, LostReason::Expired);
+    assert!(wheellock::BootInstant::now() <= guard.valid_until() && !guard.is_valid());
+    assert!(gone(&server, "a").await && gone(&server, "b").await);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test]
+async fn the_loss_of_one_member_is_told_and_its_release_stops_no_other() {
+    let (here, there) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::before(&there);
+    let h = brisk(&here.url(), SHORT).await;
+    let t = adjusted(&proxy.url(), SHORT, |config| config.response_timeout = SHORT / 2).await;
+    let set = set(&[&t.lock("x"), &h.lock("y"), &h.lock("z")]);
+
+    let guard = set.acquire().await.unwrap();
+    let watch = guard.run(std::future::pending::<()>());
+    assert!(h.lock("z").force_release().await.unwrap());
+    let Err(Error::Lost { lock, reason }) = watch.await else { panic!("lost") };
+    assert_eq!((lock.as_str(), reason), ("z", LostReason::NotOwner));
+    let lost = guard.lost().await;
+    assert_eq!((lost.place, lost.lock.as_str()), (2, "z"));
+    assert!(!guard.is_valid() && guard.members()[0].is_valid());
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(free(&here, "y") && free(&there, "x"));
+
+    let guard = set.acquire().await.unwrap();
+    proxy.gate(Gate::Refuse);
+    proxy.strike(Direction::ToServer, Fault::Rst);
+    let error = guard.release().await.unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error}");
+    assert!(free(&here, "y") && free(&here, "z"), "the others were released all the same");
+    proxy.gate(Gate::Open);
+    assert!(gone(&there, "x").await, "and this one as soon as it could be");
+}
+
+#[tokio::test]
+async fn a_dead_server_is_no_busy_lock() {
+    let (here, there) = (RedisServer::start(), RedisServer::start());
+    let h = brisk(&here.url(), LEASE).await;
+    let t = adjusted(&there.url(), LEASE, |config| config.response_timeout = SHORT).await;
+    let set = set(&[&h.lock("a"), &t.lock("b")]);
+    there.pause();
+    let outcome = set.try_acquire_for(Duration::from_millis(100)).await;
+    assert!(matches!(outcome, Err(Error::Server { .. })), "{outcome:?}");
+    assert!(set.try_acquire().await.is_err() && set.acquire().await.is_err());
+    assert!(gone(&here, "a").await, "nothing is left where it was granted");
+    there.resume();
+    assert!(gone(&there, "b").await && at_rest(&t).await);
+    // A member that is held is held, whatever else is dead.
+    let busy = h.lock("a").acquire().await.unwrap();
+    there.pause();
+    assert!(matches!(set.try_acquire().await, Ok(None)));
+    there.resume();
+    drop(busy);
+    assert!(set.acquire().await.unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn one_lock_is_named_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let (locks, same) = (manager(&server.url()).await, manager(&proxy.url()).await);
+    let named_twice = [
+        multi_lock([locks.lock("a"), locks.lock("b"), locks.lock("a")]),
+        multi_lock([locks.lock("a"), manager(&server.url()).await.lock("a")]),
+        // By another address, so told by what the server says of itself.
+        multi_lock([locks.lock("a"), same.lock("a")]),
+    ];
+    for outcome in named_twice {
+        let error = outcome.unwrap_err();
+        assert!(matches!(&error, Error::DuplicateMember { lock, .. } if lock == "a"), "{error}");
+        assert_eq!(error.outcome(), Outcome::NotSent);
+    }
+    assert!(matches!(multi_lock([]), Err(Error::NoMembers)));
+    let other_database = manager(&format!("{}?db=1", server.unix_url())).await;
+    let set = multi_lock([locks.lock("a"), other_database.lock("a"), locks.lock("b")]).unwrap();
+    assert!(set.acquire().await.unwrap().is_valid());
+    assert!(multi_lock([locks.lock("a"), locks.lock("")]).unwrap().acquire().await.is_err());
+    assert!(gone(&server, "a").await);
+}
+
+#[tokio::test]
+async fn threads_and_owners_take_sets_again() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let (a, b) = (locks.lock("a"), locks.lock("b"));
+    let outer = set(&[&a, &b]).acquire().await.unwrap();
+    let again = |lock: &Lock, place: usize| lock.with_owner(outer.members()[place].owner());
+    let inner = set(&[&again(&a, 0), &again(&b, 1)]).acquire().await.unwrap();
+    assert_eq!(server.cli(&["HVALS", "a"]), "2");
+    assert_eq!(inner.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["HVALS", "a"]), "1");
+    drop(outer);
+    assert!(gone(&server, "a").await);
+
+    let url = server.url();
+    let counted = spawn_blocking(move || {
+        let locks = wheellock::blocking::LockManager::connect(&url).unwrap();
+        let set = wheellock::blocking::multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
+        let outer = set.acquire().unwrap();
+        let inner = set.try_acquire().unwrap().expect("this thread's");
+        let count = locks.lock("b").hold_count(&locks.this_thread()).unwrap();
+        assert!(inner.is_valid() && inner.valid_until() <= inner.members()[0].valid_until());
+        inner.renew().unwrap();
+        assert_eq!(inner.release().unwrap(), Released::Released);
+        let other = std::thread::scope(|threads| {
+            threads
+                .spawn(|| set.try_acquire_for(Duration::from_millis(20)).unwrap().is_none())
+                .join()
+                .unwrap()
+        });
+        drop(outer);
+        (count, other, set.run(|_| 7).unwrap())
+    });
+    assert_eq!(counted.await.unwrap(), (2, true, 7));
+    assert!(gone(&server, "a").await && gone(&server, "b").await);
+}
+
+#[tokio::test]
+async fn dropped_at_any_point_it_leaves_nothing() {
+    let (here, there) = (RedisServer::start(), RedisServer::start());
+    let (h, t, other) =
+        (manager(&here.url()).await, manager(&there.url()).await, manager(&there.url()).await);
+    let set = set(&[&h.lock("a"), &t.lock("b"), &h.lock("c")]);
+    for busy in [false, true] {
+        for pendings in 0..12 {
+            let held = if busy { Some(other.lock("b").acquire().await.unwrap()) } else { None };
+            let acquire = cancel_at(pendings, set.try_acquire_for(Duration::from_millis(20)));
+            drop(tokio::time::timeout(Duration::from_millis(40), acquire).await);
+            let guard = cancel_at(pendings, async { set.acquire().await?.release().await });
+            drop(tokio::time::timeout(Duration::from_millis(20), guard).await);
+            assert!(gone(&here, "a").await && gone(&here, "c").await, "busy {busy}, {pendings} pendings");
+            drop(held);
+            assert!(gone(&there, "b").await, "busy {busy}, {pendings} pendings");
+        }
+    }
+    assert!(set.try_acquire_for(PATIENCE).await.unwrap().is_some(), "nobody is stuck in line");
+}
+
+/// Sets of up to four of seven locks on three servers, in the order of chance, by ten tasks in four managers each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_tasks_with_overlapping_sets_in_random_orders_all_go_on() {
+    let seconds = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let time = Duration::from_secs(seconds.unwrap_or(3));
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let mut processes = Vec::new();
+    for _ in 0..4 {
+        let mut managers = Vec::new();
+        for server in &servers {
+            managers.push(manager(&server.url()).await);
+        }
+        processes.push(managers);
+    }
+    let inside: Arc<Vec<AtomicU32>> = Arc::new((0..LOCKS).map(|_| AtomicU32::new(0)).collect());
+    let served: Arc<Vec<AtomicU64>> = Arc::new((0..10).map(|_| AtomicU64::new(0)).collect());
+    let until = Instant::now() + time;
+    let mut tasks = JoinSet::new();
+    for task in 0..10 {
+        let managers: Vec<LockManager> = processes[task % processes.len()].clone();
+        let (inside, served) = (Arc::clone(&inside), Arc::clone(&served));
+        let mut random = wheellock_tests::fault::Random::new(task as u64);
+        tasks.spawn(async move {
+            while Instant::now() < until {
+                let mut chosen: Vec<usize> = (0..LOCKS).collect();
+                for place in 0..LOCKS {
+                    let with = place + usize::try_from(random.below((LOCKS - place) as u64)).unwrap();
+                    chosen.swap(place, with);
+                }
+                chosen.truncate(1 + usize::try_from(random.below(4)).unwrap());
+                let locks = chosen.iter().map(|lock| managers[lock % 3].lock(&format!("lock {lock}")));
+                let set = multi_lock(locks).unwrap();
+                let guard = if random.below(4) == 0 {
+                    let wait = Duration::from_micros(random.below(3_000));
+                    match set.try_acquire_for(wait).await {
+                        Ok(Some(guard)) => guard,
+                        // So short that not even the first answer came in time.
+                        Ok(None) | Err(Error::Server { .. }) => continue,
+                        Err(error) => panic!("{error}"),
+                    }
+                } else {
+                    set.acquire().await.unwrap()
+                };
+                for lock in &chosen {
+                    assert_eq!(inside[*lock].fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                }
+                tokio::task::yield_now().await;
+                for lock in &chosen {
+                    inside[*lock].fetch_sub(1, Ordering::SeqCst);
+                }
+                served[task].fetch_add(1, Ordering::Relaxed);
+                if random.below(2) == 0 {
+                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                }
+            }
+        });
+    }
+    let all = async {
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+    };
+    tokio::time::timeout(time + PATIENCE, all).await.expect("nobody waits for ever");
+    for server in &servers {
+        assert!(
+            eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await,
+            "left: {}",
+            server.cli(&["KEYS", "*"])
+        );
+    }
+    let served: Vec<_> = served.iter().map(|served| served.load(Ordering::Relaxed)).collect();
+    println!("served in {time:?}: {served:?}");
+    assert!(served.iter().all(|served| *served >= 10), "{served:?}");
+}
+
+const LOCKS: usize = 7;

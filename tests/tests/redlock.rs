@@ -1,0 +1,679 @@
+//! Locks on a majority of servers, on three and five real ones, any minority of which may be dead, stopped, slow or cut off.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::{JoinSet, LocalSet, spawn_blocking};
+use wheellock::client::Outcome;
+use wheellock::{
+    BootInstant, Error, Finding, LockManager, LostReason, MemberState, QuorumGuard, RedLock, Released,
+};
+use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Random, Rule, cancel_at};
+use wheellock_tests::history::Witness;
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, gone, listeners, manager, taken};
+use wheellock_tests::topology::{Replicas, Settings};
+use wheellock_tests::{RedisServer, eventually};
+
+const LEASE: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_secs(1);
+/// How slow a slow server is.
+const SLOW: Duration = Duration::from_secs(2);
+/// What is done by then did not wait for a slow server.
+const FAST: Duration = Duration::from_secs(1);
+/// How long the managers here wait for an answer.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// Independent servers, each behind a proxy.
+struct Fleet {
+    servers: Vec<RedisServer>,
+    proxies: Vec<Proxy>,
+}
+
+impl Fleet {
+    fn start(count: usize) -> Self {
+        let servers: Vec<_> = (0..count).map(|_| RedisServer::start()).collect();
+        let proxies = servers.iter().map(Proxy::before).collect();
+        Self { servers, proxies }
+    }
+
+    /// A process of its own, as far as the servers can tell.
+    async fn red(&self, lease: Duration, answer: Duration) -> RedLock {
+        let mut managers = Vec::new();
+        for proxy in &self.proxies {
+            managers.push(adjusted(&proxy.url(), lease, |config| config.response_timeout = answer).await);
+        }
+        RedLock::new(managers).await.expect("all are up")
+    }
+
+    /// Whether none of the servers that can be asked has the key, sooner or later.
+    async fn free(&self, key: &str) -> bool {
+        for server in self.servers.iter().filter(|server| server.is_up()) {
+            if !gone(server, key).await {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// A holder that exists on this server only.
+    fn hold_elsewhere(&self, place: usize, key: &str, lease: Duration) {
+        assert_eq!(self.servers[place].cli(&["HSET", key, STRANGER, "1"]), "1");
+        assert_eq!(self.servers[place].cli(&["PEXPIRE", key, &lease.as_millis().to_string()]), "1");
+    }
+
+    fn release_elsewhere(&self, place: usize, key: &str) {
+        assert_eq!(self.servers[place].cli(&["DEL", key]), "1");
+        let _heard = self.servers[place].cli(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
+    }
+
+    fn break_it(&mut self, place: usize, how: Break) {
+        match how {
+            Break::Kill => self.servers[place].kill(),
+            Break::Stop => self.servers[place].pause(),
+            Break::Slow => self.slow(place, SLOW),
+            Break::Cut => {
+                self.proxies[place].gate(Gate::Silent);
+                self.proxies[place].strike(Direction::ToClient, Fault::Blackhole);
+                self.proxies[place].strike(Direction::ToServer, Fault::Blackhole);
+            }
+        }
+    }
+
+    fn mend(&mut self, place: usize, how: Break) {
+        match how {
+            Break::Kill => self.servers[place].restart(),
+            Break::Stop => self.servers[place].resume(),
+            Break::Slow => self.proxies[place].heal(),
+            Break::Cut => {
+                self.proxies[place].heal();
+                self.proxies[place].gate(Gate::Open);
+            }
+        }
+    }
+
+    fn slow(&self, place: usize, by: Duration) {
+        self.proxies[place].strike(Direction::ToClient, Fault::Delay(by, Duration::from_nanos(1)));
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Break {
+    Kill,
+    Stop,
+    Slow,
+    Cut,
+}
+
+const BREAKS: [Break; 4] = [Break::Kill, Break::Stop, Break::Slow, Break::Cut];
+
+const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
+
+fn held(guard: &QuorumGuard) -> usize {
+    guard.members().iter().filter(|member| matches!(member.state, MemberState::Held { .. })).count()
+}
+
+async fn all_joined(guard: &QuorumGuard, count: usize) -> bool {
+    eventually(PATIENCE, async || held(guard) == count).await
+}
+
+#[tokio::test]
+async fn a_majority_decides_and_the_others_join() {
+    for count in [1, 2, 3, 5] {
+        let fleet = Fleet::start(count);
+        let red = fleet.red(LEASE, ANSWER).await;
+        assert_eq!(red.quorum(), count / 2 + 1);
+        let lock = red.lock("orders:42");
+        let guard = lock.acquire().await.unwrap();
+        assert!(guard.is_valid() && guard.valid_until().remaining() > LEASE.mul_f32(0.9));
+        assert!(all_joined(&guard, count).await);
+        for server in &fleet.servers {
+            assert_eq!(server.cli(&["TYPE", "orders:42"]), "hash", "an ordinary lock");
+            assert_eq!(server.cli(&["HVALS", "orders:42"]), "1");
+        }
+        let other = fleet.red(LEASE, ANSWER).await;
+        assert!(other.lock("orders:42").try_acquire().await.unwrap().is_none());
+        let began = Instant::now();
+        let wait = Duration::from_millis(50);
+        assert!(other.lock("orders:42").try_acquire_for(wait).await.unwrap().is_none());
+        assert!(began.elapsed() >= wait);
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        assert!(fleet.free("orders:42").await);
+        assert_eq!(other.lock("orders:42").run(async |guard| held(guard) > 0).await.unwrap(), true);
+        assert!(fleet.free("orders:42").await);
+    }
+}
+
+/// Any minority is killed, stopped, slow or cut off.
+#[tokio::test]
+async fn a_broken_minority_changes_nothing() {
+    let cases = BREAKS.into_iter().flat_map(|how| [3, 5].map(|count| (how, count)));
+    let local = LocalSet::new();
+    let cases: Vec<_> = cases.map(|(how, count)| local.spawn_local(broken_minority(how, count))).collect();
+    local.await;
+    for case in cases {
+        case.await.unwrap();
+    }
+}
+
+async fn broken_minority(how: Break, count: usize) {
+    let mut fleet = Fleet::start(count);
+    let red = fleet.red(LEASE, ANSWER).await;
+    let lock = red.lock("l");
+    let before = lock.acquire().await.unwrap();
+    assert!(all_joined(&before, count).await);
+    for broken in 0..count / 2 {
+        fleet.break_it(broken, how);
+    }
+    let began = Instant::now();
+    assert_eq!(before.release().await.unwrap(), Released::Released, "{how:?} of {count}");
+    for _ in 0..10 {
+        let guard = lock.acquire().await.unwrap();
+        assert!(guard.is_valid());
+        assert!(lock.try_acquire().await.unwrap().is_none(), "{how:?} of {count}");
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+        drop(lock.try_acquire_for(PATIENCE).await.unwrap().expect("free"));
+    }
+    let took = began.elapsed();
+    assert!(took < FAST, "{how:?} of {count}: {took:?}");
+    for broken in 0..count / 2 {
+        fleet.mend(broken, how);
+    }
+    assert!(fleet.free("l").await, "{how:?} of {count}: something is left");
+    let guard = lock.acquire().await.unwrap();
+    assert!(all_joined(&guard, count).await, "{how:?} of {count}: {:?}", guard.members());
+}
+
+#[tokio::test]
+async fn a_broken_majority_is_an_error_in_time_and_no_busy_lock() {
+    for how in [Break::Kill, Break::Stop, Break::Cut] {
+        let mut fleet = Fleet::start(3);
+        let red = fleet.red(LEASE, ANSWER / 6).await;
+        let lock = red.lock("l");
+        fleet.break_it(0, how);
+        fleet.break_it(2, how);
+        let began = Instant::now();
+        for outcome in [
+            lock.acquire().await.map(Some),
+            lock.try_acquire().await,
+            lock.try_acquire_for(Duration::from_millis(100)).await,
+        ] {
+            let error = outcome.expect_err("nobody can know");
+            let Error::NoQuorum { wanted: 2, failures, .. } = &error else { panic!("{how:?}: {error}") };
+            assert_eq!(failures.len(), 2, "{how:?}: {error}");
+            assert!(error.to_string().contains("no quorum"), "{error}");
+            assert!(std::error::Error::source(&error).is_some());
+        }
+        assert!(began.elapsed() < ANSWER, "{how:?}: {:?}", began.elapsed());
+        assert!(gone(&fleet.servers[1], "l").await, "what one has granted was given back");
+        fleet.mend(0, how);
+        fleet.mend(2, how);
+        assert!(fleet.free("l").await, "{how:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock() {
+    let mut fleet = Fleet::start(3);
+    let (red, other) = (fleet.red(LEASE, SHORT).await, fleet.red(LEASE, SHORT).await);
+    let guard = other.lock("l").acquire().await.unwrap();
+    assert!(all_joined(&guard, 3).await);
+    let (first, second) = (red.lock("l"), red.lock("l"));
+    let waiting = tokio::spawn(async move { first.try_acquire_for(3 * SHORT).await });
+    assert!(listeners(&fleet.servers[0], "l", 1).await);
+    let behind = tokio::spawn(async move { second.try_acquire_for(3 * SHORT).await });
+    fleet.servers[0].kill();
+    fleet.servers[1].kill();
+    for waiter in [waiting, behind] {
+        let outcome = waiter.await.unwrap();
+        assert!(matches!(outcome, Err(Error::NoQuorum { .. })), "{outcome:?}");
+    }
+    drop(guard);
+}
+
+/// Redisson's old cases.
+#[tokio::test]
+async fn two_of_three_held_elsewhere_is_busy_one_of_three_is_not() {
+    let mut fleet = Fleet::start(3);
+    let red = fleet.red(LEASE, ANSWER).await;
+    fleet.hold_elsewhere(0, "two", LEASE);
+    fleet.hold_elsewhere(2, "two", LEASE);
+    assert!(red.lock("two").try_acquire().await.unwrap().is_none());
+    assert!(red.lock("two").try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    assert!(gone(&fleet.servers[1], "two").await);
+    assert_eq!(fleet.servers[0].cli(&["HGETALL", "two"]), format!("{STRANGER}\n1"), "and stays theirs");
+
+    fleet.hold_elsewhere(1, "one", LEASE);
+    let guard = red.lock("one").try_acquire().await.unwrap().expect("a majority is free");
+    assert!(eventually(PATIENCE, async || matches!(guard.members()[1].state, MemberState::Refused)).await);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(fleet.servers[1].cli(&["HGETALL", "one"]), format!("{STRANGER}\n1"));
+    assert!(gone(&fleet.servers[0], "one").await && gone(&fleet.servers[2], "one").await);
+
+    fleet.servers[0].kill();
+    let guard = red.lock("down").acquire().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+
+    // One is dead, and one of the two others is held elsewhere.
+    fleet.hold_elsewhere(1, "both", LEASE);
+    assert!(red.lock("both").try_acquire().await.unwrap().is_none());
+    assert!(gone(&fleet.servers[2], "both").await);
+}
+
+#[tokio::test]
+async fn who_grants_late_joins_and_a_later_failure_is_survived() {
+    let mut fleet = Fleet::start(3);
+    let red = fleet.red(SHORT, ANSWER).await;
+    fleet.slow(2, SHORT / 2);
+    let guard = red.lock("l").acquire().await.unwrap();
+    assert!(matches!(guard.members()[2].state, MemberState::Pending), "{:?}", guard.members());
+    assert!(all_joined(&guard, 3).await, "{:?}", guard.members());
+    fleet.proxies[2].heal();
+    fleet.servers[0].kill();
+    assert!(eventually(PATIENCE, async || matches!(guard.members()[0].state, MemberState::Lost(_))).await);
+    assert!(guard.is_valid(), "{:?}", guard.members());
+    let before = guard.valid_until();
+    assert!(eventually(PATIENCE, async || guard.valid_until() > before + SHORT).await, "renewed on two");
+    fleet.servers[1].kill();
+    let (reason, promised) = (guard.lost().await, guard.valid_until());
+    assert!(BootInstant::now() <= promised || !guard.is_valid());
+    assert_eq!(reason, LostReason::Expired);
+    assert!(!guard.is_valid());
+    let error = guard.run(async {}).await.unwrap_err();
+    assert!(matches!(error, Error::Lost { .. }), "{error}");
+    drop(guard);
+    assert!(gone(&fleet.servers[2], "l").await);
+}
+
+#[tokio::test]
+async fn a_late_member_does_not_mend_what_was_lost() {
+    let fleet = Fleet::start(3);
+    let red = fleet.red(SHORT, ANSWER).await;
+    fleet.slow(2, SHORT);
+    let guard = red.lock("l").with_lease(2 * SHORT).acquire().await.unwrap();
+    let renewed = guard.renew();
+    assert_eq!(fleet.servers[1].cli(&["DEL", "l"]), "1");
+    let error = renewed.await.unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::NotOwner, .. }), "{error}");
+    assert!(taken(&fleet.servers[2], "l").await);
+    assert!(!guard.is_valid());
+    let answered =
+        eventually(PATIENCE, async || !matches!(guard.members()[2].state, MemberState::Pending)).await;
+    assert!(answered && !guard.is_valid(), "{:?}", guard.members());
+    assert_eq!(guard.lost().await, LostReason::NotOwner);
+    assert!(gone(&fleet.servers[2], "l").await, "it was given back");
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+}
+
+#[tokio::test]
+async fn a_guard_that_ends_takes_late_members_with_it() {
+    let fleet = Fleet::start(5);
+    let red = fleet.red(LEASE, ANSWER).await;
+    for release in [false, true] {
+        fleet.slow(0, SHORT / 4);
+        fleet.slow(3, SHORT / 4);
+        let guard = red.lock("l").acquire().await.unwrap();
+        assert!(taken(&fleet.servers[0], "l").await);
+        if release {
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        } else {
+            drop(guard);
+        }
+        assert!(fleet.free("l").await);
+        fleet.proxies.iter().for_each(Proxy::heal);
+    }
+}
+
+#[tokio::test]
+async fn what_was_granted_without_an_answer_is_released() {
+    let fleet = Fleet::start(3);
+    let red = fleet.red(LEASE, SHORT / 2).await;
+    // Two servers execute the attempt, and their answers never come.
+    for place in [0, 1] {
+        fleet.proxies[place].strike(Direction::ToClient, Fault::Blackhole);
+    }
+    let error = red.lock("l").acquire().await.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { .. }), "{error}");
+    assert_eq!(error.outcome(), Outcome::MaybeExecuted);
+    assert!(fleet.free("l").await, "also where nobody knows of the grant");
+    for place in [0, 1] {
+        fleet.proxies[place].heal();
+        fleet.proxies[place].rule(Rule::new(Direction::ToClient, At::Reply(0), Fault::Rst));
+    }
+    let guard = red.lock("l").try_acquire_for(PATIENCE).await.unwrap();
+    drop(guard);
+    assert!(fleet.free("l").await);
+}
+
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_release_or_the_end_of_the_lease() {
+    let fleet = Fleet::start(5);
+    let (here, there) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, ANSWER).await);
+    let guard = here.lock("l").acquire().await.unwrap();
+    assert!(all_joined(&guard, 5).await);
+    let lock = there.lock("l");
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    assert!(listeners(&fleet.servers[4], "l", 1).await);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
+    drop(guard);
+    assert!(fleet.free("l").await);
+
+    // Holders that died, on three servers.
+    for place in [0, 2, 3] {
+        fleet.hold_elsewhere(place, "dead", Duration::from_millis(300));
+    }
+    let guard =
+        tokio::time::timeout(WOKEN, there.lock("dead").acquire()).await.expect("looked again").unwrap();
+    drop(guard);
+
+    // It takes one of two that release.
+    for place in [0, 2, 3] {
+        fleet.hold_elsewhere(place, "some", LEASE);
+    }
+    let lock = there.lock("some");
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    assert!(listeners(&fleet.servers[3], "some", 1).await);
+    fleet.release_elsewhere(3, "some");
+    let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn a_crowd_of_one_process_asks_as_one() {
+    let fleet = Fleet::start(3);
+    let (here, there) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, ANSWER).await);
+    let guard = here.lock("l").acquire().await.unwrap();
+    assert!(all_joined(&guard, 3).await);
+    let order = Arc::new(AtomicUsize::new(0));
+    let mut waiters = JoinSet::new();
+    for number in 0..64 {
+        let (lock, order) = (there.lock("l"), Arc::clone(&order));
+        waiters.spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            assert_eq!(order.fetch_add(1, Ordering::SeqCst), number, "first come, first served");
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        });
+        tokio::task::yield_now().await;
+    }
+    assert!(listeners(&fleet.servers[0], "l", 1).await);
+    let asked = |server: &RedisServer| {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.and_then(|calls| calls.split(',').next()?.parse::<usize>().ok()).unwrap_or(0)
+    };
+    let before = asked(&fleet.servers[0]);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    while let Some(waiter) = waiters.join_next().await {
+        waiter.unwrap();
+    }
+    let asked = asked(&fleet.servers[0]) - before;
+    assert!(asked <= 64 * 2 + 8, "64 acquires and releases cost {asked} calls");
+    assert!(fleet.free("l").await);
+    let channels = async || fleet.servers[0].cli(&["PUBSUB", "CHANNELS"]).is_empty();
+    assert!(eventually(PATIENCE, channels).await, "nobody listens any more");
+}
+
+#[tokio::test]
+async fn dropped_at_any_point_it_leaves_nothing() {
+    let fleet = Fleet::start(3);
+    let (red, other) = (fleet.red(LEASE, ANSWER).await, fleet.red(LEASE, ANSWER).await);
+    for busy in [false, true] {
+        for pendings in 0..16 {
+            let held = if busy { Some(other.lock("l").acquire().await.unwrap()) } else { None };
+            let lock = red.lock("l");
+            let acquire = cancel_at(pendings, lock.try_acquire_for(Duration::from_millis(15)));
+            drop(tokio::time::timeout(Duration::from_millis(30), acquire).await);
+            let whole = cancel_at(pendings, async { lock.acquire().await?.release().await });
+            drop(tokio::time::timeout(Duration::from_millis(15), whole).await);
+            drop(held);
+            assert!(fleet.free("l").await, "busy {busy}, {pendings} pendings");
+        }
+    }
+    assert!(red.lock("l").try_acquire_for(PATIENCE).await.unwrap().is_some(), "nobody is stuck in line");
+}
+
+#[tokio::test]
+async fn a_server_that_forgets_costs_one_member() {
+    let mut fleet = Fleet::start(3);
+    let (red, other) = (fleet.red(SHORT, ANSWER).await, fleet.red(SHORT, ANSWER).await);
+    let guard = red.lock("l").acquire().await.unwrap();
+    assert!(all_joined(&guard, 3).await);
+    fleet.servers[0].kill();
+    fleet.servers[0].restart_clean();
+    let lost = async || matches!(guard.members()[0].state, MemberState::Lost(LostReason::NotOwner));
+    assert!(eventually(PATIENCE, lost).await, "{:?}", guard.members());
+    assert!(guard.is_valid());
+    assert!(matches!(other.lock("l").try_acquire_for(SHORT / 2).await, Ok(None)));
+    assert!(guard.is_valid());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn fixed_leases_end_in_time_and_are_extended_by_hand() {
+    let fleet = Fleet::start(3);
+    let red = fleet.red(LEASE, ANSWER).await;
+    let guard = red.lock("l").with_lease(SHORT).acquire().await.unwrap();
+    assert!(all_joined(&guard, 3).await);
+    let before = guard.valid_until();
+    guard.renew().await.unwrap();
+    assert!(guard.valid_until() > before);
+    let promised = guard.valid_until();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(BootInstant::now() <= promised, "the news came after the deadline");
+    assert!(!guard.is_valid() && guard.renew().await.is_err());
+    assert!(fleet.free("l").await);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    // A grant that takes longer than its lease is none.
+    (0..2).for_each(|place| fleet.slow(place, Duration::from_millis(300)));
+    let late = red.lock("late").with_lease(Duration::from_millis(100)).acquire().await;
+    assert!(matches!(late, Err(Error::NoQuorum { .. })), "{late:?}");
+    assert!(fleet.free("late").await);
+    for lease in [Duration::ZERO, Duration::MAX] {
+        let error = red.lock("l").with_lease(lease).acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidLease { .. }), "{error}");
+    }
+    assert!(matches!(red.lock("").acquire().await, Err(Error::InvalidName { .. })));
+}
+
+#[tokio::test]
+async fn only_independent_servers_are_members() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let proxy = Proxy::before(&servers[0]);
+    let connected = async |url: &str| manager(url).await;
+    let (a, b) = (connected(&servers[0].url()).await, connected(&servers[1].url()).await);
+    let refused = async |managers: Vec<LockManager>, why: &str| {
+        let error = RedLock::new(managers).await.unwrap_err();
+        assert!(matches!(&error, Error::NotIndependent { reason, .. } if reason.contains(why)), "{error}");
+        assert_eq!(error.outcome(), Outcome::NotSent);
+    };
+    refused(vec![a.clone(), b.clone(), a.clone()], "named twice").await;
+    let again = connected(&proxy.url()).await;
+    refused(vec![a.clone(), b.clone(), again], "the same server").await;
+    for url in ["redis+sentinel://127.0.0.1:1/s", "redis+cluster://127.0.0.1:1", "redis://h:1,h:2"] {
+        let lazy = LockManager::builder(url).lazy().unwrap();
+        refused(vec![a.clone(), b.clone(), lazy], "failover").await;
+    }
+    assert!(matches!(RedLock::new([]).await, Err(Error::NoMembers)));
+    assert!(
+        RedLock::new([a.clone(), b.clone()]).await.unwrap().diagnostics().len() >= 2,
+        "no append-only file"
+    );
+
+    let replicas = Replicas::start(1, &Settings::default());
+    let primary = connected(&replicas.primary().tcp_url()).await;
+    let replica = replicas.replicas().next().unwrap().tcp_url();
+    let lazy = LockManager::builder(&replica).lazy().unwrap();
+    // A replica is never ready for locks, so it does not count.
+    let red = RedLock::new([a.clone(), primary, lazy]).await;
+    match &red {
+        Ok(red) => {
+            let findings = red.diagnostics();
+            let found = |finding: &Finding| matches!(finding, Finding::HasReplicas { replicas: 1, .. });
+            assert!(findings.iter().any(found), "{findings:?}");
+            let guard = red.lock("l").acquire().await.unwrap();
+            assert!(eventually(PATIENCE, async || held(&guard) == 2).await);
+            assert!(!matches!(guard.members()[2].state, MemberState::Held { .. }));
+        }
+        Err(error) => assert!(matches!(error, Error::NotIndependent { .. }), "{error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_dead_minority_keeps_nobody_from_starting() {
+    let mut fleet = Fleet::start(3);
+    fleet.servers[1].kill();
+    let urls: Vec<_> = fleet.proxies.iter().map(Proxy::url).collect();
+    let began = Instant::now();
+    let red = RedLock::connect(&urls).await.unwrap();
+    let guard = red.lock("l").acquire().await.unwrap();
+    assert!(began.elapsed() < FAST, "{:?}", began.elapsed());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    fleet.servers[1].restart();
+    let whole = async || {
+        let guard = red.lock("l").acquire().await.unwrap();
+        let joined = eventually(Duration::from_millis(100), async || held(&guard) == 3).await;
+        guard.release().await.unwrap();
+        joined
+    };
+    assert!(eventually(PATIENCE, whole).await, "it joins when it is back");
+    fleet.servers[0].kill();
+    fleet.servers[2].kill();
+    let error = RedLock::connect(&urls).await.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn threads_take_it_too_and_again() {
+    let fleet = Fleet::start(3);
+    let urls: Vec<_> = fleet.proxies.iter().map(Proxy::url).collect();
+    let worked = spawn_blocking(move || {
+        let red = wheellock::blocking::RedLock::connect(&urls).unwrap();
+        let lock = red.lock("l");
+        let outer = lock.acquire().unwrap();
+        let inner = lock.acquire().unwrap();
+        let other = std::thread::scope(|threads| {
+            threads
+                .spawn(|| lock.try_acquire_for(Duration::from_millis(20)).unwrap().is_none())
+                .join()
+                .unwrap()
+        });
+        inner.renew().unwrap();
+        assert!(inner.is_valid() && inner.members().len() == 3);
+        assert_eq!(inner.release().unwrap(), Released::Released);
+        assert!(outer.is_valid());
+        drop(outer);
+        other && lock.run(|guard| guard.is_valid()).unwrap()
+    });
+    assert!(worked.await.unwrap());
+    assert!(fleet.free("l").await);
+}
+
+/// Three processes of four tasks each want one lock, while a minority breaks and is mended again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_two_are_inside_whatever_happens_to_a_minority() {
+    let seconds = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    let time = Duration::from_secs(seconds.unwrap_or(6));
+    let mut fleet = Fleet::start(5);
+    let directory = cells();
+    let (overlaps, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let until = Instant::now() + time;
+    let mut tasks = JoinSet::new();
+    for process in 0..3 {
+        let red = fleet.red(SHORT, SHORT).await;
+        for task in 0..4 {
+            let (lock, directory) = (red.lock("l"), directory.clone());
+            let (overlaps, served) = (Arc::clone(&overlaps), Arc::clone(&served));
+            let mut random = Random::new(10 * process + task);
+            tasks.spawn(async move {
+                let cell = Witness::new(&directory).cell("l").unwrap();
+                while Instant::now() < until {
+                    let guard = match lock.try_acquire_for(Duration::from_millis(500)).await {
+                        Ok(Some(guard)) => guard,
+                        Ok(None) | Err(Error::NoQuorum { .. } | Error::GrantedTooLate { .. }) => continue,
+                        Err(error) => panic!("{error}"),
+                    };
+                    let Some(token) = cell.enter(|| guard.is_valid()).unwrap() else { continue };
+                    tokio::time::sleep(Duration::from_micros(random.below(2_000))).await;
+                    // In this order: see `Witness`.
+                    if cell.entered_since(token).unwrap().is_some() && guard.is_valid() {
+                        overlaps.fetch_add(1, Ordering::SeqCst);
+                    }
+                    cell.leave(token).unwrap();
+                    served.fetch_add(1, Ordering::Relaxed);
+                    if random.below(2) == 0 {
+                        drop(guard);
+                    } else {
+                        drop(guard.release().await);
+                    }
+                }
+            });
+        }
+    }
+    let mut random = Random::new(42);
+    while Instant::now() + SHORT / 2 < until {
+        // Killing is left out: a server that comes back empty is no member of a quorum for a lease.
+        let how = BREAKS[1 + usize::try_from(random.below(3)).unwrap()];
+        let first = usize::try_from(random.below(5)).unwrap();
+        for place in [first, (first + 2) % 5] {
+            fleet.break_it(place, how);
+        }
+        tokio::time::sleep(Duration::from_millis(100 + random.below(400))).await;
+        for place in [first, (first + 2) % 5] {
+            fleet.mend(place, how);
+        }
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    assert_eq!(overlaps.load(Ordering::SeqCst), 0, "two believed at once");
+    println!("{} inside in {time:?}", served.load(Ordering::Relaxed));
+    assert!(served.load(Ordering::Relaxed) > 100, "{}", served.load(Ordering::Relaxed));
+    assert!(fleet.free("l").await);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Nine processes at once, so that the members are split between them again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contenders_do_not_keep_each_other_from_the_quorum() {
+    let fleet = Fleet::start(5);
+    let directory = cells();
+    let mut tasks = JoinSet::new();
+    for _ in 0..9 {
+        let (lock, directory) = (fleet.red(LEASE, ANSWER).await.lock("l"), directory.clone());
+        tasks.spawn(async move {
+            let cell = Witness::new(&directory).cell("l").unwrap();
+            for _ in 0..20 {
+                let guard = lock.acquire().await.unwrap();
+                let token = cell.enter(|| guard.is_valid()).unwrap();
+                tokio::task::yield_now().await;
+                if let Some(token) = token {
+                    assert!(cell.entered_since(token).unwrap().is_none() || !guard.is_valid());
+                    cell.leave(token).unwrap();
+                }
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }
+        });
+    }
+    let began = Instant::now();
+    let all = async {
+        while let Some(task) = tasks.join_next().await {
+            task.unwrap();
+        }
+    };
+    tokio::time::timeout(3 * PATIENCE, all).await.expect("everybody gets it");
+    println!("180 acquires of 9 processes in {:?}", began.elapsed());
+    assert!(fleet.free("l").await);
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+fn cells() -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let shared = Path::new("/dev/shm");
+    let parent = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+    let directory = parent.join(format!("wheellock-redlock-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}

@@ -13,7 +13,7 @@ use wheellock_wheel::Sleep;
 use crate::client::Client;
 use crate::connection::{Phase, Shared};
 use crate::error::{Error, ErrorKind, Outcome};
-use crate::pipeline::{Failure, Lane, Request};
+use crate::pipeline::{Acks, ConnectionId, Done, Failure, Lane, Request};
 use crate::retry::Retry;
 use crate::route::Server;
 
@@ -27,9 +27,18 @@ pub struct Started<'a> {
 
 struct UnderWay<'a> {
     server: Server<'a>,
-    slot: Option<u32>,
+    stage: Stage,
     name: &'a str,
     script: bool,
+}
+
+/// How far a call has come. Every waiter's future contains one.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Its slot.
+    Waiting(u32),
+    /// Which of the node's connections answered.
+    Done { epoch: u32 },
 }
 
 impl<'a> Started<'a> {
@@ -46,9 +55,36 @@ impl<'a> Started<'a> {
         match submit(&server, request, lane, deadline, asking, waker) {
             Ok(slot) => {
                 let script = request.is_script();
-                Self { under_way: Ok(UnderWay { server, slot: Some(slot), name, script }) }
+                Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
             }
             Err(error) => Self::refused(error),
+        }
+    }
+
+    /// A wait for acknowledgements of what was written on `connection`.
+    pub(crate) fn wait(
+        server: Server<'a>,
+        connection: ConnectionId,
+        (acks, millis): (Acks, u64),
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Self {
+        match submit_wait(&server, connection, (acks, millis), deadline, waker) {
+            Ok(slot) => {
+                let (stage, name) = (Stage::Waiting(slot), acks.verb());
+                Self { under_way: Ok(UnderWay { server, stage, name, script: false }) }
+            }
+            Err(error) => Self::refused(error),
+        }
+    }
+
+    /// The connection on which the call was answered, or given up; `None` before that, and if it was never queued.
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match &self.under_way {
+            Ok(UnderWay { server, stage: Stage::Done { epoch }, .. }) => {
+                Some(ConnectionId { node: server.node, epoch: *epoch })
+            }
+            _ => None,
         }
     }
 
@@ -106,6 +142,39 @@ fn submit(
     Ok(slot)
 }
 
+fn submit_wait(
+    shared: &Shared,
+    connection: ConnectionId,
+    (acks, millis): (Acks, u64),
+    deadline: Instant,
+    waker: &Waker,
+) -> Result<u32, Error> {
+    let now = shared.config.timer.now();
+    let waker = waker.clone();
+    let mut state = shared.lock();
+    let Some(slot) = state.pipeline.submit_wait(connection, (acks, millis), now, deadline, waker) else {
+        drop(state);
+        return Err(connection_has_ended(shared, acks));
+    };
+    let Some(slot) = slot else {
+        drop(state);
+        let detail = "the queue of this connection is full";
+        return Err(shared.error(ErrorKind::Overloaded, Outcome::NotSent, acks.verb(), detail));
+    };
+    state.stats.calls += 1;
+    let next = state.after_append(Some(deadline));
+    drop(state);
+    shared.act(next);
+    Ok(slot)
+}
+
+/// What was written on a connection that has ended can be waited for no more: what the next one has written is all that a
+/// wait there would ask for.
+pub(crate) fn connection_has_ended(shared: &Shared, acks: Acks) -> Error {
+    let detail = "the connection on which it was written has ended";
+    shared.error(ErrorKind::ConnectionLost, Outcome::NotSent, acks.verb(), detail)
+}
+
 impl Future for Started<'_> {
     type Output = Result<Value, Error>;
 
@@ -114,12 +183,12 @@ impl Future for Started<'_> {
             Ok(call) => call,
             Err(refused) => return refused.take().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
         };
-        let Some(slot) = call.slot else { return Poll::Pending };
-        let result = call.server.lock().pipeline.take(slot, cx.waker());
-        match result {
+        let Stage::Waiting(slot) = call.stage else { return Poll::Pending };
+        let done = call.server.lock().pipeline.take(slot, cx.waker());
+        match done {
             None => Poll::Pending,
-            Some(result) => {
-                call.slot = None;
+            Some(Done { result, epoch }) => {
+                call.stage = Stage::Done { epoch };
                 Poll::Ready(call.finish(result))
             }
         }
@@ -128,7 +197,7 @@ impl Future for Started<'_> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
+        if let Stage::Waiting(slot) = self.stage {
             let remains = self.server.lock().pipeline.leave(slot);
             drop(remains);
         }

@@ -16,7 +16,7 @@ use crate::connection::{ConnectionState, Phase, Shared, Stats};
 use crate::driver;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
-use crate::pipeline::{Eval, Lane, Request};
+use crate::pipeline::{Acks, ConnectionId, Eval, Lane, Request};
 use crate::retry::Retry;
 use crate::route::{Route, Server};
 use crate::script::Script;
@@ -321,6 +321,68 @@ impl Client {
         Some(Flush { server })
     }
 
+    /// Waits until everything that was written on `connection` so far is acknowledged as `acks` says, or `timeout` has passed
+    /// on the server; the reply says how many have ([`Acks::heard`]). `connection` is that of a call that was answered
+    /// ([`Started::connection`], [`Detached::connection`](crate::Detached::connection)): on another one the server would
+    /// count what was written there, and say yes without having waited. If that connection has ended, or ends meanwhile, the
+    /// wait fails.
+    ///
+    /// The server answers nothing else on this connection before it has answered this, so `timeout` must be well below the
+    /// response timeout. Whoever comes while such a wait is queued and not yet on its way shares it. `deadline` only ends the
+    /// caller's own waiting.
+    ///
+    /// # Cancel safety
+    ///
+    /// See [`Client`].
+    pub fn start_wait(
+        &self,
+        connection: ConnectionId,
+        acks: Acks,
+        timeout: Duration,
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Started<'_> {
+        match self.server_of(connection) {
+            Some(server) => Started::wait(server, connection, (acks, whole_millis(timeout)), deadline, waker),
+            None => Started::refused(self.error(
+                ErrorKind::ConnectionLost,
+                acks.verb(),
+                "the server on which it was written is not used any more",
+            )),
+        }
+    }
+
+    /// As [`start_wait`](Self::start_wait) for a result that goes to [`Config::on_detached`] with `token`; like
+    /// [`queue_eval`](Self::queue_eval) it only appends to a buffer. Returns `None` if that connection has ended, or its
+    /// queue is full.
+    pub fn queue_wait(
+        &self,
+        connection: ConnectionId,
+        acks: Acks,
+        timeout: Duration,
+        token: u64,
+    ) -> Option<Flush<'_>> {
+        let server = self.server_of(connection)?;
+        let (now, wait) = (server.config.timer.now(), (acks, whole_millis(timeout)));
+        let mut state = server.lock();
+        if !state.pipeline.submit_detached_wait(connection, wait, now, token) {
+            return None;
+        }
+        state.stats.calls += 1;
+        drop(state);
+        Some(Flush { server })
+    }
+
+    fn server_of(&self, connection: ConnectionId) -> Option<Server<'_>> {
+        match &self.route {
+            Route::One(shared) => (shared.node == connection.node).then_some(Server::Only(shared)),
+            Route::Cluster(cluster) => {
+                let mut nodes = cluster.nodes().into_iter();
+                nodes.find(|node| node.node == connection.node).map(Server::Node)
+            }
+        }
+    }
+
     /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.
     ///
     /// The SUBSCRIBE is queued before this returns, so a call made afterwards reaches the server after it: what is
@@ -542,6 +604,10 @@ impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Watch")
     }
+}
+
+fn whole_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// How much longer than an attempt at connecting its caller waits to hear what became of it.

@@ -63,7 +63,7 @@ pub use connection::{ConnectionState, Stats};
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use histogram::Histogram;
-pub use pipeline::Detached;
+pub use pipeline::{Acks, ConnectionId, Detached};
 pub use retry::Retry;
 pub use script::Script;
 pub use subscription::Subscription;

@@ -4,6 +4,8 @@
 //! Bytes are addressed by their offset in the endless stream of everything ever queued. `claimed` separates what a
 //! writer has taken (it may be on the wire) from what certainly never left: that is what makes `NotSent` true.
 
+mod waits;
+
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Instant;
@@ -18,6 +20,9 @@ use crate::histogram::Histogram;
 use crate::planted::bug;
 use crate::retry::Retry;
 use crate::script::Script;
+
+use waits::Waits;
+pub use waits::{Acks, ConnectionId};
 
 /// What a caller wants sent.
 #[derive(Clone, Copy)]
@@ -111,6 +116,8 @@ pub struct Detached {
     pub token: u64,
     /// The reply; an error reply is an `Ok` holding an error value. Otherwise, what may have become of the call.
     pub result: Result<Value, Outcome>,
+    /// The connection on which it was answered, or given up.
+    pub connection: ConnectionId,
 }
 
 /// How a call ended without a reply.
@@ -140,7 +147,10 @@ pub(crate) struct Pipeline {
     /// Entries whose caller has left, and that were not written when it did.
     orphans: usize,
     connected: bool,
+    /// The present connection, or the last one.
+    connection: ConnectionId,
     slots: Slab<Slot>,
+    waits: Waits,
     channels: Channels,
     /// Subscribe with SSUBSCRIBE.
     pub(crate) sharded: bool,
@@ -178,6 +188,8 @@ enum What {
     Ping(u64),
     Subscribe(u32),
     Unsubscribe(u32),
+    /// A group waits for acknowledgements.
+    Wait(u32),
 }
 
 struct Slot {
@@ -188,11 +200,18 @@ struct Slot {
 
 enum SlotState {
     Waiting(Waker),
-    Done(Result<Value, Failure>),
+    Done(Done),
+}
+
+/// The end of a call that somebody waited for.
+pub(crate) struct Done {
+    pub(crate) result: Result<Value, Failure>,
+    /// Which of the node's connections it was.
+    pub(crate) epoch: u32,
 }
 
 impl Pipeline {
-    pub(crate) fn new(bounds: Bounds, now: Instant) -> Self {
+    pub(crate) fn new(bounds: Bounds, now: Instant, node: u32) -> Self {
         Self {
             bounds,
             out: BytesMut::new(),
@@ -203,7 +222,9 @@ impl Pipeline {
             first: 0,
             orphans: 0,
             connected: false,
+            connection: ConnectionId { node, epoch: 0 },
             slots: Slab::new(),
+            waits: Waits::default(),
             channels: Channels::default(),
             sharded: false,
             detached: Vec::new(),
@@ -283,7 +304,7 @@ impl Pipeline {
     }
 
     /// The result of a slot, if it has one; the slot is then free. Otherwise leaves the waker.
-    pub(crate) fn take(&mut self, slot: u32, waker: &Waker) -> Option<Result<Value, Failure>> {
+    pub(crate) fn take(&mut self, slot: u32, waker: &Waker) -> Option<Done> {
         let index = slot as usize;
         match &mut self.slots.get_mut(index)?.state {
             SlotState::Waiting(old) => {
@@ -293,7 +314,7 @@ impl Pipeline {
                 None
             }
             SlotState::Done(_) => match self.slots.remove(index).state {
-                SlotState::Done(result) => Some(result),
+                SlotState::Done(done) => Some(done),
                 SlotState::Waiting(_) => None,
             },
         }
@@ -301,19 +322,23 @@ impl Pipeline {
 
     /// The caller is gone: its slot is free at once, its reply will pass by.
     pub(crate) fn leave(&mut self, slot: u32) -> Option<Slotted> {
-        let slot = self.slots.try_remove(slot as usize)?;
+        let (index, slot) = (slot, self.slots.try_remove(slot as usize)?);
         if let SlotState::Waiting(_) = &slot.state {
-            self.orphan(slot.sequence);
+            self.orphan(index, slot.sequence);
         }
         Some(Slotted(slot))
     }
 
-    fn orphan(&mut self, sequence: u64) {
+    fn orphan(&mut self, slot: u32, sequence: u64) {
         let place = sequence.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
-        if let Some(entry) = place.and_then(|place| self.entries.get_mut(place)) {
-            entry.what = What::Orphan;
-            self.orphans += 1;
-            self.make_room();
+        match place.and_then(|place| self.entries.get_mut(place)) {
+            Some(Entry { what: What::Wait(group), .. }) => self.waits.leave(*group, slot),
+            Some(entry) => {
+                entry.what = What::Orphan;
+                self.orphans += 1;
+                self.make_room();
+            }
+            None => {}
         }
         if bug("reply slot of a dropped call is forgotten") && place == Some(0) {
             self.entries.pop_front();
@@ -400,7 +425,16 @@ impl Pipeline {
                 self.latency.record(now.saturating_duration_since(entry.at));
                 self.finish(slot, Ok(value), wakers);
             }
-            What::Detached(token) => self.detached.push(Detached { token, result: Ok(value) }),
+            What::Detached(token) => {
+                let (result, connection) = (Ok(value), self.connection);
+                self.detached.push(Detached { token, result, connection });
+            }
+            // A replica cannot wait: its connection ends, and with it everything that was to be waited for.
+            What::Wait(group) if self.unfit.is_some() => {
+                let (kind, outcome) = (ErrorKind::ConnectionLost, Outcome::Rejected);
+                self.end_wait(group, &Err(Failure { kind, outcome, cause: None }), wakers);
+            }
+            What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
             // Refused, it makes the call behind it be refused too.
             What::Orphan | What::Asking => {}
             What::Ping(nonce) => {
@@ -474,14 +508,15 @@ impl Pipeline {
 
     fn finish(&mut self, slot: u32, result: Result<Value, Failure>, wakers: &mut Vec<Waker>) {
         if let Some(slot) = self.slots.get_mut(slot as usize)
-            && let SlotState::Waiting(waker) = std::mem::replace(&mut slot.state, SlotState::Done(result))
+            && let done = SlotState::Done(Done { result, epoch: self.connection.epoch })
+            && let SlotState::Waiting(waker) = std::mem::replace(&mut slot.state, done)
         {
             wakers.push(waker);
         }
     }
 
     fn fail_detached(&mut self, token: u64, outcome: Outcome) {
-        self.detached.push(Detached { token, result: Err(outcome) });
+        self.detached.push(Detached { token, result: Err(outcome), connection: self.connection });
     }
 
     /// Moves the results of detached calls to `into`, which must be empty.
@@ -522,7 +557,15 @@ impl Pipeline {
     pub(crate) fn expire(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
         let mut earliest = None::<Instant>;
         for place in 0..self.entries.len() {
-            let Some(&Entry { what: What::Call(slot), .. }) = self.entries.get(place) else { continue };
+            let slot = match self.entries.get(place).map(|entry| entry.what) {
+                Some(What::Call(slot)) => slot,
+                Some(What::Wait(group)) => {
+                    let left = self.expire_members(group, now, wakers);
+                    earliest = earliest.into_iter().chain(left).min();
+                    continue;
+                }
+                _ => continue,
+            };
             let Some(deadline) = self.slots.get(slot as usize).map(|slot| slot.deadline) else { continue };
             if deadline > now {
                 earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
@@ -541,10 +584,14 @@ impl Pipeline {
         earliest
     }
 
-    /// Since when the oldest written entry has been waiting without any reply arriving.
+    /// Since when the oldest written entry has been waiting without any reply arriving, and without a reason to wait.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
         let oldest = self.entries.front().filter(|entry| entry.start < self.claimed)?;
-        Some(oldest.at.max(self.last_reply))
+        let since = oldest.at.max(self.last_reply);
+        match oldest.what {
+            What::Wait(group) => Some(self.waits.get(group).map_or(since, |group| since + group.timeout())),
+            _ => Some(since),
+        }
     }
 
     /// The connection broke. Written calls fail with `MaybeExecuted`; unwritten ones stay queued for the next
@@ -560,9 +607,11 @@ impl Pipeline {
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
                 What::Detached(token) => self.fail_detached(token, Outcome::MaybeExecuted),
+                What::Wait(group) => self.end_wait(group, &Err(lost.clone()), wakers),
                 _ => {}
             }
         }
+        self.fail_unwritten_waits(&lost, wakers);
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);
@@ -573,6 +622,7 @@ impl Pipeline {
         // Whoever gave up meanwhile was told that nothing was sent.
         self.drop_unwritten(is_kept);
         self.connected = true;
+        self.connection.epoch = self.connection.epoch.wrapping_add(1);
         let calls = std::mem::take(&mut self.out);
         let entries = std::mem::take(&mut self.entries);
         let base = self.claimed;
@@ -611,6 +661,7 @@ impl Pipeline {
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
                 What::Detached(token) => self.fail_detached(token, Outcome::NotSent),
+                What::Wait(group) => self.end_wait(group, &Err(failure.clone()), wakers),
                 _ => {}
             }
         }
@@ -653,9 +704,17 @@ fn unfit(text: &[u8]) -> Option<&'static str> {
         "READONLY" => Some("the server became a replica"),
         "MASTERDOWN" => Some("the server lost its primary"),
         "NOAUTH" => Some("the server no longer knows who we are"),
+        // How WAIT and WAITAOF say it.
+        "ERR" if REFUSED_BY_REPLICAS.iter().any(|refusal| text.starts_with(refusal)) => {
+            Some("the server became a replica")
+        }
         _ => None,
     }
 }
+
+/// How a replica answers WAIT and WAITAOF (`waitCommand` and `waitaofCommand` in replication.c of Redis 7.2).
+const REFUSED_BY_REPLICAS: [&[u8]; 2] =
+    [b"ERR WAIT cannot be used with replica", b"ERR WAITAOF cannot be used with replica"];
 
 /// What outlives a connection if it was not written.
 fn is_kept(what: What) -> bool {

@@ -13,6 +13,7 @@ use wheellock_client::planted::bug;
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
+use crate::durability::persist_kept;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
@@ -85,6 +86,8 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
                 // From here on this is the first in line, who asks for all.
                 alone = None;
             }
+            // This one was granted and taken back, whatever the time; the next one in line may fare better.
+            Err(error @ Error::NotReplicated { .. }) => return Err(error),
             // The wait is over. If the lock was held when last heard of, it still counts as held: a question asked in the
             // last moment cannot be answered in time. Not so if the one before it found no answer either, or if there is
             // no connection; a dead server is not a busy lock.
@@ -171,10 +174,23 @@ impl<'a> Asked<'a> {
             let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
             inner.client.start_eval(&name.kind().acquire, 1, &params, retry, options, waker)
         };
-        let Persisted { result, sent, ambiguous } = persist(inner, ask, deadline, false).await;
+        let mut fresh = false;
+        let (persisted, shortfall) = match inner.wanted {
+            None => (persist(inner, ask, deadline, false).await, None),
+            Some(wanted) => {
+                let granted = |reply: &Value| {
+                    fresh |= matches!(reply, Value::Null);
+                    !matches!(reply, Value::Integer(_))
+                };
+                Box::pin(persist_kept(inner, wanted, ask, deadline, false, granted)).await
+            }
+        };
+        let Persisted { result, sent, ambiguous, .. } = persisted;
         let reply = match result {
             Ok(Value::Null) => Ok(GrantReply::Fresh),
             Ok(Value::Integer(pttl)) => Err(pttl),
+            // It was free when this was asked for the first time.
+            Ok(_) if fresh => Ok(GrantReply::Fresh),
             Ok(reply) if reply.as_bytes() == Some(b"AGAIN") => Ok(GrantReply::Again),
             Ok(reply) => {
                 return Err(unexpected(inner, name, self.operation(), &reply));
@@ -187,7 +203,14 @@ impl<'a> Asked<'a> {
             }
         };
         match reply {
-            Ok(reply) => attempt.granted(Terms { lease, renew, sent }, reply).map(Answer::Granted),
+            Ok(reply) => {
+                let terms = Terms { lease, renew, sent };
+                if let Some(shortfall) = shortfall {
+                    attempt.not_kept(terms, reply);
+                    return Err(shortfall.error(name));
+                }
+                attempt.granted(terms, reply).map(Answer::Granted)
+            }
             Err(pttl) => {
                 attempt.taken_by_other();
                 // -1: held without a TTL, which only a foreign hand can have done.
@@ -233,6 +256,15 @@ impl Attempt<'_> {
             }
             None => Err(Error::GrantedTooLate { lock: String::new(), lease: terms.lease.duration() }),
         }
+    }
+
+    /// It was granted, and is taken back because too few servers know of it.
+    fn not_kept(&mut self, terms: Terms, reply: GrantReply) {
+        let mut wake = Vec::new();
+        let mut holds = self.inner.holds();
+        let now = self.inner.clock.now();
+        let settle = self.hold.take().and_then(|hold| holds.take_back(hold, terms, reply, now, &mut wake));
+        self.inner.finish(holds, settle, wake);
     }
 
     fn refused(&mut self) {

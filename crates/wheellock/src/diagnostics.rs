@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wheellock_client::{CallOptions, Client, Command, Value};
 
+use crate::durability::Durability;
 use crate::kind;
 
 /// Something about the server that puts locks at risk, or keeps them from working well.
@@ -41,6 +42,14 @@ pub enum Finding {
         /// How many are connected.
         replicas: u32,
     },
+    /// Fewer replicas are connected than [`Durability`](crate::Durability) asks for: until there are more, nothing is
+    /// granted.
+    TooFewReplicas {
+        /// Replicas that are connected; in a cluster to the primary that has the fewest.
+        connected: u32,
+        /// Replicas that have to acknowledge.
+        wanted: u32,
+    },
     /// Something could not be found out.
     Unknown {
         /// What was asked.
@@ -72,13 +81,16 @@ impl fmt::Display for Finding {
                 f,
                 "{server} has {replicas} replicas, and the promotion of one may lose locks that it has granted"
             ),
+            Self::TooFewReplicas { connected, wanted } => {
+                write!(f, "{connected} replicas are connected, and {wanted} have to acknowledge every grant")
+            }
             Self::Unknown { question, reason } => write!(f, "cannot find out {question}: {reason}"),
         }
     }
 }
 
 /// Asks the server. Takes two round trips, and no longer than [`PATIENCE`].
-pub(crate) async fn diagnose(client: &Client) -> Vec<Finding> {
+pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Finding> {
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
     let options = CallOptions::by(deadline);
@@ -100,7 +112,31 @@ pub(crate) async fn diagnose(client: &Client) -> Vec<Finding> {
         Ok(None) => findings.push(unknown(PERMISSIONS, &"the script was answered with another type")),
         Err(error) => findings.push(unknown(PERMISSIONS, error)),
     }
+    if durability.replicas() > 0 {
+        findings.extend(count_replicas(client, durability.replicas(), options).await);
+    }
     findings
+}
+
+/// Whether every primary has as many replicas as have to acknowledge.
+async fn count_replicas(client: &Client, wanted: u32, options: CallOptions) -> Option<Finding> {
+    let mut fewest = None;
+    for node in client.nodes() {
+        let info = match node.call_with(&Command::new("INFO").arg("replication"), options).await {
+            Ok(info) => info,
+            Err(error) => return Some(unknown(REPLICAS, &error)),
+        };
+        let Some(connected) = info.as_str().and_then(connected_replicas) else {
+            return Some(unknown(REPLICAS, &"INFO does not tell"));
+        };
+        fewest = fewest.map(|fewest: u32| fewest.min(connected)).or(Some(connected));
+    }
+    let connected = fewest.unwrap_or(0);
+    (connected < wanted).then_some(Finding::TooFewReplicas { connected, wanted })
+}
+
+fn connected_replicas(info: &str) -> Option<u32> {
+    info.lines().find_map(|line| line.strip_prefix("connected_slaves:")?.trim().parse().ok())
 }
 
 fn judge_info(info: &str, findings: &mut Vec<Finding>) {
@@ -142,6 +178,7 @@ fn unknown(question: &'static str, reason: &dyn fmt::Display) -> Finding {
 
 const INFO: &str = "whether the server keeps its locks";
 const PERMISSIONS: &str = "what the user may do";
+const REPLICAS: &str = "how many replicas are connected";
 const OLDEST_TESTED: u32 = 7;
 /// Nobody's start should fail or hang for want of a diagnosis.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -174,5 +211,7 @@ mod tests {
         assert_eq!(judge("redis_version:6.2.14\r\naof_enabled:1"), [Finding::UntestedVersion { version }]);
         assert_eq!(judge("redis_version:255.255.255\r\naof_enabled:1"), []);
         assert_eq!(judge("nonsense without fields"), []);
+        assert_eq!(connected_replicas("# Replication\r\nrole:master\r\nconnected_slaves:2\r\n"), Some(2));
+        assert_eq!(connected_replicas("role:master\r\n"), None);
     }
 }

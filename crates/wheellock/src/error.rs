@@ -6,6 +6,7 @@ use std::time::Duration;
 
 pub use wheellock_client::Outcome;
 
+use crate::durability::Durability;
 use crate::guard::LostReason;
 
 /// A failed lock operation. `Display` is one line fit for a log; the chain of causes is kept in `source()`.
@@ -48,6 +49,25 @@ pub enum Error {
         lock: String,
         /// The lease that had run out on the way.
         lease: Duration,
+    },
+    /// The lock was granted, or its lease extended, but fewer servers have acknowledged it in time than
+    /// [`Durability`](crate::Durability) asks for. A grant is being taken back: its release was queued before this was
+    /// returned. A lease may be believed as long as before.
+    NotReplicated {
+        /// The lock's name.
+        lock: String,
+        /// How many have acknowledged, as far as was heard in time.
+        acked: u32,
+        /// How many were to. With [`Durability::Aof`](crate::Durability::Aof) the primary's own disk is one of them.
+        wanted: u32,
+    },
+    /// The server cannot do what [`Durability`](crate::Durability) asks for: it does not know the command, the user may not
+    /// run it, or it keeps no append-only file.
+    UnsupportedDurability {
+        /// What was asked for.
+        durability: Durability,
+        /// What the server said.
+        reason: String,
     },
     /// The lock was lost while work was running under it.
     Lost {
@@ -100,9 +120,10 @@ impl Error {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Server { source, .. } => source.outcome(),
-            Self::UnexpectedReply { .. } | Self::Lost { .. } | Self::GrantedTooLate { .. } => {
-                Outcome::MaybeExecuted
-            }
+            Self::UnexpectedReply { .. }
+            | Self::Lost { .. }
+            | Self::GrantedTooLate { .. }
+            | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
             Self::NoQuorum { granted, failures, .. } => {
                 let outcomes = || failures.iter().map(|failure| failure.error.outcome());
                 if *granted > 0 || outcomes().any(|outcome| outcome == Outcome::MaybeExecuted) {
@@ -119,6 +140,7 @@ impl Error {
             | Self::InvalidName { .. }
             | Self::InvalidLease { .. }
             | Self::ForeignOwner { .. }
+            | Self::UnsupportedDurability { .. }
             | Self::NoRandomness
             | Self::NoBackgroundThread { .. } => Outcome::NotSent,
         }
@@ -145,6 +167,13 @@ impl fmt::Display for Error {
                     "lock \"{}\" was granted after its lease of {lease:?} had run out",
                     lock.escape_debug()
                 )
+            }
+            Self::NotReplicated { lock, acked, wanted } => {
+                let lock = lock.escape_debug();
+                write!(f, "lock \"{lock}\": {acked} of {wanted} acknowledgements came in time")
+            }
+            Self::UnsupportedDurability { durability, reason } => {
+                write!(f, "locks cannot be kept by {durability}: {reason}")
             }
             Self::Lost { lock, reason } => write!(f, "lock \"{}\" was lost: {reason}", lock.escape_debug()),
             Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),

@@ -11,9 +11,10 @@ use wheellock_client::{Retry, Value};
 
 use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
+use crate::durability::persist_kept;
 use crate::error::Error;
 use crate::events;
-use crate::holds::{HoldIndex, Renewal, State};
+use crate::holds::{HoldIndex, Renewal, Renewed, State};
 use crate::keeper::RenewalReply;
 use crate::kind;
 use crate::manager::Inner;
@@ -139,7 +140,8 @@ impl Guard {
     /// # Errors
     ///
     /// [`Error::Lost`] if the lock is lost, or turns out to be; [`Error::Server`] if no answer came within the response
-    /// timeout. The lock may then be believed until [`valid_until`](Self::valid_until) as before.
+    /// timeout; [`Error::NotReplicated`] if too few servers know of it. The lock may then be believed until
+    /// [`valid_until`](Self::valid_until) as before.
     pub async fn renew(&self) -> Result<(), Error> {
         let Some(renewal) = self.inner.holds().renewal_by_hand(self.hold) else {
             return Err(self.lost_error(self.lost().await));
@@ -154,7 +156,17 @@ impl Guard {
             let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
             self.inner.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
         };
-        let Persisted { result, sent, .. } = persist(&self.inner, ask, deadline, true).await;
+        let (persisted, shortfall) = match self.inner.wanted {
+            None => (persist(&self.inner, ask, deadline, true).await, None),
+            Some(wanted) => {
+                let extended = |reply: &Value| {
+                    let reply = RenewalReply::parse(reply);
+                    reply.is_some_and(|reply| reply.lock(0, &renewing.renewal) == Renewed::Extended)
+                };
+                Box::pin(persist_kept(&self.inner, wanted, ask, deadline, true, extended)).await
+            }
+        };
+        let Persisted { result, sent, .. } = persisted;
         let operation = || format!("renew lock {:?}", self.name);
         let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
         let Some(renewed) = RenewalReply::parse(&reply) else {
@@ -163,7 +175,11 @@ impl Guard {
         let mut wake = Vec::new();
         let mut holds = self.inner.holds();
         let now = self.inner.clock.now();
-        holds.renewed(&renewing.renewal, renewed.lock(0, &renewing.renewal), sent, now, &mut wake);
+        let how = match shortfall {
+            None => renewed.lock(0, &renewing.renewal),
+            Some(_) => Renewed::NotKept,
+        };
+        holds.renewed(&renewing.renewal, how, sent, now, &mut wake);
         let sample = Sample { server: renewed.server, sent, received: now };
         let node_of = |name: &Name| self.inner.node_of(name);
         // If the slot has moved meanwhile nobody knows whose clock it was.
@@ -173,7 +189,10 @@ impl Guard {
         if let Some(jump) = jump {
             events::server_clock_jumped(&self.inner.client.server_address(), jump);
         }
-        self.check()
+        match shortfall {
+            None => self.check(),
+            Some(shortfall) => Err(shortfall.error(&self.name)),
+        }
     }
 
     /// [`lost`](Self::lost) for those who watch several guards; to be ended with [`unwatch`](Self::unwatch).

@@ -236,16 +236,7 @@ impl Holds {
         let sent = if bug("validity counts from the reply") { now } else { terms.sent };
         let valid_until = terms.lease.valid_until(sent);
         let nobody_knows_which_server = self.changes.since(terms.sent);
-        let hold = self.get_mut(index)?;
-        if reply == GrantReply::Fresh && hold.guards > 0 && matches!(hold.state, State::Held) {
-            // The lock had vanished from under the older guards (an operator's DEL, a clock jump): they have lost it,
-            // and the new guard starts a hold of its own.
-            let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
-            hold.attempts -= 1;
-            self.lose(index, LostReason::NotOwner, now, wake);
-            index = self.insert(&name, owner, presented, terms.lease, now);
-            self.get_mut(index)?.attempts += 1;
-        }
+        index = self.part_from_the_lost(index, terms, reply, now, wake)?;
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
@@ -278,6 +269,44 @@ impl Holds {
         self.schedule(index);
         let settle = self.after_request(index, wake);
         Some(Granted::Held(index, settle))
+    }
+
+    /// If the lock had vanished from under older guards (an operator's DEL, a clock jump), they have lost it, and the new
+    /// grant starts a hold of its own. Returns the grant's hold.
+    fn part_from_the_lost(
+        &mut self,
+        index: HoldIndex,
+        terms: Terms,
+        reply: GrantReply,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) -> Option<HoldIndex> {
+        let hold = self.get_mut(index)?;
+        if reply != GrantReply::Fresh || hold.guards == 0 || hold.state != State::Held {
+            return Some(index);
+        }
+        let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
+        hold.attempts -= 1;
+        self.lose(index, LostReason::NotOwner, now, wake);
+        let index = self.insert(&name, owner, presented, terms.lease, now);
+        self.get_mut(index)?.attempts += 1;
+        Some(index)
+    }
+
+    /// The server granted an attempt, but too few others know of it: takes it back.
+    pub(crate) fn take_back(
+        &mut self,
+        index: HoldIndex,
+        terms: Terms,
+        reply: GrantReply,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) -> Option<Settle> {
+        let index = self.part_from_the_lost(index, terms, reply, now, wake)?;
+        self.tally.not_replicated += 1;
+        let hold = self.get_mut(index)?;
+        hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
+        self.cancel_attempt(index, now)
     }
 
     /// An attempt ended without an answer that anybody will act on: takes back whatever it may have done.

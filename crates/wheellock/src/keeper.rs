@@ -10,6 +10,7 @@ use std::time::Duration;
 use wheellock_client::{Arg, Change, Detached, Flush, Outcome, Retry, Timer, Value};
 
 use crate::clock::BootInstant;
+use crate::durability::Wanted;
 use crate::events;
 use crate::holds::{Due, Holds, Refused, Renewal, Renewed, Settle};
 use crate::kind;
@@ -159,10 +160,10 @@ fn queue_renewal<'a>(
 pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     let now = inner.clock.now();
     let mut wake = Vec::new();
-    let (mut settles, mut renewals) = (Vec::new(), Vec::new());
+    let (mut settles, mut renewals, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     let mut flushes = Vec::new();
     let mut holds = inner.holds();
-    for Detached { token, result, .. } in results.drain(..) {
+    for Detached { token, result, connection, .. } in results.drain(..) {
         let Token { about, in_full } = token.into();
         let mut retry = if in_full { Retry::in_full() } else { Retry::default() };
         let pause = pause_before_repeating(&mut retry, &result);
@@ -190,11 +191,27 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
                 } else {
                     let reply = result.as_ref().ok().and_then(RenewalReply::parse);
                     let node_of = |name: &Name| inner.node_of(name);
-                    if let Some(jump) = holds.end_renewal(batch, reply.as_ref(), now, node_of, &mut wake) {
+                    let jump = match (&reply, inner.wanted) {
+                        (Some(reply), Some(wanted)) => {
+                            let (any, jump) = holds.await_acks(batch, reply, now, node_of, &mut wake);
+                            waits.extend(any.then_some((batch, connection, wanted)));
+                            jump
+                        }
+                        (reply, _) => holds.end_renewal(batch, reply.as_ref(), now, node_of, &mut wake),
+                    };
+                    if let Some(jump) = jump {
                         events::server_clock_jumped(&inner.client.server_address(), jump);
                     }
                 }
                 if holds.tally.failed_renewals > failures {
+                    events::renewal_failed(&inner.client.server_address(), &result);
+                }
+            }
+            About::Wait { batch } => {
+                let wanted = inner.wanted.filter(|_| result.is_ok());
+                let kept = wanted.is_some_and(|wanted| wanted.shortfall(result.as_ref().ok()).is_none());
+                holds.end_wait(batch, kept, now, &mut wake);
+                if !kept {
                     events::renewal_failed(&inner.client.server_address(), &result);
                 }
             }
@@ -207,6 +224,13 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
         // Which node that is, only the connection knows.
         let alone = (std::slice::from_ref(&renewal), None);
         flushes.extend(queue_renewal(inner, &mut holds, alone, &retry, now, &mut wake));
+    }
+    for (batch, connection, Wanted { acks, timeout }) in waits {
+        let token = Token { about: About::Wait { batch }, in_full: false };
+        match inner.client.queue_wait(connection, acks, timeout, token.into()) {
+            Some(flush) => flushes.push(flush),
+            None => holds.end_wait(batch, false, now, &mut wake),
+        }
     }
     queue_backlog(inner, &mut holds, now, &mut flushes, &mut wake);
     let keeper = holds.keeper_to_wake();
@@ -283,18 +307,28 @@ struct Token {
 }
 
 enum About {
-    Settle { hold: u32 },
-    Renewal { batch: u32 },
+    Settle {
+        hold: u32,
+    },
+    Renewal {
+        batch: u32,
+    },
+    /// Other servers are to acknowledge what a renewal has extended.
+    Wait {
+        batch: u32,
+    },
 }
 
 const RENEWAL: u64 = 1 << 63;
-const IN_FULL: u64 = 1 << 62;
+const WAIT: u64 = 1 << 62;
+const IN_FULL: u64 = 1 << 61;
 
 impl From<Token> for u64 {
     fn from(token: Token) -> Self {
         let about = match token.about {
             About::Settle { hold } => Self::from(hold),
             About::Renewal { batch } => RENEWAL | Self::from(batch),
+            About::Wait { batch } => WAIT | Self::from(batch),
         };
         if token.in_full { about | IN_FULL } else { about }
     }
@@ -304,9 +338,10 @@ impl From<u64> for Token {
     #[expect(clippy::cast_possible_truncation, reason = "takes apart what was put together above")]
     fn from(token: u64) -> Self {
         let number = token as u32;
-        let about = match token & RENEWAL {
-            0 => About::Settle { hold: number },
-            _ => About::Renewal { batch: number },
+        let about = match token & (RENEWAL | WAIT) {
+            RENEWAL => About::Renewal { batch: number },
+            WAIT => About::Wait { batch: number },
+            _ => About::Settle { hold: number },
         };
         Self { about, in_full: token & IN_FULL != 0 }
     }

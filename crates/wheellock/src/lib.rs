@@ -13,6 +13,7 @@ mod acquire;
 pub mod blocking;
 mod clock;
 mod diagnostics;
+mod durability;
 mod error;
 mod events;
 mod flight;
@@ -35,6 +36,7 @@ mod waiters;
 
 pub use clock::BootInstant;
 pub use diagnostics::Finding;
+pub use durability::Durability;
 pub use error::{Error, MemberFailure, Outcome};
 pub use guard::{Guard, LostReason, Released};
 pub use lease::Lease;

@@ -14,6 +14,7 @@ use wheellock_client::{Client, Config, Retry};
 
 use crate::clock::Clock;
 use crate::diagnostics::{Finding, diagnose};
+use crate::durability::{self, Durability, Wanted};
 use crate::error::Error;
 use crate::events;
 use crate::holds::{Holds, Settle};
@@ -37,6 +38,8 @@ pub(crate) struct Inner {
     /// Who we are on the wire: the part of every owner before the colon.
     pub(crate) uuid: Arc<str>,
     pub(crate) watchdog_lease: Lease,
+    /// What is waited for after each grant and renewal.
+    pub(crate) wanted: Option<Wanted>,
     findings: Vec<Finding>,
     next_owner: AtomicU64,
     /// Tasks that stand in line for some lock.
@@ -80,6 +83,8 @@ impl Hash for ByKey {
 pub struct LockManagerBuilder {
     config: Result<Config, wheellock_client::Error>,
     watchdog_lease: Duration,
+    durability: Durability,
+    replication_timeout: Duration,
 }
 
 impl LockManager {
@@ -111,7 +116,12 @@ impl LockManager {
 
     /// Starts the settings of a manager. An error in the URL is reported when connecting.
     pub fn builder(url: &str) -> LockManagerBuilder {
-        LockManagerBuilder { config: url.parse(), watchdog_lease: Lease::DEFAULT.duration() }
+        LockManagerBuilder {
+            config: url.parse(),
+            watchdog_lease: Lease::DEFAULT.duration(),
+            durability: Durability::default(),
+            replication_timeout: REPLICATION_TIMEOUT,
+        }
     }
 
     /// A reentrant lock, shared with every process that uses this name, Redisson's `getLock(name)` included. No I/O.
@@ -165,6 +175,22 @@ impl LockManagerBuilder {
         self
     }
 
+    /// How many servers have to keep a grant or a renewal before it counts. Default [`Durability::Primary`].
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How long a grant or a renewal may take to reach the servers that [`durability`](Self::durability) asks for. Default
+    /// 1 s, as in Redisson (`slavesSyncTimeout`). While one is waited for, the server answers nothing else on the
+    /// connection, so a third of the response timeout is the most.
+    #[must_use]
+    pub fn replication_timeout(mut self, timeout: Duration) -> Self {
+        self.replication_timeout = timeout;
+        self
+    }
+
     /// Adjusts the connection's settings: timeouts, credentials, limits.
     #[must_use]
     pub fn configure(mut self, adjust: impl FnOnce(&mut Config)) -> Self {
@@ -182,20 +208,22 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     ///
-    /// As [`LockManager::connect`], and [`Error::InvalidLease`].
+    /// As [`LockManager::connect`], [`Error::InvalidLease`] and [`Error::UnsupportedDurability`].
     ///
     /// # Panics
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(self) -> Result<LockManager, Error> {
-        let (config, watchdog_lease, manager) = self.prepare()?;
+        let durability = self.durability;
+        let (config, prepared) = self.prepare()?;
         let server = |source| Error::Server { operation: "connect".to_owned(), source };
         let client = Client::connect(config).await.map_err(server)?;
-        let findings = diagnose(&client).await;
+        durability::check(&client, durability).await?;
+        let findings = diagnose(&client, durability).await;
         for finding in &findings {
             events::found(&client.server_address(), finding);
         }
-        LockManager::assemble(client, findings, watchdog_lease, &manager)
+        LockManager::assemble(client, findings, prepared)
     }
 
     /// Makes a manager that connects in the background: for one server of a [`RedLock`](crate::RedLock), which must not
@@ -210,12 +238,12 @@ impl LockManagerBuilder {
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub fn lazy(self) -> Result<LockManager, Error> {
-        let (config, watchdog_lease, manager) = self.prepare()?;
-        LockManager::assemble(Client::lazy(config), Vec::new(), watchdog_lease, &manager)
+        let (config, prepared) = self.prepare()?;
+        LockManager::assemble(Client::lazy(config), Vec::new(), prepared)
     }
 
     /// The connection's settings, and where it reports to the manager that is made right after it.
-    fn prepare(self) -> Result<(Config, Lease, Arc<OnceLock<Weak<Inner>>>), Error> {
+    fn prepare(self) -> Result<(Config, Prepared), Error> {
         let watchdog_lease = Lease::new(self.watchdog_lease)?;
         let server = |source| Error::Server { operation: "connect".to_owned(), source };
         let mut config = self.config.map_err(server)?;
@@ -237,17 +265,22 @@ impl LockManagerBuilder {
                 keeper::on_change(&inner, change);
             }
         }));
-        Ok((config, watchdog_lease, reports_to))
+        let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
+        Ok((config, Prepared { watchdog_lease, wanted, reports_to }))
     }
 }
 
+/// What a manager is to be made with, beside its connection.
+struct Prepared {
+    watchdog_lease: Lease,
+    wanted: Option<Wanted>,
+    /// Where the connection finds the manager.
+    reports_to: Arc<OnceLock<Weak<Inner>>>,
+}
+
 impl LockManager {
-    fn assemble(
-        client: Client,
-        findings: Vec<Finding>,
-        watchdog_lease: Lease,
-        reports_to: &OnceLock<Weak<Inner>>,
-    ) -> Result<Self, Error> {
+    fn assemble(client: Client, findings: Vec<Finding>, prepared: Prepared) -> Result<Self, Error> {
+        let Prepared { watchdog_lease, wanted, reports_to } = prepared;
         let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
         let clock = Clock::beside(&client.config().timer);
         let inner = Arc::new(Inner {
@@ -255,6 +288,7 @@ impl LockManager {
             findings,
             uuid,
             watchdog_lease,
+            wanted,
             next_owner: AtomicU64::new(1),
             waiting: AtomicU64::new(0),
             names: Mutex::default(),
@@ -344,3 +378,6 @@ impl Drop for Inner {
         }
     }
 }
+
+/// Redisson's default `slavesSyncTimeout`.
+const REPLICATION_TIMEOUT: Duration = Duration::from_secs(1);

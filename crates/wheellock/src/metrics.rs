@@ -20,6 +20,9 @@ pub struct Metrics {
     pub handoffs: u64,
     /// Waits that ended without the lock: their time was up, they failed, or they were dropped.
     pub waits_given_up: u64,
+    /// Grants that were taken back because too few servers had acknowledged them in time; see
+    /// [`Durability`](crate::Durability).
+    pub not_replicated: u64,
     /// Leases extended.
     pub renewals: u64,
     /// Renewals without an answer, or refused; each is repeated until the lease has ended. A redirection to another node
@@ -53,6 +56,7 @@ pub(crate) struct Tally {
     pub(crate) failed_renewals: u64,
     pub(crate) server_clock_jumps: u64,
     pub(crate) waits_given_up: u64,
+    pub(crate) not_replicated: u64,
     waits: u64,
     handoffs: u64,
     lost_expired: u64,
@@ -102,6 +106,7 @@ impl Tally {
             failed_renewals,
             server_clock_jumps,
             waits_given_up,
+            not_replicated,
             waits,
             handoffs,
             lost_expired,
@@ -115,6 +120,7 @@ impl Tally {
             waits,
             handoffs,
             waits_given_up,
+            not_replicated,
             renewals,
             failed_renewals,
             lost_expired,

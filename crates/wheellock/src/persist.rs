@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use wheellock_client::planted::bug;
-use wheellock_client::{CallOptions, ErrorKind, Retry, Started, Value};
+use wheellock_client::{CallOptions, ConnectionId, ErrorKind, Retry, Started, Value};
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
@@ -18,6 +18,8 @@ pub(crate) struct Persisted {
     pub(crate) result: Result<Value, wheellock_client::Error>,
     /// Just before the request was sent that was answered.
     pub(crate) sent: BootInstant,
+    /// The connection on which it was answered.
+    pub(crate) connection: Option<ConnectionId>,
     /// An earlier or the last request may have been executed without an answer.
     pub(crate) ambiguous: bool,
 }
@@ -80,7 +82,8 @@ where
                 let options = if this.reserved { options.reserved() } else { options };
                 ((this.ask)(&this.retry, options, cx.waker()), sent)
             });
-            let (result, sent) = (ready!(Pin::new(call).poll(cx)), *sent);
+            let (result, sent) = (ready!(Pin::new(&mut *call).poll(cx)), *sent);
+            let connection = call.connection();
             this.under_way = None;
             let pause = match &result {
                 Err(error) => {
@@ -94,7 +97,7 @@ where
                 let ambiguous = this.ambiguous;
                 let result = result
                     .map_err(|error| if ambiguous { error.after_an_unanswered_attempt() } else { error });
-                return Poll::Ready(Persisted { result, sent, ambiguous });
+                return Poll::Ready(Persisted { result, sent, connection, ambiguous });
             };
             if !pause.is_zero() {
                 this.pause = Some(Box::new(timer.sleep(pause)));

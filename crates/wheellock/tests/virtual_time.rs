@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use wheellock::client::Timer;
-use wheellock::{Error, Guard, Lock, LockManager, LostReason, Released};
+use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Released};
 use wheellock_wheel::ManualClock;
 
 use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
@@ -111,6 +111,10 @@ const OPERATIONS: [Operation; 24] = [
     Behind,
 ];
 
+/// Operations whose result is a new grant.
+const GRANTING: [Operation; 9] =
+    [Acquire, AcquireContended, TryAcquire, TryAcquireFor, Reentrant, ReentrantInner, Handoff, Ahead, Behind];
+
 /// Operations that are dropped while the connection is made again: one for each way of asking and giving back.
 const CORE: [Operation; 8] = [
     Acquire,
@@ -165,6 +169,10 @@ struct Setting {
     down: bool,
     /// Nobody keeps a handle to the lock.
     fleeting: bool,
+    /// Every grant and renewal has to be acknowledged by a replica.
+    durable: bool,
+    /// The replica acknowledges nothing until the check.
+    starved: bool,
     /// The first thing to happen from outside happens in this turn, whatever else is going on.
     event_in: Option<usize>,
 }
@@ -195,12 +203,13 @@ struct World {
 }
 
 impl World {
-    async fn new() -> Self {
+    async fn new(durability: Durability) -> Self {
         let (timer, clock) = Timer::manual(Duration::from_millis(1));
         let network = Arc::new(Network::default());
         let connector = network.connector();
         let own = timer.clone();
-        let builder = LockManager::builder("redis://in.memory").watchdog_lease(LEASE).configure(|config| {
+        let builder = LockManager::builder("redis://in.memory").durability(durability);
+        let builder = builder.watchdog_lease(LEASE).configure(|config| {
             config.timer = own;
             // One millisecond between attempts to connect.
             config.random = || 1_000_000;
@@ -493,6 +502,7 @@ impl World {
         if setting.fleeting {
             self.handle = None;
         }
+        self.server.replica_acks = !setting.starved;
         self.server.messages_last = setting.messages_last;
         if setting.forgetful {
             self.server.store.execute(&["SCRIPT", "FLUSH"]);
@@ -583,6 +593,7 @@ impl World {
     /// Nothing of what happened may be left. Returns whether the connection broke where it was to.
     async fn check(mut self, results: Vec<Option<Result<Guards, Error>>>) -> bool {
         let began = self.elapsed;
+        self.server.replica_acks = true;
         self.settle().await;
         if self.is_broken() && self.setting.down {
             self.check_without_server(began).await;
@@ -590,7 +601,7 @@ impl World {
         self.heal().await;
         let failed = results.iter().flatten().filter_map(|result| result.as_ref().err());
         let failed: Vec<_> = failed.map(ToString::to_string).collect();
-        assert!(self.is_broken() || failed.is_empty(), "{failed:?}");
+        assert!(self.is_broken() || self.setting.starved || failed.is_empty(), "{failed:?}");
 
         // What was asked for and not dropped stands, and nothing else does.
         let mut guards: Guards = results.into_iter().flatten().flatten().flatten().collect();
@@ -676,7 +687,7 @@ impl World {
         }
         assert!(companion.is_finished(), "who waits behind was forgotten");
         let ended = companion.await.unwrap();
-        assert!(broke || ended.is_ok(), "{ended:?}");
+        assert!(broke || self.setting.starved || ended.is_ok(), "{ended:?}");
     }
 }
 
@@ -722,10 +733,15 @@ fn virtual_time(test: impl Future<Output = ()>) {
 /// One world: `operation` for so many turns. Returns whether it ended by itself, and whether the connection broke.
 async fn world(operation: Operation, setting: Setting, turns: usize) -> (bool, bool) {
     let told = Told(format!("{operation:?} for {turns} turns, {setting:?}"));
-    let mut world = World::new().await;
+    let durability = if setting.durable { Durability::Replicas(1) } else { Durability::Primary };
+    let mut world = World::new(durability).await;
     let job = world.begin(operation).await;
     world.set(setting);
     let results = world.drive(vec![(job, turns)]).await;
+    if setting.starved && GRANTING.contains(&operation) {
+        let granted = results.iter().flatten().flatten().any(|guards| !guards.is_empty());
+        assert!(!granted, "granted, and no replica knows");
+    }
     let ended = results.iter().all(Option::is_some);
     let broke = world.check(results).await;
     drop(told);
@@ -776,6 +792,52 @@ fn dropped_at_every_poll() {
 }
 
 #[test]
+fn dropped_at_every_poll_while_a_replica_acknowledges_or_does_not() {
+    let durable = Setting { durable: true, ..Setting::default() };
+    let settings = [
+        durable,
+        Setting { restless: true, forgetful: true, ..durable },
+        Setting { trickle: Some(7), ..durable },
+        Setting { starved: true, ..durable },
+        Setting { starved: true, restless: true, ..durable },
+    ];
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in OPERATIONS {
+            for setting in settings {
+                // Without a replica a lock is not held for long.
+                if !(setting.starved && operation == Held) {
+                    worlds += drop_everywhere(operation, setting).await;
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+/// However a connection breaks between a grant and its acknowledgement: what no replica knows is never granted. On the next
+/// connection the server says at once that all have what was written there, which is nothing.
+#[test]
+fn nothing_is_granted_without_its_replica_wherever_the_connection_breaks() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in GRANTING {
+            for (side, how, down) in breaks() {
+                for after in 0.. {
+                    let cut = Some(Cut { side, after, how });
+                    let setting = Setting { cut, down, durable: true, starved: true, ..Setting::default() };
+                    worlds += 1;
+                    if !world(operation, setting, ENDLESS).await.1 {
+                        break;
+                    }
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
 fn dropped_at_every_byte() {
     virtual_time(async {
         let mut worlds = 0;
@@ -813,7 +875,7 @@ fn released_in_every_turn_and_dropped_at_every_poll() {
 /// In whatever turn the lock comes free, `operation` gets it before time passes.
 async fn never_waits_for_the_clock(operation: Operation, trickle: Option<usize>) {
     for turn in 0..200 {
-        let mut world = World::new().await;
+        let mut world = World::new(Durability::Primary).await;
         let job = world.begin(operation).await;
         world.set(Setting { trickle, event_in: Some(turn), ..Setting::default() });
         let before = world.elapsed;
@@ -846,7 +908,7 @@ async fn drop_both_everywhere(pair: Pair, setting: Setting) -> usize {
     for first in 0.. {
         for second in 0.. {
             let told = Told(format!("{pair:?} for {first} and {second} turns, {setting:?}"));
-            let mut world = World::new().await;
+            let mut world = World::new(Durability::Primary).await;
             let jobs = world.begin_pair(pair).await;
             world.set(setting);
             let results = world.drive(jobs.into_iter().zip([first, second]).collect()).await;
@@ -874,7 +936,7 @@ fn the_last_handle_may_go_at_every_poll() {
         for operation in [Acquire, AcquireContended, Reentrant, Release, DropGuard, Held, LockRun] {
             for turns in 0.. {
                 let told = Told(format!("{operation:?} for {turns} turns without a manager"));
-                let mut world = World::new().await;
+                let mut world = World::new(Durability::Primary).await;
                 let job = world.begin(operation).await;
                 drop((world.handle.take(), world.locks.take()));
                 let results = world.drive(vec![(job, turns)]).await;

@@ -10,6 +10,9 @@ use std::time::Duration;
 enum Step {
     Call,
     Detached,
+    /// Whoever of those that were answered came n-th waits for acknowledgements.
+    Wait(usize),
+    DetachedWait(usize),
     Ping,
     Subscribe(u8),
     Unsubscribe(u8),
@@ -29,6 +32,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => Just(Step::Call),
         2 => Just(Step::Detached),
+        3 => (0..8_usize).prop_map(Step::Wait),
+        2 => (0..8_usize).prop_map(Step::DetachedWait),
         1 => Just(Step::Ping),
         1 => (0..3_u8).prop_map(Step::Subscribe),
         1 => (0..3_u8).prop_map(Step::Unsubscribe),
@@ -54,6 +59,11 @@ struct World {
     executed: HashMap<String, usize>,
     calls: Vec<(u32, String)>,
     detached: HashMap<u64, String>,
+    /// Calls that were answered, and on which connection.
+    answered: Vec<ConnectionId>,
+    /// Those who wait for acknowledgements, and on which connection they were answered.
+    waiting: Vec<(u32, ConnectionId)>,
+    waiting_detached: HashMap<u64, ConnectionId>,
     subscriptions: HashMap<u8, (u32, u64)>,
     /// What callers were told was never sent; it must not be, later on, either.
     not_sent: Vec<String>,
@@ -67,13 +77,16 @@ impl World {
         let now = Instant::now();
         let bounds = Bounds { in_flight: 1000, queued_bytes: 1 << 20 };
         Self {
-            pipeline: Pipeline::new(bounds, now),
+            pipeline: Pipeline::new(bounds, now, NODE),
             connected: false,
             received: BytesMut::new(),
             pending: VecDeque::new(),
             executed: HashMap::new(),
             calls: Vec::new(),
             detached: HashMap::new(),
+            answered: Vec::new(),
+            waiting: Vec::new(),
+            waiting_detached: HashMap::new(),
             subscriptions: HashMap::new(),
             not_sent: Vec::new(),
             next: 0,
@@ -103,6 +116,24 @@ impl World {
                 assert!(self.pipeline.submit_detached(&Request::Command(&command), now, self.next, false));
                 self.detached.insert(self.next, nonce);
             }
+            Step::Wait(n) if n < self.answered.len() => {
+                let connection = self.answered[n];
+                let deadline = now + Duration::from_millis(20);
+                let waker = Waker::noop().clone();
+                match self.pipeline.submit_wait(connection, WAIT, now, deadline, waker) {
+                    Some(slot) => self.waiting.push((slot.unwrap(), connection)),
+                    None => assert!(!self.is_present(connection)),
+                }
+            }
+            Step::DetachedWait(n) if n < self.answered.len() => {
+                let connection = self.answered[n];
+                self.next += 1;
+                if self.pipeline.submit_detached_wait(connection, WAIT, now, self.next) {
+                    self.waiting_detached.insert(self.next, connection);
+                } else {
+                    assert!(!self.is_present(connection));
+                }
+            }
             Step::Ping => self.pipeline.submit_ping(now),
             Step::Subscribe(channel) => {
                 let pipeline = &mut self.pipeline;
@@ -121,6 +152,10 @@ impl World {
                         self.pipeline.reconcile(index, now);
                     }
                 }
+            }
+            Step::Leave(n) if n % 2 == 1 && n / 2 < self.waiting.len() => {
+                let (slot, _) = self.waiting.swap_remove(n / 2);
+                drop(self.pipeline.leave(slot));
             }
             Step::Leave(n) if n < self.calls.len() => {
                 let (slot, _) = self.calls.swap_remove(n);
@@ -191,6 +226,11 @@ impl World {
                 let reply = Value::BulkString(command[1].as_bytes().to_vec().into());
                 self.frame(Frame::Reply(reply));
             }
+            // As many have acknowledged as this connection's number says.
+            "WAIT" => {
+                let number = i64::from(self.pipeline.connection.epoch);
+                self.frame(Frame::Reply(Value::Integer(number)));
+            }
             "PING" => self.frame(Frame::Reply(Value::BulkString(command[1].as_bytes().to_vec().into()))),
             verb => self.push(&verb.to_lowercase(), &[&command[1]]),
         }
@@ -211,20 +251,35 @@ impl World {
         let (pipeline, not_sent) = (&mut self.pipeline, &mut self.not_sent);
         self.calls.retain(|(slot, nonce)| match pipeline.take(*slot, Waker::noop()) {
             None => true,
-            Some(Ok(reply)) => {
+            Some(Done { result: Ok(reply), epoch }) => {
                 assert_eq!(reply.as_str(), Some(nonce.as_str()), "another caller's reply");
+                self.answered.insert(0, ConnectionId { node: NODE, epoch });
+                self.answered.truncate(8);
                 false
             }
-            Some(Err(failure)) => {
+            Some(Done { result: Err(failure), .. }) => {
                 if failure.outcome == Outcome::NotSent {
                     not_sent.push(nonce.clone());
                 }
                 false
             }
         });
+        self.waiting.retain(|(slot, connection)| match pipeline.take(*slot, Waker::noop()) {
+            None => true,
+            Some(Done { result, .. }) => {
+                let epoch = i64::from(connection.epoch);
+                assert!(result.is_err() || result.is_ok_and(|reply| reply.as_i64() == Some(epoch)));
+                false
+            }
+        });
         let mut results = Vec::new();
         pipeline.take_detached(&mut results);
-        for Detached { token, result } in results {
+        for Detached { token, result, .. } in results {
+            if let Some(connection) = self.waiting_detached.remove(&token) {
+                let epoch = i64::from(connection.epoch);
+                assert!(result.is_err() || result.is_ok_and(|reply| reply.as_i64() == Some(epoch)));
+                continue;
+            }
             let nonce = self.detached.remove(&token).expect("reported once");
             match result {
                 Ok(reply) => assert_eq!(reply.as_str(), Some(nonce.as_str())),
@@ -234,6 +289,10 @@ impl World {
         }
         assert!(not_sent.iter().all(|nonce| !executed.contains_key(nonce)), "said NotSent, but it ran");
         assert!(executed.iter().all(|(nonce, times)| !nonce.starts_with('n') || *times == 1), "ran twice");
+    }
+
+    fn is_present(&self, connection: ConnectionId) -> bool {
+        self.connected && connection == self.pipeline.connection
     }
 
     /// Everything heals: every call ends, and nothing is left.
@@ -246,6 +305,7 @@ impl World {
             self.step(&Step::Answer(usize::MAX));
         }
         assert!(self.calls.is_empty() && self.detached.is_empty(), "a call never ended");
+        assert!(self.waiting.is_empty() && self.waiting_detached.is_empty(), "a wait never ended");
         assert!(self.pipeline.is_empty() && !self.pipeline.has_output() && self.pipeline.slots.is_empty());
         for (index, _) in self.subscriptions.values() {
             assert!(self.pipeline.channels().is_confirmed(*index));
@@ -268,7 +328,7 @@ proptest! {
 #[test]
 fn replies_that_nothing_asked_for_are_a_desync() {
     let now = Instant::now();
-    let fresh = || Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now);
+    let fresh = || Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now, NODE);
     let ok = || Frame::Reply(Value::SimpleString(b"OK".to_vec().into()));
     assert!(fresh().on_frame(ok(), now, &mut Vec::new()).is_err(), "nothing is in flight");
 
@@ -294,7 +354,7 @@ fn replies_that_nothing_asked_for_are_a_desync() {
 #[test]
 fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     let now = Instant::now();
-    let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now);
+    let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now, NODE);
     let ping = Command::new("PING");
     let request = Request::Command(&ping);
     let mut submit = |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone(), false).is_some();
@@ -303,3 +363,122 @@ fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     assert!((0..2).all(|_| submit(Lane::Reserved)));
     assert!(!submit(Lane::Reserved), "that is bounded too");
 }
+
+/// A pipeline whose connection is up, and that connection.
+fn connected(bounds: usize) -> (Pipeline, ConnectionId) {
+    let now = Instant::now();
+    let mut pipeline = Pipeline::new(Bounds { in_flight: bounds, queued_bytes: 1 << 20 }, now, NODE);
+    pipeline.reconnect(now);
+    let connection = pipeline.connection;
+    (pipeline, connection)
+}
+
+fn wait(pipeline: &mut Pipeline, connection: ConnectionId, within: Duration) -> Option<Option<u32>> {
+    let now = Instant::now();
+    pipeline.submit_wait(connection, WAIT, now, now + within, Waker::noop().clone())
+}
+
+#[test]
+fn those_who_come_before_a_wait_is_written_share_it_and_later_ones_do_not() {
+    let (mut pipeline, connection) = connected(100);
+    let minute = Duration::from_secs(60);
+    let first = wait(&mut pipeline, connection, minute).unwrap().unwrap();
+    let _claimed = pipeline.take_output();
+    let crowd: Vec<_> = (0..50).map(|_| wait(&mut pipeline, connection, minute).unwrap().unwrap()).collect();
+    assert!(pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 7));
+    assert_eq!(pipeline.in_flight(), 2, "one on its way, one for all others");
+    let other = (Acks::Replicas(2), 100);
+    assert!(pipeline.submit_detached_wait(connection, other, Instant::now(), 8));
+    assert_eq!(pipeline.in_flight(), 3, "another question");
+    let _claimed = pipeline.take_output();
+
+    let now = Instant::now();
+    let answer = |acked: i64| Frame::Reply(Value::Integer(acked));
+    let mut wakers = Vec::new();
+    for acked in [1, 2, 3] {
+        pipeline.on_frame(answer(acked), now, &mut wakers).unwrap();
+    }
+    let mut heard = |slot| pipeline.take(slot, Waker::noop()).unwrap().result.unwrap().as_i64();
+    assert_eq!(heard(first), Some(1));
+    assert!(crowd.into_iter().all(|slot| heard(slot) == Some(2)));
+    assert_eq!(wakers.len(), 51);
+    let mut detached = Vec::new();
+    pipeline.take_detached(&mut detached);
+    let heard = |detached: &Detached| (detached.token, detached.result.as_ref().unwrap().as_i64());
+    assert_eq!(detached.iter().map(heard).collect::<Vec<_>>(), [(7, Some(2)), (8, Some(3))]);
+}
+
+#[test]
+fn a_wait_ends_with_its_connection_and_never_moves_to_the_next() {
+    let (mut pipeline, connection) = connected(100);
+    let minute = Duration::from_secs(60);
+    let written = wait(&mut pipeline, connection, minute).unwrap().unwrap();
+    let _claimed = pipeline.take_output();
+    let unwritten = wait(&mut pipeline, connection, minute).unwrap().unwrap();
+    assert!(pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 7));
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    for slot in [written, unwritten] {
+        let failure = pipeline.take(slot, Waker::noop()).unwrap().result.unwrap_err();
+        assert_eq!(failure.kind, ErrorKind::ConnectionLost);
+    }
+    assert!(wait(&mut pipeline, connection, minute).is_none(), "the connection has ended");
+    pipeline.reconnect(Instant::now());
+    assert!(pipeline.is_empty() && !pipeline.has_output());
+    assert!(wait(&mut pipeline, connection, minute).is_none(), "this is another one");
+    assert!(!pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 8));
+    let elsewhere = ConnectionId { node: NODE + 1, ..pipeline.connection };
+    assert!(wait(&mut pipeline, elsewhere, minute).is_none());
+}
+
+#[test]
+fn each_of_a_group_has_a_deadline_of_its_own_and_the_server_may_be_silent_for_the_group() {
+    let (mut pipeline, connection) = connected(100);
+    let soon = wait(&mut pipeline, connection, Duration::from_millis(10)).unwrap().unwrap();
+    let later = wait(&mut pipeline, connection, Duration::from_millis(50)).unwrap().unwrap();
+    let _claimed = pipeline.take_output();
+    let now = Instant::now() + Duration::from_millis(20);
+    let next = pipeline.expire(now, &mut Vec::new()).unwrap();
+    assert!(next > now && next <= now + Duration::from_millis(50));
+    let failure = pipeline.take(soon, Waker::noop()).unwrap().result.unwrap_err();
+    assert_eq!((failure.kind, failure.outcome), (ErrorKind::Timeout, Outcome::MaybeExecuted));
+    assert!(pipeline.take(later, Waker::noop()).is_none());
+    assert!(pipeline.waiting_since().unwrap() >= now + Duration::from_millis(50), "it has 100 ms");
+    pipeline.on_frame(Frame::Reply(Value::Integer(0)), now, &mut Vec::new()).unwrap();
+    assert!(pipeline.take(later, Waker::noop()).is_some() && pipeline.slots.is_empty());
+}
+
+#[test]
+fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
+    for refusal in
+        ["WAIT cannot be used with replica instances.", "WAITAOF cannot be used with replica instances."]
+    {
+        let (mut pipeline, connection) = connected(100);
+        let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap().unwrap();
+        let _claimed = pipeline.take_output();
+        let refusal = Frame::Reply(Value::Error(format!("ERR {refusal} Please").into_bytes().into()));
+        pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
+        let failure = pipeline.take(slot, Waker::noop()).unwrap().result.unwrap_err();
+        assert_eq!(failure.kind, ErrorKind::ConnectionLost);
+        assert!(pipeline.unfit.is_some());
+    }
+    let (mut pipeline, connection) = connected(100);
+    let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap().unwrap();
+    let _claimed = pipeline.take_output();
+    let refusal = Frame::Reply(Value::Error(b"NOPERM no WAIT".to_vec().into()));
+    pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
+    assert!(
+        pipeline.take(slot, Waker::noop()).unwrap().result.unwrap().is_error() && pipeline.unfit.is_none()
+    );
+}
+
+#[test]
+fn waits_are_bounded_as_calls_are() {
+    let (mut pipeline, connection) = connected(16);
+    let room = (0..100).take_while(|_| wait(&mut pipeline, connection, Duration::ZERO) != Some(None)).count();
+    assert_eq!(room, 18, "with the room that is reserved");
+    assert!(!pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 1));
+}
+
+const NODE: u32 = 3;
+const WAIT: (Acks, u64) = (Acks::Replicas(1), 100);

@@ -58,6 +58,8 @@ pub(crate) enum Renewed {
         left: Duration,
     },
     NotOwner,
+    /// Extended on the server, but too few others know of it.
+    NotKept,
     /// Refused, or nothing is known.
     Failed,
 }
@@ -179,16 +181,70 @@ impl Holds {
     ) -> Option<Jump> {
         let Script { group, node, sent } = self.renewals.try_remove(renewal as usize)?;
         for (place, renewal) in group.iter().enumerate() {
-            if let Some(hold) = self.hold_of(renewal) {
-                hold.renewal_under_way = false;
-            }
             let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place, renewal));
-            self.renewed(renewal, how, sent, now, wake);
+            self.end_one(renewal, how, sent, now, wake);
         }
         if self.may_verify() {
             self.plan(now);
         }
         self.heard_server_time(node?, Sample { server: reply?.server, sent, received: now }, node_of)
+    }
+
+    /// A script of renewals was answered, and what it has extended is to be acknowledged by other servers before it counts.
+    /// Everything else is settled. Returns whether there is anything to wait for.
+    pub(crate) fn await_acks(
+        &mut self,
+        renewal: u32,
+        reply: &RenewalReply<'_>,
+        now: BootInstant,
+        node_of: impl Fn(&Name) -> u32,
+        wake: &mut Vec<Waker>,
+    ) -> (bool, Option<Jump>) {
+        let Some(Script { group, node, sent }) = self.renewals.get_mut(renewal as usize) else {
+            return (false, None);
+        };
+        let (group, node, sent) = (std::mem::take(group), *node, *sent);
+        let mut extended = Vec::new();
+        for (place, renewal) in group.into_iter().enumerate() {
+            match reply.lock(place, &renewal) {
+                Renewed::Extended => extended.push(renewal),
+                how => self.end_one(&renewal, how, sent, now, wake),
+            }
+        }
+        let any = !extended.is_empty();
+        match self.renewals.get_mut(renewal as usize) {
+            Some(script) if any => script.group = extended,
+            _ => _ = self.renewals.try_remove(renewal as usize),
+        }
+        let sample = Sample { server: reply.server, sent, received: now };
+        let jump = node.and_then(|node| self.heard_server_time(node, sample, node_of));
+        (any, jump)
+    }
+
+    /// What was extended has been acknowledged as wanted, or not.
+    pub(crate) fn end_wait(&mut self, renewal: u32, kept: bool, now: BootInstant, wake: &mut Vec<Waker>) {
+        let Some(Script { group, sent, .. }) = self.renewals.try_remove(renewal as usize) else { return };
+        let how = if kept { Renewed::Extended } else { Renewed::NotKept };
+        for renewal in &group {
+            self.end_one(renewal, how, sent, now, wake);
+        }
+        if self.may_verify() {
+            self.plan(now);
+        }
+    }
+
+    fn end_one(
+        &mut self,
+        renewal: &Renewal,
+        how: Renewed,
+        sent: BootInstant,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) {
+        if let Some(hold) = self.hold_of(renewal) {
+            hold.renewal_under_way = false;
+        }
+        self.renewed(renewal, how, sent, now, wake);
     }
 
     /// A renewal was refused before it had any effect, and has a chance after `pause`. Returns what is to be made again at
@@ -276,6 +332,10 @@ impl Holds {
                 hold.answered(now);
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, wake),
+            Renewed::NotKept => {
+                hold.renew_at = Some(now + renewal.lease.retry_after());
+                self.tally.failed_renewals += 1;
+            }
             Renewed::Failed if renewal.extend => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
                 hold.renew_in_full = true;

@@ -40,6 +40,10 @@ pub(crate) struct Server {
     pub(crate) messages_last: bool,
     /// So many calls of scripts are refused, in these words.
     pub(crate) refusal: Option<(usize, &'static str)>,
+    /// Whether its only replica acknowledges what it is sent.
+    pub(crate) replica_acks: bool,
+    /// Something was written on this connection.
+    wrote: bool,
     /// How many keys each call of a script had that was refused, and each that was not.
     pub(crate) refused: Vec<usize>,
     pub(crate) executed: Vec<usize>,
@@ -98,6 +102,8 @@ impl Server {
             trickle: None,
             messages_last: false,
             refusal: None,
+            replica_acks: true,
+            wrote: false,
             refused: Vec::new(),
             executed: Vec::new(),
         }
@@ -153,6 +159,7 @@ impl Server {
     fn accept(&mut self) -> bool {
         let Some(pipe) = self.network.opened.lock().unwrap().pop_front() else { return false };
         self.pipe = Some(pipe);
+        self.wrote = false;
         self.input.clear();
         self.output.clear();
         self.channels.clear();
@@ -213,6 +220,12 @@ impl Server {
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING" | "ECHO", nonce] => bulk(nonce),
             ["INFO", "server"] => bulk("run_id:model\r\n"),
+            ["INFO", "replication"] => bulk("role:master\r\nconnected_slaves:1\r\n"),
+            // Whoever has written nothing on this connection has nothing to wait for, and is told that all have it.
+            ["WAIT", _, _] => {
+                let acked = i64::from(self.replica_acks || !self.wrote);
+                encode(&Answer::Integer(acked))
+            }
             ["INFO"] => bulk("redis_version:7.0.15\r\naof_enabled:1\r\n"),
             // Nothing is forbidden.
             ["EVAL", include_str!("../../src/scripts/diagnose.lua"), "0", ..] => "*0\r\n".to_owned(),
@@ -228,6 +241,7 @@ impl Server {
                 encode(&Answer::Error(self.refusal.map_or("", |(_, text)| text).to_owned()))
             }
             _ => {
+                self.wrote |= matches!(words, ["EVALSHA" | "EVAL", _, "1", ..]);
                 let answer = self.store.execute(words);
                 encode(&answer.unwrap_or_else(|| panic!("unexpected command {words:?}")))
             }

@@ -105,7 +105,7 @@ fn output_buffer() {
 
 #[test]
 fn eviction() {
-    run("eviction", 1.5);
+    run("eviction", 2.5);
 }
 
 #[test]

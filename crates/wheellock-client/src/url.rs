@@ -171,6 +171,12 @@ fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<(), S
             let password = percent_decode(value)?;
             sentinels.password = (!password.is_empty()).then(|| Secret::new(password));
         }
+        ("node" | "addr", servers @ Servers::One(Address::Tcp { .. })) => {
+            let another = parse_host_port(value, DEFAULT_PORT)?;
+            if let Servers::One(first) = servers {
+                *servers = Servers::Replicated(vec![first.clone(), another]);
+            }
+        }
         ("node" | "addr", Servers::Replicated(addresses) | Servers::Cluster(addresses)) => {
             addresses.push(parse_host_port(value, DEFAULT_PORT)?);
         }
@@ -304,8 +310,10 @@ mod tests {
         let ok = |url: &str| url.parse::<Config>().unwrap_or_else(|e| panic!("{url}: {e}"));
         let secret = |s: &str| Some(Secret::new(s));
 
-        let Servers::Replicated(addresses) = ok("redis://a:1,b,[::1]:3/2").servers else { panic!() };
-        assert_eq!(addresses, [tcp("a", 1), tcp("b", 6379), tcp("::1", 3)]);
+        for same in ["redis://a:1,b,[::1]:3/2", "redis://a:1/2?node=b&addr=[::1]:3"] {
+            let Servers::Replicated(addresses) = ok(same).servers else { panic!() };
+            assert_eq!(addresses, [tcp("a", 1), tcp("b", 6379), tcp("::1", 3)], "{same}");
+        }
 
         let c = ok("redis+sentinel://u:p@a,b:7000/orders/3?sentinel_user=s&sentinel_password=q");
         assert_eq!((c.username.as_deref(), c.password, c.database), (Some("u"), secret("p"), 3));

@@ -10,7 +10,7 @@ use wheellock::client::Outcome;
 use wheellock::{
     BootInstant, Error, Finding, LockManager, LostReason, MemberState, QuorumGuard, RedLock, Released,
 };
-use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Random, Rule, cancel_at};
+use wheellock_tests::fault::{Direction, Fault, Gate, Proxy, Random, cancel_at};
 use wheellock_tests::history::Witness;
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, gone, listeners, manager, taken};
 use wheellock_tests::topology::{Replicas, Settings};
@@ -75,8 +75,9 @@ impl Fleet {
             Break::Slow => self.slow(place, SLOW),
             Break::Cut => {
                 self.proxies[place].gate(Gate::Silent);
-                self.proxies[place].strike(Direction::ToClient, Fault::Blackhole);
-                self.proxies[place].strike(Direction::ToServer, Fault::Blackhole);
+                // What is under way arrives when it is mended, as after a partition.
+                self.proxies[place].strike(Direction::ToClient, Fault::Stall);
+                self.proxies[place].strike(Direction::ToServer, Fault::Stall);
             }
         }
     }
@@ -339,10 +340,9 @@ async fn what_was_granted_without_an_answer_is_released() {
     assert!(fleet.free("l").await, "also where nobody knows of the grant");
     for place in [0, 1] {
         fleet.proxies[place].heal();
-        fleet.proxies[place].rule(Rule::new(Direction::ToClient, At::Reply(0), Fault::Rst));
+        fleet.proxies[place].strike(Direction::ToServer, Fault::Rst);
     }
-    let guard = red.lock("l").try_acquire_for(PATIENCE).await.unwrap();
-    drop(guard);
+    drop(red.lock("l").try_acquire_for(PATIENCE).await.unwrap().expect("free"));
     assert!(fleet.free("l").await);
 }
 
@@ -409,7 +409,7 @@ async fn a_crowd_of_one_process_asks_as_one() {
         waiter.unwrap();
     }
     let asked = asked(&fleet.servers[0]) - before;
-    assert!(asked <= 64 * 2 + 8, "64 acquires and releases cost {asked} calls");
+    assert!(asked <= 64 * 3 + 8, "64 acquires and releases cost {asked} calls");
     assert!(fleet.free("l").await);
     let channels = async || fleet.servers[0].cli(&["PUBSUB", "CHANNELS"]).is_empty();
     assert!(eventually(PATIENCE, channels).await, "nobody listens any more");
@@ -634,14 +634,36 @@ async fn no_two_are_inside_whatever_happens_to_a_minority() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
+/// Two of five are slow, and somebody else has one of the others: nobody keeps the fast ones while it waits for the slow ones.
+#[tokio::test]
+async fn a_split_does_not_wait_for_the_slowest() {
+    let fleet = Fleet::start(5);
+    let red = fleet.red(LEASE, ANSWER).await;
+    fleet.slow(3, SLOW);
+    fleet.slow(4, SLOW);
+    fleet.hold_elsewhere(0, "l", LEASE);
+    let began = Instant::now();
+    let lock = red.lock("l");
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert!(gone(&fleet.servers[1], "l").await && gone(&fleet.servers[2], "l").await);
+    assert!(began.elapsed() < FAST, "{:?}", began.elapsed());
+    // Those who wait come to the point where it takes a slow one.
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.is_valid());
+}
+
 /// Nine processes at once, so that the members are split between them again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contenders_do_not_keep_each_other_from_the_quorum() {
     let fleet = Fleet::start(5);
     let directory = cells();
-    let mut tasks = JoinSet::new();
+    let mut locks = Vec::new();
     for _ in 0..9 {
-        let (lock, directory) = (fleet.red(LEASE, ANSWER).await.lock("l"), directory.clone());
+        locks.push(fleet.red(LEASE, ANSWER).await.lock("l"));
+    }
+    let mut tasks = JoinSet::new();
+    for lock in locks {
+        let directory = directory.clone();
         tasks.spawn(async move {
             let cell = Witness::new(&directory).cell("l").unwrap();
             for _ in 0..20 {

@@ -26,7 +26,7 @@ const fn by_unit_test(bug: &'static str, test: &'static str) -> Planted {
 }
 
 #[rustfmt::skip]
-pub(crate) const ALL: [Planted; 28] = [
+pub(crate) const ALL: [Planted; 37] = [
     by_test("acquire takes what is held", "locks", "tasks_that_share_a_handle_exclude_each_other"),
     by_test("acquire increments", "redisson_defects", "w01_an_acquire_that_is_repeated_counts_once"),
     by_test("acquire shortens the outer lease", "redisson_defects", "w08_a_lease_belongs_to_one_hold"),
@@ -53,6 +53,15 @@ pub(crate) const ALL: [Planted; 28] = [
     by_test("reconnect wakes nobody", "redisson_defects", "w15_a_release_during_a_disconnect_wakes_the_waiter_after_it"),
     by_test("reply slot of a dropped call is forgotten", "faults_client", "c04_dropped_at_every_byte_of_its_reply"),
     by_test("the backlog is forgotten", "operations", "more_guards_than_the_queue_holds_are_all_released"),
+    by_test("a set is held while it waits", "multi_lock", "while_one_member_is_busy_the_others_are_free_for_everybody"),
+    by_test("a set has no order", "multi_lock", "what_is_held_while_waiting_comes_before_what_is_waited_for"),
+    by_test("a set is held for ever", "multi_lock", "a_circle_with_somebody_who_keeps_no_order_is_broken"),
+    by_test("a round waits for everybody", "redlock", "a_broken_minority_changes_nothing"),
+    by_test("a split waits for the slowest", "redlock", "a_split_does_not_wait_for_the_slowest"),
+    by_test("a late member mends a lost quorum", "redlock", "a_late_member_does_not_mend_what_was_lost"),
+    by_test("one member is a quorum", "redlock", "who_grants_late_joins_and_a_later_failure_is_survived"),
+    by_test("a dead majority is a busy lock", "redlock", "a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock"),
+    by_test("a server counts twice", "redlock", "only_independent_servers_are_members"),
     by_unit_test("the baton is lost", "waiters::tests::a_head_that_leaves_without_the_lock_passes_its_wake_up_on"),
     by_unit_test("jumps of the server's clock go unnoticed", "holds::model::a_jump_of_the_servers_clock_shortens_what_was_not_extended_since"),
 ];

@@ -57,6 +57,11 @@ impl Quorum {
         self.granted + self.pending() < self.wanted
     }
 
+    /// Whether others are at it, according to as many answers as are needed.
+    pub(crate) fn is_contended(self) -> bool {
+        self.refused > 0 && self.granted + self.refused >= self.wanted
+    }
+
     /// `None` while undecided. What is out of reach may be undecided still: it takes as many answers as a lock needs
     /// members to call it busy, so that servers that cannot be asked are never taken for a held lock.
     pub(crate) fn verdict(self) -> Option<Verdict> {

@@ -263,12 +263,12 @@ impl QuorumLock {
                 Turn::TooLate => return self.in_vain(self.line.knows_held(), Vec::new()),
             }
         };
-        let (mut splits, mut known_held) = (0, false);
+        let (mut splits, mut given_up, mut known_held) = (0, 0, false);
         loop {
             if let Some(news) = news {
                 news.forget();
             }
-            let busy = match self.round(wait.deadline()).await {
+            let busy = match self.round(wait.deadline(), given_up).await {
                 Ok(Round::Reached(guard)) => {
                     self.line.heard_held();
                     return Ok(Some(guard));
@@ -299,6 +299,7 @@ impl QuorumLock {
             };
             // Several who share the members between them and retry at once would do so for ever.
             splits = if busy.granted > 0 { splits + 1 } else { 0 };
+            given_up = if busy.given_up.is_some() { given_up + 1 } else { 0 };
             let began = timer.now();
             news.wait(timer, &busy, wait.deadline(), self.random()).await;
             if timer.now() - began > LONG {
@@ -315,8 +316,14 @@ impl QuorumLock {
         }
     }
 
-    /// Asks all servers at once, and is done when it is certain what will become of it.
-    async fn round(&self, deadline: Option<Instant>) -> Result<Round, Error> {
+    /// Asks all servers at once, and is done when it is certain what will become of it, or when it takes a server so slow
+    /// that others had better be let through: contenders that share the fast servers between them would keep those from
+    /// everybody while they wait for the slow ones. After `given_up` rounds of that kind in a row the slow ones get more
+    /// time, because it may really take one of them.
+    async fn round(&self, deadline: Option<Instant>, given_up: u32) -> Result<Round, Error> {
+        let timer = self.servers.timer();
+        let began = timer.now();
+        let mut give_up: Option<(Instant, Duration)> = None;
         let mut flight = Flight::new(self.locks.iter().enumerate().map(|(place, lock)| {
             let (servers, lock) = (Arc::clone(&self.servers), lock.clone());
             let request: Request<'static, _> = Box::pin(async move {
@@ -328,7 +335,17 @@ impl QuorumLock {
         let mut seats: Vec<_> = self.locks.iter().map(|_| Seat::Asked).collect();
         let mut tally = self.servers.quorum();
         loop {
-            for (place, answer) in flight.landed().await {
+            let landed = match give_up {
+                None => flight.landed().await,
+                Some((at, patience)) => match timer.timeout_at(at, flight.landed()).await {
+                    Ok(landed) => landed,
+                    Err(_) => {
+                        let busy = Busy::of(&seats, tally);
+                        return Ok(Round::Busy(Busy { given_up: Some(patience), ..busy }));
+                    }
+                },
+            };
+            for (place, answer) in landed {
                 let (seat, count) = match answer {
                     Ok(Answer::Granted(guard)) => (Seat::Held(Arc::new(guard)), &mut tally.granted),
                     Ok(Answer::Held { lease_left }) => (Seat::Refused { lease_left }, &mut tally.refused),
@@ -362,6 +379,12 @@ impl QuorumLock {
                     return Err(self.no_quorum(tally.granted, failures.collect()));
                 }
                 None => {}
+            }
+            if tally.is_contended() && give_up.is_none() && !bug("a split waits for the slowest") {
+                let now = timer.now();
+                let longer = 1 << (2 * given_up.min(MOST_PATIENCE));
+                let patience = (2 * (now - began)).max(SLOW_PATIENCE) * longer;
+                give_up = Some((now + patience, patience));
             }
             if tally.is_out_of_reach() {
                 // Of no use any more, while the others are still heard to know whether this is a busy lock.
@@ -433,6 +456,8 @@ struct Busy {
     needed: usize,
     /// By when so many of them may have come free because their leases ended.
     free_after: Option<Duration>,
+    /// How long slow servers were waited for in vain that might have granted.
+    given_up: Option<Duration>,
 }
 
 impl Busy {
@@ -446,6 +471,7 @@ impl Busy {
             granted: tally.granted,
             needed,
             free_after: ends.get(needed - 1).copied(),
+            given_up: None,
         }
     }
 }
@@ -476,7 +502,11 @@ impl News {
         let repoll = if deaf { REPOLL_WHEN_DEAF } else { REPOLL };
         // One millisecond more, because servers round down.
         let free_after = busy.free_after.map(|left| left + Duration::from_millis(1));
-        let look_at = now + free_after.map_or(repoll, |left| left.min(repoll)) + jitter(random, LEASE_JITTER);
+        let look_at = match busy.given_up {
+            // Nobody may be going to release anything: it may take the slow ones.
+            Some(patience) => now + jitter(random, patience.min(repoll)),
+            None => now + free_after.map_or(repoll, |left| left.min(repoll)) + jitter(random, LEASE_JITTER),
+        };
         let look_at = deadline.map_or(look_at, |deadline| deadline.min(look_at));
         let mut sleep = timer.sleep_until(look_at);
         let mut heard = vec![false; self.subscriptions.len()];
@@ -519,6 +549,11 @@ const LEASE_JITTER: Duration = Duration::from_millis(20);
 /// round trips, so that one contender finds all members free.
 const SPLIT_PAUSE: Duration = Duration::from_millis(1);
 const MOST_DOUBLINGS: u32 = 6;
+
+/// When a majority has answered and some were refused, the others get at least so long, and twice the time that those took.
+const SLOW_PATIENCE: Duration = Duration::from_millis(5);
+/// It is four times longer each time, up to 5 s, beyond which no answer is waited for.
+const MOST_PATIENCE: u32 = 5;
 
 /// Who has waited so long was no party to a split.
 const LONG: Duration = Duration::from_millis(200);

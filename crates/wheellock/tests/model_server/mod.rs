@@ -44,6 +44,8 @@ pub(crate) struct Server {
     pub(crate) replica_acks: bool,
     /// Something was written on this connection.
     wrote: bool,
+    /// What tells this server from others.
+    pub(crate) run_id: String,
     /// How many keys each call of a script had that was refused, and each that was not.
     pub(crate) refused: Vec<usize>,
     pub(crate) executed: Vec<usize>,
@@ -104,6 +106,7 @@ impl Server {
             refusal: None,
             replica_acks: true,
             wrote: false,
+            run_id: "model".to_owned(),
             refused: Vec::new(),
             executed: Vec::new(),
         }
@@ -227,6 +230,8 @@ impl Server {
                 encode(&Answer::Integer(acked))
             }
             ["INFO"] => bulk("redis_version:7.0.15\r\naof_enabled:1\r\n"),
+            ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.run_id)),
+            ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
             // Nothing is forbidden.
             ["EVAL", include_str!("../../src/scripts/diagnose.lua"), "0", ..] => "*0\r\n".to_owned(),
             ["SUBSCRIBE", channel] => {

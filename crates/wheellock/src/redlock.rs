@@ -299,9 +299,10 @@ impl QuorumLock {
             };
             // Several who share the members between them and retry at once would do so for ever.
             splits = if busy.granted > 0 { splits + 1 } else { 0 };
-            given_up = if busy.given_up.is_some() { given_up + 1 } else { 0 };
             let began = timer.now();
-            news.wait(timer, &busy, wait.deadline(), self.random()).await;
+            let heard = news.wait(timer, &busy, wait.deadline(), self.random()).await;
+            // Who hears of releases was up against contenders, not against the absence of slow servers.
+            given_up = if busy.given_up.is_some() && !heard { given_up + 1 } else { 0 };
             if timer.now() - began > LONG {
                 splits = 0;
             }
@@ -495,16 +496,22 @@ impl News {
     }
 
     /// Waits until another round has a chance: so many members were released that a quorum is in reach, or some were and the
-    /// others have had time to follow; enough leases may have ended; or simply for long.
-    async fn wait(&mut self, timer: &Timer, busy: &Busy, deadline: Option<Instant>, random: fn() -> u64) {
+    /// others have had time to follow; enough leases may have ended; or simply for long. Returns whether anything was heard.
+    async fn wait(
+        &mut self,
+        timer: &Timer,
+        busy: &Busy,
+        deadline: Option<Instant>,
+        random: fn() -> u64,
+    ) -> bool {
         let now = timer.now();
         let deaf = self.subscriptions.iter().any(|news| news.refusal().is_some());
         let repoll = if deaf { REPOLL_WHEN_DEAF } else { REPOLL };
         // One millisecond more, because servers round down.
         let free_after = busy.free_after.map(|left| left + Duration::from_millis(1));
         let look_at = match busy.given_up {
-            // Nobody may be going to release anything: it may take the slow ones.
-            Some(patience) => now + jitter(random, patience.min(repoll)),
+            // Contenders release within the same time. If nobody does, it takes the slow ones.
+            Some(patience) => now + patience.min(repoll) + jitter(random, patience.min(repoll)),
             None => now + free_after.map_or(repoll, |left| left.min(repoll)) + jitter(random, LEASE_JITTER),
         };
         let look_at = deadline.map_or(look_at, |deadline| deadline.min(look_at));
@@ -530,6 +537,7 @@ impl News {
             Pin::new(&mut sleep).poll(cx)
         })
         .await;
+        heard.contains(&true)
     }
 }
 

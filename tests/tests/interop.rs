@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use wheellock::client::Command as Request;
-use wheellock::{Error, Guard, Lock, LockManager, Released};
+use wheellock::{Error, Guard, Lock, LockManager, RedLock, Released, multi_lock};
 use wheellock_tests::interop::{self, Client, Exception, Thread};
 use wheellock_tests::locks::{PATIENCE, WOKEN, at_rest, gone, lost, manager};
 use wheellock_tests::wire::{Scribe, difference};
@@ -313,6 +313,42 @@ async fn a_forced_release_from_either_side_wakes_the_waiters_of_the_other() {
 
     assert_eq!(boss.force_unlock("free").done().await, "false");
     assert!(!locks.lock("free").force_release().await.unwrap());
+}
+
+/// Also that a single lock of Java keeps us from a set, and from a quorum only together with others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_sets_and_quorums_are_seen_and_respected() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let thread = java.thread("t");
+    let set = multi_lock([locks.lock(NAME), locks.lock("other")]).unwrap();
+    let guard = set.acquire().await.unwrap();
+    assert_eq!(thread.try_lock(NAME).done().await, "false");
+    assert_eq!(thread.holders("other").done().await, format!("{} 1", guard.members()[1].owner()));
+    let theirs = thread.lock("other");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    theirs.done().await;
+    assert!(set.try_acquire().await.unwrap().is_none());
+    assert!(gone(&server, NAME).await, "given back");
+    thread.unlock("other").done().await;
+    assert!(set.try_acquire_for(LEASE).await.unwrap().is_some());
+
+    let others = [RedisServer::start(), RedisServer::start()];
+    let [second, third] = [manager(&others[0].url()).await, manager(&others[1].url()).await];
+    let red = RedLock::new([locks.clone(), second.clone(), third]).await.unwrap();
+    let quorum = red.lock("quorum");
+    let guard = quorum.acquire().await.unwrap();
+    assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", "quorum"]) == "1").await);
+    assert_eq!(thread.try_lock("quorum").done().await, "false");
+    let theirs = thread.lock("quorum");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    theirs.done().await;
+    let guard = quorum.acquire().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released, "a majority without theirs");
+    let busy = second.lock("quorum").acquire().await.unwrap();
+    assert!(quorum.try_acquire().await.unwrap().is_none(), "theirs and another one are a majority");
+    drop(busy);
+    assert_eq!(thread.holders("quorum").done().await.split(' ').nth(1), Some("1"), "theirs stays theirs");
+    thread.unlock("quorum").done().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

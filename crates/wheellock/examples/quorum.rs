@@ -1,0 +1,45 @@
+//! One lock on a majority of independent servers, and several locks taken as one.
+//!
+//! ```text
+//! REDIS_URLS=redis://127.0.0.1:6379,redis://127.0.0.1:6380,redis://127.0.0.1:6381 \
+//!     cargo run -p wheellock --example quorum
+//! ```
+//!
+//! With one server only (`REDIS_URL`) the majority is that one.
+
+use wheellock::{Error, MemberState, RedLock, multi_lock};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let urls = std::env::var("REDIS_URLS").or_else(|_| std::env::var("REDIS_URL"));
+    let urls = urls.unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let servers = RedLock::connect(urls.split(',')).await?;
+    for finding in servers.diagnostics() {
+        eprintln!("{finding}");
+    }
+
+    let name = format!("quorum-example-{}", std::process::id());
+    let lock = servers.lock(&name);
+    match lock.acquire().await {
+        Ok(guard) => {
+            let members = guard.members();
+            let held = members.iter().filter(|member| matches!(member.state, MemberState::Held { .. }));
+            let count = held.count();
+            println!("held on {count} of {} servers so far, {} are needed", members.len(), servers.quorum());
+            let answer = guard.run(async { 6 * 7 }).await?;
+            println!("worked under it: {answer}");
+            println!("{:?}", guard.release().await?);
+        }
+        // Not a busy lock: nobody can know.
+        Err(error @ Error::NoQuorum { .. }) => println!("as without locks: {error}"),
+        Err(error) => return Err(error.into()),
+    }
+
+    // Both accounts or none, whoever else takes them in whatever order.
+    let locks = servers.managers().next().ok_or("at least one server")?;
+    let accounts = [locks.lock(&format!("{name}:from")), locks.lock(&format!("{name}:to"))];
+    let transfer = multi_lock(accounts)?;
+    let moved = transfer.run(async |guard| guard.members().len()).await?;
+    println!("moved money between {moved} accounts");
+    Ok(())
+}

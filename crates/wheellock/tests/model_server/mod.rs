@@ -222,14 +222,12 @@ impl Server {
             ["CLIENT", ..] => "+OK\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING" | "ECHO", nonce] => bulk(nonce),
-            ["INFO", "server"] => bulk("run_id:model\r\n"),
             ["INFO", "replication"] => bulk("role:master\r\nconnected_slaves:1\r\n"),
             // Whoever has written nothing on this connection has nothing to wait for, and is told that all have it.
             ["WAIT", _, _] => {
                 let acked = i64::from(self.replica_acks || !self.wrote);
                 encode(&Answer::Integer(acked))
             }
-            ["INFO"] => bulk("redis_version:7.0.15\r\naof_enabled:1\r\n"),
             ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.run_id)),
             ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
             // Nothing is forbidden.

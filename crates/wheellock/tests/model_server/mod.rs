@@ -12,6 +12,7 @@ use bytes::BytesMut;
 use wheellock_client::memory::{Connector, Pipe};
 use wheellock_resp::{Decoder, Frame, Limits};
 
+#[allow(unused_imports, reason = "each test uses its part")]
 pub(crate) use store::{Answer, Executed, Published, Store, Which, late_renewals};
 
 /// The way to the server.

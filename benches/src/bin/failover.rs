@@ -1,0 +1,428 @@
+//! What a failover costs: how soon service resumes, which locks are lost, who holds one twice and for how long.
+//!
+//! `failover [--rounds N] [word]`: a word runs the scenes whose names contain it. Each round is one fault under load, and
+//! the topology is healed before the next. The load: tasks that contend for a few locks, tasks that take a new lock every
+//! millisecond or so and keep it, and a second process's view that tries to take what the first one holds.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+use wheellock::{Durability, Guard, LockManager, LostReason};
+use wheellock_benches::Report;
+use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
+use wheellock_tests::{RedisServer, poll_until};
+
+fn main() -> Result<()> {
+    let mut report = Report::new("failover");
+    let durabilities = [("Primary", Durability::Primary), ("Replicas(1)", Durability::Replicas(1))];
+    for (subject, durability) in durabilities {
+        for fault in [Fault::Kill, Fault::KillStalled, Fault::Split] {
+            let bench = format!("sentinel {}", fault.name());
+            if report.wants(&bench) {
+                sentinel(&mut report, &bench, subject, durability, fault)?;
+            }
+        }
+        if report.wants("cluster kill") {
+            cluster_kills(&mut report, subject, durability)?;
+        }
+    }
+    if report.wants("cluster slot moves") {
+        slot_moves(&mut report)?;
+    }
+    report.finish()
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// SIGKILL of the primary.
+    Kill,
+    /// The same, after its replicas have heard nothing for 50 ms: the lag of a busy network.
+    KillStalled,
+    /// SIGSTOP, and SIGCONT once there is another primary: for a moment there are two.
+    Split,
+}
+
+impl Fault {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::KillStalled => "kill 50 ms behind",
+            Self::Split => "split",
+        }
+    }
+}
+
+fn sentinel(
+    report: &mut Report,
+    bench: &str,
+    subject: &str,
+    durability: Durability,
+    fault: Fault,
+) -> Result<()> {
+    let mut set = SentinelSet::start(&Settings::default());
+    let load = Load::start(&set.url(), durability)?;
+    let mut figures = Figures::default();
+    for _ in 0..report.rounds() {
+        load.settle()?;
+        let old = set.primary_index();
+        let others: Vec<SocketAddr> = set
+            .servers()
+            .iter()
+            .map(RedisServer::addr)
+            .filter(|addr| *addr != set.servers()[old].addr())
+            .collect();
+        let replicas: Vec<usize> = (0..set.servers().len()).filter(|index| *index != old).collect();
+        if fault == Fault::KillStalled {
+            replicas.iter().for_each(|index| set.servers()[*index].pause());
+            // What their sockets have received they will read; from here on they receive nothing.
+            let _cut = set.servers()[old].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let held = load.held_now();
+        let struck = Instant::now();
+        match fault {
+            Fault::Kill | Fault::KillStalled => set.servers_mut()[old].kill(),
+            Fault::Split => set.servers()[old].pause(),
+        }
+        if fault == Fault::KillStalled {
+            replicas.iter().for_each(|index| set.servers()[*index].resume());
+        }
+        let writable = first_writable(&others)?;
+        let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
+        if fault == Fault::Split {
+            set.servers()[old].resume();
+        }
+        figures.round(&load, held, (struck, writable, resumed))?;
+        set.heal();
+    }
+    figures.report(report, bench, subject, &load.end()?);
+    Ok(())
+}
+
+fn cluster_kills(report: &mut Report, subject: &str, durability: Durability) -> Result<()> {
+    let mut cluster = Cluster::start(3, 1, &Settings::default());
+    let load = Load::start(&cluster.url(), durability)?;
+    let mut figures = Figures::default();
+    for _ in 0..report.rounds() {
+        load.settle()?;
+        let victim = cluster.owner_of_key(CONTENDED);
+        let heirs = cluster.replicas_of(victim);
+        let others: Vec<SocketAddr> = heirs.iter().map(|index| cluster.nodes()[*index].addr()).collect();
+        let held = load.held_now();
+        let struck = Instant::now();
+        cluster.nodes_mut()[victim].kill();
+        let writable = first_writable(&others)?;
+        let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
+        figures.round(&load, held, (struck, writable, resumed))?;
+        cluster.heal();
+    }
+    figures.report(report, "cluster kill", subject, &load.end()?);
+    Ok(())
+}
+
+/// Every slot that the load uses goes round the nodes.
+fn slot_moves(report: &mut Report) -> Result<()> {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let load = Load::start(&cluster.url(), Durability::Primary)?;
+    load.settle()?;
+    let moves = 10 * report.rounds();
+    let mut gaps = Vec::new();
+    for _ in 0..moves {
+        let slot = cluster.slot_of(CONTENDED);
+        load.longest_gap.store(0, SeqCst);
+        cluster.move_slot(slot, (cluster.owner_of(slot) + 1) % 3);
+        load.first_grant_after(Instant::now())?;
+        gaps.push(Duration::from_nanos(load.longest_gap.load(SeqCst)).as_secs_f64() * 1e3);
+    }
+    let lost = load.runtime.block_on(load.lost());
+    report.row("cluster slot moves", "Primary", "longest pause of a contended lock", "ms", &gaps);
+    figure(report, "cluster slot moves", "Primary", "moves", "", moves);
+    figure(report, "cluster slot moves", "Primary", "locks lost", "", lost.not_owner + lost.expired);
+    let end = load.end()?;
+    figure(report, "cluster slot moves", "Primary", "errors", "", end.errors.values().sum::<usize>());
+    end.complain("cluster slot moves");
+    Ok(())
+}
+
+/// When any of these servers has first taken a write, asked a thousand times a second.
+fn first_writable(servers: &[SocketAddr]) -> Result<Instant> {
+    let mut writable = None;
+    let took = poll_until(NO_HANG, || {
+        let takes = |addr: &SocketAddr| {
+            let mut cli = wheellock_tests::Cli::connect_tcp(*addr).ok()?;
+            let reply = cli.query(&["EVAL", "#!lua\nreturn 1", "0"]).ok()?;
+            (reply.to_string() == "1").then_some(())
+        };
+        writable = servers.iter().find_map(takes).map(|()| Instant::now());
+        writable.is_some()
+    });
+    writable.filter(|_| took).context("no server took a write")
+}
+
+#[derive(Default)]
+struct Figures {
+    /// From the fault until a server took writes.
+    failover: Vec<f64>,
+    /// From then until the load's first grant.
+    first: Vec<f64>,
+    /// Locks that had been granted when the fault struck, and were not held any more afterwards.
+    lost: Vec<f64>,
+    held: Vec<f64>,
+    doubles: Vec<f64>,
+    /// How long both of two holders believed.
+    believed: Vec<f64>,
+}
+
+impl Figures {
+    fn round(
+        &mut self,
+        load: &Load,
+        held: Vec<(Instant, Guard)>,
+        (struck, writable, resumed): (Instant, Instant, Instant),
+    ) -> Result<()> {
+        self.failover.push((writable - struck).as_secs_f64() * 1e3);
+        let later = resumed.saturating_duration_since(writable).as_secs_f64() * 1e3;
+        self.first.push(later);
+        let after = load.runtime.block_on(load.after_the_fault(held))?;
+        self.lost.push(after.lost as f64);
+        self.held.push(after.held as f64);
+        self.doubles.push(after.doubles as f64);
+        self.believed.push(after.believed.as_secs_f64() * 1e3);
+        Ok(())
+    }
+
+    fn report(&self, report: &mut Report, bench: &str, subject: &str, end: &End) {
+        report.row(bench, subject, "until a server takes writes", "ms", &self.failover);
+        report.row(bench, subject, "first grant after that", "ms", &self.first);
+        report.row(bench, subject, "locks held at the fault", "", &self.held);
+        report.row(bench, subject, "of these lost", "", &self.lost);
+        report.row(bench, subject, "held twice", "", &self.doubles);
+        report.row(bench, subject, "longest while held twice", "ms", &self.believed);
+        figure(report, bench, subject, "errors", "", end.errors.values().sum::<usize>());
+        figure(report, bench, subject, "calls that hung", "", end.hangs);
+        end.complain(bench);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of a few thousand")]
+fn figure(report: &mut Report, bench: &str, subject: &str, metric: &str, unit: &str, figure: usize) {
+    report.row(bench, subject, metric, unit, &[figure as f64]);
+}
+
+/// Two managers, as two processes would have them, and the tasks that use them.
+struct Load {
+    runtime: tokio::runtime::Runtime,
+    shared: Arc<Shared>,
+    longest_gap: Arc<AtomicU64>,
+    tasks: Mutex<JoinSet<()>>,
+    there: LockManager,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// When locks were granted.
+    grants: Mutex<Vec<Instant>>,
+    /// Locks that are kept, with when they were granted.
+    kept: Mutex<VecDeque<(Instant, Guard)>>,
+    errors: Mutex<BTreeMap<String, usize>>,
+    hangs: AtomicU64,
+}
+
+struct After {
+    held: usize,
+    lost: usize,
+    doubles: usize,
+    believed: Duration,
+}
+
+struct Lost {
+    not_owner: usize,
+    expired: usize,
+}
+
+struct End {
+    errors: BTreeMap<String, usize>,
+    hangs: usize,
+}
+
+impl End {
+    fn complain(&self, bench: &str) {
+        for (error, count) in &self.errors {
+            eprintln!("{bench}: {count} x {error}");
+        }
+    }
+}
+
+impl Load {
+    fn start(url: &str, durability: Durability) -> Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let connect = || async {
+            anyhow::Ok(
+                LockManager::builder(url).watchdog_lease(LEASE).durability(durability).connect().await?,
+            )
+        };
+        let (here, there) = runtime.block_on(async { anyhow::Ok((connect().await?, connect().await?)) })?;
+        let shared = Arc::new(Shared::default());
+        let longest_gap = Arc::new(AtomicU64::new(0));
+        let mut tasks = JoinSet::new();
+        let _guard = runtime.enter();
+        for task in 0..CONTENDERS {
+            let locks = if task % 2 == 0 { here.clone() } else { there.clone() };
+            tasks.spawn(contend(locks, Arc::clone(&shared), Arc::clone(&longest_gap)));
+        }
+        for task in 0..KEEPERS {
+            tasks.spawn(keep(here.clone(), Arc::clone(&shared), task));
+        }
+        drop(_guard);
+        Ok(Self { runtime, shared, longest_gap, tasks: Mutex::new(tasks), there })
+    }
+
+    /// Waits until the load runs at full speed.
+    fn settle(&self) -> Result<()> {
+        let now = Instant::now();
+        for wait in [Duration::ZERO, Duration::from_millis(500)] {
+            self.first_grant_after(now + wait)?;
+        }
+        Ok(())
+    }
+
+    fn first_grant_after(&self, after: Instant) -> Result<Instant> {
+        let mut first = None;
+        let found = poll_until(NO_HANG, || {
+            let mut grants = self.shared.grants.lock().expect("no panic");
+            grants.retain(|granted| *granted >= after);
+            first = grants.first().copied();
+            first.is_some()
+        });
+        first.filter(|_| found).context("no grant")
+    }
+
+    /// Looks at every lock that was kept when the fault struck: another process tries to take it, and what it gets it must
+    /// not be given while its first holder believes, or only for as long as that takes to be told.
+    async fn after_the_fault(&self, kept: Vec<(Instant, Guard)>) -> Result<After> {
+        let mut after = After { held: kept.len(), lost: 0, doubles: 0, believed: Duration::ZERO };
+        let mut taken = Vec::new();
+        for (_, guard) in &kept {
+            if let Ok(Some(second)) = self.there.lock(guard.name()).try_acquire().await {
+                let since = Instant::now();
+                if guard.is_valid() {
+                    after.doubles += 1;
+                    let told = tokio::time::timeout(LEASE, guard.lost()).await;
+                    after.believed = after.believed.max(since.elapsed());
+                    told.context("a lock that is held twice is not told")?;
+                }
+                taken.push(second);
+            }
+        }
+        for (_, guard) in &kept {
+            if !guard.is_valid() {
+                after.lost += 1;
+            }
+        }
+        Ok(after)
+    }
+
+    /// The locks that are kept now, which from here on nobody gives back.
+    fn held_now(&self) -> Vec<(Instant, Guard)> {
+        self.shared.kept.lock().expect("no panic").drain(..).collect()
+    }
+
+    async fn lost(&self) -> Lost {
+        let mut lost = Lost { not_owner: 0, expired: 0 };
+        let kept: Vec<_> = self.shared.kept.lock().expect("no panic").drain(..).collect();
+        for (_, guard) in kept {
+            if !guard.is_valid() {
+                match guard.lost().await {
+                    LostReason::NotOwner => lost.not_owner += 1,
+                    _ => lost.expired += 1,
+                }
+            }
+        }
+        lost
+    }
+
+    fn end(self) -> Result<End> {
+        self.shared.stop.store(true, SeqCst);
+        let mut tasks = self.tasks.into_inner().expect("no panic");
+        self.runtime.block_on(async {
+            while let Some(ended) = tasks.join_next().await {
+                ended?;
+            }
+            anyhow::Ok(())
+        })?;
+        self.shared.kept.lock().expect("no panic").clear();
+        let errors = std::mem::take(&mut *self.shared.errors.lock().expect("no panic"));
+        let hangs = usize::try_from(self.shared.hangs.load(SeqCst))?;
+        Ok(End { errors, hangs })
+    }
+}
+
+impl Shared {
+    fn failed(&self, error: &wheellock::Error) {
+        let text = format!("{error:?}");
+        let kind = text.split("kind: ").nth(1).and_then(|rest| rest.split(',').next()).unwrap_or(&text);
+        let outcome = error.outcome();
+        *self.errors.lock().expect("no panic").entry(format!("{kind}, {outcome}")).or_insert(0) += 1;
+    }
+}
+
+/// Takes and releases one lock for which many contend.
+async fn contend(locks: LockManager, shared: Arc<Shared>, longest_gap: Arc<AtomicU64>) {
+    let lock = locks.lock(CONTENDED);
+    let mut last = Instant::now();
+    while !shared.stop.load(SeqCst) {
+        match tokio::time::timeout(NO_HANG, lock.try_acquire_for(PATIENCE)).await {
+            Err(_) => drop(shared.hangs.fetch_add(1, SeqCst)),
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => shared.failed(&error),
+            Ok(Ok(Some(guard))) => {
+                let now = Instant::now();
+                shared.grants.lock().expect("no panic").push(now);
+                longest_gap.fetch_max(u64::try_from((now - last).as_nanos()).unwrap_or(u64::MAX), SeqCst);
+                last = now;
+                if let Err(error) = guard.release().await {
+                    shared.failed(&error);
+                }
+            }
+        }
+    }
+}
+
+/// Takes new locks and keeps the latest of them.
+async fn keep(locks: LockManager, shared: Arc<Shared>, task: usize) {
+    for number in 0_u64.. {
+        if shared.stop.load(SeqCst) {
+            return;
+        }
+        match tokio::time::timeout(NO_HANG, locks.lock(&format!("kept:{task}:{number}")).acquire()).await {
+            Err(_) => drop(shared.hangs.fetch_add(1, SeqCst)),
+            Ok(Err(error)) => shared.failed(&error),
+            Ok(Ok(guard)) => {
+                shared.grants.lock().expect("no panic").push(Instant::now());
+                let mut kept = shared.kept.lock().expect("no panic");
+                kept.push_back((Instant::now(), guard));
+                let old = if kept.len() > KEPT { kept.pop_front() } else { None };
+                drop(kept);
+                drop(old);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+const CONTENDED: &str = "contended";
+const CONTENDERS: usize = 16;
+const KEEPERS: usize = 16;
+/// Locks that are kept at a time.
+const KEPT: usize = 2000;
+/// Renewed every 5 s: a lock that is found out sooner was found out because of the failover.
+const LEASE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(2);
+const NO_HANG: Duration = Duration::from_secs(60);

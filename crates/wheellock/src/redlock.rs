@@ -306,7 +306,7 @@ impl QuorumLock {
             if timer.now() - began > LONG {
                 splits = 0;
             }
-            if splits > 0 && !bug("contenders retry at once") {
+            if splits > 0 {
                 let pause = jitter(self.random(), SPLIT_PAUSE * (1 << splits.min(MOST_DOUBLINGS)));
                 let until = timer.now() + pause;
                 timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;

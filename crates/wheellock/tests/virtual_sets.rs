@@ -1,7 +1,7 @@
 //! Sets and quorums over in-memory servers and a clock that stands still: every operation is dropped at every poll, one by
 //! one, and with servers that answer byte by byte or not at all. Then nothing of it may be left on any server.
 
-#[allow(dead_code, reason = "shared with other tests, which use more of it")]
+#[allow(dead_code, unused_imports, reason = "shared with other tests, which use more of it")]
 mod model_server;
 
 use std::future::Future;

@@ -268,6 +268,20 @@ async fn an_acquire_that_is_dropped_while_it_waits_for_replicas_is_taken_back() 
 }
 
 #[tokio::test]
+async fn a_grant_that_is_taken_back_keeps_no_lock_that_had_vanished_for_its_older_guards() {
+    let servers = replicas(1);
+    let locks = durable(&servers.primary().url(), Durability::Replicas(1)).await;
+    let lock = locks.lock("a");
+    let outer = lock.acquire().await.unwrap();
+    assert_eq!(servers.primary().cli(&["DEL", "a"]), "1");
+    servers.replicas().for_each(RedisServer::pause);
+    let error = lock.with_owner(outer.owner()).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::NotReplicated { acked: 0, wanted: 1, .. }), "{error}");
+    assert_eq!(lost(&outer).await, LostReason::NotOwner);
+    assert!(gone(servers.primary(), "a").await);
+}
+
+#[tokio::test]
 async fn a_server_without_replicas_is_told_about_when_connecting_and_grants_nothing() {
     let server = RedisServer::builder().tcp().arg("appendonly", "yes").start();
     let locks = durable(&server.url(), Durability::Replicas(2)).await;

@@ -26,7 +26,7 @@ const fn by_unit_test(bug: &'static str, test: &'static str) -> Planted {
 }
 
 #[rustfmt::skip]
-pub(crate) const ALL: [Planted; 37] = [
+pub(crate) const ALL: [Planted; 40] = [
     by_test("acquire takes what is held", "locks", "tasks_that_share_a_handle_exclude_each_other"),
     by_test("acquire increments", "redisson_defects", "w01_an_acquire_that_is_repeated_counts_once"),
     by_test("acquire shortens the outer lease", "redisson_defects", "w08_a_lease_belongs_to_one_hold"),
@@ -62,6 +62,9 @@ pub(crate) const ALL: [Planted; 37] = [
     by_test("one member is a quorum", "redlock", "who_grants_late_joins_and_a_later_failure_is_survived"),
     by_test("a dead majority is a busy lock", "redlock", "a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock"),
     by_test("a server counts twice", "redlock", "only_independent_servers_are_members"),
+    by_test("a grant counts before others know", "durability", "t06_without_a_replica_nothing_is_granted_and_with_one_again_everything_is"),
+    by_test("a renewal counts before others know", "durability", "a_renewal_that_too_few_know_of_extends_no_belief"),
+    by_test("nobody is asked for after a change", "chaos", "holders_whom_a_restarted_server_has_forgotten_learn_it_at_once"),
     by_unit_test("the baton is lost", "waiters::tests::a_head_that_leaves_without_the_lock_passes_its_wake_up_on"),
     by_unit_test("jumps of the server's clock go unnoticed", "holds::model::a_jump_of_the_servers_clock_shortens_what_was_not_extended_since"),
 ];

@@ -174,15 +174,18 @@ impl<'a> Asked<'a> {
             let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
             inner.client.start_eval(&name.kind().acquire, 1, &params, retry, options, waker)
         };
-        let mut fresh = false;
-        let (persisted, shortfall) = match inner.wanted {
-            None => (persist(inner, ask, deadline, false).await, None),
+        let (mut fresh, mut shortfall) = (false, None);
+        let persisted = match inner.wanted {
+            None => persist(inner, ask, deadline, false).await,
             Some(wanted) => {
                 let granted = |reply: &Value| {
                     fresh |= matches!(reply, Value::Null);
                     !matches!(reply, Value::Integer(_))
                 };
-                Box::pin(persist_kept(inner, wanted, ask, deadline, false, granted)).await
+                // Boxed, because every waiter's future has room for it, and few managers want it.
+                let kept = Box::pin(persist_kept(inner, wanted, ask, deadline, false, granted)).await;
+                shortfall = kept.1;
+                kept.0
             }
         };
         let Persisted { result, sent, ambiguous, .. } = persisted;

@@ -236,7 +236,9 @@ impl Holds {
         let sent = if bug("validity counts from the reply") { now } else { terms.sent };
         let valid_until = terms.lease.valid_until(sent);
         let nobody_knows_which_server = self.changes.since(terms.sent);
-        index = self.part_from_the_lost(index, terms, reply, now, wake)?;
+        if self.has_vanished(index, reply) {
+            index = self.part_from_the_lost(index, terms, now, wake)?;
+        }
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
@@ -271,20 +273,22 @@ impl Holds {
         Some(Granted::Held(index, settle))
     }
 
-    /// If the lock had vanished from under older guards (an operator's DEL, a clock jump), they have lost it, and the new
-    /// grant starts a hold of its own. Returns the grant's hold.
+    /// Whether a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
+    fn has_vanished(&self, index: HoldIndex, reply: GrantReply) -> bool {
+        let believed = |hold: &Hold| hold.guards > 0 && hold.state == State::Held;
+        reply == GrantReply::Fresh && self.get(index).is_some_and(believed)
+    }
+
+    /// The older guards have lost the lock, and the new grant starts a hold of its own, which is returned.
+    #[cold]
     fn part_from_the_lost(
         &mut self,
         index: HoldIndex,
         terms: Terms,
-        reply: GrantReply,
         now: BootInstant,
         wake: &mut Vec<Waker>,
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
-        if reply != GrantReply::Fresh || hold.guards == 0 || hold.state != State::Held {
-            return Some(index);
-        }
         let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
         hold.attempts -= 1;
         self.lose(index, LostReason::NotOwner, now, wake);
@@ -302,7 +306,10 @@ impl Holds {
         now: BootInstant,
         wake: &mut Vec<Waker>,
     ) -> Option<Settle> {
-        let index = self.part_from_the_lost(index, terms, reply, now, wake)?;
+        let mut index = index;
+        if self.has_vanished(index, reply) {
+            index = self.part_from_the_lost(index, terms, now, wake)?;
+        }
         self.tally.not_replicated += 1;
         let hold = self.get_mut(index)?;
         hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));

@@ -62,6 +62,7 @@ impl Acks {
     }
 
     /// The command that waits for so many milliseconds; 0 would be for ever.
+    #[cold]
     pub(super) fn encode(self, millis: u64, out: &mut BytesMut) {
         let command = Command::new(self.verb());
         let command = match self {

@@ -224,6 +224,7 @@ impl Holds {
     /// What was extended has been acknowledged as wanted, or not.
     pub(crate) fn end_wait(&mut self, renewal: u32, kept: bool, now: BootInstant, wake: &mut Vec<Waker>) {
         let Some(Script { group, sent, .. }) = self.renewals.try_remove(renewal as usize) else { return };
+        let kept = kept || bug("a renewal counts before others know");
         let how = if kept { Renewed::Extended } else { Renewed::NotKept };
         for renewal in &group {
             self.end_one(renewal, how, sent, now, wake);

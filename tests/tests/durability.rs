@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use wheellock::{Durability, Error, Finding, LockManager, LockManagerBuilder, LostReason, Outcome, Released};
 use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule};
 use wheellock_tests::locks::{PATIENCE, at_rest, gone, lost, taken};
-use wheellock_tests::topology::{Replicas, Settings};
+use wheellock_tests::topology::{Cluster, Replicas, Settings};
 use wheellock_tests::{Observed, RedisServer, eventually, poll_until};
 
 fn builder(url: &str, durability: Durability) -> LockManagerBuilder {
@@ -279,6 +279,34 @@ async fn a_grant_that_is_taken_back_keeps_no_lock_that_had_vanished_for_its_olde
     assert!(matches!(error, Error::NotReplicated { acked: 0, wanted: 1, .. }), "{error}");
     assert_eq!(lost(&outer).await, LostReason::NotOwner);
     assert!(gone(servers.primary(), "a").await);
+}
+
+/// Where a slot on its way is concerned, the key's owner is not the one who granted.
+#[tokio::test]
+async fn in_a_cluster_the_replicas_of_the_node_that_granted_have_to_acknowledge() {
+    let cluster = Cluster::start(2, 1, &Settings::default());
+    let locks = durable(&cluster.url(), Durability::Replicas(1)).await;
+    let elsewhere = (0..).map(|number| format!("other:{number}"));
+    let (slot, from) = (cluster.slot_of("orders"), cluster.owner_of_key("orders"));
+    let elsewhere = elsewhere.into_iter().find(|name| cluster.owner_of_key(name) != from).unwrap();
+    let to = cluster.owner_of_key(&elsewhere);
+    for name in ["orders", &elsewhere] {
+        let granted = async || locks.lock(name).try_acquire().await.is_ok_and(|guard| guard.is_some());
+        assert!(eventually(PATIENCE, granted).await);
+    }
+    let replicas_of = |node| cluster.replicas_of(node).into_iter().map(|replica| &cluster.nodes()[replica]);
+
+    cluster.begin_move(slot, to);
+    replicas_of(from).for_each(RedisServer::pause);
+    let guard = locks.lock("orders").acquire().await.unwrap();
+    assert_eq!(cluster.nodes()[to].cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]), "1");
+    guard.renew().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+
+    replicas_of(from).for_each(RedisServer::resume);
+    replicas_of(to).for_each(RedisServer::pause);
+    let error = locks.lock("orders").acquire().await.unwrap_err();
+    assert!(matches!(error, Error::NotReplicated { acked: 0, wanted: 1, .. }), "{error}");
 }
 
 #[tokio::test]

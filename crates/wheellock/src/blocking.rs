@@ -191,9 +191,8 @@ impl Lock {
         let guard = self.acquire()?;
         let result = work(&guard);
         guard.inner.check()?;
-        match guard.release() {
-            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
-        }
+        self.runtime.block_on(guard.inner.release_after_work())?;
+        Ok(result)
     }
 
     /// As [`crate::Lock::is_locked`].

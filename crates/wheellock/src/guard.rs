@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -22,6 +22,7 @@ use crate::name::Name;
 use crate::owner::Owner;
 use crate::persist::{Persisted, persist};
 use crate::server_clock::Sample;
+use crate::work::unless_lost;
 
 /// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
 /// confirmation.
@@ -106,7 +107,8 @@ impl Guard {
         Lost { guard: self, watcher: None }.await
     }
 
-    /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped where it stands.
+    /// Runs `work` while the lock is held. If the lock is lost first, `work` is dropped where it stands. When `work` has
+    /// ended the server is asked once more, for a lock may have been freed by force without its holder being told.
     ///
     /// # Cancel safety
     ///
@@ -114,18 +116,38 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]. How far `work` got is not known.
+    /// [`Error::Lost`] if the lock was lost before the server confirmed it, and so perhaps before `work` had ended. How far
+    /// `work` got is not known. If the server cannot be asked, the lease decides: a result under a valid lease is `Ok`.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let mut work = pin!(work);
-        let mut lost = pin!(self.lost());
-        std::future::poll_fn(|cx| {
-            // A lost lock comes first: the work must not take another step under it.
-            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(self.lost_error(reason)));
-            }
-            work.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let output = self.run_unconfirmed(work).await?;
+        self.confirm().await?;
+        Ok(output)
+    }
+
+    /// [`run`](Self::run) for a caller who hears from the server in another way.
+    pub(crate) async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let lost = async { self.lost_error(self.lost().await) };
+        unless_lost(work, lost, || self.check()).await
+    }
+
+    /// Asks the server whether the lock is still held. An error only if it is lost: that nobody could be asked proves
+    /// nothing.
+    pub(crate) async fn confirm(&self) -> Result<(), Error> {
+        match self.ask_the_server(false).await {
+            Err(lost @ Error::Lost { .. }) => Err(lost),
+            Ok(()) | Err(_) => self.check(),
+        }
+    }
+
+    /// Gives the hold back after work that ended under a valid lock. An error if the server no longer knew this owner: the
+    /// lock may have been lost before the work ended. A release that nobody confirms is repeated in the background and is
+    /// no error.
+    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+        let lost = self.lost_error(LostReason::NotOwner);
+        match self.release().await {
+            Ok(Released::AlreadyLost) => Err(lost),
+            Ok(Released::Released) | Err(_) => Ok(()),
+        }
     }
 
     /// Extends the lease to its full length, from now on, without waiting for the watchdog; with a fixed lease, which
@@ -143,20 +165,26 @@ impl Guard {
     /// timeout; [`Error::NotReplicated`] if too few servers know of it. The lock may then be believed until
     /// [`valid_until`](Self::valid_until) as before.
     pub async fn renew(&self) -> Result<(), Error> {
-        let Some(renewal) = self.inner.holds().renewal_by_hand(self.hold) else {
+        self.ask_the_server(true).await
+    }
+
+    /// Extends the lease, or only asks whether it still runs.
+    async fn ask_the_server(&self, extend: bool) -> Result<(), Error> {
+        let Some(renewal) = self.inner.holds().renewal_by_hand(self.hold, extend) else {
             return Err(self.lost_error(self.lost().await));
         };
         let renewing = Renewing { inner: &self.inner, renewal };
-        let Renewal { name, owner, lease, .. } = &renewing.renewal;
+        let Renewal { name, owner, .. } = &renewing.renewal;
+        let lease = renewing.renewal.lease_to_set();
         let left = self.valid_until().saturating_duration_since(self.inner.clock.now());
         let deadline = Some(self.inner.client.config().timer.now() + left);
         let node = self.inner.node_of(name);
         let ask = |retry: &Retry, options, waker: &Waker| {
             let owner = self.inner.owner_text(*owner);
-            let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
+            let params = [name.key().into(), lease.into(), owner.as_bytes().into()];
             self.inner.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
         };
-        let (persisted, shortfall) = match self.inner.wanted {
+        let (persisted, shortfall) = match self.inner.wanted.filter(|_| extend) {
             None => (persist(&self.inner, ask, deadline, true).await, None),
             Some(wanted) => {
                 let extended = |reply: &Value| {
@@ -167,7 +195,7 @@ impl Guard {
             }
         };
         let Persisted { result, sent, .. } = persisted;
-        let operation = || format!("renew lock {:?}", self.name);
+        let operation = || format!("{} lock {:?}", if extend { "renew" } else { "ask for" }, self.name);
         let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
         let Some(renewed) = RenewalReply::parse(&reply) else {
             return Err(unexpected(&self.inner, &self.name, operation(), &reply));
@@ -312,6 +340,9 @@ struct Renewing<'a> {
 
 impl Drop for Renewing<'_> {
     fn drop(&mut self) {
+        if !self.renewal.extend {
+            return;
+        }
         self.inner.holds().may_have_been_renewed(&self.renewal, self.inner.clock.now());
     }
 }

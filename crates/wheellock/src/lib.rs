@@ -33,6 +33,7 @@ mod quorum;
 mod redlock;
 mod server_clock;
 mod waiters;
+mod work;
 
 pub use clock::BootInstant;
 pub use diagnostics::Finding;

@@ -8,7 +8,7 @@ use wheellock_client::{Command, Value};
 
 use crate::acquire::{self, Wait};
 use crate::error::Error;
-use crate::guard::{Guard, Released};
+use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::manager::Inner;
 use crate::name::Name;
@@ -119,14 +119,14 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended. Once `work` has ended
-    /// under the lock its result is returned, even if the release could not be confirmed.
+    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended, or if the server no
+    /// longer knew its owner when it was released: then nobody knows which came first. If the release could not be
+    /// confirmed, the lease decides: what ended under a valid one is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
         let guard = self.acquire().await?;
-        let result = guard.run(work(&guard)).await?;
-        match guard.release().await {
-            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
-        }
+        let result = guard.run_unconfirmed(work(&guard)).await?;
+        guard.release_after_work().await?;
+        Ok(result)
     }
 
     /// Whether anybody holds the lock now. Always asked of the primary.

@@ -23,7 +23,6 @@
 //! on. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -37,6 +36,7 @@ use crate::flight::{Flight, Request};
 use crate::guard::{Guard, LostReason, Released};
 use crate::lock::Lock;
 use crate::quorum::Quorum;
+use crate::work::unless_lost;
 
 /// Several locks that are taken together, all or none: of any managers, so also on several servers. Made by
 /// [`multi_lock`].
@@ -192,13 +192,12 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::run`].
+    /// As [`Lock::run`], of the first member that was lost.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
         let guard = self.acquire().await?;
-        let result = guard.run(work(&guard)).await?;
-        match guard.release().await {
-            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
-        }
+        let result = guard.run_unconfirmed(work(&guard)).await?;
+        guard.release_after_work().await?;
+        Ok(result)
     }
 
     async fn take(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
@@ -431,7 +430,8 @@ impl MultiGuard {
         std::future::poll_fn(|cx| watch.poll(cx.waker())).await
     }
 
-    /// Runs `work` while all members are held. If one is lost first, `work` is dropped where it stands.
+    /// Runs `work` while all members are held. If one is lost first, `work` is dropped where it stands. When `work` has
+    /// ended the servers are asked once more, as [`Guard::run`] does.
     ///
     /// # Cancel safety
     ///
@@ -439,17 +439,27 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`], with the name of the member. How far `work` got is not known.
+    /// As [`Guard::run`], with the name of the first member that was lost.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
-        std::future::poll_fn(|cx| {
-            // A lost lock comes first: the work must not take another step under it.
-            if let Poll::Ready(LostMember { lock, reason, .. }) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(Error::Lost { lock, reason }));
-            }
-            work.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let output = self.run_unconfirmed(work).await?;
+        self.all(Guard::confirm).await?;
+        Ok(output)
+    }
+
+    async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let lost = async {
+            let LostMember { lock, reason, .. } = self.lost().await;
+            Error::Lost { lock, reason }
+        };
+        unless_lost(work, lost, || self.check()).await
+    }
+
+    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+        let members = self.members.into_iter().enumerate();
+        let releases = members.map(|(place, guard)| -> (usize, Request<'_, _>) {
+            (place, Box::pin(guard.release_after_work()))
+        });
+        Flight::new(releases).all().await.into_iter().collect()
     }
 
     /// Extends the leases of all members at once: see [`Guard::renew`].
@@ -462,8 +472,16 @@ impl MultiGuard {
     ///
     /// Those of the first member whose renewal failed. All were tried.
     pub async fn renew(&self) -> Result<(), Error> {
-        let renewals = self.members.iter().map(|guard| -> Request<'_, _> { Box::pin(guard.renew()) });
-        Flight::new(renewals.enumerate()).all().await.into_iter().collect()
+        self.all(Guard::renew).await
+    }
+
+    /// Asks something of every member at once. Returns the first error in order.
+    async fn all<'a, F: Future<Output = Result<(), Error>> + Send + 'a>(
+        &'a self,
+        ask: impl Fn(&'a Guard) -> F,
+    ) -> Result<(), Error> {
+        let requests = self.members.iter().map(|guard| -> Request<'a, _> { Box::pin(ask(guard)) });
+        Flight::new(requests.enumerate()).all().await.into_iter().collect()
     }
 
     /// Gives all members back, at once, and waits for every server's word.

@@ -34,7 +34,6 @@ use crate::acquire::{Answer, Wait, ask};
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
 use crate::flight::{Flight, Request};
-use crate::guard::Released;
 use crate::lock::Lock;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::multi_lock::jitter;
@@ -237,13 +236,13 @@ impl QuorumLock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` had ended.
+    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` had ended, or was found lost when
+    /// it was released. If the release could not be confirmed, the leases decide: what ended under a valid quorum is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&QuorumGuard) -> T) -> Result<T, Error> {
         let guard = self.acquire().await?;
-        let result = guard.run(work(&guard)).await?;
-        match guard.release().await {
-            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
-        }
+        let result = guard.run_unconfirmed(work(&guard)).await?;
+        guard.release_after_work().await?;
+        Ok(result)
     }
 
     async fn take(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {

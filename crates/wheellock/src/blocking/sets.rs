@@ -77,9 +77,8 @@ impl MultiLock {
         let guard = self.acquire()?;
         let result = work(&guard);
         guard.inner.check()?;
-        match guard.release() {
-            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
-        }
+        self.runtime.block_on(guard.inner.release_after_work())?;
+        Ok(result)
     }
 
     fn as_this_thread(&self) -> crate::MultiLock {
@@ -256,9 +255,8 @@ impl QuorumLock {
         let guard = self.acquire()?;
         let result = work(&guard);
         guard.inner.check()?;
-        match guard.release() {
-            Ok(Released::Released | Released::AlreadyLost) | Err(_) => Ok(result),
-        }
+        self.runtime.block_on(guard.inner.release_after_work())?;
+        Ok(result)
     }
 
     fn as_this_thread(&self) -> crate::QuorumLock {

@@ -386,7 +386,7 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     let (kept, fixed, extended) = (world.take(1, true), world.take(2, false), world.take(3, true));
     let hear = |world: &mut World, at: Duration, server: Duration| {
         world.now = start + at;
-        let renewal = world.holds.renewal_by_hand(extended).unwrap();
+        let renewal = world.holds.renewal_by_hand(extended, true).unwrap();
         world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Vec::new());
         world.hear(0, server)
     };
@@ -485,7 +485,7 @@ fn a_lease_that_was_extended_by_hand_meanwhile_is_not_shortened_by_its_verificat
     let asked = world.due();
     let script = world.holds.begin_renewal(asked, Some(0), world.now);
     world.now = world.now + LEASE / 10;
-    let renewal = world.holds.renewal_by_hand(hold).unwrap();
+    let renewal = world.holds.renewal_by_hand(hold, true).unwrap();
     world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Vec::new());
     let extended = world.valid_until(hold);
     world.answer(script, &[100]);

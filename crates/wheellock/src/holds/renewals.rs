@@ -160,9 +160,9 @@ impl Holds {
         })
     }
 
-    /// What renews a hold at its guard's own wish; `None` if it is lost.
-    pub(crate) fn renewal_by_hand(&self, index: HoldIndex) -> Option<Renewal> {
-        self.renewal(index, true).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
+    /// What renews a hold at its guard's own wish, or only asks for it; `None` if it is lost.
+    pub(crate) fn renewal_by_hand(&self, index: HoldIndex, extend: bool) -> Option<Renewal> {
+        self.renewal(index, extend).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
     }
 
     /// Remembers renewals that are about to be sent, to `node` if that is certain; returns their number.

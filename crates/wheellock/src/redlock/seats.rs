@@ -2,7 +2,6 @@
 //! from which it is no longer believed.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use crate::flight::{Flight, Request};
 use crate::guard::{Guard, LostReason, Released};
 use crate::lock::Lock;
 use crate::quorum::{Quorum, Verdict};
+use crate::work::unless_lost;
 
 /// One hold of a [`QuorumLock`](super::QuorumLock). Dropping it releases all members in the background;
 /// [`release`](Self::release) does so with confirmation.
@@ -243,7 +243,8 @@ impl QuorumGuard {
         std::future::poll_fn(|cx| watch.poll(cx.waker())).await
     }
 
-    /// Runs `work` while a majority is held. If it is lost first, `work` is dropped where it stands.
+    /// Runs `work` while a majority is held. If it is lost first, `work` is dropped where it stands. When `work` has ended
+    /// the servers are asked once more, as [`Guard::run`] does.
     ///
     /// # Cancel safety
     ///
@@ -251,17 +252,34 @@ impl QuorumGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`]. How far `work` got is not known.
+    /// As [`Guard::run`], of a majority.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
-        std::future::poll_fn(|cx| {
-            // A lost lock comes first: the work must not take another step under it.
-            if let Poll::Ready(reason) = lost.as_mut().poll(cx) {
-                return Poll::Ready(Err(self.lost_error(reason)));
-            }
-            work.as_mut().poll(cx).map(Ok)
-        })
-        .await
+        let output = self.run_unconfirmed(work).await?;
+        let confirm = |guard: Arc<Guard>| -> Request<'static, _> {
+            Box::pin(async move { guard.confirm().await.map(|()| Released::Released) })
+        };
+        // What every member has heard counts, whatever the verdict: servers that cannot be asked prove nothing.
+        let _verdict = self.ask_all(self.members_now(), confirm).await;
+        self.check()?;
+        Ok(output)
+    }
+
+    pub(super) async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let lost = async { self.lost_error(self.lost().await) };
+        unless_lost(work, lost, || self.check()).await
+    }
+
+    /// Gives all members back after work that ended under a valid quorum: see [`Guard::release_after_work`].
+    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+        let lost = self.lost_error(LostReason::NotOwner);
+        match self.release().await {
+            Ok(Released::AlreadyLost) => Err(lost),
+            Ok(Released::Released) | Err(_) => Ok(()),
+        }
+    }
+
+    fn members_now(&self) -> Vec<Standing> {
+        lock(&self.seats).seats.iter().map(Seat::standing).collect()
     }
 
     /// Extends the leases of all members at once, and is done when a majority has been extended; those that are slower keep
@@ -276,11 +294,10 @@ impl QuorumGuard {
     /// [`Error::Lost`] if a majority is lost, or turns out to be; [`Error::NoQuorum`] if too few servers could be asked. The
     /// lock may then be believed until [`valid_until`](Self::valid_until) as before.
     pub async fn renew(&self) -> Result<(), Error> {
-        let members: Vec<_> = lock(&self.seats).seats.iter().map(Seat::standing).collect();
         let renew = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move { guard.renew().await.map(|()| Released::Released) })
         };
-        let asked = self.ask_all(members, renew).await;
+        let asked = self.ask_all(self.members_now(), renew).await;
         match asked.verdict {
             Verdict::Reached => self.check(),
             Verdict::Busy | Verdict::Dead => {

@@ -1,0 +1,162 @@
+//! Work under a lock: no form of it says `Ok` if the lock was lost before the work ended.
+
+use std::time::Duration;
+
+use wheellock::blocking;
+use wheellock::{
+    BootInstant, Error, LockManager, LostReason, MemberState, QuorumGuard, QuorumMember, RedLock, multi_lock,
+};
+use wheellock_tests::fault::{Direction, Fault, Proxy};
+use wheellock_tests::locks::{PATIENCE, adjusted, manager};
+use wheellock_tests::{RedisServer, eventually, poll_until};
+
+const LEASE: Duration = Duration::from_secs(30);
+/// Over before work that pays no attention to it.
+const SHORT: Duration = Duration::from_millis(150);
+
+/// Another process frees the lock by force and takes it.
+async fn steal(others: &LockManager, name: &str) -> wheellock::Guard {
+    assert!(others.lock(name).force_release().await.unwrap());
+    others.lock(name).try_acquire().await.unwrap().expect("it is free")
+}
+
+#[track_caller]
+fn assert_lost<T: std::fmt::Debug>(result: Result<T, Error>, name: &str, expected: LostReason) {
+    match result {
+        Err(Error::Lost { lock, reason, .. }) => assert_eq!((&*lock, reason), (name, expected)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Work that lets nobody else have the thread, for longer than the lease.
+fn block_for(lease: Duration) -> u32 {
+    let end = BootInstant::now() + lease + lease / 2;
+    assert!(poll_until(10 * lease, || BootInstant::now() > end));
+    42
+}
+
+/// A1: `run` of a lock says `Lost` if the lock was taken away by force under the work.
+#[tokio::test]
+async fn run_under_a_lock_that_is_taken_by_force_is_not_ok() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let mut second = None;
+    let result = locks
+        .lock("r")
+        .run(async |_| {
+            second = Some(steal(&others, "r").await);
+            42
+        })
+        .await;
+    assert_lost(result, "r", LostReason::NotOwner);
+    assert!(second.unwrap().is_valid());
+}
+
+/// A1: `Guard::run` asks once more when the work has ended, and says `Lost` if the lock is another's by then.
+#[tokio::test]
+async fn run_under_a_guard_is_confirmed_by_the_server() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    for lock in [locks.lock("g"), locks.lock("fixed").with_lease(LEASE)] {
+        let guard = lock.acquire().await.unwrap();
+        assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
+        let before = guard.valid_until();
+        let result = guard.run(async { drop(steal(&others, lock.name()).await) }).await;
+        assert_lost(result, lock.name(), LostReason::NotOwner);
+        assert!(!guard.is_valid() && guard.valid_until() == before, "asked for, not extended");
+    }
+    assert_eq!(locks.metrics().lost_not_owner, 2);
+}
+
+/// A1: work that blocks the runtime's only thread beyond the lease is not `Ok`, in any closure form.
+#[tokio::test]
+async fn work_that_blocks_beyond_the_lease_is_not_ok() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let locks = manager(&servers[0].url()).await;
+    let lock = locks.lock("b").with_lease(SHORT);
+    assert_lost(lock.run(async |_| block_for(SHORT)).await, "b", LostReason::Expired);
+    let guard = lock.acquire().await.unwrap();
+    assert_lost(guard.run(async { block_for(SHORT) }).await, "b", LostReason::Expired);
+    let set = multi_lock([locks.lock("m1").with_lease(SHORT), locks.lock("m2")]).unwrap();
+    assert_lost(set.run(async |_| block_for(SHORT)).await, "m1", LostReason::Expired);
+    let guard = set.acquire().await.unwrap();
+    assert_lost(guard.run(async { block_for(SHORT) }).await, "m1", LostReason::Expired);
+    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let lock = red.lock("q").with_lease(SHORT);
+    assert_lost(lock.run(async |_| block_for(SHORT)).await, "q", LostReason::Expired);
+    let guard = lock.acquire().await.unwrap();
+    assert_lost(guard.run(async { block_for(SHORT) }).await, "q", LostReason::Expired);
+}
+
+/// A1: the closure forms of sets and quorums say `Lost` if a member, or a majority, was taken by force under the work.
+#[tokio::test]
+async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let (locks, others) = (manager(&servers[0].url()).await, manager(&servers[0].url()).await);
+    let set = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
+    let result = set.run(async |_| drop(steal(&others, "b").await)).await;
+    assert_lost(result, "b", LostReason::NotOwner);
+    let guard = set.acquire().await.unwrap();
+    assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
+    let result = guard.run(async { drop(steal(&others, "b").await) }).await;
+    assert_lost(result, "b", LostReason::NotOwner);
+    drop(guard);
+
+    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let take_by_force = |count: usize| {
+        servers.iter().take(count).for_each(|server| assert_eq!(server.cli(&["DEL", "q"]), "1"));
+    };
+    let all_have_granted = async |guard: &QuorumGuard| {
+        let held = |member: &QuorumMember| matches!(member.state, MemberState::Held { .. });
+        assert!(eventually(PATIENCE, async || guard.members().iter().all(held)).await);
+    };
+    let lock = red.lock("q");
+    let one_of_three = lock.run(async |guard| {
+        all_have_granted(guard).await;
+        take_by_force(1);
+    });
+    one_of_three.await.expect("a majority was left");
+    assert_lost(lock.run(async |_| take_by_force(2)).await, "q", LostReason::NotOwner);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
+    assert_lost(guard.run(async { take_by_force(2) }).await, "q", LostReason::NotOwner);
+}
+
+/// A1: the blocking closure forms say `Lost` if the lock was lost under the work.
+#[test]
+fn blocking_work_under_a_lost_lock_is_not_ok() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let locks = blocking::LockManager::connect(&servers[0].url()).unwrap();
+    let others = blocking::LockManager::connect(&servers[0].url()).unwrap();
+    let steal = |name: &str| assert!(others.lock(name).force_release().unwrap());
+    assert_eq!(locks.lock("r").run(|_| 42).unwrap(), 42);
+    assert_lost(locks.lock("r").run(|_| steal("r")), "r", LostReason::NotOwner);
+    let short = locks.lock("b").with_lease(SHORT);
+    assert_lost(short.run(|_| block_for(SHORT)), "b", LostReason::Expired);
+    let set = blocking::multi_lock([locks.lock("m1"), locks.lock("m2")]).unwrap();
+    assert_eq!(set.run(|_| 42).unwrap(), 42);
+    assert_lost(set.run(|_| steal("m2")), "m2", LostReason::NotOwner);
+    let red = blocking::RedLock::connect(servers.iter().map(RedisServer::url)).unwrap();
+    assert_eq!(red.lock("q").run(|_| 42).unwrap(), 42);
+    let by_force = |_: &blocking::QuorumGuard| {
+        servers.iter().take(2).for_each(|server| assert_eq!(server.cli(&["DEL", "q"]), "1"));
+    };
+    assert_lost(red.lock("q").run(by_force), "q", LostReason::NotOwner);
+}
+
+/// A1: work under a lock that was valid to its end is `Ok`, even if the release could not be confirmed.
+#[tokio::test]
+async fn work_under_a_valid_lock_is_ok_though_nobody_confirms_the_release() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = adjusted(&proxy.url(), LEASE, |config| config.response_timeout = SHORT).await;
+    let lock = locks.lock("r");
+    let work = async |_: &wheellock::Guard| {
+        proxy.strike(Direction::ToClient, Fault::Stall);
+        42
+    };
+    assert_eq!(lock.run(work).await.unwrap(), 42);
+    proxy.heal();
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.run(work(&guard)).await.unwrap(), 42);
+}

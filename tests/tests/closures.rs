@@ -20,6 +20,12 @@ async fn steal(others: &LockManager, name: &str) -> wheellock::Guard {
     others.lock(name).try_acquire().await.unwrap().expect("it is free")
 }
 
+/// Frees the lock `q` on servers of a quorum, of which the last may not have granted it yet.
+fn take_by_force(servers: &[RedisServer]) {
+    let freed = servers.iter().filter(|server| server.cli(&["DEL", "q"]) == "1").count();
+    assert!(freed + 1 >= servers.len());
+}
+
 #[track_caller]
 fn assert_lost<T: std::fmt::Debug>(result: Result<T, Error>, name: &str, expected: LostReason) {
     match result {
@@ -103,9 +109,6 @@ async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
     drop(guard);
 
     let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
-    let take_by_force = |count: usize| {
-        servers.iter().take(count).for_each(|server| assert_eq!(server.cli(&["DEL", "q"]), "1"));
-    };
     let all_have_granted = async |guard: &QuorumGuard| {
         let held = |member: &QuorumMember| matches!(member.state, MemberState::Held { .. });
         assert!(eventually(PATIENCE, async || guard.members().iter().all(held)).await);
@@ -113,13 +116,13 @@ async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
     let lock = red.lock("q");
     let one_of_three = lock.run(async |guard| {
         all_have_granted(guard).await;
-        take_by_force(1);
+        take_by_force(&servers[..1]);
     });
     one_of_three.await.expect("a majority was left");
-    assert_lost(lock.run(async |_| take_by_force(2)).await, "q", LostReason::NotOwner);
+    assert_lost(lock.run(async |_| take_by_force(&servers)).await, "q", LostReason::NotOwner);
     let guard = lock.acquire().await.unwrap();
     assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
-    assert_lost(guard.run(async { take_by_force(2) }).await, "q", LostReason::NotOwner);
+    assert_lost(guard.run(async { take_by_force(&servers) }).await, "q", LostReason::NotOwner);
 }
 
 /// A1: the blocking closure forms say `Lost` if the lock was lost under the work.
@@ -138,10 +141,7 @@ fn blocking_work_under_a_lost_lock_is_not_ok() {
     assert_lost(set.run(|_| steal("m2")), "m2", LostReason::NotOwner);
     let red = blocking::RedLock::connect(servers.iter().map(RedisServer::url)).unwrap();
     assert_eq!(red.lock("q").run(|_| 42).unwrap(), 42);
-    let by_force = |_: &blocking::QuorumGuard| {
-        servers.iter().take(2).for_each(|server| assert_eq!(server.cli(&["DEL", "q"]), "1"));
-    };
-    assert_lost(red.lock("q").run(by_force), "q", LostReason::NotOwner);
+    assert_lost(red.lock("q").run(|_| take_by_force(&servers)), "q", LostReason::NotOwner);
 }
 
 /// A1: work under a lock that was valid to its end is `Ok`, even if the release could not be confirmed.

@@ -18,6 +18,10 @@ impl<'a, T> Flight<'a, T> {
         Self { under_way: requests.into_iter().collect() }
     }
 
+    pub(crate) fn add(&mut self, number: usize, request: Request<'a, T>) {
+        self.under_way.push((number, request));
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.under_way.is_empty()
     }

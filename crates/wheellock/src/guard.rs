@@ -130,12 +130,12 @@ impl Guard {
         unless_lost(work, lost, || self.check()).await
     }
 
-    /// Asks the server whether the lock is still held. An error only if it is lost: that nobody could be asked proves
-    /// nothing.
-    pub(crate) async fn confirm(&self) -> Result<(), Error> {
+    /// Asks the server whether the lock is still held; false if it could not be asked, which proves nothing. An error only
+    /// if the lock is lost.
+    pub(crate) async fn confirm(&self) -> Result<bool, Error> {
         match self.ask_the_server(false).await {
             Err(lost @ Error::Lost { .. }) => Err(lost),
-            Ok(()) | Err(_) => self.check(),
+            asked => self.check().map(|()| asked.is_ok()),
         }
     }
 

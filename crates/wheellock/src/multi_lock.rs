@@ -442,7 +442,7 @@ impl MultiGuard {
     /// As [`Guard::run`], with the name of the first member that was lost.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let output = self.run_unconfirmed(work).await?;
-        self.all(Guard::confirm).await?;
+        self.all(async |guard| guard.confirm().await.map(drop)).await?;
         Ok(output)
     }
 

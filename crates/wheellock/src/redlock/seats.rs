@@ -255,13 +255,31 @@ impl QuorumGuard {
     /// As [`Guard::run`], of a majority.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let output = self.run_unconfirmed(work).await?;
-        let confirm = |guard: Arc<Guard>| -> Request<'static, _> {
-            Box::pin(async move { guard.confirm().await.map(|()| Released::Released) })
-        };
-        // What every member has heard counts, whatever the verdict: servers that cannot be asked prove nothing.
-        let _verdict = self.ask_all(self.members_now(), confirm).await;
-        self.check()?;
+        self.confirm().await?;
         Ok(output)
+    }
+
+    /// Asks the servers whether the lock is still held, those that join meanwhile included, until a majority says so or
+    /// nobody is left to ask. An error only if it is lost.
+    async fn confirm(&self) -> Result<(), Error> {
+        let wanted = Quorum::majority(self.locks.len()).wanted();
+        let mut asked = vec![false; self.locks.len()];
+        let (mut flight, mut confirmed) = (Flight::new([]), 0);
+        loop {
+            for (place, (seat, asked)) in lock(&self.seats).seats.iter().zip(&mut asked).enumerate() {
+                if let Seat::Held(guard) = seat
+                    && !std::mem::replace(asked, true)
+                {
+                    let guard = Arc::clone(guard);
+                    flight.add(place, Box::pin(async move { guard.confirm().await }));
+                }
+            }
+            if confirmed >= wanted || flight.is_over() {
+                return self.check();
+            }
+            let answers = flight.landed().await;
+            confirmed += answers.into_iter().filter(|(_, answer)| matches!(answer, Ok(true))).count();
+        }
     }
 
     pub(super) async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {
@@ -278,10 +296,6 @@ impl QuorumGuard {
         }
     }
 
-    fn members_now(&self) -> Vec<Standing> {
-        lock(&self.seats).seats.iter().map(Seat::standing).collect()
-    }
-
     /// Extends the leases of all members at once, and is done when a majority has been extended; those that are slower keep
     /// the leases they have. See [`Guard::renew`].
     ///
@@ -294,10 +308,11 @@ impl QuorumGuard {
     /// [`Error::Lost`] if a majority is lost, or turns out to be; [`Error::NoQuorum`] if too few servers could be asked. The
     /// lock may then be believed until [`valid_until`](Self::valid_until) as before.
     pub async fn renew(&self) -> Result<(), Error> {
+        let members: Vec<_> = lock(&self.seats).seats.iter().map(Seat::standing).collect();
         let renew = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move { guard.renew().await.map(|()| Released::Released) })
         };
-        let asked = self.ask_all(self.members_now(), renew).await;
+        let asked = self.ask_all(members, renew).await;
         match asked.verdict {
             Verdict::Reached => self.check(),
             Verdict::Busy | Verdict::Dead => {

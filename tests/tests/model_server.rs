@@ -41,7 +41,7 @@ fn the_model_answers_as_a_real_server_does() {
 /// One call of a script, in one of the ways to call one, or one command on a lock's data.
 fn random_call(random: &mut SplitMix) -> Vec<String> {
     let key = random.of(&KEYS);
-    let words = match random.below(20) {
+    let words = match random.below(22) {
         0 => vec!["PERSIST", key],
         1 => vec!["DEL", key],
         2 => vec!["HGETALL", key],
@@ -51,6 +51,9 @@ fn random_call(random: &mut SplitMix) -> Vec<String> {
         6 => vec!["HEXISTS", key, random.of(&HOLDERS)],
         7 => vec!["PEXPIRE", key, random.of(&LEASES)],
         8 if random.below(10) == 0 => vec!["SCRIPT", "FLUSH"],
+        // Holders of another language, and of another kind of lock.
+        9 => vec!["HSET", key, "java:7", "1"],
+        10 if random.below(4) == 0 => vec!["HSET", key, "mode", "read"],
         _ => return random_script_call(random),
     };
     words.into_iter().map(str::to_owned).collect()

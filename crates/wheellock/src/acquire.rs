@@ -104,7 +104,7 @@ pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Er
             Err(error) => {
                 // Whatever keeps us from the server keeps everybody in line from it.
                 let asks_for_all = alone.is_some() || place.is_some();
-                if let (true, Error::Server { .. }, Some(waiters)) =
+                if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
                     (asks_for_all, &error, &mut *asked.name.crowd())
                 {
                     waiters.fail_all(&error).into_iter().for_each(Waker::wake);
@@ -202,7 +202,7 @@ impl<'a> Asked<'a> {
                 if !ambiguous {
                     attempt.refused();
                 }
-                return Err(Error::Server { operation: self.operation(), source });
+                return Err(Error::of_lock(name.key(), self.operation(), source));
             }
         };
         match reply {

@@ -43,6 +43,13 @@ pub enum Error {
         /// The reply's type.
         reply: String,
     },
+    /// There is other data under the lock's name, or another kind of lock. Nothing was changed.
+    OtherData {
+        /// The lock's name.
+        lock: String,
+        /// What the server said, and which one it was.
+        source: wheellock_client::Error,
+    },
     /// The lock was granted too late to be believed; it was released again at once.
     GrantedTooLate {
         /// The lock's name.
@@ -115,6 +122,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// What a script or a query about `lock` failed with. Ours look at what is under the name before they change anything.
+    pub(crate) fn of_lock(lock: &str, operation: String, source: wheellock_client::Error) -> Self {
+        if is_other_data(&source) {
+            return Self::OtherData { lock: lock.to_owned(), source };
+        }
+        Self::Server { operation, source }
+    }
+
     /// Whether what was tried may have taken effect on the server. The library resolves ambiguity itself where it can:
     /// an acquire that fails with `MaybeExecuted` is released as soon as the server is reachable.
     pub fn outcome(&self) -> Outcome {
@@ -124,6 +139,7 @@ impl Error {
             | Self::Lost { .. }
             | Self::GrantedTooLate { .. }
             | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
+            Self::OtherData { .. } => Outcome::Rejected,
             Self::NoQuorum { granted, failures, .. } => {
                 let outcomes = || failures.iter().map(|failure| failure.error.outcome());
                 if *granted > 0 || outcomes().any(|outcome| outcome == Outcome::MaybeExecuted) {
@@ -161,6 +177,13 @@ impl fmt::Display for Error {
             Self::UnexpectedReply { operation, reply } => {
                 write!(f, "cannot {operation}: the server answered with an unexpected {reply}")
             }
+            Self::OtherData { lock, source } => write!(
+                f,
+                "lock \"{}\": there is other data under this name on {}, which was left alone: {}",
+                lock.escape_debug(),
+                source.server_address(),
+                source.detail()
+            ),
             Self::GrantedTooLate { lock, lease } => {
                 write!(
                     f,
@@ -200,13 +223,18 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Server { source, .. } => Some(source),
+            Self::Server { source, .. } | Self::OtherData { source, .. } => Some(source),
             Self::NoQuorum { failures, .. } => {
                 failures.first().map(|failure| &failure.error as &(dyn std::error::Error + 'static))
             }
             _ => None,
         }
     }
+}
+
+/// Whether a script of ours has refused to touch what it found: it has not changed anything then.
+pub(crate) fn is_other_data(error: &wheellock_client::Error) -> bool {
+    error.code() == Some("WRONGTYPE")
 }
 
 /// What kept one server of a quorum from what was asked of it.

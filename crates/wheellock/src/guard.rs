@@ -292,6 +292,9 @@ impl Guard {
                 Ok(Released::Released)
             }
             Ok(Value::Null) => {
+                if ambiguous {
+                    self.inner.holds().may_be_settled(self.hold);
+                }
                 release.confirmed(false);
                 // An unanswered request before this one has done it if the lock was ours when it was sent.
                 Ok(if ambiguous && believed && !bug("a repeated release is taken for a loss") {

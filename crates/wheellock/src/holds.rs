@@ -28,6 +28,7 @@ use crate::name::Name;
 use crate::server_clock::ServerClocks;
 
 use changes::Changes;
+use hold::Untold;
 pub(crate) use hold::{Hold, State};
 use renewals::Script;
 pub(crate) use renewals::{Refused, Renewal, Renewed};
@@ -192,6 +193,7 @@ impl Holds {
             operations: 0,
             postponed: false,
             outdated: false,
+            untold: Untold::Nothing,
             wakers: None,
             settle_at: None,
             member: None,
@@ -335,6 +337,7 @@ impl Holds {
         }
         if hold.guards == 0 && hold.state == State::Held {
             let held = now.saturating_duration_since(hold.since);
+            hold.untold = Untold::Released { believed: now < hold.valid_until };
             self.tally.released(held);
         }
         self.join_or_leave_the_beat(index, now);
@@ -366,26 +369,39 @@ impl Holds {
         }
     }
 
-    /// A settling request is made once more, with the count that is wanted now.
+    /// A settling request, which may have been executed unheard, is made once more with the count that is wanted now.
     pub(crate) fn settle_again(&mut self, index: HoldIndex) -> Option<Settle> {
+        self.may_be_settled(index);
         self.get_mut(index)?.operations -= 1;
         self.settle(index)
     }
 
-    /// A settling request was lost with its connection, or the server lacked its script: another follows at once, unless
-    /// the lock is no longer this hold's to give back.
+    /// A settling request was lost with its connection: another follows at once, unless the lock is no longer this hold's to
+    /// give back.
     pub(crate) fn repeat_settle(
         &mut self,
         index: HoldIndex,
         now: BootInstant,
         wake: &mut Vec<Waker>,
     ) -> Option<Settle> {
+        self.may_be_settled(index);
+        self.repeat(index, now, wake)
+    }
+
+    fn repeat(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) -> Option<Settle> {
         let hold = self.get_mut(index)?;
-        if hold.is_worth_releasing() && now < hold.gone_after {
-            return self.settle_again(index);
-        }
         hold.operations -= 1;
+        if hold.is_worth_releasing() && now < hold.gone_after {
+            return self.settle(index);
+        }
         self.after_request(index, wake)
+    }
+
+    /// A settling request may have been executed unheard: what the next one is told proves nothing about the time before.
+    pub(crate) fn may_be_settled(&mut self, index: HoldIndex) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.untold = Untold::Nothing;
+        }
     }
 
     /// What is still to be told when nobody is left who could: no guard, no attempt, and soon no keeper.
@@ -419,18 +435,29 @@ impl Holds {
         now: BootInstant,
         wake: &mut Vec<Waker>,
     ) -> Option<Settle> {
-        let hold = self.get_mut(index)?;
+        let hold = self.holds.get_mut(index as usize)?;
         hold.operations -= 1;
         hold.refusals = 0;
-        if !known && hold.guards > 0 && hold.state == State::Held {
-            self.lose(index, LostReason::NotOwner, now, wake);
+        let untold = std::mem::take(&mut hold.untold);
+        if !known && hold.state == State::Held {
+            match untold {
+                _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, wake),
+                Untold::Released { believed: true } => {
+                    self.tally.found_lost(&hold.name, LostReason::NotOwner)
+                }
+                Untold::Released { believed: false } => {
+                    self.tally.found_lost(&hold.name, LostReason::Expired)
+                }
+                Untold::Nothing => {}
+            }
         }
         self.after_request(index, wake)
     }
 
     /// A settling request failed: the keeper will make another.
     pub(crate) fn unsettled(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
-        if let Some(hold) = self.get_mut(index) {
+        self.may_be_settled(index);
+        if let Some(hold) = self.get(index) {
             let pause = hold.lease.retry_after();
             self.settle_after(index, pause, now, wake);
         }
@@ -447,7 +474,7 @@ impl Holds {
     ) -> Option<Settle> {
         let pause = self.get_mut(index)?.pause_after_refusal(pause);
         if pause.is_zero() {
-            return self.repeat_settle(index, now, wake);
+            return self.repeat(index, now, wake);
         }
         self.settle_after(index, pause, now, wake);
         None

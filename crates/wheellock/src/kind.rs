@@ -42,9 +42,14 @@ fn sabotaged(script: &'static str) -> &'static str {
             "redis.call('hincrby', KEYS[1], ARGV[2], 1)",
         ),
         ("acquire shortens the outer lease", "< tonumber(ARGV[1]) then", "~= tonumber(ARGV[1]) then"),
-        ("release without owner check", "return nil", ""),
+        ("release without owner check", "        return nil", "        redis.call('del', KEYS[1])"),
         ("release publishes nothing", "redis.pcall(ARGV[4], ARGV[1], '0')", ""),
         ("release frees the outer hold", "tonumber(ARGV[3]) > 0", "false"),
+        (
+            "release deletes the holds of others",
+            "redis.call('exists', KEYS[1]) == 0",
+            "redis.call('del', KEYS[1])",
+        ),
         (
             "renewal creates the key anew",
             "reply[i + 2] = 0",

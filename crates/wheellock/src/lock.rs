@@ -61,9 +61,10 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::InvalidName`],
-    /// [`Error::InvalidLease`], [`Error::ForeignOwner`] before anything is sent; [`Error::GrantedTooLate`] if the lease
-    /// had run out before the grant arrived; [`Error::NotReplicated`] if too few servers knew of the grant in time.
+    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`] if there
+    /// is other data under the name; [`Error::InvalidName`], [`Error::InvalidLease`], [`Error::ForeignOwner`] before anything
+    /// is sent; [`Error::GrantedTooLate`] if the lease had run out before the grant arrived; [`Error::NotReplicated`] if too
+    /// few servers knew of the grant in time.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         loop {
             if let Some(guard) = acquire::acquire(self, Wait::Forever).await? {
@@ -196,8 +197,8 @@ impl Lock {
         })
     }
 
-    /// Frees the lock whoever holds it, and wakes the waiters. Returns whether it was held. Its holder learns of it by
-    /// the next renewal, within a third of its lease; until then two may work.
+    /// Frees the lock whoever holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns
+    /// of it at once, one elsewhere by its next renewal, within a third of its lease; until then two may work.
     ///
     /// # Cancel safety
     ///
@@ -205,21 +206,24 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`], [`Error::InvalidName`].
+    /// [`Error::OtherData`] if what is under the name is no such lock; [`Error::Server`], [`Error::InvalidName`].
     pub async fn force_release(&self) -> Result<bool, Error> {
         self.name.check()?;
         let verb = self.inner.client.publish_verb();
         let params = [self.name().into(), self.name.channel().into(), verb.into()];
         let reply = self.inner.client.eval(&self.name.kind().force_release, &params).await;
-        let reply = reply
-            .map_err(|source| Error::Server { operation: self.operation("force the release of"), source })?;
+        let reply = reply.map_err(|source| self.error("force the release of", source))?;
         Ok(self.integer(&reply)? != 0)
     }
 
     async fn ask(&self, command: Command<'_>) -> Result<Value, Error> {
         self.name.check()?;
         let reply = self.inner.client.call(&command).await;
-        reply.map_err(|source| Error::Server { operation: self.operation("query"), source })
+        reply.map_err(|source| self.error("query", source))
+    }
+
+    fn error(&self, verb: &str, source: wheellock_client::Error) -> Error {
+        Error::of_lock(self.name(), self.operation(verb), source)
     }
 
     fn integer(&self, reply: &Value) -> Result<i64, Error> {

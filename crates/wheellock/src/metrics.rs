@@ -89,11 +89,16 @@ impl Tally {
     }
 
     pub(crate) fn lost(&mut self, name: &Name, reason: LostReason, held: Duration) {
+        self.found_lost(name, reason);
+        self.released(held);
+    }
+
+    /// Its release found that a lock had been lost before.
+    pub(crate) fn found_lost(&mut self, name: &Name, reason: LostReason) {
         match reason {
             LostReason::Expired => self.lost_expired += 1,
             LostReason::NotOwner => self.lost_not_owner += 1,
         }
-        self.released(held);
         events::lost(name, reason);
     }
 

@@ -10,7 +10,7 @@ use wheellock_client::{CallOptions, ConnectionId, ErrorKind, Retry, Started, Val
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
-use crate::error::Outcome;
+use crate::error::{Outcome, is_other_data};
 use crate::manager::Inner;
 
 /// The end of a call that was repeated while that could help.
@@ -87,7 +87,7 @@ where
             this.under_way = None;
             let pause = match &result {
                 Err(error) => {
-                    this.ambiguous |= error.outcome() == Outcome::MaybeExecuted;
+                    this.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !is_other_data(error);
                     let pause = pause_before_repeating(&mut this.retry, error);
                     pause.filter(|pause| timer.now() + *pause < this.deadline)
                 }

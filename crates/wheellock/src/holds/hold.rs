@@ -37,6 +37,8 @@ pub(crate) struct Hold {
     pub(super) postponed: bool,
     /// The wanted count changed while a request was under way; another one must follow it.
     pub(super) outdated: bool,
+    /// What the answer to the release under way will tell for the first time.
+    pub(super) untold: Untold,
     /// Who waits for something here; mostly nobody does.
     pub(super) wakers: Option<Box<Wakers>>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
@@ -64,6 +66,17 @@ pub(super) struct Wakers {
     pub(super) gate: Vec<Waker>,
     /// Those who want to know of the loss.
     pub(super) watchers: Vec<(u64, Waker)>,
+}
+
+/// What a release can find out. Only the first answer tells: when a request that was not answered is repeated, the one before
+/// it may be why the server no longer knows the hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Untold {
+    #[default]
+    Nothing,
+    /// Whether the lock that was given back had been held until then. Whether it was `believed` held tells a loss by force
+    /// from the end of a lease.
+    Released { believed: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

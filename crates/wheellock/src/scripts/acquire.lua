@@ -5,7 +5,8 @@
 -- ARGV[2]  holder
 -- ARGV[3]  the holder's hold count once this call has succeeded
 --
--- Returns nil (the lock was free), AGAIN (the holder held it already) or the present lease's remaining milliseconds.
+-- Returns nil (the lock was free), AGAIN (the holder held it already) or the present lease's remaining milliseconds; the
+-- error WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 if redis.call('exists', KEYS[1]) == 0 then
@@ -13,12 +14,20 @@ if redis.call('exists', KEYS[1]) == 0 then
     redis.call('pexpire', KEYS[1], ARGV[1])
     return nil
 end
-if redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
+local held = redis.pcall('hexists', KEYS[1], ARGV[2])
+if held == 1 then
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     -- An inner hold with a short lease must not shorten the outer one's.
     if redis.call('pttl', KEYS[1]) < tonumber(ARGV[1]) then
         redis.call('pexpire', KEYS[1], ARGV[1])
     end
     return redis.status_reply('AGAIN')
+end
+if held ~= 0 then
+    return held
+end
+-- Only a read-write lock has this field.
+if redis.call('hexists', KEYS[1], 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE a read-write lock is under this name')
 end
 return redis.call('pttl', KEYS[1])

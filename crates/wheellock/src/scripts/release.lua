@@ -1,4 +1,4 @@
--- Brings a holder's hold count down; at zero the lock is free and waiters are told.
+-- Brings a holder's hold count down; at zero its field goes, and with the last field the lock: then waiters are told.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
@@ -6,15 +6,23 @@
 -- ARGV[3]  the holder's hold count once this call has succeeded
 -- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 --
--- Returns 1 (the lock is free now), 0 (still held) or nil (this holder does not hold it; nothing was changed).
-if redis.call('hexists', KEYS[1], ARGV[2]) == 0 then
-    return nil
+-- Returns 1 (given back), 0 (still held) or nil (this holder does not hold it, or what is there is no lock; nothing was
+-- changed).
+local outer = tonumber(ARGV[3]) > 0
+local held = redis.pcall(outer and 'hexists' or 'hdel', KEYS[1], ARGV[2])
+if held ~= 1 then
+    if held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then
+        return nil
+    end
+    return held
 end
-if tonumber(ARGV[3]) > 0 then
+if outer then
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     return 0
 end
-redis.call('del', KEYS[1])
--- A user without the channel frees locks all the same; waiters then find out by asking.
-redis.pcall(ARGV[4], ARGV[1], '0')
+-- Locks of another kind may have entered the same hash.
+if redis.call('exists', KEYS[1]) == 0 then
+    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    redis.pcall(ARGV[4], ARGV[1], '0')
+end
 return 1

@@ -22,7 +22,8 @@ pub(crate) struct Store {
 
 #[derive(Debug, Default)]
 struct Key {
-    holders: BTreeMap<String, String>,
+    /// Fields and their values, in the order in which they came.
+    holders: Vec<(String, String)>,
     /// Gone when the clock has passed this.
     expires: Option<u64>,
 }
@@ -133,8 +134,14 @@ impl Store {
             }
             ["HEXISTS", key, holder] => Answer::flag(self.held_by(key, holder)),
             ["HGET", key, holder] => {
-                let count = self.keys.get(key).and_then(|key| key.holders.get(holder));
-                count.map_or(Answer::Nil, |count| Answer::Bulk(count.clone()))
+                let holders = self.keys.get(key).into_iter().flat_map(|key| &key.holders);
+                let count = holders.into_iter().find(|(known, _)| known == holder);
+                count.map_or(Answer::Nil, |(_, count)| Answer::Bulk(count.clone()))
+            }
+            ["HSET", key, field, value] => {
+                let new = !self.held_by(key, field);
+                self.set_count(key, field, value);
+                Answer::flag(new)
             }
             ["HGETALL", key] => {
                 let holders = self.keys.get(key).into_iter().flat_map(|key| &key.holders);
@@ -176,6 +183,9 @@ impl Store {
         }
         if !self.held_by(key, holder) {
             self.note(Which::Acquire, key, holder, None);
+            if self.held_by(key, "mode") {
+                return Answer::Error("WRONGTYPE a read-write lock is under this name".to_owned());
+            }
             return Answer::Integer(self.pttl(key));
         }
         self.set_count(key, holder, count);
@@ -195,7 +205,12 @@ impl Store {
             self.set_count(key, holder, count);
             return Answer::Integer(0);
         }
-        self.free(key, tell);
+        if let Some(held) = self.keys.get_mut(key) {
+            held.holders.retain(|(known, _)| known != holder);
+            if held.holders.is_empty() {
+                self.free(key, tell);
+            }
+        }
         Answer::Integer(1)
     }
 
@@ -228,8 +243,11 @@ impl Store {
 
     fn force_release(&mut self, key: &str, tell: [&str; 2]) -> Answer {
         self.note(Which::ForceRelease, key, "", None);
-        if !self.keys.contains_key(key) {
-            return Answer::Integer(0);
+        let Some(held) = self.keys.get(key) else { return Answer::Integer(0) };
+        let is_owner =
+            |field: &str| field.rsplit_once(':').is_some_and(|(_, number)| number.parse::<u64>().is_ok());
+        if !held.holders.iter().all(|(field, count)| is_owner(field) && count.parse::<i64>().is_ok()) {
+            return Answer::Error("WRONGTYPE what is under this name is no lock of this kind".to_owned());
         }
         self.free(key, tell);
         Answer::Integer(1)
@@ -242,11 +260,15 @@ impl Store {
     }
 
     fn held_by(&self, key: &str, holder: &str) -> bool {
-        self.keys.get(key).is_some_and(|key| key.holders.contains_key(holder))
+        self.keys.get(key).is_some_and(|key| key.holders.iter().any(|(known, _)| known == holder))
     }
 
     fn set_count(&mut self, key: &str, holder: &str, count: &str) {
-        self.keys.entry(key.to_owned()).or_default().holders.insert(holder.to_owned(), count.to_owned());
+        let holders = &mut self.keys.entry(key.to_owned()).or_default().holders;
+        match holders.iter_mut().find(|(known, _)| known == holder) {
+            Some((_, known)) => count.clone_into(known),
+            None => holders.push((holder.to_owned(), count.to_owned())),
+        }
     }
 
     fn pttl(&self, key: &str) -> i64 {

@@ -1,0 +1,156 @@
+//! A name under which something else is: data of another type, another kind of lock, holders in another language.
+
+use std::time::Duration;
+
+use wheellock::{Error, LostReason, Outcome, Released, blocking, multi_lock};
+use wheellock_tests::locks::{Asked, PATIENCE, WOKEN, at_rest, listeners, lost, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const JAVA: &str = "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:31";
+
+/// What makes each kind of foreign data, and the command that shows it unchanged.
+const FOREIGN: [(&[&str], &[&str]); 5] = [
+    (&["SET", "n", "5"], &["GET", "n"]),
+    (&["RPUSH", "n", "a", "b"], &["LRANGE", "n", "0", "-1"]),
+    (&["ZADD", "n", "1", "permit"], &["ZRANGE", "n", "0", "-1"]),
+    (&["HSET", "n", "colour", "blue"], &["HGETALL", "n"]),
+    (&["HSET", "n", "mode", "read", JAVA, "1"], &["HGETALL", "n"]),
+];
+
+#[track_caller]
+fn assert_other_data<T: std::fmt::Debug>(result: Result<T, Error>) {
+    let error = result.expect_err("it is no lock");
+    assert!(matches!(&error, Error::OtherData { lock, .. } if lock == "n"), "{error:?}");
+    assert_eq!(error.outcome(), Outcome::Rejected, "nothing was changed");
+    let said = error.to_string();
+    assert!(said.contains("\"n\"") && said.contains("other data"), "{said}");
+}
+
+/// A7: a name with data of another type, or another kind of lock, is refused with an error that says so, changes nothing
+/// and leaves nothing to do in the background.
+#[tokio::test]
+async fn other_data_under_the_name_is_told_and_left_alone() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let lock = locks.lock("n");
+    // Of a hash that could be another program's lock nobody can tell that it is none.
+    for (make, show) in FOREIGN.iter().filter(|(make, _)| make != &FOREIGN[3].0) {
+        let _made = server.cli(make);
+        let before = server.cli(show);
+        let monitor = server.monitor();
+        for _ in 0..20 {
+            assert_other_data(lock.try_acquire().await);
+        }
+        assert_other_data(lock.acquire().await);
+        assert_other_data(lock.try_acquire_for(Duration::from_millis(50)).await);
+        assert_other_data(multi_lock([lock.clone(), locks.lock("m")]).unwrap().try_acquire().await);
+        assert!(at_rest(&locks).await);
+        let asked = Asked::all(&monitor.stop().unwrap());
+        assert!(!asked.iter().any(|asked| asked.frees("n")), "{asked:?}");
+        assert_eq!(server.cli(show), before);
+        assert_eq!(server.cli(&["DEL", "n"]), "1");
+    }
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
+/// A7: a forced release refuses what is no lock of this kind.
+#[tokio::test]
+async fn a_forced_release_deletes_locks_only() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let lock = locks.lock("n");
+    for (make, show) in FOREIGN {
+        let _made = server.cli(make);
+        let before = server.cli(show);
+        assert_other_data(lock.force_release().await);
+        assert_eq!(server.cli(show), before);
+        assert_eq!(server.cli(&["DEL", "n"]), "1");
+    }
+    let many: Vec<String> = (0..2000).flat_map(|field| [format!("a:{field}"), "1".to_owned()]).collect();
+    let many: Vec<&str> = ["HSET", "n"].into_iter().chain(many.iter().map(String::as_str)).collect();
+    assert_eq!(server.cli(&many), "2000");
+    assert_other_data(lock.force_release().await);
+    assert_eq!(server.cli(&["DEL", "n"]), "1");
+
+    assert!(!lock.force_release().await.unwrap(), "it is free");
+    assert_eq!(server.cli(&["HSET", "n", JAVA, "2"]), "1");
+    assert!(lock.force_release().await.unwrap(), "a lock of another language");
+    let guard = lock.acquire().await.unwrap();
+    assert!(lock.force_release().await.unwrap());
+    assert_eq!(lost(&guard).await, LostReason::NotOwner);
+}
+
+/// A7: other data that replaces a held lock is a lost lock, told once.
+#[tokio::test]
+async fn other_data_in_the_place_of_a_held_lock_is_a_loss() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let guards = [locks.lock("n").acquire().await.unwrap(), locks.lock("m").acquire().await.unwrap()];
+    assert_eq!(server.cli(&["MSET", "n", "theirs", "m", "theirs"]), "OK");
+    let monitor = server.monitor();
+    let [confirmed, dropped] = guards;
+    assert_eq!(confirmed.release().await.unwrap(), Released::AlreadyLost);
+    drop(dropped);
+    assert!(eventually(PATIENCE, async || locks.metrics().lost_not_owner == 2).await);
+    assert!(at_rest(&locks).await);
+    let asked = Asked::all(&monitor.stop().unwrap());
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert_eq!(server.cli(&["MGET", "n", "m"]), "theirs\ntheirs");
+}
+
+/// D5: a release takes its own field only; the key goes with its last field.
+#[tokio::test]
+async fn a_release_leaves_the_holds_of_others() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    // What a read lock of Redisson's makes of our held lock: it finds no `mode` and enters.
+    let java = ["HSET", "n", "mode", "read", JAVA, "1"];
+    let guard = locks.lock("n").acquire().await.unwrap();
+    assert_eq!(server.cli(&java), "2");
+    let monitor = server.monitor();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let left = server.cli(&["HGETALL", "n"]);
+    let seen = monitor.stop().unwrap();
+    assert_eq!(left.split_whitespace().collect::<Vec<_>>(), java[2..]);
+    assert!(!seen.iter().any(|line| line.name() == "PUBLISH"), "it is not free");
+    assert!(server.cli(&["PTTL", "n"]).parse::<i64>().unwrap() > 0);
+    assert_other_data(locks.lock("n").try_acquire().await);
+    assert_eq!(server.cli(&["DEL", "n"]), "1");
+
+    let guard = locks.lock("n").acquire().await.unwrap();
+    assert_eq!(server.cli(&java), "2");
+    drop(guard);
+    assert!(eventually(PATIENCE, async || server.cli(&["HLEN", "n"]) == "2").await, "dropped");
+    assert_eq!(server.cli(&["HDEL", "n", "mode", JAVA]), "2");
+    assert_eq!(server.cli(&["EXISTS", "n"]), "0");
+}
+
+/// D5: who waits for a lock that becomes a lock of another kind meanwhile is told.
+#[tokio::test]
+async fn a_waiter_is_told_of_another_kind_of_lock() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let guard = others.lock("n").acquire().await.unwrap();
+    let lock = locks.lock("n");
+    let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    assert!(listeners(&server, "n", 1).await);
+    assert_eq!(server.cli(&["HSET", "n", "mode", "write"]), "1");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["PUBLISH", "redisson_lock__channel:{n}", "0"]), "1");
+    assert_other_data(tokio::time::timeout(WOKEN, waiting).await.expect("it asked").unwrap());
+}
+
+/// A7: the blocking forms say the same.
+#[test]
+fn blocking_forms_tell_other_data_too() {
+    let server = RedisServer::start();
+    let locks = blocking::LockManager::connect(&server.url()).unwrap();
+    assert_eq!(server.cli(&["SET", "n", "5"]), "OK");
+    let lock = locks.lock("n");
+    assert_other_data(lock.try_acquire());
+    assert_other_data(lock.force_release());
+    assert_other_data(lock.hold_count(&locks.this_thread()));
+    assert_other_data(lock.is_held_by(&locks.this_thread()));
+    assert_other_data(blocking::multi_lock([lock, locks.lock("m")]).unwrap().try_acquire());
+    assert_eq!((server.cli(&["GET", "n"]), server.cli(&["DBSIZE"])), ("5".to_owned(), "1".to_owned()));
+}

@@ -360,6 +360,10 @@ impl<'a> Place<'a> {
                 let until = match turn {
                     Turn::Ask { heard } => {
                         self.heard = heard;
+                        if heard {
+                            // Nobody but a holder sends messages: what we hold has been given away by force.
+                            self.inner.verify(self.name);
+                        }
                         return Poll::Ready(Ok(true));
                     }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),

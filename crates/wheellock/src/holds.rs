@@ -271,8 +271,51 @@ impl Holds {
         self.tally.acquired(first_guard);
         self.join_or_leave_the_beat(index, now);
         self.schedule(index);
+        self.part_rivals(index, terms.sent, now, wake);
         let settle = self.after_request(index, wake);
         Some(Granted::Held(index, settle))
+    }
+
+    /// A grant to one owner proves that another one, who was believed to hold the lock, does not: whichever of the two the
+    /// server confirmed earlier has lost it. The other one is asked for, because requests may have overtaken each other
+    /// between the clock and the wire.
+    fn part_rivals(
+        &mut self,
+        granted: HoldIndex,
+        sent: BootInstant,
+        now: BootInstant,
+        wake: &mut Vec<Waker>,
+    ) {
+        let Some(name) = self.get(granted).map(|hold| Arc::clone(&hold.name)) else { return };
+        let rival = self.believed_holder(&name).filter(|rival| *rival != granted);
+        name.set_last_holder(granted);
+        let Some(rival) = rival else { return };
+        let rival_is_later = self.get(rival).is_some_and(|hold| hold.was_extended_after(sent));
+        let (lost, left) = if rival_is_later { (granted, rival) } else { (rival, granted) };
+        name.set_last_holder(left);
+        self.lose(lost, LostReason::NotOwner, now, wake);
+        self.verify_hold(left, now);
+    }
+
+    /// The hold of this process that is believed to have the lock.
+    fn believed_holder(&self, name: &Arc<Name>) -> Option<HoldIndex> {
+        let index = name.last_holder()?;
+        let hold = self.get(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
+        (hold.state == State::Held && hold.guards > 0).then_some(index)
+    }
+
+    /// There is a reason to doubt that this process still holds the lock: the server is asked at once.
+    pub(crate) fn verify(&mut self, name: &Arc<Name>, now: BootInstant) {
+        if let Some(index) = self.believed_holder(name) {
+            self.verify_hold(index, now);
+        }
+    }
+
+    fn verify_hold(&mut self, index: HoldIndex, now: BootInstant) {
+        if let Some(hold) = self.get_mut(index) {
+            (hold.unverified, hold.renew_at) = (true, Some(now));
+            self.schedule(index);
+        }
     }
 
     /// Whether a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).

@@ -213,7 +213,11 @@ impl Lock {
         let params = [self.name().into(), self.name.channel().into(), verb.into()];
         let reply = self.inner.client.eval(&self.name.kind().force_release, &params).await;
         let reply = reply.map_err(|source| self.error("force the release of", source))?;
-        Ok(self.integer(&reply)? != 0)
+        let was_held = self.integer(&reply)? != 0;
+        if was_held {
+            self.inner.verify(&self.name);
+        }
+        Ok(was_held)
     }
 
     async fn ask(&self, command: Command<'_>) -> Result<Value, Error> {

@@ -341,6 +341,13 @@ impl Inner {
         name
     }
 
+    /// Something was heard that speaks against a hold of ours: the server is asked for it at once.
+    pub(crate) fn verify(&self, name: &Arc<Name>) {
+        let mut holds = self.holds();
+        holds.verify(name, self.clock.now());
+        self.finish(holds, None, Vec::new());
+    }
+
     /// Unlocks, sends a settling request, and wakes the keeper if something is due earlier than it knows.
     pub(crate) fn finish(
         &self,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -19,6 +19,9 @@ pub(crate) struct Name {
     waiters: Mutex<Option<Box<Waiters>>>,
     /// Somebody asks the server without standing in line, and will wait if the lock is held.
     asked_for: AtomicBool,
+    /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
+    /// only a hint: that hold may be gone, and another may have its index.
+    last_holder: AtomicU32,
 }
 
 impl Name {
@@ -30,6 +33,7 @@ impl Name {
             kind,
             waiters: Mutex::default(),
             asked_for: AtomicBool::new(false),
+            last_holder: AtomicU32::new(0),
         }
     }
 
@@ -69,6 +73,14 @@ impl Name {
 
     pub(crate) fn is_asked_for(&self) -> bool {
         self.asked_for.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn last_holder(&self) -> Option<u32> {
+        self.last_holder.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    pub(crate) fn set_last_holder(&self, hold: u32) {
+        self.last_holder.store(hold.saturating_add(1), Ordering::Relaxed);
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

@@ -137,6 +137,10 @@ impl Hold {
         self.valid_until >= self.lease.valid_until(sent)
     }
 
+    pub(super) fn was_extended_after(&self, sent: BootInstant) -> bool {
+        self.valid_until > self.lease.valid_until(sent)
+    }
+
     /// Whether the server is to be asked whether this is still held, by extending it or otherwise.
     pub(super) fn is_to_be_asked_for(&self) -> bool {
         let somebody_relies_on_it = self.state == State::Held && self.guards > 0;

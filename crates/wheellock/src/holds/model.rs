@@ -101,14 +101,25 @@ impl World {
         self.now.saturating_duration_since(self.start)
     }
 
-    /// Takes a lock of a new owner, at this moment.
+    /// Takes a lock of its own, at this moment.
     fn take(&mut self, owner: u64, renew: bool) -> HoldIndex {
-        let terms = Terms { renew, ..self.terms() };
-        let began =
-            self.holds.begin_attempt((&self.name, owner), false, terms.lease, self.now, Waker::noop());
-        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
-        let _granted = self.holds.granted(hold, terms, GrantReply::Fresh, self.now, &mut Vec::new());
+        let name = Arc::new(Name::new(&format!("n{owner}"), &kind::REENTRANT));
+        let hold = self.ask_for(&name, owner);
+        self.grant(hold, Terms { renew, ..self.terms() });
         hold
+    }
+
+    /// An attempt of a new owner.
+    fn ask_for(&mut self, name: &Arc<Name>, owner: u64) -> HoldIndex {
+        let lease = Lease::new(LEASE).unwrap();
+        let began = self.holds.begin_attempt((name, owner), false, lease, self.now, Waker::noop());
+        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
+        hold
+    }
+
+    fn grant(&mut self, hold: HoldIndex, terms: Terms) {
+        let granted = self.holds.granted(hold, terms, GrantReply::Fresh, self.now, &mut Vec::new());
+        assert!(matches!(granted, Some(Granted::Held(_, None))));
     }
 
     /// What the keeper would send now.
@@ -600,4 +611,46 @@ fn a_late_renewal_does_not_bring_a_lost_lock_back() {
 #[test]
 fn a_hold_is_small() {
     assert!(size_of::<Hold>() <= 128 && size_of::<Name>() <= 56);
+}
+
+/// A6: a grant to one owner of this process tells another one, who was believed to hold the lock, that it is lost.
+#[test]
+fn of_two_owners_to_whom_a_lock_was_granted_the_later_one_holds_it() {
+    for answers_in_order in [true, false] {
+        let mut world = World::new();
+        let name = Arc::clone(&world.name);
+        let first = world.ask_for(&name, 1);
+        let first_terms = world.terms();
+        world.now = world.now + LEASE / 10;
+        let second = world.ask_for(&name, 2);
+        let second_terms = world.terms();
+        if answers_in_order {
+            world.grant(first, first_terms);
+            world.grant(second, second_terms);
+        } else {
+            world.grant(second, second_terms);
+            world.grant(first, first_terms);
+        }
+        assert_eq!(world.holds.lost(first), Some(LostReason::NotOwner));
+        assert_eq!(world.holds.lost(second), None);
+        let asked: Vec<_> = world.due().into_iter().map(|renewal| renewal.hold).collect();
+        assert_eq!(asked, [second], "and it is asked for");
+    }
+}
+
+/// A6: whatever speaks against a hold makes the watchdog ask for it at once, and only for one that is believed.
+#[test]
+fn a_doubtful_hold_is_asked_for_at_once() {
+    let mut world = World::new();
+    let name = Arc::clone(&world.name);
+    world.holds.verify(&name, world.now);
+    assert!(world.due().is_empty(), "nobody holds it");
+    let hold = world.ask_for(&name, 1);
+    world.grant(hold, Terms { renew: false, ..world.terms() });
+    world.holds.verify(&name, world.now);
+    let asked: Vec<_> = world.due().into_iter().map(|renewal| (renewal.hold, renewal.extend)).collect();
+    assert_eq!(asked, [(hold, false)], "a fixed lease is not extended");
+    let _settle = world.holds.release(hold, false, world.now);
+    world.holds.verify(&name, world.now);
+    assert!(world.due().is_empty(), "it was given back");
 }

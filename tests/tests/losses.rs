@@ -1,0 +1,134 @@
+//! Who learns of a lost lock, when, and where it is counted.
+
+use std::time::Duration;
+
+use wheellock::{LostReason, Released, blocking};
+use wheellock_tests::fault::{Direction, Fault, Proxy};
+use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone, listeners, lost, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const LEASE: Duration = Duration::from_secs(30);
+/// The watchdog's next look comes after a third of the lease, 10 s. What is told within this was told for another reason.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+/// A6: when a lock was freed by force and granted to another task of the same process, only one guard is valid.
+#[tokio::test]
+async fn a_grant_to_another_task_of_the_process_tells_the_first_holder() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let lock = locks.lock("n");
+    for fixed in [false, true] {
+        let lock = if fixed { lock.with_lease(LEASE) } else { lock.clone() };
+        let first = lock.acquire().await.unwrap();
+        let waiter = lock.clone();
+        let waiting = tokio::spawn(async move { waiter.acquire().await.unwrap() });
+        assert!(listeners(&server, "n", 1).await);
+        assert!(others.lock("n").force_release().await.unwrap());
+        let second = tokio::time::timeout(AT_ONCE, waiting).await.expect("woken").unwrap();
+        assert!(second.is_valid() && !first.is_valid());
+        assert_eq!(lost(&first).await, LostReason::NotOwner);
+        assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
+        assert!(second.is_valid(), "the first one's release is nothing to it");
+        assert_eq!(second.release().await.unwrap(), Released::Released);
+    }
+    assert_eq!(locks.metrics().lost_not_owner, 2, "each loss counts once");
+}
+
+/// A6: a message on the channel of a lock that this process holds makes it ask at once whether it still does.
+#[tokio::test]
+async fn a_message_on_the_channel_of_a_held_lock_is_a_reason_to_ask() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let first = locks.lock("n").acquire().await.unwrap();
+    let lock = locks.lock("n");
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    assert!(listeners(&server, "n", 1).await);
+    // Another process takes it in the same moment, so the waiter here is told that it is held, not by whom.
+    let taken = server.cli(&[
+        "EVAL",
+        "redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], 30000) \
+         return redis.call('publish', ARGV[2], '0')",
+        "1",
+        "n",
+        &others.owner().to_string(),
+        "redisson_lock__channel:{n}",
+    ]);
+    assert_eq!(taken, "1");
+    let told = tokio::time::timeout(AT_ONCE, first.lost()).await;
+    assert_eq!(told.expect("asked at once"), LostReason::NotOwner);
+    waiting.abort();
+}
+
+/// A6: who frees a lock by force tells the holder in the same process at once.
+#[tokio::test]
+async fn a_forced_release_tells_the_holder_in_the_same_process() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let guard = locks.lock("n").acquire().await.unwrap();
+    assert!(locks.lock("n").force_release().await.unwrap());
+    let told = tokio::time::timeout(AT_ONCE, guard.lost()).await;
+    assert_eq!(told.expect("asked at once"), LostReason::NotOwner);
+}
+
+/// A8: a loss that a release finds is counted in `metrics()`, whether the release is confirmed, dropped or blocking.
+#[tokio::test]
+async fn losses_that_a_release_finds_are_counted() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let counted = async |losses: u64| {
+        let count = || locks.metrics().lost_not_owner;
+        assert!(eventually(PATIENCE, async || count() == losses).await, "{} of {losses}", count());
+    };
+    let guard = locks.lock("a").acquire().await.unwrap();
+    assert_eq!(server.cli(&["DEL", "a"]), "1");
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    counted(1).await;
+    let guard = locks.lock("b").acquire().await.unwrap();
+    assert_eq!(server.cli(&["DEL", "b"]), "1");
+    drop(guard);
+    counted(2).await;
+    let outer = locks.lock("c").acquire().await.unwrap();
+    let inner = locks.lock("c").with_owner(outer.owner()).acquire().await.unwrap();
+    assert_eq!(server.cli(&["DEL", "c"]), "1");
+    assert_eq!(inner.release().await.unwrap(), Released::AlreadyLost);
+    counted(3).await;
+    assert_eq!(lost(&outer).await, LostReason::NotOwner);
+    assert_eq!(outer.release().await.unwrap(), Released::AlreadyLost);
+    assert!(at_rest(&locks).await);
+    counted(3).await;
+    let metrics = locks.metrics();
+    assert_eq!((metrics.held, metrics.lost_expired, metrics.acquires), (0, 0, 4));
+}
+
+/// A8: the blocking API counts them, too.
+#[test]
+fn losses_that_a_blocking_release_finds_are_counted() {
+    let server = RedisServer::start();
+    let locks = blocking::LockManager::connect(&server.url()).unwrap();
+    let guard = locks.lock("a").acquire().unwrap();
+    assert_eq!(server.cli(&["DEL", "a"]), "1");
+    assert_eq!(guard.release().unwrap(), Released::AlreadyLost);
+    assert_eq!(locks.metrics().lost_not_owner, 1);
+}
+
+/// A8: a release that is repeated because its answer was lost counts no loss.
+#[tokio::test]
+async fn a_repeated_release_counts_no_loss() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = adjusted(&proxy.url(), LEASE, |config| config.response_timeout = LEASE / 10).await;
+    for confirmed in [true, false] {
+        let guard = locks.lock("n").acquire().await.unwrap();
+        let before = proxy.counts().faults;
+        proxy.strike(Direction::ToClient, Fault::Rst);
+        if confirmed {
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        } else {
+            drop(guard);
+        }
+        assert!(gone(&server, "n").await);
+        assert!(eventually(PATIENCE, async || proxy.counts().faults > before).await);
+        assert!(at_rest(&locks).await);
+    }
+    assert_eq!(locks.metrics().lost_not_owner, 0);
+}

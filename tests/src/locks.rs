@@ -112,6 +112,11 @@ pub enum Asked {
         /// The hold count asked for.
         count: String,
     },
+    /// One attempt to take several locks at once.
+    AcquireAll {
+        /// The locks.
+        locks: Vec<String>,
+    },
     /// A release, or part of one.
     Release {
         /// The lock.
@@ -152,6 +157,9 @@ impl Asked {
             ([lock], [channel, _verb]) if channel.starts_with(CHANNEL) => {
                 Self::ForceRelease { lock: lock.clone() }
             }
+            (locks @ [_, ..], args) if args.len() == 3 * locks.len() => {
+                Self::AcquireAll { locks: locks.to_vec() }
+            }
             (locks @ [_, ..], args) if args.len() == 2 * locks.len() => {
                 let owners = args.iter().skip(1).step_by(2).cloned();
                 Self::Renew { holds: locks.iter().cloned().zip(owners).collect() }
@@ -169,7 +177,11 @@ impl Asked {
     /// Whether it is an attempt to take `lock`.
     #[must_use]
     pub fn acquires(&self, name: &str) -> bool {
-        matches!(self, Self::Acquire { lock, .. } if lock == name)
+        match self {
+            Self::Acquire { lock, .. } => lock == name,
+            Self::AcquireAll { locks } => locks.iter().any(|lock| lock == name),
+            _ => false,
+        }
     }
 
     /// Whether it frees `lock`.
@@ -224,6 +236,8 @@ mod tests {
         assert_eq!(forced, Asked::ForceRelease { lock: "a".into() });
         assert!(asked("EVALSHA 0f 1 a 30000 me:1").renews("a"));
         let two = asked("EVALSHA 0f 2 a b 30000 me:1 30000 me:2");
+        let all = asked("EVALSHA 0f 2 a b 30000 me:1 1 30000 me:2 1");
+        assert!(all.acquires("a") && all.acquires("b") && !all.acquires("c"));
         let holds = [("a", "me:1"), ("b", "me:2")].map(|(lock, owner)| (lock.to_owned(), owner.to_owned()));
         assert_eq!(two, Asked::Renew { holds: holds.into() });
         assert_eq!(Asked::parse(&line("lua", "EVALSHA 0f 1 a 30000 me:1 1")), None);

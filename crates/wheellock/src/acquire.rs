@@ -1,5 +1,7 @@
 //! The one acquire loop. Only this module loops over attempts.
 
+mod together;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,14 +9,13 @@ use std::sync::atomic::Ordering;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_client::Retry;
-use wheellock_client::Value;
 use wheellock_client::planted::bug;
+use wheellock_client::{ErrorKind, Retry, Timer, Value};
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
 use crate::durability::persist_kept;
-use crate::error::{Error, Outcome};
+use crate::error::Error;
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
 use crate::lease::Lease;
@@ -22,7 +23,9 @@ use crate::lock::Lock;
 use crate::manager::Inner;
 use crate::name::Name;
 use crate::persist::{Persisted, persist};
-use crate::waiters::{Turn, Waiters};
+use crate::waiters::{Known, Turn, Waiters};
+
+pub(crate) use together::ask_together;
 
 /// How long to wait for a lock that somebody else holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +36,14 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
+    /// Counted from now. Who has no time at all asks once.
+    pub(crate) fn up_to(wait: Duration, timer: &Timer) -> Self {
+        if wait.is_zero() {
+            return Self::No;
+        }
+        timer.now().checked_add(wait).map_or(Self::Forever, Self::Until)
+    }
+
     pub(crate) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) => Some(deadline),
@@ -46,64 +57,67 @@ impl Wait {
 }
 
 /// Takes one hold of `lock`, or `None` if it is still held by somebody else when the wait is over.
-pub(crate) async fn acquire(lock: &Lock, wait: Wait) -> Result<Option<Guard>, Error> {
+///
+/// The server is asked at least once, and has the response timeout to answer, however short the wait: a lock that nobody has
+/// asked for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
+pub(crate) async fn acquire(
+    lock: &Lock,
+    wait: Wait,
+    refused: Option<Refusal>,
+) -> Result<Option<Guard>, Error> {
     let asked = Asked::new(lock)?;
     let (mut alone, mut place) = (None, None);
-    // Whoever comes while others wait or ask stands in line behind them, unless it holds the lock already.
-    if wait != Wait::No && !(asked.presented && asked.inner.holds().is_held_by(asked.name, asked.owner)) {
+    if let Some(refusal) = refused {
+        let joined = Place::join(asked.inner, asked.name, Waiters::join);
+        place.insert(joined).heard_held(refusal);
+    } else if wait != Wait::No
+        && !(asked.presented && asked.inner.holds().is_held_by(asked.name, asked.owner))
+    {
+        // A waiter stands in line behind those who wait or ask already, unless its owner holds the lock.
         alone = Alone::begin(asked.name);
         if alone.is_none() {
             place = Some(Place::join(asked.inner, asked.name, Waiters::join));
         }
     }
     loop {
-        match &mut place {
+        let until = match &mut place {
             None => {
                 if let Some(waiters) = &mut *asked.name.crowd() {
                     waiters.about_to_ask();
                 }
+                None
             }
-            Some(place) => {
-                if !place.turn(wait.deadline()).await? {
-                    return Ok(None);
-                }
-            }
-        }
-        match asked.once(wait.deadline()).await {
+            Some(place) => match place.turn(wait.deadline()).await? {
+                Asks::Until(until) => until,
+                Asks::NotAnyMore => return Ok(None),
+            },
+        };
+        match asked.once(until).await {
             Ok(Answer::Granted(guard)) => {
                 if let Some(place) = &mut place {
                     place.granted(asked.lease);
                 }
                 return Ok(Some(guard));
             }
-            Ok(Answer::Held { lease_left }) => {
-                if wait == Wait::No {
+            Ok(Answer::Held(refusal)) => {
+                if wait == Wait::No || (place.is_none() && wait.is_over(asked.inner)) {
                     return Ok(None);
                 }
                 let place =
                     place.get_or_insert_with(|| Place::join(asked.inner, asked.name, Waiters::join_first));
-                place.heard_held(lease_left);
+                place.heard_held(refusal);
                 // From here on this is the first in line, who asks for all.
                 alone = None;
             }
             // This one was granted and taken back, whatever the time; the next one in line may fare better.
             Err(error @ Error::NotReplicated { .. }) => return Err(error),
-            // The wait is over. If the lock was held when last heard of, it still counts as held: a question asked in the
-            // last moment cannot be answered in time. Not so if the one before it found no answer either, or if there is
-            // no connection; a dead server is not a busy lock.
-            Err(error) if wait.is_over(asked.inner) => {
-                let known_held = place.as_ref().is_some_and(|place| place.heard_nothing(&error));
-                if known_held
-                    && error.outcome() != Outcome::NotSent
-                    && asked.inner.client.is_ready_for(asked.name.key().as_bytes())
-                {
-                    return Ok(None);
-                }
-                return Err(error);
-            }
             Err(error) => {
+                let cut_short = until.is_some() && until == wait.deadline() && wait.is_over(asked.inner);
+                if let (true, Some(place)) = (cut_short, &place) {
+                    return place.cut_short(&error);
+                }
                 // Whatever keeps us from the server keeps everybody in line from it.
-                let asks_for_all = alone.is_some() || place.is_some();
+                let asks_for_all = alone.is_some() || place.as_ref().is_some_and(Place::is_head);
                 if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
                     (asks_for_all, &error, &mut *asked.name.crowd())
                 {
@@ -139,10 +153,21 @@ struct Asked<'a> {
 /// What the server said to one attempt.
 pub(crate) enum Answer {
     Granted(Guard),
-    /// Somebody else holds the lock, for so long unless it is renewed; `None`: for ever, by a foreign hand.
-    Held {
-        lease_left: Option<Duration>,
-    },
+    Held(Refusal),
+}
+
+/// Somebody else holds the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    /// For so long, unless the lease is renewed; `None`: for ever, by a foreign hand.
+    pub(crate) lease_left: Option<Duration>,
+}
+
+impl Refusal {
+    /// By the PTTL that the server told; -1: held without a TTL, which only a foreign hand can have done.
+    fn of(pttl: i64) -> Self {
+        Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis) }
+    }
 }
 
 impl<'a> Asked<'a> {
@@ -158,9 +183,9 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// Asks the server once; if the answer gets lost, asks again for the very same hold.
-    async fn once(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
-        let Self { inner, name, owner, presented, lease, renew } = *self;
+    /// Enters an attempt into the table. Returns it, the count to ask for, and by when the server has to answer.
+    async fn begin(&self, deadline: Option<Instant>) -> Result<((Attempt<'a>, u32), Option<Instant>), Error> {
+        let Self { inner, name, owner, presented, lease, .. } = *self;
         let begin = |waker: &Waker| {
             let now = inner.clock.now();
             inner.holds().begin_attempt((name, owner), presented, lease, now, waker)
@@ -168,7 +193,13 @@ impl<'a> Asked<'a> {
         let began = at_gate(inner, name, deadline, begin).await;
         let ((hold, count), deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
-        let mut attempt = Attempt { inner, hold: Some(hold) };
+        Ok(((Attempt { inner, hold: Some(hold) }, count), deadline))
+    }
+
+    /// Asks the server once; if the answer gets lost, asks again for the very same hold.
+    async fn once(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
+        let Self { inner, name, owner, lease, renew, .. } = *self;
+        let ((mut attempt, count), deadline) = self.begin(deadline).await?;
         let ask = move |retry: &Retry, options, waker: &Waker| {
             let text = inner.owner_text(owner);
             let params = [name.key().into(), lease.millis().into(), text.as_bytes().into(), count.into()];
@@ -216,15 +247,18 @@ impl<'a> Asked<'a> {
             }
             Err(pttl) => {
                 attempt.taken_by_other();
-                // -1: held without a TTL, which only a foreign hand can have done.
-                let lease_left = u64::try_from(pttl).ok().map(Duration::from_millis);
-                Ok(Answer::Held { lease_left })
+                Ok(Answer::Held(Refusal::of(pttl)))
             }
         }
     }
 
     fn operation(&self) -> String {
         format!("acquire lock {:?}", self.name)
+    }
+
+    /// For several locks, of which this is the first.
+    fn operation_for(&self, locks: usize) -> String {
+        format!("acquire {locks} locks at once, {:?} among them", self.name)
     }
 }
 
@@ -326,6 +360,8 @@ struct Place<'a> {
     since: BootInstant,
     /// The last question was asked because a release was heard.
     heard: bool,
+    /// The server has told this waiter that the lock is held.
+    told_held: bool,
     /// The lease of the grant that ended the wait.
     granted: Option<Duration>,
 }
@@ -334,7 +370,7 @@ impl<'a> Place<'a> {
     fn join(inner: &'a Arc<Inner>, name: &'a Arc<Name>, join: fn(&mut Waiters) -> u64) -> Self {
         let ticket = name.waiters(join);
         inner.waiting.fetch_add(1, Ordering::Relaxed);
-        Self { inner, name, ticket, since: inner.clock.now(), heard: false, granted: None }
+        Self { inner, name, ticket, since: inner.clock.now(), heard: false, told_held: false, granted: None }
     }
 
     fn granted(&mut self, lease: Lease) {
@@ -343,28 +379,28 @@ impl<'a> Place<'a> {
         self.inner.holds().tally.waited(waited, self.heard);
     }
 
-    /// Waits until it is time to ask; false if the deadline came first.
-    async fn turn(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
+    /// Waits until it is time to ask, or until the wait is over and the lock is known to be held.
+    async fn turn(&mut self, deadline: Option<Instant>) -> Result<Asks, Error> {
         let timer = &self.inner.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
         std::future::poll_fn(|cx| {
             loop {
                 let now = timer.now();
                 if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Poll::Ready(self.in_vain());
+                    return Poll::Ready(self.wait_is_over(now));
                 }
                 let turn = self.name.waiters(|waiters| {
                     // Looked at under the lock, under which whoever asks alone says that it has ended.
                     waiters.turn(self.ticket, self.name.is_asked_for(), now, cx)
                 });
                 let until = match turn {
-                    Turn::Ask { heard } => {
+                    Turn::Ask { heard, since } => {
                         self.heard = heard;
                         if heard {
                             // Nobody but a holder sends messages: what we hold has been given away by force.
                             self.inner.verify(self.name);
                         }
-                        return Poll::Ready(Ok(true));
+                        return Poll::Ready(Ok(Asks::Until(self.answer_by(since, deadline))));
                     }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
                     Turn::Wait(until) => until.into_iter().chain(deadline).min(),
@@ -381,33 +417,83 @@ impl<'a> Place<'a> {
         .await
     }
 
-    /// The wait is over. The lock is held, unless nobody could find out whether it is.
-    fn in_vain(&self) -> Result<bool, Error> {
-        let (known, trouble) = self.name.waiters(|waiters| (waiters.know_held(), waiters.trouble()));
-        if known && trouble.is_none() {
-            return Ok(false);
-        }
-        Err(trouble.unwrap_or_else(|| {
-            let source = self.inner.client.timed_out(self.name.key().as_bytes(), "EVALSHA");
-            Error::Server { operation: format!("acquire lock {:?}", self.name), source }
-        }))
+    /// By when a question needs its answer. All questions that find none share one patience; and once the lock is known to
+    /// be held, nobody waits for an answer beyond its own wait.
+    fn answer_by(&self, since: Instant, deadline: Option<Instant>) -> Option<Instant> {
+        let patience = since + self.inner.client.config().response_timeout;
+        let deadline = deadline.filter(|_| self.knows_held());
+        Some(deadline.map_or(patience, |deadline| deadline.min(patience)))
     }
 
-    fn heard_held(&self, lease_left: Option<Duration>) {
+    fn knows_held(&self) -> bool {
+        self.told_held || !matches!(self.name.waiters(|waiters| waiters.known()), Known::Nothing)
+    }
+
+    fn is_head(&self) -> bool {
+        self.name.waiters(|waiters| waiters.is_head(self.ticket))
+    }
+
+    /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
+    /// as far as anybody can know, unless the server has stopped answering: a dead server is not a busy lock.
+    fn wait_is_over(&self, now: Instant) -> Result<Asks, Error> {
+        let config = self.inner.client.config();
+        let unanswered_since = match self.name.waiters(|waiters| waiters.known()) {
+            Known::Trouble(error) => return Err(error),
+            Known::Held { unanswered_since } => unanswered_since,
+            Known::Nothing if self.told_held => None,
+            Known::Nothing => return Ok(Asks::Until(None)),
+        };
+        let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
+        if unanswered_since.is_some_and(silent) || !self.is_connected() {
+            let source = self.inner.client.timed_out(self.name.key().as_bytes(), "EVALSHA");
+            return Err(Error::Server { operation: format!("acquire lock {:?}", self.name), source });
+        }
+        Ok(Asks::NotAnyMore)
+    }
+
+    fn is_connected(&self) -> bool {
+        self.inner.client.is_ready_for(self.name.key().as_bytes())
+    }
+
+    /// The wait has ended in the middle of a question. That its answer could not come in time says nothing about the server;
+    /// any other failure does.
+    fn cut_short(&self, error: &Error) -> Result<Option<Guard>, Error> {
+        if !is_only_late(error) {
+            self.name.waiters(|waiters| waiters.heard_nothing(error));
+        }
+        match self.wait_is_over(self.inner.client.config().timer.now())? {
+            Asks::NotAnyMore => Ok(None),
+            Asks::Until(_) => Err(error.clone()),
+        }
+    }
+
+    fn heard_held(&mut self, refusal: Refusal) {
+        self.told_held = true;
         let now = self.inner.client.config().timer.now();
         self.name.waiters(|waiters| {
             if waiters.is_head(self.ticket) {
-                waiters.heard_held(now, lease_left);
+                waiters.heard_held(now, refusal.lease_left);
                 waiters.listen(|| self.inner.client.subscribe(self.name.channel().as_bytes()));
             }
         });
     }
-
-    /// The last question found no answer. Returns whether the one before it had found one.
-    fn heard_nothing(&self, error: &Error) -> bool {
-        self.name.waiters(|waiters| waiters.know_held() && !waiters.heard_nothing(error))
-    }
 }
+
+/// Whether a question failed only because its time was over.
+pub(crate) fn is_only_late(error: &Error) -> bool {
+    matches!(error, Error::Server { source, .. } if source.kind() == ErrorKind::Timeout)
+}
+
+/// What is left to do for a waiter.
+enum Asks {
+    /// It asks, and needs the answer by then, or within the response timeout.
+    Until(Option<Instant>),
+    NotAnyMore,
+}
+
+/// A server is taken for silent when it has owed an answer for this part of the response timeout: long beside any round trip,
+/// short beside the time after which its connection is given up.
+pub(crate) const SILENT_PART: u32 = 3;
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {

@@ -47,8 +47,8 @@ pub enum Error {
     OtherData {
         /// The lock's name.
         lock: String,
-        /// What the server said, and which one it was.
-        source: wheellock_client::Error,
+        /// The server.
+        server: Arc<str>,
     },
     /// The lock was granted too late to be believed; it was released again at once.
     GrantedTooLate {
@@ -125,7 +125,7 @@ impl Error {
     /// What a script or a query about `lock` failed with. Ours look at what is under the name before they change anything.
     pub(crate) fn of_lock(lock: &str, operation: String, source: wheellock_client::Error) -> Self {
         if is_other_data(&source) {
-            return Self::OtherData { lock: lock.to_owned(), source };
+            return Self::OtherData { lock: lock.to_owned(), server: source.server_address().into() };
         }
         Self::Server { operation, source }
     }
@@ -177,12 +177,10 @@ impl fmt::Display for Error {
             Self::UnexpectedReply { operation, reply } => {
                 write!(f, "cannot {operation}: the server answered with an unexpected {reply}")
             }
-            Self::OtherData { lock, source } => write!(
+            Self::OtherData { lock, server } => write!(
                 f,
-                "lock \"{}\": there is other data under this name on {}, which was left alone: {}",
-                lock.escape_debug(),
-                source.server_address(),
-                source.detail()
+                "lock \"{}\": there is other data, or another kind of lock, under this name on {server}; it was left alone",
+                lock.escape_debug()
             ),
             Self::GrantedTooLate { lock, lease } => {
                 write!(
@@ -223,7 +221,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Server { source, .. } | Self::OtherData { source, .. } => Some(source),
+            Self::Server { source, .. } => Some(source),
             Self::NoQuorum { failures, .. } => {
                 failures.first().map(|failure| &failure.error as &(dyn std::error::Error + 'static))
             }

@@ -296,6 +296,8 @@ impl Guard {
                     self.inner.holds().may_be_settled(self.hold);
                 }
                 release.confirmed(false);
+                // No release was published, and the server may have forgotten the lock.
+                self.inner.let_waiters_look(&self.name);
                 // An unanswered request before this one has done it if the lock was ours when it was sent.
                 Ok(if ambiguous && believed && !bug("a repeated release is taken for a loss") {
                     Released::Released

@@ -483,14 +483,10 @@ impl Holds {
         hold.refusals = 0;
         let untold = std::mem::take(&mut hold.untold);
         if !known && hold.state == State::Held {
+            let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
             match untold {
                 _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, wake),
-                Untold::Released { believed: true } => {
-                    self.tally.found_lost(&hold.name, LostReason::NotOwner)
-                }
-                Untold::Released { believed: false } => {
-                    self.tally.found_lost(&hold.name, LostReason::Expired)
-                }
+                Untold::Released { believed } => self.tally.found_lost(&hold.name, found(believed)),
                 Untold::Nothing => {}
             }
         }

@@ -13,7 +13,7 @@ use wheellock_client::{Arg, Change, Detached, Flush, Outcome, Retry, Timer, Valu
 use crate::clock::BootInstant;
 use crate::durability::Wanted;
 use crate::events;
-use crate::holds::{Due, Holds, Refused, Renewal, Renewed, Settle};
+use crate::holds::{Due, Holds, Refused, Renewal, Renewed, Settle, State};
 use crate::kind;
 use crate::manager::Inner;
 use crate::name::Name;
@@ -162,6 +162,8 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     let now = inner.clock.now();
     let mut wake = Vec::new();
     let (mut settles, mut renewals, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+    // Locks of which the server knows nothing any more: no release was published.
+    let mut unknown = Vec::new();
     let mut flushes = Vec::new();
     let mut holds = inner.holds();
     for Detached { token, result, connection, .. } in results.drain(..) {
@@ -175,6 +177,10 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
                     // It waits in the queue for the next connection.
                     (Err(Outcome::MaybeExecuted), None) => holds.repeat_settle(hold, now, &mut wake),
                     (Ok(reply), None) if !reply.is_error() => {
+                        if reply.is_null() {
+                            let held = holds.get(hold).filter(|hold| hold.state == State::Held);
+                            unknown.extend(held.map(|hold| Arc::clone(&hold.name)));
+                        }
                         holds.settled(hold, !reply.is_null(), now, &mut wake)
                     }
                     (Ok(_) | Err(_), None) => {
@@ -238,6 +244,7 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
     drop(holds);
     drop(flushes);
     wake.into_iter().chain(keeper).for_each(Waker::wake);
+    unknown.iter().for_each(|name| inner.let_waiters_look(name));
 }
 
 /// Another server than before may answer for some locks. Runs on the connection's task.

@@ -28,6 +28,10 @@ pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind {
 pub(crate) static RENEW: LazyLock<Arc<Script>> =
     LazyLock::new(|| Arc::new(Script::variadic(sabotaged(include_str!("scripts/renew.lua")))));
 
+/// Takes several locks at once, all or none.
+pub(crate) static ACQUIRE_ALL: LazyLock<Arc<Script>> =
+    LazyLock::new(|| Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua"))));
+
 /// The script itself, unless a bug is planted in it.
 fn sabotaged(script: &'static str) -> &'static str {
     let planted = [
@@ -66,7 +70,7 @@ fn sabotaged(script: &'static str) -> &'static str {
 /// Everything a connection should have loaded before it is used.
 pub(crate) fn scripts() -> Vec<Arc<Script>> {
     let kind = &*REENTRANT;
-    [&kind.acquire, &kind.release, &kind.force_release, &RENEW].map(Arc::clone).into()
+    [&kind.acquire, &kind.release, &kind.force_release, &RENEW, &ACQUIRE_ALL].map(Arc::clone).into()
 }
 
 impl Kind {

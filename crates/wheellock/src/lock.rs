@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wheellock_client::{Command, Value};
+use wheellock_client::{Command, Servers, Value};
 
 use crate::acquire::{self, Wait};
 use crate::error::Error;
@@ -67,7 +67,7 @@ impl Lock {
     /// few servers knew of the grant in time.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         loop {
-            if let Some(guard) = acquire::acquire(self, Wait::Forever).await? {
+            if let Some(guard) = acquire::acquire(self, Wait::Forever, None).await? {
                 return Ok(guard);
             }
         }
@@ -83,10 +83,13 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        acquire::acquire(self, Wait::No)
+        acquire::acquire(self, Wait::No, None)
     }
 
-    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then, and no later.
+    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then.
+    ///
+    /// The server is asked at least once: [`Duration::ZERO`] is [`try_acquire`](Self::try_acquire), and a wait shorter than a
+    /// round trip ends with the answer to the first question. From then on it ends on time.
     ///
     /// # Cancel safety
     ///
@@ -94,14 +97,13 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); also if the wait ended before the server has ever answered.
+    /// As [`acquire`](Self::acquire), and [`Error::Server`] if the wait ended while the server did not answer, or refused to
+    /// serve: nobody knows then who holds the lock. A question that the end of the wait cut short is no error.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        let now = self.inner.client.config().timer.now();
-        let wait = now.checked_add(wait).map_or(Wait::Forever, Wait::Until);
-        acquire::acquire(self, wait)
+        acquire::acquire(self, Wait::up_to(wait, &self.inner.client.config().timer), None)
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the lock is lost meanwhile, `work` is
@@ -266,6 +268,13 @@ impl Lock {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether one request can take both locks. In a cluster a script's keys are in one slot, and not even those of one slot
+    /// can always be asked for together.
+    pub(crate) fn can_be_asked_for_with(&self, other: &Self) -> bool {
+        let is_cluster = matches!(self.inner.client.config().servers, Servers::Cluster(_));
+        Arc::ptr_eq(&self.inner, &other.inner) && !is_cluster
     }
 
     pub(crate) fn has_owner(&self) -> bool {

@@ -348,6 +348,14 @@ impl Inner {
         self.finish(holds, None, Vec::new());
     }
 
+    /// The lock may be free though no message says so: the first of this process' waiters asks. Takes the waiters' lock.
+    pub(crate) fn let_waiters_look(&self, name: &Name) {
+        let head = name.crowd().as_mut().and_then(|waiters| waiters.look_now());
+        if let Some(head) = head {
+            head.wake();
+        }
+    }
+
     /// Unlocks, sends a settling request, and wakes the keeper if something is due earlier than it knows.
     pub(crate) fn finish(
         &self,

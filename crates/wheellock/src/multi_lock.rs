@@ -3,12 +3,13 @@
 //!
 //! # No deadlock, no livelock
 //!
-//! Everything is tried at once, so an uncontended set costs the time of one lock. If some are held by others:
+//! All members are tried without waiting: those on one server in one request that takes all or none of them, so an uncontended
+//! set there costs the time of one lock. If some are held by others:
 //!
 //! 1. The first time, all that was granted is given back at once and the task waits for the first refused member, holding
 //!    nothing: a set of which one member is busy for minutes keeps nobody from the others.
-//! 2. With that one in hand all others are tried at once again. If some are still refused, only those granted are kept
-//!    that come *before* the first refused one in a fixed order, and that one is waited for, and so on.
+//! 2. With that one in hand all others are tried again. If some are still refused, only those granted are kept that come
+//!    *before* the first refused one in a fixed order, and that one is waited for, and so on.
 //!
 //! So whoever waits holds only members that come before the one it waits for. Tasks and processes that use the same order
 //! cannot wait for each other in a circle, and cannot chase each other for ever either: what is granted in a failed try
@@ -29,9 +30,9 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::planted::bug;
 
-use crate::acquire::{Answer, Wait, acquire, ask};
+use crate::acquire::{Refusal, SILENT_PART, Wait, acquire, ask_together, is_only_late};
 use crate::clock::BootInstant;
-use crate::error::{Error, Outcome};
+use crate::error::Error;
 use crate::flight::{Flight, Request};
 use crate::guard::{Guard, LostReason, Released};
 use crate::lock::Lock;
@@ -152,7 +153,8 @@ impl MultiLock {
         }
     }
 
-    /// Takes all members if all are free: the time of one round trip.
+    /// Takes all members if all are free: one round trip if one server has them all (other than in a cluster), two otherwise.
+    /// Of several who try to take the same free locks at the same moment one succeeds.
     ///
     /// # Cancel safety
     ///
@@ -166,7 +168,7 @@ impl MultiLock {
     }
 
     /// Waits up to `wait`, counted from this call, until all members are ours. Returns `None` if some are still held by
-    /// somebody else then, and no later.
+    /// somebody else then. The servers are asked at least once, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -174,13 +176,12 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); also if the wait ended before every server has answered.
+    /// As [`acquire`](Self::acquire); also if the wait ended while a server did not answer.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
-        let wait = self.now().checked_add(wait).map_or(Wait::Forever, Wait::Until);
-        self.take(wait)
+        self.take(Wait::up_to(wait, &self.lead.inner.client.config().timer))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If a member is lost meanwhile, `work` is
@@ -208,14 +209,16 @@ impl MultiLock {
         loop {
             taken.forget_lost();
             let waited_with = taken.places();
-            let refused = match self.try_rest(&mut taken, wait).await {
+            // The first question is answered, however short the wait.
+            let (until, asked_at) = (wait.deadline().filter(|_| known_held), self.now());
+            let refused = match self.try_rest(&mut taken, until).await {
                 Ok(refused) => refused,
-                Err(error) if wait.is_over(&self.lead.inner) && known_held && self.was_only_late(&error) => {
+                Err(error) if until.is_some() && self.was_cut_short(wait, asked_at, &error) => {
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
             };
-            let Some(refused) = refused else {
+            let Some((refused, refusal)) = refused else {
                 if !self.renew_fixed(&waited_with, &taken).await? {
                     continue;
                 }
@@ -228,54 +231,88 @@ impl MultiLock {
             let keep_now = std::mem::replace(&mut keep, true) || bug("a set is held while it waits");
             taken.keep(|place| keep_now && self.comes_before(place, refused));
             let Some(lock) = self.members.get(refused) else { return Ok(None) };
-            let Some(guard) = self.wait_for(lock, &mut taken, wait).await? else { return Ok(None) };
+            let Some(guard) = self.wait_for(lock, refusal, &mut taken, wait).await? else { return Ok(None) };
             taken.put(refused, guard);
         }
     }
 
-    /// Tries all members that are not taken, at once. Returns the first one in order that others hold.
-    async fn try_rest(&self, taken: &mut Taken, wait: Wait) -> Result<Option<usize>, Error> {
-        let missing: Vec<_> = taken.missing().collect();
-        let mut quorum = Quorum::all(missing.len());
-        let mut flight = Flight::new(missing.into_iter().filter_map(|place| {
-            let (lock, deadline) = (self.members.get(place)?.clone(), wait.deadline());
-            let request: Request<'_, _> = Box::pin(async move { ask(&lock, deadline).await });
-            Some((place, request))
-        }));
-        let mut refused: Option<usize> = None;
-        while !flight.is_over() {
-            for (place, answer) in flight.landed().await {
-                match answer {
-                    Ok(Answer::Granted(guard)) => {
-                        quorum.granted += 1;
-                        taken.put(place, guard);
-                    }
-                    Ok(Answer::Held { .. }) => {
-                        quorum.refused += 1;
-                        if refused.is_none_or(|first| self.comes_before(place, first)) {
-                            refused = Some(place);
+    /// Tries all members that are not taken. Returns the first one in order that others hold.
+    ///
+    /// Members on one server go in one request. Where there are several servers, the one of the first member in order is asked
+    /// alone, and the others at once after it: of all who want the same locks at the same moment one gets the first, and
+    /// nobody is in its way at the others.
+    async fn try_rest(
+        &self,
+        taken: &mut Taken,
+        until: Option<Instant>,
+    ) -> Result<Option<(usize, Refusal)>, Error> {
+        let mut groups = self.groups(taken);
+        let later = groups.split_off(1.min(groups.len()));
+        let phases = if taken.is_empty() && !bug("a set is asked for all at once") {
+            vec![groups, later]
+        } else {
+            vec![groups.into_iter().chain(later).collect()]
+        };
+        for groups in phases {
+            let requests = groups.into_iter().map(|places| {
+                let locks: Vec<Lock> =
+                    places.iter().filter_map(|place| self.members.get(*place).cloned()).collect();
+                let request: Request<'_, _> =
+                    Box::pin(async move { (places, ask_together(&locks, until).await) });
+                request
+            });
+            let mut flight = Flight::new(requests.enumerate());
+            let mut refused: Option<(usize, Refusal)> = None;
+            while !flight.is_over() {
+                for (_, (places, answer)) in flight.landed().await {
+                    // After an error those still under way are dropped, and what they were granted is given back.
+                    match answer? {
+                        Ok(guards) => {
+                            places.into_iter().zip(guards).for_each(|(place, guard)| taken.put(place, guard));
+                        }
+                        Err((at, refusal)) => {
+                            let place = places.get(at).copied().unwrap_or_default();
+                            if refused.is_none_or(|(first, _)| self.comes_before(place, first)) {
+                                refused = Some((place, refusal));
+                            }
                         }
                     }
-                    Err(_) if refused.is_some() && wait.is_over(&self.lead.inner) => return Ok(refused),
-                    // Those still under way are dropped, and what they were granted is given back.
-                    Err(error) => return Err(error),
                 }
             }
-            // Whoever does not wait need not know who else refuses.
-            if wait == Wait::No && quorum.is_out_of_reach() {
+            if refused.is_some() {
                 return Ok(refused);
             }
         }
-        Ok(refused)
+        Ok(None)
     }
 
-    /// Waits for one member. If that takes too long with others in hand, lets go of them.
-    async fn wait_for(&self, lock: &Lock, taken: &mut Taken, wait: Wait) -> Result<Option<Guard>, Error> {
+    /// The places of the members that are not taken, in order, and apart where one request cannot take them together.
+    fn groups(&self, taken: &Taken) -> Vec<Vec<usize>> {
+        let mut groups: Vec<(&Lock, Vec<usize>)> = Vec::new();
+        for place in self.order.iter().copied().filter(|place| taken.get(*place).is_none()) {
+            let Some(lock) = self.members.get(place) else { continue };
+            let together = |(first, _): &&mut (&Lock, Vec<usize>)| lock.can_be_asked_for_with(first);
+            match groups.iter_mut().find(together) {
+                Some((_, places)) => places.push(place),
+                None => groups.push((lock, vec![place])),
+            }
+        }
+        groups.into_iter().map(|(_, places)| places).collect()
+    }
+
+    /// Waits for one member, which was just refused. If that takes too long with others in hand, lets go of them.
+    async fn wait_for(
+        &self,
+        lock: &Lock,
+        refusal: Refusal,
+        taken: &mut Taken,
+        wait: Wait,
+    ) -> Result<Option<Guard>, Error> {
         if !taken.is_empty() {
             let patience = PATIENCE + jitter(self.lead.inner.client.config().random, PATIENCE);
             let impatient = self.now() + patience;
             let until = wait.deadline().map_or(impatient, |deadline| deadline.min(impatient));
-            match acquire(lock, Wait::Until(until)).await {
+            match acquire(lock, Wait::Until(until), Some(refusal)).await {
                 Ok(Some(guard)) => return Ok(Some(guard)),
                 Ok(None) => {}
                 // The shorter wait may be why there was no answer.
@@ -288,11 +325,11 @@ impl MultiLock {
         }
         match wait {
             Wait::Forever => loop {
-                if let Some(guard) = acquire(lock, wait).await? {
+                if let Some(guard) = acquire(lock, wait, Some(refusal)).await? {
                     return Ok(Some(guard));
                 }
             },
-            Wait::Until(_) | Wait::No => acquire(lock, wait).await,
+            Wait::Until(_) | Wait::No => acquire(lock, wait, Some(refusal)).await,
         }
     }
 
@@ -316,10 +353,12 @@ impl MultiLock {
         Ok(taken.all_valid())
     }
 
-    /// Whether an answer did not come only because the wait was over: a dead server is not a busy lock.
-    fn was_only_late(&self, error: &Error) -> bool {
+    /// Whether a question was not answered only because the wait has ended: a dead server is not a busy lock.
+    fn was_cut_short(&self, wait: Wait, asked_at: Instant, error: &Error) -> bool {
+        let patience = self.lead.inner.client.config().response_timeout / SILENT_PART;
         let ready = |lock: &Lock| lock.inner.client.is_ready_for(lock.name().as_bytes());
-        error.outcome() != Outcome::NotSent && self.members.iter().all(ready)
+        let soon = self.now().saturating_duration_since(asked_at) < patience;
+        wait.is_over(&self.lead.inner) && is_only_late(error) && soon && self.members.iter().all(ready)
     }
 
     fn comes_before(&self, place: usize, other: usize) -> bool {
@@ -342,10 +381,6 @@ impl fmt::Debug for MultiLock {
 struct Taken(Vec<Option<Guard>>);
 
 impl Taken {
-    fn missing(&self) -> impl Iterator<Item = usize> {
-        self.0.iter().enumerate().filter(|(_, guard)| guard.is_none()).map(|(place, _)| place)
-    }
-
     fn places(&self) -> Vec<usize> {
         self.0.iter().enumerate().filter(|(_, guard)| guard.is_some()).map(|(place, _)| place).collect()
     }

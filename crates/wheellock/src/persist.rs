@@ -34,10 +34,15 @@ pub(crate) struct Persist<'a, F> {
     retry: Retry,
     ambiguous: bool,
     pause: Option<Box<Sleep>>,
+    /// Why an earlier attempt failed: what to tell if the deadline cuts a later one short.
+    reason: Option<wheellock_client::Error>,
+    /// The last failure, if no other attempt has a chance before the deadline.
+    last: Option<Box<Persisted>>,
 }
 
 /// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
-/// response timeout, whichever is earlier. `ask` starts one run, as its earlier ones have taught.
+/// response timeout, whichever is earlier; not a moment less, so that the clock tells which of the two has ended it. `ask`
+/// starts one run, as its earlier ones have taught.
 pub(crate) fn persist<'a, F>(
     inner: &'a Inner,
     ask: F,
@@ -59,6 +64,8 @@ where
         retry: Retry::default(),
         ambiguous: false,
         pause: None,
+        reason: None,
+        last: None,
     }
 }
 
@@ -76,6 +83,9 @@ where
                 ready!(Pin::new(&mut **pause).poll(cx));
                 this.pause = None;
             }
+            if let Some(last) = this.last.take() {
+                return Poll::Ready(*last);
+            }
             let (call, sent) = this.under_way.get_or_insert_with(|| {
                 let sent = this.inner.clock.now();
                 let options = CallOptions::by(this.deadline);
@@ -88,17 +98,27 @@ where
             let pause = match &result {
                 Err(error) => {
                     this.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !is_other_data(error);
-                    let pause = pause_before_repeating(&mut this.retry, error);
-                    pause.filter(|pause| timer.now() + *pause < this.deadline)
+                    pause_before_repeating(&mut this.retry, error)
                 }
                 Ok(_) => None,
             };
-            let Some(pause) = pause else {
+            let left = this.deadline.saturating_duration_since(timer.now());
+            if pause.is_none_or(|pause| pause >= left) {
                 let ambiguous = this.ambiguous;
-                let result = result
-                    .map_err(|error| if ambiguous { error.after_an_unanswered_attempt() } else { error });
-                return Poll::Ready(Persisted { result, sent, connection, ambiguous });
-            };
+                let result = result.map_err(|error| {
+                    let cut_short = error.kind() == ErrorKind::Timeout;
+                    let error = this.reason.take().filter(|_| cut_short).unwrap_or(error);
+                    if ambiguous { error.after_an_unanswered_attempt() } else { error }
+                });
+                let last = Persisted { result, sent, connection, ambiguous };
+                if pause.is_none() || left.is_zero() {
+                    return Poll::Ready(last);
+                }
+                this.last = Some(Box::new(last));
+            } else {
+                this.reason = result.err();
+            }
+            let pause = pause.unwrap_or_default().min(left);
             if !pause.is_zero() {
                 this.pause = Some(Box::new(timer.sleep(pause)));
             }

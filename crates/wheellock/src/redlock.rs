@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::planted::bug;
 use wheellock_client::{Subscription, Timer};
 
-use crate::acquire::{Answer, Wait, ask};
+use crate::acquire::{Answer, Wait, ask, is_only_late};
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
 use crate::flight::{Flight, Request};
@@ -209,8 +209,8 @@ impl QuorumLock {
         self.take(Wait::No)
     }
 
-    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then,
-    /// and no later.
+    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then. The
+    /// servers are asked at least once, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -218,13 +218,12 @@ impl QuorumLock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); also if the wait ended before a majority has ever answered.
+    /// As [`acquire`](Self::acquire); also if the wait ended while no majority answered.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
-        let now = self.servers.timer().now();
-        self.take(now.checked_add(wait).map_or(Wait::Forever, Wait::Until))
+        self.take(Wait::up_to(wait, self.servers.timer()))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the quorum is lost meanwhile, `work` is
@@ -259,7 +258,12 @@ impl QuorumLock {
                     &mut first
                 }
                 Turn::Failed(error) => return Err(error),
-                Turn::TooLate => return self.in_vain(self.line.knows_held(), Vec::new()),
+                Turn::TooLate if self.line.knows_held() => return self.in_vain(true, Vec::new()),
+                // A lock that nobody has asked for is not known to be held.
+                Turn::TooLate => {
+                    own_news = None;
+                    &mut own_news
+                }
             }
         };
         let (mut splits, mut given_up, mut known_held) = (0, 0, false);
@@ -267,13 +271,15 @@ impl QuorumLock {
             if let Some(news) = news {
                 news.forget();
             }
-            let busy = match self.round(wait.deadline(), given_up).await {
+            // The first question is answered, however short the wait.
+            let until = wait.deadline().filter(|_| known_held);
+            let busy = match self.round(until, given_up).await {
                 Ok(Round::Reached(guard)) => {
                     self.line.heard_held();
                     return Ok(Some(guard));
                 }
                 Ok(Round::Busy(busy)) => busy,
-                Err(Error::NoQuorum { failures, .. }) if self.is_over(wait) => {
+                Err(Error::NoQuorum { failures, .. }) if until.is_some() && self.is_over(wait) => {
                     return self.in_vain(known_held, failures);
                 }
                 Err(error) => {
@@ -348,7 +354,7 @@ impl QuorumLock {
             for (place, answer) in landed {
                 let (seat, count) = match answer {
                     Ok(Answer::Granted(guard)) => (Seat::Held(Arc::new(guard)), &mut tally.granted),
-                    Ok(Answer::Held { lease_left }) => (Seat::Refused { lease_left }, &mut tally.refused),
+                    Ok(Answer::Held(refusal)) => (Seat::Refused(refusal), &mut tally.refused),
                     Err(error) => (Seat::Failed(error), &mut tally.failed),
                 };
                 *count += 1;
@@ -399,7 +405,9 @@ impl QuorumLock {
     fn in_vain(&self, known_held: bool, failures: Vec<MemberFailure>) -> Result<Option<QuorumGuard>, Error> {
         let ready = |lock: &&Lock| lock.inner.client.is_ready_for(lock.name().as_bytes());
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
-        if known_held && (enough || bug("a dead majority is a busy lock")) {
+        // Answers that the end of the wait cut short say nothing about their servers; other failures do.
+        let late = |failure: &MemberFailure| is_only_late(&failure.error);
+        if known_held && (enough && failures.iter().all(late) || bug("a dead majority is a busy lock")) {
             return Ok(None);
         }
         let failures = if failures.is_empty() { self.no_answers() } else { failures };

@@ -5,6 +5,7 @@
 //! Whoever leaves the head of the line passes on what it may have learnt and not used.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -15,31 +16,54 @@ use crate::error::Error;
 
 #[derive(Default)]
 pub(crate) struct Waiters {
-    /// By ticket; the waker of whoever has to be woken.
-    line: BTreeMap<u64, Option<Waker>>,
-    /// Whom the same error awaits: everybody with a ticket up to this one.
-    failed: Option<(u64, Error)>,
+    /// By ticket.
+    line: BTreeMap<u64, Waiter>,
     next_ticket: u64,
     /// Kept while somebody waits, and a little longer.
     subscription: Option<Subscription>,
-    /// When the head asks again even if it hears nothing.
+    /// When the head asks again even if it hears nothing; `None` until the server has said that the lock is held.
     look_at: Option<Instant>,
     /// The head has a reason to ask at once.
     look_now: bool,
     /// The end of the subscription is planned.
     lingering: bool,
-    /// The last question found no answer. Until one does, nobody knows that the lock is held.
-    trouble: Option<Error>,
+    /// When the head asked for the first time after the last answer.
+    unanswered_since: Option<Instant>,
+    /// What kept the last question from being answered, other than the end of its own waiter's wait.
+    last_error: Option<Error>,
+}
+
+#[derive(Default)]
+struct Waiter {
+    /// If it has to be woken.
+    waker: Option<Waker>,
+    /// The head could not ask, and what stopped it stops this one, too.
+    failed: Option<Arc<Error>>,
 }
 
 /// What a waiter has to do.
 pub(crate) enum Turn {
-    /// Ask the server now; `heard` if there was a message.
-    Ask { heard: bool },
+    /// Ask the server now.
+    Ask {
+        /// There was a message.
+        heard: bool,
+        /// Since when the server owes an answer.
+        since: Instant,
+    },
     /// Sleep; if a time is given, until then at most.
     Wait(Option<Instant>),
-    /// The server cannot be asked; everybody in line is told.
+    /// The server cannot be asked; every waiter is told.
     Failed(Error),
+}
+
+/// What is known of the lock when a wait ends.
+pub(crate) enum Known {
+    /// The server has not said anything yet.
+    Nothing,
+    /// It was held when the server was last heard of, and a question is unanswered since this instant, if there is one.
+    Held { unanswered_since: Option<Instant> },
+    /// The last question failed.
+    Trouble(Error),
 }
 
 impl Waiters {
@@ -50,14 +74,14 @@ impl Waiters {
     /// Stands in line.
     pub(crate) fn join(&mut self) -> u64 {
         self.next_ticket += 1;
-        self.line.insert(MIDDLE + self.next_ticket, None);
+        self.line.insert(MIDDLE + self.next_ticket, Waiter::default());
         MIDDLE + self.next_ticket
     }
 
     /// Stands in front of the line: nobody in it has asked yet.
     pub(crate) fn join_first(&mut self) -> u64 {
         let first = self.line.first_key_value().map_or(MIDDLE + self.next_ticket, |(first, _)| *first);
-        self.line.insert(first - 1, None);
+        self.line.insert(first - 1, Waiter::default());
         first - 1
     }
 
@@ -79,7 +103,8 @@ impl Waiters {
 
     /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
     pub(crate) fn heard_held(&mut self, now: Instant, lease_left: Option<Duration>) {
-        self.trouble = None;
+        self.unanswered_since = None;
+        self.last_error = None;
         // One millisecond more, because the server rounds down.
         let lease_left = lease_left.filter(|_| !bug("the end of a lease is not looked for"));
         let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
@@ -89,39 +114,47 @@ impl Waiters {
         self.look_at = Some(now + left);
     }
 
+    /// The head's question failed, and not because its own wait has ended.
+    pub(crate) fn heard_nothing(&mut self, error: &Error) {
+        self.last_error = Some(error.clone());
+    }
+
     /// What the holder of `ticket` has to do; leaves its waker if it has to wait. Who is first waits, too, while somebody
     /// asks without standing in line.
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
-        let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask { heard: false } };
-        if let Some((last, error)) = &self.failed
-            && ticket <= *last
-        {
-            return Turn::Failed(error.clone());
+        let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask { heard: false, since: now } };
+        if let Some(error) = &waiter.failed {
+            return Turn::Failed(Error::clone(error));
         }
         if bug("nobody stands in line") {
-            return Turn::Ask { heard: false };
+            return Turn::Ask { heard: false, since: now };
         }
-        *waiter = Some(cx.waker().clone());
+        waiter.waker = Some(cx.waker().clone());
         if !is_head || asked_for {
             return Turn::Wait(None);
         }
         let heard = self.subscription.as_mut().is_some_and(|news| news.poll_changed(cx) == Poll::Ready(()));
         let due = self.look_at.is_none_or(|at| now >= at);
         if std::mem::take(&mut self.look_now) || heard || due {
-            return Turn::Ask { heard };
+            return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
         }
         Turn::Wait(self.look_at)
     }
 
     /// Leaves the line. Returns whom to wake: the next head, if the head left.
     ///
-    /// A head that leaves without the lock may have consumed a wake-up, so the next one asks at once. A head that got the
-    /// lock, for the time of `lease`, has nothing to pass on: the next one hears of its release. Not of its lease's end,
-    /// though, so it asks then.
+    /// A head that leaves without an answer to its question may have consumed a wake-up, so the next one asks at once. A
+    /// head that got the lock, for the time of `lease`, has nothing to pass on: the next one hears of its release. Not of
+    /// its lease's end, though, so it asks then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
         self.line.remove(&ticket);
+        if self.line.is_empty() {
+            // Nobody is left to whom an old trouble would matter; who comes later asks anew.
+            self.last_error = None;
+            self.look_now |= self.unanswered_since.take().is_some();
+        }
         if !was_head {
             return None;
         }
@@ -132,35 +165,40 @@ impl Waiters {
                 self.look_now = self.subscription.is_none();
             }
             None if bug("the baton is lost") => return None,
-            None => self.look_now = true,
+            None => self.look_now |= self.unanswered_since.is_some(),
         }
+        self.head_to_wake()
+    }
+
+    /// The lock may be free, though no message says so: the first in line is to ask. Returns whom to wake.
+    pub(crate) fn look_now(&mut self) -> Option<Waker> {
+        self.look_now = true;
         self.head_to_wake()
     }
 
     /// The waker of who is first in line.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
-        self.line.first_entry().and_then(|mut head| head.get_mut().take())
+        self.line.first_entry().and_then(|mut head| head.get_mut().waker.take())
     }
 
-    /// Whether the server has said that the lock is held.
-    pub(crate) fn know_held(&self) -> bool {
-        self.look_at.is_some()
+    /// What a waiter whose wait has ended can be told.
+    pub(crate) fn known(&self) -> Known {
+        match (&self.last_error, self.look_at) {
+            (Some(error), _) => Known::Trouble(error.clone()),
+            (None, None) => Known::Nothing,
+            (None, Some(_)) => Known::Held { unanswered_since: self.unanswered_since },
+        }
     }
 
-    /// A question found no answer in time. Returns whether the one before it had found none either.
-    pub(crate) fn heard_nothing(&mut self, error: &Error) -> bool {
-        self.trouble.replace(error.clone()).is_some()
-    }
-
-    /// Why the last question found no answer, if it found none.
-    pub(crate) fn trouble(&self) -> Option<Error> {
-        self.trouble.clone()
-    }
-
-    /// The server could not be asked, and what stopped the head stops everybody.
+    /// The server could not be asked for as long as anybody waits for an answer, or refused: what stopped the head stops
+    /// everybody who stands in line now.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
-        self.failed = Some((MIDDLE + self.next_ticket, error.clone()));
-        self.line.values_mut().filter_map(Option::take).collect()
+        let error = Arc::new(error.clone());
+        let fail = |waiter: &mut Waiter| {
+            waiter.failed = Some(Arc::clone(&error));
+            waiter.waker.take()
+        };
+        self.line.values_mut().filter_map(fail).collect()
     }
 
     /// Whether the last waiter has just left, and the end of its subscription is to be planned.
@@ -237,12 +275,14 @@ mod tests {
             )
         };
         assert!(!turn(&mut waiters, a, true) && !turn(&mut waiters, b, true));
-        assert!(!waiters.know_held(), "nobody has heard anything yet");
+        assert!(matches!(waiters.known(), Known::Nothing), "nobody has heard anything yet");
         let first = waiters.join_first();
         waiters.heard_held(now, Some(REPOLL));
-        assert!(waiters.is_head(first) && waiters.know_held());
+        assert!(waiters.is_head(first) && matches!(waiters.known(), Known::Held { unanswered_since: None }));
         assert!(!turn(&mut waiters, a, false), "it stands behind");
         assert!(waiters.leave(first, None, now).is_some());
+        assert!(!turn(&mut waiters, a, false), "whoever left had its answer");
+        assert!(turn(&mut waiters, a, false) || waiters.look_now().is_some());
         assert!(turn(&mut waiters, a, false));
     }
 
@@ -252,9 +292,44 @@ mod tests {
         let (a, b) = (waiters.join(), waiters.join());
         waiters.heard_held(now, None);
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
+        assert!(ask(&mut waiters, a, now + REPOLL));
+        waiters.look_at = None;
+        waiters.heard_held(now, None);
+        waiters.look_now = true;
+        assert!(ask(&mut waiters, a, now), "it has heard something");
         assert!(waiters.leave(a, None, now).is_some());
         assert!(ask(&mut waiters, b, now));
         assert!(!ask(&mut waiters, b, now), "once");
+    }
+
+    /// A2: a waiter that leaves without having asked leaves no reason to ask behind.
+    #[test]
+    fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
+        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (a, b) = (waiters.join(), waiters.join());
+        waiters.heard_held(now, None);
+        assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
+        assert!(waiters.leave(a, None, now).is_some());
+        assert!(!ask(&mut waiters, b, now));
+    }
+
+    /// A3: an error reaches those who wait, and nobody who comes later.
+    #[test]
+    fn who_comes_after_an_error_hears_nothing_of_it() {
+        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let waiting = [waiters.join(), waiters.join()];
+        waiters.heard_held(now, None);
+        waiters.heard_nothing(&Error::NoRandomness);
+        assert!(matches!(waiters.known(), Known::Trouble(Error::NoRandomness)));
+        waiters.fail_all(&Error::NoRandomness);
+        let later = [waiters.join_first(), waiters.join()];
+        waiting.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+        for ticket in later {
+            let turn = waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()));
+            assert!(!matches!(turn, Turn::Failed(_)));
+        }
+        later.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+        assert!(!matches!(waiters.known(), Known::Trouble(_)), "nobody is left to whom it matters");
     }
 
     #[test]

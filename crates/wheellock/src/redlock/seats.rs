@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use wheellock_client::planted::bug;
 
-use crate::acquire::Answer;
+use crate::acquire::{Answer, Refusal};
 use crate::clock::BootInstant;
 use crate::error::{Error, MemberFailure};
 use crate::flight::{Flight, Request};
@@ -61,9 +61,7 @@ pub enum MemberState {
 pub(super) enum Seat {
     Asked,
     Held(Arc<Guard>),
-    Refused {
-        lease_left: Option<Duration>,
-    },
+    Refused(Refusal),
     Failed(Error),
     /// It was granted, and was of no use.
     GivenBack,
@@ -99,13 +97,13 @@ struct Asked {
 impl Seat {
     /// Whether it is others, or nobody knows who, that the lock is with.
     pub(super) fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Refused { .. } | Self::Failed(_))
+        matches!(self, Self::Refused(_) | Self::Failed(_))
     }
 
     /// How long the holder's lease runs unless it is renewed.
     pub(super) fn lease_left(&self) -> Option<Duration> {
         match self {
-            Self::Refused { lease_left } => *lease_left,
+            Self::Refused(refusal) => refusal.lease_left,
             _ => None,
         }
     }
@@ -114,7 +112,7 @@ impl Seat {
         match self {
             Self::Held(guard) => Standing::Held(Arc::clone(guard)),
             Self::Failed(error) => Standing::Failed(error.clone()),
-            Self::Asked | Self::Refused { .. } | Self::GivenBack => Standing::NotHeld,
+            Self::Asked | Self::Refused(_) | Self::GivenBack => Standing::NotHeld,
         }
     }
 
@@ -159,7 +157,7 @@ impl Seats {
                     self.broken |= !self.is_valid() && !bug("a late member mends a lost quorum");
                     if self.broken { Seat::GivenBack } else { Seat::Held(Arc::new(guard)) }
                 }
-                Ok(Answer::Held { lease_left }) => Seat::Refused { lease_left },
+                Ok(Answer::Held(refusal)) => Seat::Refused(refusal),
                 Err(error) => Seat::Failed(error),
             };
             if let Some(place) = self.seats.get_mut(place) {
@@ -213,7 +211,7 @@ impl QuorumGuard {
                     None => MemberState::Held { valid_until: guard.valid_until() },
                     Some(reason) => MemberState::Lost(reason),
                 },
-                Seat::Refused { .. } | Seat::GivenBack => MemberState::Refused,
+                Seat::Refused(_) | Seat::GivenBack => MemberState::Refused,
                 Seat::Failed(error) => MemberState::Failed(error.clone()),
             };
             QuorumMember { server: lock.inner.client.server_address(), state }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use wheellock::LockManager;
-use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script, slot_of};
+use wheellock::{Error as LockError, LockManager, multi_lock};
+use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script, ShardedPubSub, slot_of};
 use wheellock_tests::eventually;
 use wheellock_tests::fault::{FakeServer, Session};
 use wheellock_tests::topology::{Cluster, Settings};
@@ -250,14 +250,47 @@ async fn t11_the_leases_of_a_slot_on_its_way_are_all_renewed() {
 async fn t11_all_that_belongs_to_a_lock_is_in_one_slot_whatever_its_name() {
     let cluster = Cluster::start(2, 0, &Settings::default());
     let locks = connect(&cluster.url(), LEASE).await.unwrap();
-    // A name with an opening brace and no tag has its channel elsewhere in Redisson too; waiters then poll.
-    for name in ["orders", "{orders}:1", "a{b}c{d}", "blå", "}{", "x}", "a b", "{}x", "{{y}}", "\"'\\"] {
+    for name in ["orders", "{orders}:1", "a{b}c{d}", "blå", "x}", "a b", "{{y}}", "\"'\\"] {
         let lock = locks.lock(name);
         let guard = lock.acquire().await.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(lock.try_acquire().await.unwrap().is_none(), "{name}");
         let waiter = tokio::spawn(async move { lock.acquire().await });
         guard.release().await.unwrap_or_else(|error| panic!("{name}: {error}"));
         timeout(NO_HANG, waiter).await.expect(name).unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+/// B4: in a cluster a name whose channel is in another slot is refused, unless messages go everywhere: then it works, and a
+/// release wakes its waiters.
+#[tokio::test]
+async fn a_name_without_a_usable_hash_tag_is_refused_where_its_release_could_not_be_told() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let locks = connect(&cluster.url(), LEASE).await.unwrap();
+    let builder = LockManager::builder(&cluster.url());
+    let everywhere = builder.configure(|config| config.sharded_pubsub = ShardedPubSub::Off);
+    let everywhere = everywhere.connect().await.unwrap();
+    let names = ["x{}y", "{}", "b{r", "}{", "{}x"];
+    for name in names {
+        let error = locks.lock(name).acquire().await.unwrap_err();
+        assert!(matches!(&error, LockError::NoCommonSlot { lock } if lock == name), "{name}: {error}");
+        assert_eq!(error.outcome(), Outcome::NotSent);
+        assert!(matches!(locks.lock(name).force_release().await, Err(LockError::NoCommonSlot { .. })));
+        let set = multi_lock([locks.lock("fine"), locks.lock(name)]).unwrap();
+        assert!(matches!(set.try_acquire().await, Err(LockError::NoCommonSlot { .. })));
+
+        let lock = everywhere.lock(name);
+        let guard = lock.acquire().await.unwrap();
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        assert!(eventually(NO_HANG, async || everywhere.metrics().waiting == 1).await);
+        guard.release().await.unwrap();
+        // Without a message the waiter would ask again after 5 s.
+        let woken = timeout(Duration::from_secs(4), waiter).await.expect("woken").unwrap();
+        woken.unwrap().release().await.unwrap();
+    }
+    let server = wheellock_tests::RedisServer::start();
+    let alone = connect(&server.url(), LEASE).await.unwrap();
+    for name in names {
+        alone.lock(name).acquire().await.expect("only clusters have slots").release().await.unwrap();
     }
 }
 

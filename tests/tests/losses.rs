@@ -132,3 +132,24 @@ async fn a_repeated_release_counts_no_loss() {
     }
     assert_eq!(locks.metrics().lost_not_owner, 0);
 }
+
+/// B5: a lock that the server has forgotten is asked for by this process' waiters when its holder gives it back.
+#[tokio::test]
+async fn waiters_are_woken_by_a_release_that_finds_nothing() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    for confirmed in [true, false] {
+        let guard = locks.lock("n").acquire().await.unwrap();
+        let lock = locks.lock("n");
+        let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        assert!(listeners(&server, "n", 1).await);
+        assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+        if confirmed {
+            assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        } else {
+            drop(guard);
+        }
+        let next = tokio::time::timeout(AT_ONCE, waiting).await.expect("woken").unwrap();
+        assert_eq!(next.release().await.unwrap(), Released::Released);
+    }
+}

@@ -172,7 +172,7 @@ impl Refusal {
 
 impl<'a> Asked<'a> {
     fn new(lock: &'a Lock) -> Result<Self, Error> {
-        lock.name.check()?;
+        lock.check_name()?;
         Ok(Self {
             inner: &lock.inner,
             name: &lock.name,

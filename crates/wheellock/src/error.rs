@@ -25,6 +25,13 @@ pub enum Error {
         /// Length of the name in bytes.
         length: usize,
     },
+    /// In a cluster with sharded messages, this name and its channel are in different hash slots: no script may touch both,
+    /// so nobody could be told of a release. Redisson's channel for a name with an opening brace and no complete hash tag is
+    /// such a one.
+    NoCommonSlot {
+        /// The lock's name.
+        lock: String,
+    },
     /// The lease is below 1 ms or above 100 years.
     InvalidLease {
         /// The lease that was asked for.
@@ -154,6 +161,7 @@ impl Error {
             | Self::DuplicateMember { .. }
             | Self::NotIndependent { .. }
             | Self::InvalidName { .. }
+            | Self::NoCommonSlot { .. }
             | Self::InvalidLease { .. }
             | Self::ForeignOwner { .. }
             | Self::UnsupportedDurability { .. }
@@ -170,6 +178,12 @@ impl fmt::Display for Error {
             Self::InvalidName { length } => {
                 write!(f, "a lock's name must have 1 to {MAX_NAME} bytes, this one has {length}")
             }
+            Self::NoCommonSlot { lock } => write!(
+                f,
+                "lock \"{}\" and its channel are in different hash slots of the cluster: use a name without an opening \
+                 brace, or with a hash tag such as {{orders}}",
+                lock.escape_debug()
+            ),
             Self::InvalidLease { lease } => {
                 write!(f, "a lease must be within 1 ms and 100 years, not {lease:?}")
             }

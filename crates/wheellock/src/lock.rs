@@ -210,7 +210,7 @@ impl Lock {
     ///
     /// [`Error::OtherData`] if what is under the name is no such lock; [`Error::Server`], [`Error::InvalidName`].
     pub async fn force_release(&self) -> Result<bool, Error> {
-        self.name.check()?;
+        self.check_name()?;
         let verb = self.inner.client.publish_verb();
         let params = [self.name().into(), self.name.channel().into(), verb.into()];
         let reply = self.inner.client.eval(&self.name.kind().force_release, &params).await;
@@ -260,7 +260,7 @@ impl Lock {
 
     /// An error, if no attempt on this lock could be made at all.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.name.check()?;
+        self.check_name()?;
         self.lease()?;
         match &self.owner {
             Some(owner) if owner.manager != self.inner.uuid => {
@@ -268,6 +268,18 @@ impl Lock {
             }
             _ => Ok(()),
         }
+    }
+
+    /// An error if the server could not do with this name what a lock needs.
+    pub(crate) fn check_name(&self) -> Result<(), Error> {
+        self.name.check()?;
+        let (client, key) = (&self.inner.client, self.name.key());
+        // Without a brace the channel has the name for its hash tag.
+        let apart = || client.slot_of(key.as_bytes()) != client.slot_of(self.name.channel().as_bytes());
+        if key.contains('{') && apart() && client.publish_verb() == "SPUBLISH" {
+            return Err(Error::NoCommonSlot { lock: key.to_owned() });
+        }
+        Ok(())
     }
 
     /// Whether one request can take both locks. In a cluster a script's keys are in one slot, and not even those of one slot

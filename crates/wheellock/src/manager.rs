@@ -327,6 +327,10 @@ impl Inner {
     }
 
     fn name(&self, key: &str, kind: &'static Kind) -> Arc<Name> {
+        if !Name::may_be(key) {
+            // It will be refused, and nobody has to remember it.
+            return Arc::new(Name::new(key, kind));
+        }
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ByKey(name)) = names.known.get(key) {
             return Arc::clone(name);
@@ -396,3 +400,21 @@ impl Drop for Inner {
 
 /// Redisson's default `slavesSyncTimeout`.
 const REPLICATION_TIMEOUT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B3: a name that is refused is not remembered, however often it is asked for.
+    #[tokio::test]
+    async fn refused_names_are_not_remembered() {
+        let locks = LockManager::builder("redis://127.0.0.1:1").lazy().unwrap();
+        for length in [0, crate::error::MAX_NAME + 1, 8 << 20] {
+            let lock = locks.lock(&"x".repeat(length));
+            assert!(matches!(lock.try_acquire().await, Err(Error::InvalidName { .. })), "{length}");
+        }
+        let lock = locks.lock("short");
+        assert_eq!(locks.inner.names.lock().unwrap().known.len(), 1);
+        drop(lock);
+    }
+}

@@ -83,9 +83,14 @@ impl Name {
         self.last_holder.store(hold.saturating_add(1), Ordering::Relaxed);
     }
 
+    /// Whether a lock may have this name, as far as its length goes.
+    pub(crate) fn may_be(key: &str) -> bool {
+        (1..=MAX_NAME).contains(&key.len())
+    }
+
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let length = self.key().len();
-        if (1..=MAX_NAME).contains(&length) { Ok(()) } else { Err(Error::InvalidName { length }) }
+        let key = self.key();
+        if Self::may_be(key) { Ok(()) } else { Err(Error::InvalidName { length: key.len() }) }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
 use crate::flight::{Flight, Request};
 use crate::manager::LockManager;
+use crate::name::Name;
 use crate::quorum::{Quorum, Verdict};
 
 pub(super) struct Servers {
@@ -89,6 +90,9 @@ impl Servers {
 
     /// The line of all who want `name`.
     pub(super) fn line(&self, name: &str) -> Arc<Line> {
+        if !Name::may_be(name) {
+            return Arc::default();
+        }
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(line) = lines.known.get(name).and_then(Weak::upgrade) {
             return line;

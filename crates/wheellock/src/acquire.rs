@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::planted::bug;
-use wheellock_client::{ErrorKind, Retry, Timer, Value};
+use wheellock_client::{Client, ErrorKind, Retry, Timer, Value};
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
@@ -36,11 +36,8 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    /// Counted from now. Who has no time at all asks once.
+    /// Counted from now.
     pub(crate) fn up_to(wait: Duration, timer: &Timer) -> Self {
-        if wait.is_zero() {
-            return Self::No;
-        }
         timer.now().checked_add(wait).map_or(Self::Forever, Self::Until)
     }
 
@@ -58,8 +55,8 @@ impl Wait {
 
 /// Takes one hold of `lock`, or `None` if it is still held by somebody else when the wait is over.
 ///
-/// The server is asked at least once, and has the response timeout to answer, however short the wait: a lock that nobody has
-/// asked for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
+/// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that nobody has asked
+/// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
 pub(crate) async fn acquire(
     lock: &Lock,
     wait: Wait,
@@ -80,19 +77,19 @@ pub(crate) async fn acquire(
         }
     }
     loop {
-        let until = match &mut place {
+        let by = match &mut place {
             None => {
                 if let Some(waiters) = &mut *asked.name.crowd() {
                     waiters.about_to_ask();
                 }
-                None
+                AnswerBy::first(asked.inner, asked.name, wait.deadline())
             }
             Some(place) => match place.turn(wait.deadline()).await? {
-                Asks::Until(until) => until,
-                Asks::NotAnyMore => return Ok(None),
+                Some(by) => by,
+                None => return Ok(None),
             },
         };
-        match asked.once(until).await {
+        match asked.once(by.instant()).await {
             Ok(Answer::Granted(guard)) => {
                 if let Some(place) = &mut place {
                     place.granted(asked.lease);
@@ -112,9 +109,8 @@ pub(crate) async fn acquire(
             // This one was granted and taken back, whatever the time; the next one in line may fare better.
             Err(error @ Error::NotReplicated { .. }) => return Err(error),
             Err(error) => {
-                let cut_short = until.is_some() && until == wait.deadline() && wait.is_over(asked.inner);
-                if let (true, Some(place)) = (cut_short, &place) {
-                    return place.cut_short(&error);
+                if by.is_over(asked.inner) {
+                    return place.as_ref().map_or(Err(error.clone()), |place| place.cut_short(&error));
                 }
                 // Whatever keeps us from the server keeps everybody in line from it.
                 let asks_for_all = alone.is_some() || place.as_ref().is_some_and(Place::is_head);
@@ -379,15 +375,15 @@ impl<'a> Place<'a> {
         self.inner.holds().tally.waited(waited, self.heard);
     }
 
-    /// Waits until it is time to ask, or until the wait is over and the lock is known to be held.
-    async fn turn(&mut self, deadline: Option<Instant>) -> Result<Asks, Error> {
+    /// Waits until it is time to ask; `None` if the wait was over before that, and the lock is known to be held.
+    async fn turn(&mut self, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let timer = &self.inner.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
         std::future::poll_fn(|cx| {
             loop {
                 let now = timer.now();
                 if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Poll::Ready(self.wait_is_over(now));
+                    return Poll::Ready(self.wait_is_over(now, deadline));
                 }
                 let turn = self.name.waiters(|waiters| {
                     // Looked at under the lock, under which whoever asks alone says that it has ended.
@@ -400,7 +396,7 @@ impl<'a> Place<'a> {
                             // Nobody but a holder sends messages: what we hold has been given away by force.
                             self.inner.verify(self.name);
                         }
-                        return Poll::Ready(Ok(Asks::Until(self.answer_by(since, deadline))));
+                        return Poll::Ready(Ok(Some(self.answer_by(since, deadline))));
                     }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
                     Turn::Wait(until) => until.into_iter().chain(deadline).min(),
@@ -417,12 +413,17 @@ impl<'a> Place<'a> {
         .await
     }
 
-    /// By when a question needs its answer. All questions that find none share one patience; and once the lock is known to
-    /// be held, nobody waits for an answer beyond its own wait.
-    fn answer_by(&self, since: Instant, deadline: Option<Instant>) -> Option<Instant> {
+    /// By when a question needs its answer. All questions that find none share one patience.
+    fn answer_by(&self, since: Instant, deadline: Option<Instant>) -> AnswerBy {
         let patience = since + self.inner.client.config().response_timeout;
-        let deadline = deadline.filter(|_| self.knows_held());
-        Some(deadline.map_or(patience, |deadline| deadline.min(patience)))
+        let own = match deadline {
+            Some(deadline) if self.knows_held() => AnswerBy::EndOfWait(deadline),
+            deadline => AnswerBy::first(self.inner, self.name, deadline),
+        };
+        match own {
+            AnswerBy::EndOfWait(until) if until < patience => own,
+            _ => AnswerBy::Patience(Some(patience)),
+        }
     }
 
     fn knows_held(&self) -> bool {
@@ -435,24 +436,21 @@ impl<'a> Place<'a> {
 
     /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
     /// as far as anybody can know, unless the server has stopped answering: a dead server is not a busy lock.
-    fn wait_is_over(&self, now: Instant) -> Result<Asks, Error> {
+    fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let config = self.inner.client.config();
         let unanswered_since = match self.name.waiters(|waiters| waiters.known()) {
             Known::Trouble(error) => return Err(error),
             Known::Held { unanswered_since } => unanswered_since,
             Known::Nothing if self.told_held => None,
-            Known::Nothing => return Ok(Asks::Until(None)),
+            Known::Nothing => return Ok(Some(AnswerBy::first(self.inner, self.name, deadline))),
         };
         let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
-        if unanswered_since.is_some_and(silent) || !self.is_connected() {
-            let source = self.inner.client.timed_out(self.name.key().as_bytes(), "EVALSHA");
+        let key = self.name.key().as_bytes();
+        if unanswered_since.is_some_and(silent) || !self.inner.client.is_ready_for(key) {
+            let source = self.inner.client.timed_out(key, "EVALSHA");
             return Err(Error::Server { operation: format!("acquire lock {:?}", self.name), source });
         }
-        Ok(Asks::NotAnyMore)
-    }
-
-    fn is_connected(&self) -> bool {
-        self.inner.client.is_ready_for(self.name.key().as_bytes())
+        Ok(None)
     }
 
     /// The wait has ended in the middle of a question. That its answer could not come in time says nothing about the server;
@@ -461,9 +459,9 @@ impl<'a> Place<'a> {
         if !is_only_late(error) {
             self.name.waiters(|waiters| waiters.heard_nothing(error));
         }
-        match self.wait_is_over(self.inner.client.config().timer.now())? {
-            Asks::NotAnyMore => Ok(None),
-            Asks::Until(_) => Err(error.clone()),
+        match self.wait_is_over(self.inner.client.config().timer.now(), None)? {
+            None => Ok(None),
+            Some(_) => Err(error.clone()),
         }
     }
 
@@ -484,12 +482,50 @@ pub(crate) fn is_only_late(error: &Error) -> bool {
     matches!(error, Error::Server { source, .. } if source.kind() == ErrorKind::Timeout)
 }
 
-/// What is left to do for a waiter.
-enum Asks {
-    /// It asks, and needs the answer by then, or within the response timeout.
-    Until(Option<Instant>),
-    NotAnyMore,
+/// What ends the wait for an answer.
+#[derive(Clone, Copy)]
+enum AnswerBy {
+    /// The wait of the one who asks, which is nobody else's trouble.
+    EndOfWait(Instant),
+    /// The time for which anybody waits for an answer: the response timeout from now on, or until this instant.
+    Patience(Option<Instant>),
 }
+
+impl AnswerBy {
+    /// For the first question about a lock.
+    fn first(inner: &Inner, name: &Name, deadline: Option<Instant>) -> Self {
+        match deadline {
+            Some(deadline) => Self::EndOfWait(first_answer_by(&inner.client, name.key(), deadline)),
+            None => Self::Patience(None),
+        }
+    }
+
+    fn instant(self) -> Option<Instant> {
+        match self {
+            Self::EndOfWait(until) => Some(until),
+            Self::Patience(until) => until,
+        }
+    }
+
+    /// Whether the wait of the one who asks has ended.
+    fn is_over(self, inner: &Inner) -> bool {
+        matches!(self, Self::EndOfWait(until) if inner.client.config().timer.now() >= until)
+    }
+}
+
+/// By when the first question about `key` has to be answered, for a caller who waits until `deadline`.
+pub(crate) fn first_answer_by(client: &Client, key: &str, deadline: Instant) -> Instant {
+    if !client.is_ready_for(key.as_bytes()) {
+        // No answer is under way that a little more time would bring.
+        return deadline;
+    }
+    let config = client.config();
+    deadline.max(config.timer.now() + FIRST_ANSWER.min(config.response_timeout))
+}
+
+/// How long the first question may take, however short the wait: more than any round trip on Earth, and still short for those
+/// who wanted to wait for less.
+const FIRST_ANSWER: Duration = Duration::from_millis(300);
 
 /// A server is taken for silent when it has owed an answer for this part of the response timeout: long beside any round trip,
 /// short beside the time after which its connection is given up.

@@ -88,8 +88,9 @@ impl Lock {
 
     /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then.
     ///
-    /// The server is asked at least once: [`Duration::ZERO`] is [`try_acquire`](Self::try_acquire), and a wait shorter than a
-    /// round trip ends with the answer to the first question. From then on it ends on time.
+    /// The server is asked at least once, so a wait shorter than a round trip, [`Duration::ZERO`] included, ends with the
+    /// answer to the first question; at most 300 ms later, if the server is connected and does not answer. All other waits
+    /// end on time.
     ///
     /// # Cancel safety
     ///

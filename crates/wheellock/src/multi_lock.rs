@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::planted::bug;
 
-use crate::acquire::{Refusal, SILENT_PART, Wait, acquire, ask_together, is_only_late};
+use crate::acquire::{Refusal, SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::flight::{Flight, Request};
@@ -209,11 +209,10 @@ impl MultiLock {
         loop {
             taken.forget_lost();
             let waited_with = taken.places();
-            // The first question is answered, however short the wait.
-            let (until, asked_at) = (wait.deadline().filter(|_| known_held), self.now());
+            let (until, asked_at) = (self.answer_by(wait, known_held), self.now());
             let refused = match self.try_rest(&mut taken, until).await {
                 Ok(refused) => refused,
-                Err(error) if until.is_some() && self.was_cut_short(wait, asked_at, &error) => {
+                Err(error) if known_held && self.was_cut_short(wait, asked_at, &error) => {
                     return Ok(None);
                 }
                 Err(error) => return Err(error),
@@ -351,6 +350,13 @@ impl MultiLock {
             }
         }
         Ok(taken.all_valid())
+    }
+
+    /// The first question has the time for an answer, however short the wait.
+    fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
+        let first = |deadline, lock: &Lock| first_answer_by(&lock.inner.client, lock.name(), deadline);
+        let members = self.members.iter().filter(|_| !known_held);
+        wait.deadline().map(|deadline| members.fold(deadline, first))
     }
 
     /// Whether a question was not answered only because the wait has ended: a dead server is not a busy lock.

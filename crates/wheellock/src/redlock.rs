@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::planted::bug;
 use wheellock_client::{Subscription, Timer};
 
-use crate::acquire::{Answer, Wait, ask, is_only_late};
+use crate::acquire::{Answer, Wait, ask, first_answer_by, is_only_late};
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
 use crate::flight::{Flight, Request};
@@ -271,15 +271,14 @@ impl QuorumLock {
             if let Some(news) = news {
                 news.forget();
             }
-            // The first question is answered, however short the wait.
-            let until = wait.deadline().filter(|_| known_held);
+            let until = self.answer_by(wait, known_held);
             let busy = match self.round(until, given_up).await {
                 Ok(Round::Reached(guard)) => {
                     self.line.heard_held();
                     return Ok(Some(guard));
                 }
                 Ok(Round::Busy(busy)) => busy,
-                Err(Error::NoQuorum { failures, .. }) if until.is_some() && self.is_over(wait) => {
+                Err(Error::NoQuorum { failures, .. }) if self.is_over(wait) => {
                     return self.in_vain(known_held, failures);
                 }
                 Err(error) => {
@@ -432,6 +431,13 @@ impl QuorumLock {
     fn is_ours(&self) -> bool {
         let held = self.locks.iter().filter(|lock| lock.is_held_by_owner()).count();
         held >= self.servers.quorum().wanted()
+    }
+
+    /// The first question has the time for an answer, however short the wait.
+    fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
+        let first = |deadline, lock: &Lock| first_answer_by(&lock.inner.client, lock.name(), deadline);
+        let members = self.locks.iter().filter(|_| !known_held);
+        wait.deadline().map(|deadline| members.fold(deadline, first))
     }
 
     fn is_over(&self, wait: Wait) -> bool {

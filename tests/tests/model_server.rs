@@ -67,6 +67,12 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     let (which, keys, args) = match random.below(8) {
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
         3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
+        5 if random.below(2) == 0 => {
+            let last = random.below(KEYS.len());
+            let keys: Vec<_> = KEYS.iter().copied().skip(place.min(last)).take(1 + last).collect();
+            let args = keys.iter().flat_map(|_| [random.of(&LEASES), holder, random.of(&COUNTS)]).collect();
+            (Which::AcquireAll, keys, args)
+        }
         5..7 => {
             let others = (0..random.below(3)).map(|_| random.of(&KEYS));
             let keys: Vec<_> = [key].into_iter().chain(others).collect();

@@ -27,6 +27,8 @@ use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
 
 const NAME: &str = "n";
 const CHANNEL: &str = "redisson_lock__channel:{n}";
+/// What a connected server is given for its first answer, however short the wait.
+const FIRST_ANSWER: Duration = Duration::from_millis(300);
 const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
 /// Short, so that renewals fall due within few steps of the clock. They come after every third of it.
 const LEASE: Duration = Duration::from_millis(300);
@@ -273,7 +275,7 @@ impl World {
                 self.stranger_holds(&[Event::StrangerReleases]);
                 Box::pin(async move {
                     let wait = Duration::from_secs(1);
-                    let guard = within(&timer, wait, lock.try_acquire_for(wait)).await?;
+                    let guard = within(&timer, wait.max(FIRST_ANSWER), lock.try_acquire_for(wait)).await?;
                     Ok(guard.map(believe).into_iter().collect())
                 })
             }
@@ -281,7 +283,9 @@ impl World {
                 self.stranger_holds(&[]);
                 Box::pin(async move {
                     let wait = 4 * STEP;
-                    assert!(within(&timer, wait, lock.try_acquire_for(wait)).await?.is_none());
+                    assert!(
+                        within(&timer, wait.max(FIRST_ANSWER), lock.try_acquire_for(wait)).await?.is_none()
+                    );
                     Ok(Vec::new())
                 })
             }
@@ -328,7 +332,7 @@ impl World {
                 Box::pin(async move {
                     drop(inner);
                     let wait = 4 * STEP;
-                    let guard = within(&timer, wait, lock.try_acquire_for(wait)).await?;
+                    let guard = within(&timer, wait.max(FIRST_ANSWER), lock.try_acquire_for(wait)).await?;
                     Ok(guard.map(believe).into_iter().collect())
                 })
             }

@@ -32,6 +32,7 @@ struct Key {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Which {
     Acquire,
+    AcquireAll,
     Release,
     Renew,
     ForceRelease,
@@ -69,12 +70,14 @@ pub(crate) enum Answer {
 }
 
 impl Which {
-    pub(crate) const ALL: [Self; 4] = [Self::Acquire, Self::Release, Self::Renew, Self::ForceRelease];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Acquire, Self::AcquireAll, Self::Release, Self::Renew, Self::ForceRelease];
 
     /// The very text that the library ships.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Acquire => include_str!("../../src/scripts/acquire.lua"),
+            Self::AcquireAll => include_str!("../../src/scripts/acquire_all.lua"),
             Self::Release => include_str!("../../src/scripts/release.lua"),
             Self::Renew => include_str!("../../src/scripts/renew.lua"),
             Self::ForceRelease => include_str!("../../src/scripts/force_release.lua"),
@@ -167,6 +170,7 @@ impl Store {
             (Which::Release, &[key], &[channel, holder, count, verb]) => {
                 self.release(key, [verb, channel], holder, count)
             }
+            (Which::AcquireAll, keys, args) => self.acquire_all(keys, args),
             (Which::Renew, keys, args) => self.renew(keys, args),
             (Which::ForceRelease, &[key], &[channel, verb]) => self.force_release(key, [verb, channel]),
             _ => panic!("{which:?} takes other parameters than {params:?}"),
@@ -194,6 +198,33 @@ impl Store {
         }
         self.note(Which::Acquire, key, holder, Some(count));
         Answer::Status("AGAIN".to_owned())
+    }
+
+    fn acquire_all(&mut self, keys: &[&str], args: &[&str]) -> Answer {
+        assert_eq!(args.len(), 3 * keys.len(), "a lease, a holder and a count for each lock");
+        let array = |numbers: &[i64]| Answer::Array(numbers.iter().copied().map(Answer::Integer).collect());
+        for (place, (key, args)) in (1..).zip(keys.iter().zip(args.chunks(3))) {
+            if self.keys.contains_key(*key) && !self.held_by(key, args[1]) {
+                self.note(Which::AcquireAll, key, args[1], None);
+                return match self.held_by(key, "mode") {
+                    true => array(&[-1, place]),
+                    false => array(&[0, place, self.pttl(key)]),
+                };
+            }
+        }
+        // A key that is named twice is new only once for the script, too: it looks at all of them first.
+        let known: Vec<bool> = keys.iter().map(|key| self.keys.contains_key(*key)).collect();
+        let mut reply = vec![1];
+        for ((key, args), known) in keys.iter().zip(args.chunks(3)).zip(known) {
+            let (lease, holder, count) = (integer(args[0]), args[1], if known { args[2] } else { "1" });
+            self.set_count(key, holder, count);
+            if !known || self.pttl(key) < lease {
+                self.pexpire(key, lease);
+            }
+            self.note(Which::AcquireAll, key, holder, Some(count));
+            reply.push(if known { 2 } else { 1 });
+        }
+        array(&reply)
     }
 
     fn release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str) -> Answer {

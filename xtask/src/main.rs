@@ -9,6 +9,7 @@ mod fuzz;
 mod install;
 mod interop;
 mod planted;
+mod promises;
 mod redis;
 mod run;
 mod test;
@@ -50,7 +51,7 @@ enum Task {
     /// Plant each of the listed bugs in the library, and see a test fail because of it
     Planted,
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
-    Tidy,
+    Tidy(tidy::Options),
     /// Run one fuzz target, or all of them; installs cargo-fuzz if it is missing
     Fuzz(fuzz::Options),
     /// Measure one area beside its peers (`cargo xtask bench` lists the areas)
@@ -73,7 +74,7 @@ fn main() -> Result<ExitCode> {
         Task::Interop => interop::run(),
         Task::Redis { topology } => redis::run(&topology),
         Task::Planted => planted::check(),
-        Task::Tidy => tidy::run(),
+        Task::Tidy(options) => tidy::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Campaign(options) => campaign::run(&options),

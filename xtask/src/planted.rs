@@ -26,7 +26,7 @@ const fn by_unit_test(bug: &'static str, test: &'static str) -> Planted {
 }
 
 #[rustfmt::skip]
-pub(crate) const ALL: [Planted; 40] = [
+pub(crate) const ALL: [Planted; 45] = [
     by_test("acquire takes what is held", "locks", "tasks_that_share_a_handle_exclude_each_other"),
     by_test("acquire increments", "redisson_defects", "w01_an_acquire_that_is_repeated_counts_once"),
     by_test("acquire shortens the outer lease", "redisson_defects", "w08_a_lease_belongs_to_one_hold"),
@@ -65,6 +65,11 @@ pub(crate) const ALL: [Planted; 40] = [
     by_test("a grant counts before others know", "durability", "t06_without_a_replica_nothing_is_granted_and_with_one_again_everything_is"),
     by_test("a renewal counts before others know", "durability", "a_renewal_that_too_few_know_of_extends_no_belief"),
     by_test("nobody is asked for after a change", "chaos", "holders_whom_a_restarted_server_has_forgotten_learn_it_at_once"),
+    by_test("release deletes the holds of others", "other_data", "a_release_leaves_the_holds_of_others"),
+    by_test("a set is asked for all at once", "multi_lock", "one_of_ten_contenders_takes_a_free_set"),
+    by_test("work that outlived its lease is fine", "closures", "work_that_blocks_beyond_the_lease_is_not_ok"),
+    by_test("a short trouble is everybody's", "waits", "an_impatient_waiter_fails_alone"),
+    by_unit_test("a grant tells no rival", "holds::model::of_two_owners_to_whom_a_lock_was_granted_the_later_one_holds_it"),
     by_unit_test("the baton is lost", "waiters::tests::a_head_that_leaves_without_the_lock_passes_its_wake_up_on"),
     by_unit_test("jumps of the server's clock go unnoticed", "holds::model::a_jump_of_the_servers_clock_shortens_what_was_not_extended_since"),
 ];

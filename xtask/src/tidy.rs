@@ -10,11 +10,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use serde_json::Value;
 
-use crate::run;
+use crate::{promises, run};
 
-pub(crate) fn run() -> Result<ExitCode> {
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Rewrite what is made from the sources: the table of promises
+    #[arg(long)]
+    write: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    if options.write {
+        let page = run::root().join(promises::PAGE);
+        let text = fs::read_to_string(&page)?;
+        let new = promises::rewritten(&text, &text_files(run::root())?);
+        fs::write(&page, new.with_context(|| format!("{} has no place for the table", promises::PAGE))?)?;
+    }
     let complaints = check(run::root())?;
     complaints.iter().for_each(|complaint| println!("{complaint}"));
     if complaints.is_empty() {
@@ -42,6 +56,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
         complaints.extend(pure_leaf(file));
     }
     complaints.extend(scripts_included(&files));
+    complaints.extend(promises::told(&files));
     let exists = |path: &str| root.join(path).exists();
     match files.iter().find(|file| file.path == ARCHITECTURE) {
         Some(architecture) => {
@@ -61,7 +76,7 @@ pub(crate) struct Complaint {
 }
 
 impl Complaint {
-    fn of(place: impl Into<String>, what: impl Into<String>) -> Self {
+    pub(crate) fn of(place: impl Into<String>, what: impl Into<String>) -> Self {
         Self { place: place.into(), what: what.into() }
     }
 
@@ -249,9 +264,9 @@ fn packages(metadata: &Value) -> Vec<Package> {
 
 /// A text file of the repository; `path` is relative to the root, with `/` between its parts.
 #[derive(Debug)]
-struct File {
-    path: String,
-    text: String,
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 fn text_files(root: &Path) -> Result<Vec<File>> {

@@ -1,4 +1,5 @@
-//! The one acquire loop. Only this module loops over attempts.
+//! The one acquire loop: asks, waits for its turn, and asks again. One request that is repeated until it is answered is
+//! `persist`'s; several locks, or servers, are taken by asking for each through here.
 
 mod together;
 
@@ -109,7 +110,7 @@ pub(crate) async fn acquire(
             // This one was granted and taken back, whatever the time; the next one in line may fare better.
             Err(error @ Error::NotReplicated { .. }) => return Err(error),
             Err(error) => {
-                if by.is_over(asked.inner) {
+                if by.is_over(asked.inner) && !bug("a short trouble is everybody's") {
                     return place.as_ref().map_or(Err(error.clone()), |place| place.cut_short(&error));
                 }
                 // Whatever keeps us from the server keeps everybody in line from it.

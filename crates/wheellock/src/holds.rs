@@ -1,5 +1,5 @@
-//! What this process holds: counts, leases, and when to look after each. Pure: instants in, decisions out; sends
-//! nothing and wakes nobody.
+//! What this process holds: counts, leases, and when to look after each. Instants in, decisions out: sends nothing and
+//! wakes nobody, but logs a loss where it is found.
 //!
 //! A hold is one (lock, owner) pair on the server. Its count there is always *set* to what this table wants, never
 //! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
@@ -289,7 +289,7 @@ impl Holds {
         let Some(name) = self.get(granted).map(|hold| Arc::clone(&hold.name)) else { return };
         let rival = self.believed_holder(&name).filter(|rival| *rival != granted);
         name.set_last_holder(granted);
-        let Some(rival) = rival else { return };
+        let Some(rival) = rival.filter(|_| !bug("a grant tells no rival")) else { return };
         let rival_is_later = self.get(rival).is_some_and(|hold| hold.was_extended_after(sent));
         let (lost, left) = if rival_is_later { (granted, rival) } else { (rival, granted) };
         name.set_last_holder(left);

@@ -1,5 +1,5 @@
-//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. Only this
-//! module renews.
+//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. Besides it only
+//! [`Guard::renew`](crate::Guard::renew) renews, at its holder's wish.
 
 use std::future::Future;
 use std::pin::Pin;

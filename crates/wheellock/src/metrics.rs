@@ -1,4 +1,5 @@
-//! What a manager has done so far, in numbers. Owns the counters; knows neither clock nor server.
+//! What a manager has done so far, in numbers. Owns the counters, and tells the log of losses; knows neither clock
+//! nor server.
 
 use std::time::Duration;
 

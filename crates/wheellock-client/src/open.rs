@@ -177,12 +177,16 @@ impl Opening<'_> {
 
     async fn credentials(&self) -> Result<Credentials, Error> {
         let config = &self.shared.config;
-        match &config.credentials {
-            None => Ok(Credentials { username: config.username.clone(), password: config.password.clone() }),
-            Some(provider) => provider().await.map_err(|error| {
-                self.not_sent(ErrorKind::Connect, &format!("the credentials provider failed: {error}"))
-            }),
+        let Some(provider) = &config.credentials else {
+            return Ok(Credentials { username: config.username.clone(), password: config.password.clone() });
+        };
+        let mut provided = provider().await.map_err(|error| {
+            self.not_sent(ErrorKind::Connect, &format!("the credentials provider failed: {error}"))
+        })?;
+        if provided.username.is_none() {
+            provided.username.clone_from(&config.username);
         }
+        Ok(provided)
     }
 
     async fn shake_hands(&self, mut stream: Stream, credentials: &Credentials) -> Result<Open, Error> {

@@ -29,6 +29,9 @@ pub enum Finding {
         /// The command.
         command: String,
     },
+    /// The URL has a password and no user, and the server's `default` user, which we are then, needs none: was the lone
+    /// part before the `@` meant as a user?
+    UncheckedPassword,
     /// The server is older than the oldest version this library is tested with (7.0).
     UntestedVersion {
         /// The server's version.
@@ -74,6 +77,10 @@ impl fmt::Display for Finding {
             Self::MissingPermission { command } => {
                 write!(f, "the user may not run {} on locks and their channels", command.escape_debug())
             }
+            Self::UncheckedPassword => f.write_str(
+                "the server did not check the password, because its user `default` needs none; \
+                 if a user was meant, write it with a colon: user:password@ or user:@",
+            ),
             Self::UntestedVersion { version } => {
                 write!(f, "server version {} is older than what is tested (7.0)", version.escape_debug())
             }
@@ -94,6 +101,9 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
     let options = CallOptions::by(deadline);
+    if client.server_info().is_some_and(|info| info.password_unchecked) {
+        findings.push(Finding::UncheckedPassword);
+    }
     let info = client.call_with(&Command::new("INFO"), options).await;
     match info.as_ref().map(|info| info.as_str()) {
         Ok(Some(info)) => judge_info(info, &mut findings),

@@ -560,7 +560,6 @@ async fn s19_commands_an_old_server_does_not_know_shift_nothing() {
     });
     let client = connect(&server.url()).await;
     assert_eq!(call(&client, &["ECHO", "mine"]).await.unwrap(), "mine");
-    // Redis 7.0 is such a server.
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     assert_eq!(call(&client, &["ECHO", "mine"]).await.unwrap(), "mine");

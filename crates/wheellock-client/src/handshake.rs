@@ -70,7 +70,7 @@ pub(crate) struct Handshake<'a> {
 
 enum Expect<'a> {
     Hello,
-    /// Any reply will do: older servers do not know the command (CLIENT SETINFO came with Redis 7.2).
+    /// Any reply will do.
     Optional,
     /// Refused if the `default` user needs no password. HELLO takes any from such a user, and tells nobody.
     PasswordCheck,
@@ -158,9 +158,11 @@ impl<'a> Handshake<'a> {
             Command::new("AUTH").arg(password.expose()).encode(out);
             self.expected.push_back(Expect::PasswordCheck);
         }
-        for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
-            Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
-            self.expected.push_back(Expect::Optional);
+        if may_know_setinfo(&self.info.version) {
+            for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
+                Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
+                self.expected.push_back(Expect::Optional);
+            }
         }
         if serves {
             self.make_ready(out);
@@ -265,6 +267,17 @@ impl<'a> Handshake<'a> {
     }
 }
 
+/// Whether a server of this version may know `CLIENT SETINFO`, which came with Redis 7.2. An older one must not be asked:
+/// Redis 6 takes it for a refusal of `CLIENT`, and writes that down in its ACL log.
+fn may_know_setinfo(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (7, 2),
+        // A server of another make.
+        _ => true,
+    }
+}
+
 /// A script that declares itself as writing and writes nothing. Redis 7 checks whether it could before running it
 /// (`scriptPrepareForRun` in script.c); older servers do not know the first line and answer with an error, which tells
 /// nothing.
@@ -293,7 +306,7 @@ mod tests {
         values
     }
 
-    const HELLO: &[u8] = b"%5\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n\
+    const HELLO: &[u8] = b"%5\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.2.11\r\n\
         $5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
 
     fn shake(config: &Config, wire: &[u8]) -> Result<(Step, String), Error> {
@@ -362,6 +375,19 @@ mod tests {
                 "PING"
             ]
         );
+    }
+
+    /// C2: what a server cannot know is not asked of it.
+    #[test]
+    fn servers_before_7_2_are_not_told_the_librarys_name() {
+        for (version, told) in
+            [("6.0.16", false), ("7.0.15", false), ("7.2.11", true), ("9.1.02", true), ("of us", true)]
+        {
+            let hello = String::from_utf8(HELLO.to_vec()).unwrap();
+            let hello = hello.replace("$6\r\n7.2.11", &format!("${}\r\n{version}", version.len()));
+            let (step, sent) = shake(&config("redis://h"), hello.as_bytes()).unwrap();
+            assert_eq!((step, sent.contains("SETINFO")), (Step::Write, told), "{version}");
+        }
     }
 
     #[test]

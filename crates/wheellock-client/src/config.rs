@@ -224,7 +224,8 @@ impl fmt::Debug for Secret {
 ///
 /// - `redis://a:6379,b:6379,c:6379/db`: a primary and its replicas, whichever is which;
 /// - `redis+sentinel://a:26379,b:26379/service[/db]`: the primary that these Sentinels name. Credentials are those of the
-///   servers; the Sentinels' own are `?sentinel_user=..&sentinel_password=..`;
+///   servers; the Sentinels' own are `?sentinel_user=..&sentinel_password=..`. A number alone in the place of the service
+///   is a database, and the service has to be named by `?service=`;
 /// - `redis+cluster://a:6379,b:6379`: a cluster of which these are nodes.
 ///
 /// With `rediss` in place of `redis` every connection is encrypted, those to Sentinels included. `valkey` is the same as

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
 use crate::config::{Config, Credentials};
-use crate::error::{Error, ErrorKind, Outcome, error_code, printable};
+use crate::error::{CONNECT, Error, ErrorKind, error_code, printable};
 use crate::script::Script;
 
 /// What the server said about itself in its reply to HELLO.
@@ -263,7 +263,7 @@ impl<'a> Handshake<'a> {
     }
 
     fn error(&self, kind: ErrorKind, detail: String) -> Error {
-        Error::new(kind, Outcome::NotSent, "connecting", self.server, detail)
+        Error::step(kind, CONNECT, self.server, detail)
     }
 }
 

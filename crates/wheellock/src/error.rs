@@ -9,7 +9,12 @@ pub use wheellock_client::Outcome;
 use crate::durability::Durability;
 use crate::guard::LostReason;
 
-/// A failed lock operation. `Display` is one line fit for a log; the chain of causes is kept in `source()`.
+/// A failed lock operation.
+///
+/// `Display` is one line fit for a log, and enough by itself: it has every cause in it, down to the last one. `source()`
+/// repeats nothing of that line: it goes on where the line ends, as
+/// [`wheellock_client::Error`'s](wheellock_client::Error) does, with an [`std::io::Error`] if it was the system that
+/// failed us.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -150,6 +155,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // It says the same about itself.
+            Self::Server { operation, source } if operation == source.operation() => source.fmt(f),
             Self::Server { operation, source } => write!(f, "cannot {operation}: {source}"),
             Self::InvalidName { length } => {
                 write!(f, "a lock's name must have 1 to {MAX_NAME} bytes, this one has {length}")
@@ -200,10 +207,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Server { source, .. } => Some(source),
-            Self::NoQuorum { failures, .. } => {
-                failures.first().map(|failure| &failure.error as &(dyn std::error::Error + 'static))
-            }
+            Self::Server { source, .. } => source.source(),
+            Self::NoQuorum { failures, .. } => failures.iter().find_map(|failure| failure.error.source()),
             _ => None,
         }
     }

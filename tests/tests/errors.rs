@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use wheellock::client::{Client, Command, Config, ErrorKind};
 use wheellock::{Error, LockManager, RedLock};
-use wheellock_tests::RedisServer;
 use wheellock_tests::fault::FakeServer;
 use wheellock_tests::locks::brisk;
+use wheellock_tests::{RedisServer, eventually};
 
 const NO_HANG: Duration = Duration::from_secs(20);
 const LEASE: Duration = Duration::from_secs(30);
@@ -113,4 +113,31 @@ async fn a_call_without_a_connection_says_why() {
         "{text}"
     );
     assert!(text.ends_with("; it was not sent"), "{text}");
+}
+
+/// A9: a lease that could never be believed, or never be renewed in time, is refused before anything is sent.
+#[tokio::test]
+async fn a_lease_that_cannot_work_is_refused_at_once() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let with_watchdog = |millis| LockManager::builder(&url).watchdog_lease(Duration::from_millis(millis));
+    for millis in [0, 1, 19] {
+        for error in [with_watchdog(millis).lazy().err(), with_watchdog(millis).connect().await.err()] {
+            let error = error.expect("refused");
+            let shortest = Duration::from_millis(20);
+            assert!(
+                matches!(error, Error::InvalidLease { shortest: told, .. } if told == shortest),
+                "{error}"
+            );
+            assert!(error.to_string().contains("20ms"), "{error}");
+        }
+    }
+    let lock = with_watchdog(20).connect().await.unwrap().lock("short");
+    for millis in [0, 1, 2] {
+        let error = lock.with_lease(Duration::from_millis(millis)).try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidLease { .. }) && error.to_string().contains("3ms"), "{error}");
+    }
+    let believed = async || lock.with_lease(Duration::from_millis(3)).try_acquire().await.is_ok();
+    assert!(eventually(NO_HANG, believed).await, "where the server is near");
+    assert!(eventually(NO_HANG, async || lock.try_acquire().await.unwrap().is_some()).await);
 }

@@ -378,6 +378,7 @@ async fn l14_leases_that_the_server_would_refuse_or_misread_never_reach_it() {
         Duration::ZERO,
         Duration::from_nanos(1),
         Duration::from_nanos(999_999),
+        Duration::from_millis(2),
         century + Duration::from_nanos(1),
         Duration::from_millis(i64::MAX.unsigned_abs()),
         Duration::from_millis(i64::MAX.unsigned_abs() + 1),

@@ -30,10 +30,13 @@ pub enum Error {
         /// Length of the name in bytes.
         length: usize,
     },
-    /// The lease is below 1 ms or above 100 years.
+    /// The lease is too short to be believed, or to be renewed in time if the watchdog is to keep it; or it is above 100
+    /// years.
     InvalidLease {
         /// The lease that was asked for.
         lease: Duration,
+        /// The shortest lease that would do: 3 ms, or 20 ms with the watchdog.
+        shortest: Duration,
     },
     /// The owner belongs to another manager: its holds are renewed and counted there.
     ForeignOwner {
@@ -161,8 +164,8 @@ impl fmt::Display for Error {
             Self::InvalidName { length } => {
                 write!(f, "a lock's name must have 1 to {MAX_NAME} bytes, this one has {length}")
             }
-            Self::InvalidLease { lease } => {
-                write!(f, "a lease must be within 1 ms and 100 years, not {lease:?}")
+            Self::InvalidLease { lease, shortest } => {
+                write!(f, "this lease must be within {shortest:?} and 100 years, not {lease:?}")
             }
             Self::ForeignOwner { owner } => write!(f, "owner {owner} belongs to another LockManager"),
             Self::UnexpectedReply { operation, reply } => {

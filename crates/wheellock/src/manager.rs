@@ -168,7 +168,8 @@ impl fmt::Debug for LockManager {
 
 impl LockManagerBuilder {
     /// How long a lock that the watchdog keeps alive outlives its holder's death. It is renewed after every third of
-    /// this. Default 30 s, as in Redisson (`lockWatchdogTimeout`).
+    /// this. Default 30 s, as in Redisson (`lockWatchdogTimeout`); at least 20 ms, and on a network rather a hundred round
+    /// trips.
     #[must_use]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.watchdog_lease = lease;
@@ -243,7 +244,7 @@ impl LockManagerBuilder {
 
     /// The connection's settings, and where it reports to the manager that is made right after it.
     fn prepare(self) -> Result<(Config, Prepared), Error> {
-        let watchdog_lease = Lease::new(self.watchdog_lease)?;
+        let watchdog_lease = Lease::kept(self.watchdog_lease)?;
         let mut config = self.config.map_err(not_connected)?;
         config.scripts.extend(kind::scripts());
         let reports_to = Arc::new(OnceLock::<Weak<Inner>>::new());

@@ -340,6 +340,9 @@ async fn l11_after_a_reconnect_each_line_of_waiters_asks_once() {
 #[tokio::test]
 async fn l12_without_the_right_to_subscribe_waiters_poll() {
     let server = RedisServer::start();
+    if server.redis_version() < (6, 2, 0) {
+        return; // no rules for channels yet
+    }
     let rules = ["ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all"];
     assert_eq!(server.cli(&rules), "OK");
     let holder = manager(&server.url()).await;

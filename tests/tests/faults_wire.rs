@@ -2,7 +2,6 @@
 //!
 //! Rows K and R of the failure catalogue as far as a socket shows them; docs/reliability.md maps rows to tests.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script};
@@ -55,7 +54,7 @@ async fn each_is_a_protocol_error(wires: Vec<Vec<u8>>) {
             (ErrorKind::Protocol, Outcome::MaybeExecuted),
             "{shown}: {error}"
         );
-        assert!(error.source().is_some_and(|source| source.is::<wheellock_resp::Error>()), "{shown}");
+        assert!(error.origin().is_some_and(|origin| origin.is::<wheellock_resp::Error>()), "{shown}");
         assert!(eventually(PATIENCE, async || server.connections() == number + 2).await, "{shown}");
     }
     assert_eq!(echo(&client, "well").await.unwrap(), "well");

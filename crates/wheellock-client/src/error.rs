@@ -305,8 +305,9 @@ pub(crate) fn error_code(text: &[u8]) -> &str {
 fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     match code {
         "NOPERM" => ErrorKind::Permission,
-        // How Redis 7.0 says NOPERM inside a script.
-        _ if text.starts_with(b"ERR The user executing the script can't") => ErrorKind::Permission,
+        // How NOPERM is said inside a script, by Redis up to 7.0 and by later ones.
+        "ERR" if contains(text, b"The user executing the script can't") => ErrorKind::Permission,
+        "ERR" if text.starts_with(b"ERR ACL failure in script") => ErrorKind::Permission,
         "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
         "LOADING" | "MASTERDOWN" => ErrorKind::NotReady,
         "NOPROTO" => ErrorKind::Unsupported,
@@ -383,6 +384,24 @@ mod tests {
         let shown = Error::server("GET", "s", false, &text).to_string();
         assert!(shown.len() < 1500, "{} bytes", shown.len());
         assert!(shown.chars().all(|c| (' '..='~').contains(&c)), "{shown}");
+    }
+
+    /// C2: what a user may not do is told alike by all servers (seen on 6.0.16, 7.0.15 and 7.4.1 to Valkey 9.1.2).
+    #[test]
+    fn a_permission_that_a_script_lacks_is_known_from_every_server() {
+        for text in [
+            &b"NOPERM this user has no permissions to access one of the keys used as arguments"[..],
+            b"ERR Error running script (call to f_be): @user_script:1: @user_script: 1: The user executing the script \
+              can't run this command or subcommand",
+            b"ERR The user executing the script can't run this command or subcommand script: be, on @user_script:1.",
+            b"ERR ACL failure in script: User u has no permissions to run the 'set' command script: on @user_script:1.",
+        ] {
+            assert_eq!(Error::server("EVALSHA", "s", true, text).kind(), ErrorKind::Permission);
+        }
+        assert_eq!(
+            Error::server("EVALSHA", "s", true, b"ERR Error running script").kind(),
+            ErrorKind::Server
+        );
     }
 
     #[test]

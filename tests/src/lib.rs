@@ -8,6 +8,7 @@ pub mod campaign;
 pub mod certificates;
 mod cli;
 pub mod fault;
+pub mod guide;
 pub mod history;
 pub mod interop;
 pub mod locks;

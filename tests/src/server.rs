@@ -237,6 +237,23 @@ impl RedisServer {
         }
     }
 
+    /// The version of Redis that this is, or in case of Valkey is compatible with (7.2.4).
+    ///
+    /// # Panics
+    ///
+    /// If the server cannot be reached, or does not tell.
+    #[must_use]
+    pub fn redis_version(&self) -> (u32, u32, u32) {
+        let info = self.cli(&["INFO", "server"]);
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
+        let version = version.unwrap_or_else(|| panic!("no version in {info}"));
+        let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
+        match numbers[..] {
+            [major, minor, patch] => (major, minor, patch),
+            _ => panic!("{version:?} is no version"),
+        }
+    }
+
     /// Starts to observe every command the server executes.
     ///
     /// # Panics

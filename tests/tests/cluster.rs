@@ -12,6 +12,7 @@ use wheellock::{Error as LockError, LockManager, multi_lock};
 use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script, ShardedPubSub, slot_of};
 use wheellock_tests::eventually;
 use wheellock_tests::fault::{FakeServer, Session};
+use wheellock_tests::locks::WOKEN;
 use wheellock_tests::topology::{Cluster, Settings};
 use wheellock_tests::worker::connect;
 
@@ -411,6 +412,46 @@ async fn t14_a_clean_node_in_the_place_of_another_is_not_taken_for_it() {
     cluster.heal();
     let served = async || locks.lock("orders").try_acquire().await.is_ok_and(|guard| guard.is_some());
     assert!(eventually(NO_HANG, served).await, "the clean node's scripts are loaded anew");
+}
+
+/// D2: beside processes that know no sharded pub/sub, as Redisson before 3.28, `ShardedPubSub::Off` wakes them and us.
+#[tokio::test]
+async fn without_sharded_pubsub_a_cluster_wakes_those_who_know_none_and_is_woken_by_them() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let unsharded = |config: &mut Config| config.sharded_pubsub = ShardedPubSub::Off;
+    let locks = LockManager::builder(&cluster.url()).configure(unsharded).connect().await.unwrap();
+    assert_eq!(locks.client().publish_verb(), "PUBLISH");
+    let lock = locks.lock("orders");
+    let owner = cluster.owner_of_key("orders");
+    let (here, there) = (&cluster.nodes()[owner], &cluster.nodes()[(owner + 1) % 3]);
+
+    // Their waiter listens at any node: the bus of the cluster carries messages to all.
+    for node in [here, there] {
+        let guard = lock.acquire().await.unwrap();
+        let mut theirs = node.connect().unwrap();
+        assert_eq!(
+            theirs.query(&["SUBSCRIBE", CHANNEL]).unwrap().to_string(),
+            format!("subscribe\n{CHANNEL}\n1")
+        );
+        guard.release().await.unwrap();
+        assert_eq!(theirs.read_reply().unwrap().to_string(), format!("message\n{CHANNEL}\n0"));
+    }
+
+    // Their holder publishes where the lock is, as their script does, or anywhere.
+    for node in [here, there] {
+        assert_eq!(here.cli(&["HSET", "orders", "theirs:1", "1"]), "1");
+        assert_eq!(here.cli(&["PEXPIRE", "orders", "60000"]), "1");
+        let ours = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.acquire().await }
+        });
+        let listens = || here.cli(&["PUBSUB", "NUMSUB", CHANNEL]) == format!("{CHANNEL}\n1");
+        assert!(eventually(NO_HANG, async || locks.metrics().waiting == 1 && listens()).await);
+        assert_eq!(here.cli(&["DEL", "orders"]), "1");
+        let _receivers_on_this_node = node.cli(&["PUBLISH", CHANNEL, "0"]);
+        let guard = timeout(WOKEN, ours).await.expect("woken, not told by the clock").unwrap().unwrap();
+        guard.release().await.unwrap();
+    }
 }
 
 #[tokio::test]

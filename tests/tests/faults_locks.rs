@@ -340,6 +340,9 @@ async fn l11_after_a_reconnect_each_line_of_waiters_asks_once() {
 #[tokio::test]
 async fn l12_without_the_right_to_subscribe_waiters_poll() {
     let server = RedisServer::start();
+    if server.redis_version() < (6, 2, 0) {
+        return; // no rules for channels yet
+    }
     let rules = ["ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all"];
     assert_eq!(server.cli(&rules), "OK");
     let holder = manager(&server.url()).await;
@@ -378,6 +381,7 @@ async fn l14_leases_that_the_server_would_refuse_or_misread_never_reach_it() {
         Duration::ZERO,
         Duration::from_nanos(1),
         Duration::from_nanos(999_999),
+        Duration::from_millis(2),
         century + Duration::from_nanos(1),
         Duration::from_millis(i64::MAX.unsigned_abs()),
         Duration::from_millis(i64::MAX.unsigned_abs() + 1),

@@ -378,7 +378,7 @@ async fn s12_a_demoted_primary_is_left() {
 #[tokio::test]
 async fn s13_refused_credentials_end_every_call_at_once_and_are_not_retried_in_a_storm() {
     let server = RedisServer::builder().tcp().start();
-    let user = ["ACL", "SETUSER", "app", "on", ">sesame", "~*", "&*", "+@all"];
+    let user = ["ACL", "SETUSER", "app", "on", ">sesame", "~*", "+@all"];
     assert_eq!(server.cli(&user), "OK");
     let url = server.tcp_url().replace("redis://", "redis://app:sesame@");
     let client = connect(&url).await;
@@ -407,8 +407,13 @@ async fn s13_refused_credentials_end_every_call_at_once_and_are_not_retried_in_a
 #[tokio::test]
 async fn s14_missing_permissions_have_a_kind_of_their_own() {
     let server = RedisServer::builder().tcp().start();
-    let user = ["ACL", "SETUSER", "app", "on", ">pw", "~app:*", "&app:*", "+@all", "-set"];
+    let user = ["ACL", "SETUSER", "app", "on", ">pw", "~app:*", "+@all", "-set"];
     assert_eq!(server.cli(&user), "OK");
+    // Channels have had rules since then.
+    let channels = server.redis_version() >= (6, 2, 0);
+    if channels {
+        assert_eq!(server.cli(&["ACL", "SETUSER", "app", "resetchannels", "&app:*"]), "OK");
+    }
     let client = connect(&server.tcp_url().replace("redis://", "redis://app:pw@")).await;
     for words in [["SET", "app:k", "1"], ["LPUSH", "other", "1"]] {
         let error = call(&client, &words).await.unwrap_err();
@@ -426,7 +431,7 @@ async fn s14_missing_permissions_have_a_kind_of_their_own() {
     }
     let refused = client.subscribe(b"other");
     refused.settled().await;
-    assert!(refused.refusal().is_some_and(|why| why.contains("NOPERM")));
+    assert_eq!(refused.refusal().is_some_and(|why| why.contains("NOPERM")), channels);
     let allowed = client.subscribe(b"app:news");
     allowed.settled().await;
     assert!(allowed.is_confirmed());
@@ -560,7 +565,6 @@ async fn s19_commands_an_old_server_does_not_know_shift_nothing() {
     });
     let client = connect(&server.url()).await;
     assert_eq!(call(&client, &["ECHO", "mine"]).await.unwrap(), "mine");
-    // Redis 7.0 is such a server.
     let server = RedisServer::start();
     let client = connect(&server.url()).await;
     assert_eq!(call(&client, &["ECHO", "mine"]).await.unwrap(), "mine");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wheellock::LockManager;
+use wheellock::client::ShardedPubSub;
 use wheellock_tests::interop::{self, Client, Peer};
 use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
 use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
@@ -101,13 +102,22 @@ async fn behind_sentinels_each_side_wakes_the_other_before_and_after_a_failover(
     java.close().await;
 }
 
+/// D2: in a cluster each side wakes the other; beside Redisson before 3.28 with `ShardedPubSub::Off`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_cluster_each_side_wakes_the_other_before_and_after_a_failover_and_a_move() {
     let Some(peer) = interop::shared() else { return };
+    let (sharded, question) = if java_knows_sharded_pubsub() {
+        (ShardedPubSub::Auto, "SHARDNUMSUB")
+    } else {
+        (ShardedPubSub::Off, "NUMSUB")
+    };
     let mut set = Cluster::start(3, 1, &Settings::default());
     let java = peer.open("cluster-mixed", &set.url(), LEASE).await;
-    let locks = manager(&set.url()).await;
-    let listening = |set: &Cluster| subscribers(&set.nodes()[set.owner_of_key(NAME)], "SHARDNUMSUB");
+    let agreed = LockManager::builder(&set.url()).configure(|config| config.sharded_pubsub = sharded);
+    let locks = agreed.connect().await.unwrap();
+    let listening = |set: &Cluster| -> u32 {
+        set.nodes().iter().filter(|node| node.is_up()).map(|node| subscribers(node, question)).sum()
+    };
     each_wakes_the_other(&java, &locks, async || listening(&set)).await;
     let old = set.owner_of_key(NAME);
     set.nodes_mut()[old].kill();
@@ -162,6 +172,13 @@ async fn follows(java: &Client) {
         taken.is_ok()
     };
     assert!(eventually(WOKEN_LATE, serves).await);
+}
+
+/// Whether the Redisson under test asks a cluster for sharded pub/sub: since 3.28.
+fn java_knows_sharded_pubsub() -> bool {
+    let Some(version) = interop::chosen_version() else { return true };
+    let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
+    numbers.as_slice() >= &[3, 28]
 }
 
 /// What is told here of the wire is not true of all versions.

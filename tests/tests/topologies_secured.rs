@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 use wheellock::LockManager;
 use wheellock_client::{Client, Config, ErrorKind, Servers, TlsConfig};
-use wheellock_tests::eventually;
 use wheellock_tests::topology::{Cluster, Replicas, SentinelSet, Settings};
+use wheellock_tests::{RedisServer, eventually, guide};
 
 /// Takes, waits for and releases a lock through two managers; returns them.
 async fn works(url: &str, settings: &Settings) -> [LockManager; 2] {
@@ -46,7 +46,7 @@ async fn handed_over([here, there]: &[LockManager; 2]) {
 
 #[tokio::test]
 async fn replicas_with_a_user_and_tls() {
-    let settings = settings(USER).tls();
+    let settings = settings(guide::permissions).tls();
     let mut set = Replicas::start(1, &settings);
     let managers = works(&set.url(), &settings).await;
     set.promote(1);
@@ -60,26 +60,36 @@ async fn replicas_with_a_user_and_tls() {
     handed_over(&managers).await;
 }
 
+/// C2: the guide's user for Sentinels may do what is asked of them, and nothing else is asked.
 #[tokio::test]
 async fn sentinels_with_a_user_a_password_of_their_own_and_tls() {
-    let settings = settings(USER).sentinel_password("watchers").tls();
+    let settings = settings(guide::permissions).sentinel_password("watchers").tls();
     let mut set = SentinelSet::start(&settings);
-    let url = format!("{}?sentinel_password=watchers", set.url());
+    for sentinel in set.sentinels() {
+        let rules = guide::sentinel_permissions(sentinel.redis_version());
+        let watcher = [&["ACL", "SETUSER", "watcher", "on", ">secret"][..], &rules].concat();
+        assert_eq!(sentinel.cli(&watcher), "OK");
+    }
+    let url = format!("{}?sentinel_user=watcher&sentinel_password=secret", set.url());
     let managers = works(&url, &settings).await;
     let old = set.primary_index();
     set.servers_mut()[old].kill();
-    let new = set.wait_for_new_primary(set.servers()[old].addr());
-    let new = set.servers()[new].addr().to_string();
+    let new = &set.servers()[set.wait_for_new_primary(set.servers()[old].addr())];
+    let address = new.addr().to_string();
     let moved = async || {
-        managers.iter().all(|locks| *locks.client().server_address() == *new && locks.client().is_ready())
+        managers.iter().all(|locks| *locks.client().server_address() == *address && locks.client().is_ready())
     };
     assert!(eventually(NO_HANG, moved).await);
     handed_over(&managers).await;
+    drop(managers);
+    nothing_was_refused(set.sentinels());
+    nothing_was_refused(&[new]);
 }
 
+/// C2: the guide's user for a cluster may do what is asked of it, and nothing else is asked.
 #[tokio::test]
 async fn a_cluster_with_a_user_and_tls() {
-    let settings = settings(CLUSTER_USER).tls();
+    let settings = settings(guide::cluster_permissions).tls();
     let cluster = Cluster::start(3, 0, &settings);
     let managers = works(&cluster.url(), &settings).await;
     assert_eq!(managers[0].client().publish_verb(), "SPUBLISH");
@@ -92,6 +102,8 @@ async fn a_cluster_with_a_user_and_tls() {
         "{:?}",
         managers[0].diagnostics()
     );
+    drop(managers);
+    nothing_was_refused(cluster.nodes());
 }
 
 #[tokio::test]
@@ -129,14 +141,16 @@ async fn who_does_not_ask_for_tls_is_told_where_it_is_wanted() {
     assert!(error.detail().contains("may require TLS"), "{error}");
 }
 
-fn settings(rules: &str) -> Settings {
-    Settings::default().password("administrator").user("locks", "secret", rules)
+/// Servers with a user who has what the guide says.
+fn settings(permissions: fn((u32, u32, u32)) -> Vec<&'static str>) -> Settings {
+    let rules = permissions(RedisServer::start().redis_version()).join(" ");
+    Settings::default().password("administrator").user("locks", "secret", &format!("{rules} +wait"))
 }
 
-/// As the guide has it.
-const USER: &str = "~orders:* &redisson_lock__channel:* +exists +hget +hset +hexists +pttl +pexpire +del +publish +subscribe \
-                    +unsubscribe +eval +evalsha +script|load +hello +ping +time +info +wait";
-const CLUSTER_USER: &str = "~orders:* &redisson_lock__channel:* +exists +hget +hset +hexists +pttl +pexpire +del +spublish \
-                            +ssubscribe +sunsubscribe +eval +evalsha +script|load +hello +ping +time +info +wait +asking \
-                            +cluster|nodes +pubsub|shardnumsub";
+fn nothing_was_refused<S: std::borrow::Borrow<RedisServer>>(servers: &[S]) {
+    for server in servers {
+        assert_eq!(server.borrow().cli(&["ACL", "LOG"]), "");
+    }
+}
+
 const NO_HANG: Duration = Duration::from_secs(20);

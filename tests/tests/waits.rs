@@ -30,8 +30,8 @@ async fn far(proxy: &Proxy, round_trip: u64) -> LockManager {
 }
 
 #[track_caller]
-fn assert_none(result: Result<Option<Guard>, Error>, what: &str) {
-    assert!(matches!(&result, Ok(None)), "{what}: {result:?}");
+fn assert_none(result: &Result<Option<Guard>, Error>, what: &str) {
+    assert!(matches!(result, Ok(None)), "{what}: {result:?}");
 }
 
 /// A2: waits of one process that end 0 to 3 ms apart end with `None` as long as the server answers, whatever the round trip.
@@ -103,8 +103,8 @@ async fn a_wait_shorter_than_a_round_trip_asks_once() {
     for wait in [Duration::ZERO, Duration::from_nanos(1), MILLI, 5 * MILLI] {
         let lock = locks.lock("n");
         let guard = lock.try_acquire_for(wait).await.unwrap().expect("it is free");
-        assert_none(others.lock("n").try_acquire_for(wait).await, "held");
-        assert_none(lock.try_acquire_for(wait).await, "held by this process");
+        assert_none(&others.lock("n").try_acquire_for(wait).await, "held");
+        assert_none(&lock.try_acquire_for(wait).await, "held by this process");
         let set = multi_lock([lock.clone(), locks.lock("m")]).unwrap();
         assert!(set.try_acquire_for(wait).await.unwrap().is_none());
         drop(guard);
@@ -165,7 +165,7 @@ async fn an_error_ends_with_its_cause() {
     for wait in [Duration::ZERO, 20 * MILLI, PATIENCE] {
         let guard = lock.try_acquire_for(wait).await.expect("the server answers").expect("it is free");
         let second = lock.try_acquire_for(20 * MILLI).await;
-        assert_none(second, "held here");
+        assert_none(&second, "held here");
         drop(guard);
         assert!(gone(&server, "n").await);
     }
@@ -181,7 +181,7 @@ async fn an_error_ends_with_its_cause() {
     server.resume();
     assert!(eventually(PATIENCE, async || lock.try_acquire().await.is_ok()).await);
     for _ in 0..20 {
-        assert_none(lock.try_acquire_for(5 * MILLI).await, "held");
+        assert_none(&lock.try_acquire_for(5 * MILLI).await, "held");
     }
     drop(held);
     // They may have been told, and then they were told in time.

@@ -12,6 +12,7 @@ mod planted;
 mod promises;
 mod redis;
 mod run;
+mod servers;
 mod test;
 mod tidy;
 
@@ -48,6 +49,10 @@ enum Task {
         #[command(subcommand)]
         topology: redis::Topology,
     },
+    /// Get servers of other versions as Python packages, and run tests against each
+    ///
+    /// Needs python3 with pip. Keeps them under target/servers; a server that was put there by hand is tested too.
+    Servers(servers::Options),
     /// Plant each of the listed bugs in the library, and see a test fail because of it
     Planted,
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
@@ -73,6 +78,7 @@ fn main() -> Result<ExitCode> {
         Task::Test(options) => test::run(&options),
         Task::Interop => interop::run(),
         Task::Redis { topology } => redis::run(&topology),
+        Task::Servers(options) => servers::run(&options),
         Task::Planted => planted::check(),
         Task::Tidy(options) => tidy::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),

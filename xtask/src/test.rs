@@ -136,14 +136,14 @@ impl Report {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
-    passed: u64,
-    failed: u64,
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
 }
 
 impl Tally {
     const ONE_PASSED: Self = Self { passed: 1, failed: 0 };
-    const ONE_FAILED: Self = Self { passed: 0, failed: 1 };
+    pub(crate) const ONE_FAILED: Self = Self { passed: 0, failed: 1 };
 }
 
 impl std::ops::AddAssign for Tally {
@@ -208,7 +208,7 @@ fn run_tests(command: &mut Command) -> Result<Tally> {
 }
 
 /// Parses `test result: ok. 12 passed; 0 failed; ...`.
-fn result_line(line: &str) -> Option<Tally> {
+pub(crate) fn result_line(line: &str) -> Option<Tally> {
     let counts = line.trim_start().strip_prefix("test result: ")?;
     let count = |what: &str| -> Option<u64> {
         let (before, _) = counts.split_once(what)?;

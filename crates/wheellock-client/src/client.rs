@@ -14,7 +14,7 @@ use crate::call::{Call, Started};
 use crate::config::{Config, Servers};
 use crate::connection::{ConnectionState, Phase, Shared, Stats};
 use crate::driver;
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
 use crate::pipeline::{Acks, ConnectionId, Eval, Lane, Request};
 use crate::retry::Retry;
@@ -107,9 +107,11 @@ impl Client {
                         if client.is_ready() {
                             return Ok(client);
                         }
-                        let no_answer =
-                            || client.error(ErrorKind::Connect, "connecting", "no answer in time");
-                        return Err(last.unwrap_or_else(no_answer));
+                        let no_answer = || "no answer in time".to_owned();
+                        let none = || {
+                            Error::step(ErrorKind::Connect, CONNECT, &client.server_address(), no_answer())
+                        };
+                        return Err(last.unwrap_or_else(none));
                     }
                 }
             }

@@ -18,11 +18,31 @@ use crate::topology::{SlotSet, slot_of};
 /// Who we are to the server.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
-    /// ACL user; the server's `default` user if `None`.
+    /// ACL user; that of the [`Config`] if `None`, and if that one names none either, the server's `default` user.
     pub username: Option<String>,
-    /// Password, if the server wants one.
+    /// Password. A user without one is asked for with an empty one: see [`Config::username`].
     pub password: Option<Secret>,
 }
+
+impl Credentials {
+    /// The user and the password to say, if either is given. Without any the server takes us for its `default` user, so
+    /// a user who was named must always be said: the server knows whether it needs a password.
+    pub(crate) fn to_say(&self) -> Option<(&str, &str)> {
+        let password = self.password.as_ref().map(Secret::expose);
+        match &self.username {
+            Some(user) => Some((user, password.unwrap_or_default())),
+            None => Some((DEFAULT_USER, password?)),
+        }
+    }
+
+    /// Who we are to be.
+    pub(crate) fn user(&self) -> &str {
+        self.username.as_deref().unwrap_or(DEFAULT_USER)
+    }
+}
+
+/// Who a connection is that says nothing (source: the Redis documentation, "ACL").
+const DEFAULT_USER: &str = "default";
 
 /// See [`Config::credentials`].
 pub type CredentialsProvider = Arc<dyn Fn() -> CredentialsFuture + Send + Sync>;
@@ -87,7 +107,8 @@ pub struct Sentinels {
     pub addresses: Vec<Address>,
     /// The name under which they watch the primary.
     pub service: String,
-    /// ACL user for the Sentinels themselves. The servers' credentials are the [`Config`]'s.
+    /// ACL user for the Sentinels themselves, as [`Config::username`] is for the servers. The servers' credentials are the
+    /// [`Config`]'s.
     pub username: Option<String>,
     /// Password for the Sentinels themselves.
     pub password: Option<Secret>,
@@ -186,15 +207,25 @@ impl fmt::Debug for Secret {
 ///
 /// # URL grammar
 ///
-/// `redis://` or `valkey://`, or with TLS `rediss://` or `valkeys://`, then `[[user]:password@]host[:port][/db]`; the port defaults to 6379. A lone userinfo
-/// part without a colon is a password, as in redis-cli. `unix://`, `redis+unix://` and `valkey+unix://` take
-/// `[[user]:password@]/path/to/socket[?db=n]`. User and password are percent-decoded.
+/// `redis://` or `valkey://`, or with TLS `rediss://` or `valkeys://`, then `[userinfo@]host[:port][/db]`; the port
+/// defaults to 6379. `unix://`, `redis+unix://` and `valkey+unix://` take `[userinfo@]/path/to/socket[?db=n]`.
+///
+/// | userinfo | the connection is |
+/// |---|---|
+/// | `user:password@` | that user, or it fails |
+/// | `user:@` | that user, if it needs no password (`nopass`), or it fails; so a variable that is not set in `app:$PW@` shows |
+/// | `:password@`, `password@` | the server's `default` user. A lone part is a password, as in redis-cli: a user without a password has a colon |
+/// | `:@`, `@`, none | the server's `default` user, if it needs no password |
+///
+/// User and password are percent-decoded. The same is true of the Sentinels' own credentials, and of every server that is
+/// found later. `Display` shows the URL with the user and without the password.
 ///
 /// Several servers are separated by commas:
 ///
 /// - `redis://a:6379,b:6379,c:6379/db`: a primary and its replicas, whichever is which;
 /// - `redis+sentinel://a:26379,b:26379/service[/db]`: the primary that these Sentinels name. Credentials are those of the
-///   servers; the Sentinels' own are `?sentinel_user=..&sentinel_password=..`;
+///   servers; the Sentinels' own are `?sentinel_user=..&sentinel_password=..`. A number alone in the place of the service
+///   is a database, and the service has to be named by `?service=`;
 /// - `redis+cluster://a:6379,b:6379`: a cluster of which these are nodes.
 ///
 /// With `rediss` in place of `redis` every connection is encrypted, those to Sentinels included. `valkey` is the same as
@@ -204,12 +235,14 @@ impl fmt::Debug for Secret {
 pub struct Config {
     /// Where the server is, or how to find it.
     pub servers: Servers,
-    /// ACL user; the server's `default` user if `None`.
+    /// ACL user; the server's `default` user if `None`. Whoever is named here is who the connection is, or it fails:
+    /// without a password the server is asked for this user with an empty one, which it grants to a user with `nopass`
+    /// and refuses to any other.
     pub username: Option<String>,
     /// Password, if the server wants one.
     pub password: Option<Secret>,
-    /// Asked at every handshake instead of `username` and `password`, for credentials that change. Its time counts
-    /// towards `connect_timeout`.
+    /// Asked at every handshake instead of `username` and `password`, for credentials that change. If it names no user,
+    /// the user is `username` all the same. Its time counts towards `connect_timeout`.
     pub credentials: Option<CredentialsProvider>,
     /// TLS settings; plain if `None`. `rediss://` sets those of [`TlsConfig::new`](crate::TlsConfig::new).
     #[cfg(feature = "tls")]

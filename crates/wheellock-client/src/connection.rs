@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 
 use crate::config::{Address, Change, Config, Servers};
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
 use crate::histogram::Histogram;
 use crate::pipeline::{Bounds, Detached, Pipeline};
@@ -357,6 +357,11 @@ impl Shared {
         Error::new(kind, outcome, operation, &self.server(), detail.to_owned())
     }
 
+    /// No connection came about.
+    pub(crate) fn not_connected(&self, kind: ErrorKind, detail: &str) -> Error {
+        Error::step(kind, CONNECT, &self.server(), detail.to_owned())
+    }
+
     /// The error that the server sent in reply to `operation`.
     pub(crate) fn refusal(&self, operation: &str, script: bool, text: &[u8]) -> Error {
         let error = Error::server(operation, &self.server(), script, text);
@@ -374,15 +379,19 @@ impl Shared {
     /// The error of an operation whose deadline has passed: says where the connection stands.
     pub(crate) fn timed_out(&self, operation: &str, outcome: Outcome) -> Error {
         let state = self.lock();
-        let detail = match (&state.phase, &state.last_error) {
-            (Phase::Connecting, Some(error)) => {
-                format!("the deadline passed while connecting; the last attempt failed: {}", error.detail())
-            }
-            (Phase::Connecting, None) => "the deadline passed while connecting".to_owned(),
-            _ => "the deadline passed before a reply arrived".to_owned(),
-        };
+        let connecting = matches!(state.phase, Phase::Connecting);
+        let last = state.last_error.clone().filter(|_| connecting);
         drop(state);
-        self.error(ErrorKind::Timeout, outcome, operation, &detail)
+        let failed = |detail: &str| self.error(ErrorKind::Timeout, outcome, operation, detail);
+        match last {
+            Some(last) => {
+                let why = last.detail();
+                failed(&format!("the deadline passed while connecting; the last attempt failed: {why}"))
+                    .because_of_the_same_as(&last)
+            }
+            None if connecting => failed("the deadline passed while connecting"),
+            None => failed("the deadline passed before a reply arrived"),
+        }
     }
 
     /// Does what [`State::after_append`] asked for.

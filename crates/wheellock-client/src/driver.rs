@@ -2,6 +2,7 @@
 //! Everything it decides is decided by the pure parts; this is the loop that feeds them.
 
 use std::future::Future;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -13,7 +14,7 @@ use wheellock_wheel::Sleep;
 
 use crate::backoff::Backoff;
 use crate::connection::{Phase, SILENCE, Shared};
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{Error, ErrorKind, Outcome, said};
 use crate::events;
 use crate::open::{Open, open};
 use crate::pipeline::Detached;
@@ -301,8 +302,7 @@ impl<'a> Running<'a> {
                 Poll::Ready(Ok(0)) => return Err(self.lost("the server closed the connection")),
                 Poll::Ready(Ok(read)) => read,
                 Poll::Ready(Err(error)) => {
-                    let lost = self.lost(&format!("reading failed: {error}"));
-                    return Err(lost.with_source(error));
+                    return Err(self.failed("reading", error));
                 }
             };
             self.heard = self.shared.config.timer.now();
@@ -360,7 +360,7 @@ impl<'a> Running<'a> {
                 Ok(false) => {}
                 Err(error) => {
                     let detail = format!("the server's bytes are not RESP: {error}");
-                    return Err(self.error(ErrorKind::Protocol, &detail).with_source(error));
+                    return Err(self.error(ErrorKind::Protocol, &detail).because_of(error));
                 }
             }
         }
@@ -434,9 +434,7 @@ impl<'a> Running<'a> {
                     drop(state);
                     return match self.stream.poll_flush(cx) {
                         Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
-                        Poll::Ready(Err(error)) => {
-                            Err(self.lost(&format!("writing failed: {error}")).with_source(error))
-                        }
+                        Poll::Ready(Err(error)) => Err(self.failed("writing", error)),
                     };
                 }
                 state.writing = true;
@@ -447,7 +445,7 @@ impl<'a> Running<'a> {
                 Poll::Ready(Ok(0)) => return Err(self.lost("the socket takes no bytes")),
                 Poll::Ready(Ok(written)) => written,
                 Poll::Ready(Err(error)) => {
-                    return Err(self.lost(&format!("writing failed: {error}")).with_source(error));
+                    return Err(self.failed("writing", error));
                 }
             };
             let _written = self.output.split_to(written);
@@ -471,6 +469,10 @@ impl<'a> Running<'a> {
         }
         state.parked = true;
         true
+    }
+
+    fn failed(&self, what: &str, error: io::Error) -> Error {
+        self.lost(&format!("{what} failed: {}", said(&error))).because_of_io(error)
     }
 
     fn lost(&self, detail: &str) -> Error {

@@ -2,6 +2,7 @@
 //! happened anyway. Owns the error type; knows nothing of sockets or of how a failure came about.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 use crate::config::Address;
@@ -59,21 +60,37 @@ pub enum ErrorKind {
 
 /// A failed call or connection.
 ///
-/// `Display` is one line: what was tried, on which server, why it failed, and the [`Outcome`]. Server-sent text is
-/// escaped and cut at 256 bytes. Cloning is cheap.
+/// `Display` is one line, and enough by itself: what was tried, on which server, why it failed down to the last cause,
+/// and of a call the [`Outcome`]. Server-sent text is escaped and cut at 256 bytes. Cloning is cheap.
+///
+/// [`source`](std::error::Error::source) repeats nothing of that line. If the operating system failed us it is an
+/// [`io::Error`] of the same [`kind`](io::Error::kind) that prints the system's number for it; of anything else it is the
+/// cause of the cause, if there is one. The cause itself is [`origin`](Self::origin).
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     outcome: Outcome,
     operation: String,
+    /// It was no call but a step towards a connection, as in "connect to".
+    is_step: bool,
+    /// Empty if none was asked.
     server: String,
     detail: String,
     code: Option<String>,
     /// Where a cluster's node says the call should have gone.
     redirected_to: Option<Address>,
-    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+    cause: Option<Cause>,
+}
+
+/// What `detail` tells the text of.
+#[derive(Clone)]
+enum Cause {
+    /// The error itself, and what its text in `detail` lacks.
+    System(Arc<io::Error>, Arc<io::Error>),
+    Other(Arc<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
@@ -88,12 +105,19 @@ impl Error {
             kind,
             outcome,
             operation: named(operation),
+            is_step: false,
             server: server.to_owned(),
             detail,
             code: None,
             redirected_to: None,
-            source: None,
+            cause: None,
         }))
+    }
+
+    /// A failure on the way to a connection: `step` reads on after "cannot". No call was on its way.
+    pub(crate) fn step(kind: ErrorKind, step: &str, server: &str, detail: String) -> Self {
+        let error = Self::new(kind, Outcome::NotSent, step, server, detail);
+        Self(Arc::new(Inner { is_step: true, ..error.copy() }))
     }
 
     /// An error that a server sent in reply to `operation`.
@@ -103,25 +127,46 @@ impl Error {
             kind: kind_of(code, text),
             outcome: outcome_of(code, text, script),
             operation: named(operation),
+            is_step: false,
             server: server.to_owned(),
             detail: format!("the server answered \"{}\"", printable(text)),
             code: Some(code.to_owned()),
             redirected_to: None,
-            source: None,
+            cause: None,
         }))
     }
 
-    pub(crate) fn with_source(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        Self(Arc::new(Inner { source: Some(Arc::new(source)), ..self.0.copy() }))
+    fn copy(&self) -> Inner {
+        Inner::clone(&self.0)
+    }
+
+    /// Adds the cause, whose text is part of the detail: see [`said`].
+    pub(crate) fn because_of(self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(Arc::new(Inner { cause: Some(Cause::Other(cause.into().into())), ..self.copy() }))
+    }
+
+    /// The same for an error of the system.
+    pub(crate) fn because_of_io(self, cause: io::Error) -> Self {
+        let cause = Arc::new(cause);
+        let rest = io::Error::new(cause.kind(), Rest(Arc::clone(&cause)));
+        Self(Arc::new(Inner { cause: Some(Cause::System(cause, Arc::new(rest))), ..self.copy() }))
+    }
+
+    /// Adds the cause of another error, whose text is part of the detail.
+    pub(crate) fn because_of_the_same_as(self, other: &Self) -> Self {
+        Self(Arc::new(Inner { cause: other.0.cause.clone(), ..self.copy() }))
     }
 
     pub(crate) fn with_redirection(self, to: Address) -> Self {
-        Self(Arc::new(Inner { redirected_to: Some(to), ..self.0.copy() }))
+        Self(Arc::new(Inner { redirected_to: Some(to), ..self.copy() }))
     }
 
     /// The same failure as seen by another operation: one broken connection fails many calls.
     pub(crate) fn seen_by(&self, operation: &str, kind: ErrorKind, outcome: Outcome) -> Self {
-        Self(Arc::new(Inner { kind, outcome, operation: named(operation), ..self.0.copy() }))
+        let Inner { is_step, detail, .. } = &*self.0;
+        let detail = if *is_step { format!("not connected: {detail}") } else { detail.clone() };
+        let operation = named(operation);
+        Self(Arc::new(Inner { kind, outcome, operation, is_step: false, detail, ..self.copy() }))
     }
 
     /// The same failure, of a call that had been made before without an answer: whatever became of this attempt, that one
@@ -141,7 +186,13 @@ impl Error {
         self.0.outcome
     }
 
-    /// The server that was asked, as `host:port` or a socket path. Never contains credentials.
+    /// What was tried: a command, or a step towards a connection such as `connect to`.
+    pub fn operation(&self) -> &str {
+        &self.0.operation
+    }
+
+    /// The server that was asked, as `host:port` or a socket path; of a URL that cannot be parsed, what may be shown of
+    /// it. Never contains credentials.
     pub fn server_address(&self) -> &str {
         &self.0.server
     }
@@ -161,27 +212,26 @@ impl Error {
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
-}
 
-impl Inner {
-    fn copy(&self) -> Self {
-        Self {
-            kind: self.kind,
-            outcome: self.outcome,
-            operation: self.operation.clone(),
-            server: self.server.clone(),
-            detail: self.detail.clone(),
-            code: self.code.clone(),
-            redirected_to: self.redirected_to.clone(),
-            source: self.source.clone(),
-        }
+    /// The cause, whole, if there is one beside what the server or this client said: an [`io::Error`], or what the
+    /// decoder, the TLS library or a [provider](crate::Config::credentials) said. Its text is part of `Display`, which is
+    /// why it is not the [`source`](std::error::Error::source).
+    pub fn origin(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        Some(match self.0.cause.as_ref()? {
+            Cause::System(whole, _) => &**whole,
+            Cause::Other(whole) => &**whole,
+        })
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { operation, server, detail, outcome, .. } = &*self.0;
-        write!(f, "{operation} on {server} failed: {detail}; {outcome}")
+        let Inner { operation, is_step, server, detail, outcome, .. } = &*self.0;
+        match (is_step, &**server) {
+            (true, "") => write!(f, "cannot {operation}: {detail}"),
+            (true, server) => write!(f, "cannot {operation} {server}: {detail}"),
+            (false, server) => write!(f, "{operation} on {server} failed: {detail}; {outcome}"),
+        }
     }
 }
 
@@ -199,9 +249,41 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|source| source as _)
+        match self.0.cause.as_ref()? {
+            Cause::System(_, rest) => Some(&**rest),
+            Cause::Other(whole) => whole.source(),
+        }
     }
 }
+
+/// What is left to say of an error of the system once it was [`said`]: its number, or what kind it is.
+#[derive(Debug)]
+struct Rest(Arc<io::Error>);
+
+impl fmt::Display for Rest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.raw_os_error() {
+            Some(number) => write!(f, "os error {number}"),
+            None => write!(f, "{:?}", self.0.kind()),
+        }
+    }
+}
+
+impl std::error::Error for Rest {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source()
+    }
+}
+
+/// An error of the system in words, without the number that std puts after them.
+pub(crate) fn said(error: &io::Error) -> String {
+    let text = error.to_string();
+    let number = error.raw_os_error().map(|number| format!(" (os error {number})"));
+    number.and_then(|number| text.strip_suffix(&number).map(str::to_owned)).unwrap_or(text)
+}
+
+/// The step towards a connection that connects.
+pub(crate) const CONNECT: &str = "connect to";
 
 /// A command's name fit for a log line: callers may have it from users.
 fn named(operation: &str) -> String {
@@ -223,8 +305,9 @@ pub(crate) fn error_code(text: &[u8]) -> &str {
 fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     match code {
         "NOPERM" => ErrorKind::Permission,
-        // How Redis 7.0 says NOPERM inside a script.
-        _ if text.starts_with(b"ERR The user executing the script can't") => ErrorKind::Permission,
+        // How NOPERM is said inside a script, by Redis up to 7.0 and by later ones.
+        "ERR" if contains(text, b"The user executing the script can't") => ErrorKind::Permission,
+        "ERR" if text.starts_with(b"ERR ACL failure in script") => ErrorKind::Permission,
         "NOAUTH" | "WRONGPASS" => ErrorKind::Auth,
         "LOADING" | "MASTERDOWN" => ErrorKind::NotReady,
         "NOPROTO" => ErrorKind::Unsupported,
@@ -301,6 +384,24 @@ mod tests {
         let shown = Error::server("GET", "s", false, &text).to_string();
         assert!(shown.len() < 1500, "{} bytes", shown.len());
         assert!(shown.chars().all(|c| (' '..='~').contains(&c)), "{shown}");
+    }
+
+    /// C2: what a user may not do is told alike by all servers (seen on 6.0.16, 7.0.15 and 7.4.1 to Valkey 9.1.2).
+    #[test]
+    fn a_permission_that_a_script_lacks_is_known_from_every_server() {
+        for text in [
+            &b"NOPERM this user has no permissions to access one of the keys used as arguments"[..],
+            b"ERR Error running script (call to f_be): @user_script:1: @user_script: 1: The user executing the script \
+              can't run this command or subcommand",
+            b"ERR The user executing the script can't run this command or subcommand script: be, on @user_script:1.",
+            b"ERR ACL failure in script: User u has no permissions to run the 'set' command script: on @user_script:1.",
+        ] {
+            assert_eq!(Error::server("EVALSHA", "s", true, text).kind(), ErrorKind::Permission);
+        }
+        assert_eq!(
+            Error::server("EVALSHA", "s", true, b"ERR Error running script").kind(),
+            ErrorKind::Server
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
 use crate::config::{Config, Credentials};
-use crate::error::{Error, ErrorKind, Outcome, error_code, printable};
+use crate::error::{CONNECT, Error, ErrorKind, error_code, printable};
 use crate::script::Script;
 
 /// What the server said about itself in its reply to HELLO.
@@ -30,6 +30,8 @@ pub struct ServerInfo {
     /// What tells this process of the server from any other, even at the same address; unknown if the user may not run
     /// `INFO`.
     pub run_id: Option<String>,
+    /// A password was said and no user, and the server did not look at it: its `default` user needs none.
+    pub password_unchecked: bool,
 }
 
 /// What to do after a reply.
@@ -68,8 +70,10 @@ pub(crate) struct Handshake<'a> {
 
 enum Expect<'a> {
     Hello,
-    /// Any reply will do: older servers do not know the command (CLIENT SETINFO came with Redis 7.2).
+    /// Any reply will do.
     Optional,
+    /// Refused if the `default` user needs no password. HELLO takes any from such a user, and tells nobody.
+    PasswordCheck,
     Ok(&'static str),
     Loaded(&'a Script),
     /// The section of INFO that has the server's `run_id`; may be refused.
@@ -89,9 +93,8 @@ impl<'a> Handshake<'a> {
         out: &mut BytesMut,
     ) -> Self {
         let mut hello = Command::new("HELLO").arg("3");
-        if let Some(password) = &credentials.password {
-            let user = credentials.username.as_deref().unwrap_or("default");
-            hello = hello.arg("AUTH").arg(user).arg(password.expose());
+        if let Some((user, password)) = credentials.to_say() {
+            hello = hello.arg("AUTH").arg(user).arg(password);
         }
         hello.arg("SETNAME").arg(config.client_name.as_str()).encode(out);
         let expected = [Expect::Hello].into();
@@ -105,6 +108,10 @@ impl<'a> Handshake<'a> {
         };
         match (expect, reply.as_error()) {
             (Expect::Optional, _) => {}
+            (Expect::PasswordCheck, reply) => {
+                self.info.password_unchecked =
+                    reply.is_some_and(|text| printable(text).contains(NO_PASSWORD));
+            }
             (Expect::Identity, _) => {
                 let text = reply.as_str().unwrap_or_default();
                 let run_id = text.lines().find_map(|line| line.strip_prefix("run_id:"));
@@ -147,9 +154,15 @@ impl<'a> Handshake<'a> {
 
     fn second_flight(&mut self, out: &mut BytesMut) {
         let serves = matches!(self.role, Role::Primary | Role::Node);
-        for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
-            Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
-            self.expected.push_back(Expect::Optional);
+        if let Credentials { username: None, password: Some(password) } = self.credentials {
+            Command::new("AUTH").arg(password.expose()).encode(out);
+            self.expected.push_back(Expect::PasswordCheck);
+        }
+        if may_know_setinfo(&self.info.version) {
+            for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
+                Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
+                self.expected.push_back(Expect::Optional);
+            }
         }
         if serves {
             self.make_ready(out);
@@ -190,7 +203,7 @@ impl<'a> Handshake<'a> {
             mode: text("mode"),
             role: text("role"),
             connection_id: field("id").and_then(Value::as_i64).unwrap_or_default(),
-            run_id: None,
+            ..ServerInfo::default()
         };
         let wanted = match self.role {
             Role::Primary => "standalone",
@@ -222,23 +235,19 @@ impl<'a> Handshake<'a> {
         let shown = printable(text);
         match error_code(text) {
             "WRONGPASS" | "NOAUTH" => {
-                let user = self.credentials.username.as_deref().unwrap_or("default");
-                let how = if self.credentials.password.is_some() {
-                    "with a password"
-                } else {
-                    "without a password"
+                let how = match (&self.credentials.username, &self.credentials.password) {
+                    (_, Some(_)) => "with a password",
+                    (Some(_), None) => "without a password, which only a user with `nopass` may be",
+                    (None, None) => "without a password",
                 };
-                let detail = format!("user \"{}\" ({how}) was refused: {shown}", printable(user.as_bytes()));
-                self.error(ErrorKind::Auth, detail)
+                let user = printable(self.credentials.user().as_bytes());
+                self.error(ErrorKind::Auth, format!("user \"{user}\" ({how}) was refused: {shown}"))
             }
             "NOPROTO" => self.error(ErrorKind::Unsupported, format!("it does not speak RESP3: {shown}")),
             "ERR" if shown.to_ascii_lowercase().contains("unknown command") => self.error(
                 ErrorKind::Unsupported,
                 format!("it does not know HELLO; Redis 6 or later, or Valkey, is required: {shown}"),
             ),
-            "ERR" if shown.contains("without any password configured") => {
-                self.error(ErrorKind::Auth, format!("a password was given, but the server has none: {shown}"))
-            }
             _ => self.refused("HELLO", text),
         }
     }
@@ -254,7 +263,18 @@ impl<'a> Handshake<'a> {
     }
 
     fn error(&self, kind: ErrorKind, detail: String) -> Error {
-        Error::new(kind, Outcome::NotSent, "connecting", self.server, detail)
+        Error::step(kind, CONNECT, self.server, detail)
+    }
+}
+
+/// Whether a server of this version may know `CLIENT SETINFO`, which came with Redis 7.2. An older one must not be asked:
+/// Redis 6 takes it for a refusal of `CLIENT`, and writes that down in its ACL log.
+fn may_know_setinfo(version: &str) -> bool {
+    let mut numbers = version.split('.').map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (7, 2),
+        // A server of another make.
+        _ => true,
     }
 }
 
@@ -262,6 +282,9 @@ impl<'a> Handshake<'a> {
 /// (`scriptPrepareForRun` in script.c); older servers do not know the first line and answer with an error, which tells
 /// nothing.
 const WRITE_PROBE: &str = "#!lua\nreturn 1";
+
+/// In what `AUTH password` is answered with if that password is not looked at (source: `authCommand` in acl.c).
+const NO_PASSWORD: &str = "without any password configured";
 
 /// What a server says that accepts connections but no writes. Not OOM: there, renewals and releases still work.
 const REFUSES_WRITES: &[&str] = &["READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "LOADING"];
@@ -283,7 +306,7 @@ mod tests {
         values
     }
 
-    const HELLO: &[u8] = b"%5\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.0.15\r\n\
+    const HELLO: &[u8] = b"%5\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$6\r\n7.2.11\r\n\
         $5\r\nproto\r\n:3\r\n$2\r\nid\r\n:7\r\n$4\r\nrole\r\n$6\r\nmaster\r\n";
 
     fn shake(config: &Config, wire: &[u8]) -> Result<(Step, String), Error> {
@@ -352,6 +375,19 @@ mod tests {
                 "PING"
             ]
         );
+    }
+
+    /// C2: what a server cannot know is not asked of it.
+    #[test]
+    fn servers_before_7_2_are_not_told_the_librarys_name() {
+        for (version, told) in
+            [("6.0.16", false), ("7.0.15", false), ("7.2.11", true), ("9.1.02", true), ("of us", true)]
+        {
+            let hello = String::from_utf8(HELLO.to_vec()).unwrap();
+            let hello = hello.replace("$6\r\n7.2.11", &format!("${}\r\n{version}", version.len()));
+            let (step, sent) = shake(&config("redis://h"), hello.as_bytes()).unwrap();
+            assert_eq!((step, sent.contains("SETINFO")), (Step::Write, told), "{version}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use wheellock_resp::{Decoder, Frame, Value};
 use crate::config::{Address, Credentials, Servers};
 use crate::connection::Shared;
 use crate::driver::READ_ROOM;
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{CONNECT, Error, ErrorKind, said};
 use crate::handshake::{Handshake, ServerInfo, Step};
 use crate::stream::{self, Stream};
 use crate::topology::Finder;
@@ -34,12 +34,9 @@ pub(crate) async fn open(shared: &Shared) -> Result<Open, Error> {
         (Servers::Replicated(addresses), _) => open_the_primary(shared, addresses).await,
         (_, Some(finder)) => open_the_named(shared, finder).await,
         // A cluster has a connection of its own for each node.
-        (Servers::Sentinel(_) | Servers::Cluster(_), None) => Err(shared.error(
-            ErrorKind::Config,
-            Outcome::NotSent,
-            "connecting",
-            "it has more than one server",
-        )),
+        (Servers::Sentinel(_) | Servers::Cluster(_), None) => {
+            Err(shared.not_connected(ErrorKind::Config, "it has more than one server"))
+        }
     }
 }
 
@@ -98,7 +95,7 @@ fn none_is_primary(shared: &Shared, errors: &[Error]) -> Error {
         errors.iter().map(|error| format!("{}: {}", error.server_address(), error.detail())).collect();
     let said = if said.is_empty() { "no answer in time".to_owned() } else { said.join("; ") };
     let detail = format!("none of the servers is a primary that serves: {said}");
-    shared.error(kind, Outcome::NotSent, "connecting", &detail)
+    shared.not_connected(kind, &detail)
 }
 
 /// Connects to the address that the Sentinels name, and turns to another one as soon as they do.
@@ -108,7 +105,7 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
     loop {
         let Ok((address, version)) = timer.timeout_at(deadline, finder.address(timer)).await else {
             let detail = finder.nobody_knows();
-            return Err(shared.error(ErrorKind::Connect, Outcome::NotSent, "connecting", &detail));
+            return Err(shared.not_connected(ErrorKind::Connect, &detail));
         };
         let mut attempt = pin!(open_at(shared, &address));
         let mut renamed = pin!(finder.renamed(version));
@@ -170,19 +167,24 @@ impl Opening<'_> {
             Ok(result) => result,
             Err(_elapsed) => {
                 let detail = format!("{silent} within {:?}", config.connect_timeout);
-                Err(self.not_sent(ErrorKind::Connect, &detail))
+                Err(self.not_connected(ErrorKind::Connect, &detail))
             }
         }
     }
 
     async fn credentials(&self) -> Result<Credentials, Error> {
         let config = &self.shared.config;
-        match &config.credentials {
-            None => Ok(Credentials { username: config.username.clone(), password: config.password.clone() }),
-            Some(provider) => provider().await.map_err(|error| {
-                self.not_sent(ErrorKind::Connect, &format!("the credentials provider failed: {error}"))
-            }),
+        let Some(provider) = &config.credentials else {
+            return Ok(Credentials { username: config.username.clone(), password: config.password.clone() });
+        };
+        let mut provided = provider().await.map_err(|error| {
+            let detail = format!("the credentials provider failed: {error}");
+            self.not_connected(ErrorKind::Connect, &detail).because_of(error)
+        })?;
+        if provided.username.is_none() {
+            provided.username.clone_from(&config.username);
         }
+        Ok(provided)
     }
 
     async fn shake_hands(&self, mut stream: Stream, credentials: &Credentials) -> Result<Open, Error> {
@@ -204,7 +206,7 @@ impl Opening<'_> {
             let step = loop {
                 let frame = decoder.decode(&mut input).map_err(|error| {
                     let detail = format!("the server's answer is not RESP: {error}");
-                    self.not_sent(ErrorKind::Protocol, &detail).with_source(error)
+                    self.not_connected(ErrorKind::Protocol, &detail).because_of(error)
                 })?;
                 match frame {
                     Some(Frame::Reply(reply)) => {
@@ -228,7 +230,7 @@ impl Opening<'_> {
                 // A reply too many would be taken for the first call's.
                 if !input.is_empty() || decoder.is_mid_frame() {
                     let detail = "the server sent more than the handshake asked for";
-                    return Err(self.not_sent(ErrorKind::Protocol, detail));
+                    return Err(self.not_connected(ErrorKind::Protocol, detail));
                 }
                 let info = handshake.info;
                 return Ok(Open { address: self.address.clone(), stream, decoder, input, info });
@@ -237,7 +239,7 @@ impl Opening<'_> {
     }
 
     fn cannot_connect(&self, error: io::Error) -> Error {
-        self.not_sent(ErrorKind::Connect, &format!("cannot connect: {error}")).with_source(error)
+        self.not_connected(ErrorKind::Connect, &said(&error)).because_of_io(error)
     }
 
     /// The connection broke in the handshake. What a server does that expects something else is told apart by when it
@@ -250,12 +252,12 @@ impl Opening<'_> {
             (false, true) => "; the server may require a client certificate",
             (false, false) => "; the server may require TLS (rediss://)",
         };
-        let detail = format!("the connection broke during the handshake: {error}{hint}");
-        self.not_sent(ErrorKind::Connect, &detail).with_source(error)
+        let detail = format!("the connection broke during the handshake: {}{hint}", said(&error));
+        self.not_connected(ErrorKind::Connect, &detail).because_of_io(error)
     }
 
-    fn not_sent(&self, kind: ErrorKind, detail: &str) -> Error {
-        Error::new(kind, Outcome::NotSent, "connecting", self.server, detail.to_owned())
+    fn not_connected(&self, kind: ErrorKind, detail: &str) -> Error {
+        Error::step(kind, CONNECT, self.server, detail.to_owned())
     }
 }
 

@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, RootCertStore};
 
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{Error, ErrorKind};
 
 /// How to encrypt and whom to trust. The server's certificate and name are always verified; TLS 1.2 is the minimum.
 ///
@@ -133,17 +133,11 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 fn wrong(what: &str, error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    bad(&format!("{what}: {error}")).with_source(error)
+    bad(&format!("{what}: {error}")).because_of(error)
 }
 
 fn bad(what: &str) -> Error {
-    Error::new(
-        ErrorKind::Config,
-        Outcome::NotSent,
-        "reading the TLS settings",
-        "no server yet",
-        what.to_owned(),
-    )
+    Error::step(ErrorKind::Config, "use the TLS settings", "", what.to_owned())
 }
 
 /// Never shows the private key.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::config::{Address, Config, Secret, Sentinels, Servers};
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{Error, ErrorKind, printable};
 
 /// The URL without the passwords.
 impl fmt::Display for Config {
@@ -29,7 +29,9 @@ impl fmt::Display for Config {
             }
             Servers::Cluster(addresses) => write!(f, "{tls}+cluster://{user}{}", list(addresses))?,
         }
-        if self.database != 0 {
+        let reads_as_database =
+            matches!(&self.servers, Servers::Sentinel(sentinels) if is_number(&sentinels.service));
+        if self.database != 0 || reads_as_database {
             write!(f, "/{}", self.database)?;
         }
         if let Servers::Sentinel(Sentinels { username: Some(user), .. }) = &self.servers {
@@ -48,10 +50,24 @@ impl FromStr for Config {
     type Err = Error;
 
     fn from_str(url: &str) -> Result<Self, Error> {
-        parse(url).map_err(|why| {
-            // The URL itself may hold a password, so the error only names the part that is wrong.
-            Error::new(ErrorKind::Config, Outcome::NotSent, "parsing the URL", "no server yet", why)
-        })
+        parse(url).map_err(|why| Error::step(ErrorKind::Config, "parse the URL", &shown(url), why))
+    }
+}
+
+/// What may be shown of a URL that is wrong somewhere, perhaps in what parts it from its passwords: a known scheme, and
+/// what follows the last `@`, if that is certain to be a place. Without an `@` it may be a password all the same
+/// (`redis://app:secret`), and beyond a `?` or after one nothing is certain.
+fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| Scheme::parse(scheme).is_ok())
+    else {
+        return "...".to_owned();
+    };
+    let (before_query, query) = rest.split_once('?').map_or((rest, ""), |(rest, _)| (rest, "?..."));
+    match before_query.rsplit_once('@') {
+        Some((_, place)) if !rest[before_query.len()..].contains('@') => {
+            format!("{scheme}://***@{}{query}", printable(place.as_bytes()))
+        }
+        _ => format!("{scheme}://..."),
     }
 }
 
@@ -121,7 +137,12 @@ fn parse(url: &str) -> Result<Config, String> {
         }
         Scheme::Sentinel { tls } => {
             let addresses = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
-            let (service, database) = path.split_once('/').unwrap_or((path, ""));
+            let (service, database) = match path.split_once('/') {
+                Some(both) => both,
+                // Where the service is a parameter, or was forgotten.
+                None if is_number(path) => ("", path),
+                None => (path, ""),
+            };
             let service = percent_decode(service)?;
             let sentinels = Sentinels { addresses, service, ..Sentinels::default() };
             (Servers::Sentinel(sentinels), database, tls)
@@ -150,7 +171,7 @@ fn parse(url: &str) -> Result<Config, String> {
     }
     match &config.servers {
         Servers::Sentinel(sentinels) if sentinels.service.is_empty() => {
-            Err("it names no service: redis+sentinel://host:port/service".to_owned())
+            Err("it names no service: redis+sentinel://host:port/service[/db]".to_owned())
         }
         Servers::Cluster(_) if config.database != 0 => Err("a cluster has no database but 0".to_owned()),
         _ => Ok(config),
@@ -183,9 +204,21 @@ fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<(), S
         ("node" | "addr", Servers::Sentinel(sentinels)) => {
             sentinels.addresses.push(parse_host_port(value, DEFAULT_SENTINEL_PORT)?);
         }
-        _ => return Err(format!("unknown query parameter {name:?}")),
+        // Its name is not shown: it may be what follows a ? in a password.
+        _ => {
+            return Err(format!("it has a query parameter other than {}", known_parameters(&config.servers)));
+        }
     }
     Ok(())
+}
+
+fn known_parameters(servers: &Servers) -> &'static str {
+    match servers {
+        Servers::One(Address::Unix(_)) => "db",
+        Servers::One(_) | Servers::Replicated(_) => "db and node",
+        Servers::Cluster(_) => "node",
+        Servers::Sentinel(_) => "db, node, service, sentinel_user and sentinel_password",
+    }
 }
 
 fn parse_hosts(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
@@ -227,6 +260,10 @@ fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
         None => default_port,
     };
     Ok(Address::Tcp { host: host.to_owned(), port })
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn parse_database(text: &str) -> Result<u32, String> {
@@ -343,6 +380,23 @@ mod tests {
         }
     }
 
+    /// A9: what can only be a database is not taken for the service of Sentinels.
+    #[test]
+    fn a_number_alone_after_sentinels_is_a_database() {
+        let read = |url: &str| {
+            let config: Config = url.parse().unwrap();
+            let Servers::Sentinel(sentinels) = &config.servers else { panic!() };
+            (sentinels.service.clone(), config.database, config.to_string())
+        };
+        for url in ["redis-sentinel://a/3?service=x", "redis+sentinel://a/x/3", "redis+sentinel://a/x?db=3"] {
+            assert_eq!(read(url), ("x".to_owned(), 3, "redis+sentinel://a:26379/x/3".to_owned()), "{url}");
+        }
+        // A service may be called so all the same.
+        for url in ["redis+sentinel://a/7/0", "redis+sentinel://a?service=7"] {
+            assert_eq!(read(url), ("7".to_owned(), 0, "redis+sentinel://a:26379/7/0".to_owned()), "{url}");
+        }
+    }
+
     #[test]
     fn bad_urls_name_their_fault_and_never_the_password() {
         let bad = [
@@ -364,6 +418,7 @@ mod tests {
             ("redis://u:sesame@h?password=sesame", "query"),
             ("unix://relative", "absolute"),
             ("redis+sentinel://u:sesame@h", "service"),
+            ("redis-sentinel://a:26379/0", "service"),
             ("redis+sentinel://h/s?sentinel_password=sesame%", "%"),
             ("redis+cluster://u:sesame@h/1", "database"),
             ("redis://u:sesame@h,", "host"),
@@ -384,6 +439,68 @@ mod tests {
             assert!(!shown.contains("sesame"), "{url}: {shown}");
             assert_eq!(error.kind(), ErrorKind::Config);
         }
+    }
+
+    /// A9: an error in a URL shows where it points, as far as that is certain.
+    #[test]
+    fn what_is_shown_of_a_bad_url_is_a_scheme_and_a_place() {
+        for (url, expected) in [
+            ("redis://u:sesame@h:0/2", "redis://***@h:0/2"),
+            ("redis://u:ses@me@a,b:x", "redis://***@a,b:x"),
+            ("redis+sentinel://:sesame@h/0?sentinel_password=sesame", "redis+sentinel://***@h/0?..."),
+            ("unix://u:sesame@relative", "unix://***@relative"),
+            ("redis://h\u{1b}[1m:0", "redis://..."),
+            ("redis://u:p@h\u{1b}[1m", "redis://***@h\\x1b[1m"),
+            ("redis://u:6379sesame", "redis://..."),
+            ("redis://u:70000", "redis://..."),
+            ("redis://u:ses?me@h", "redis://..."),
+            ("redis://h?sentinel_password=ses@me", "redis://..."),
+            ("u:sesame@h", "..."),
+            ("sesame://u@h", "..."),
+        ] {
+            assert_eq!(shown(url), expected, "{url}");
+        }
+    }
+
+    /// A9: however a URL is torn, an error in it shows nothing of its passwords.
+    #[test]
+    fn no_part_of_a_password_is_ever_shown() {
+        // Letters that are in no message, and everything that parts a URL.
+        const LETTERS: &[u8] = b"ZQXJKVW";
+        const SIGNS: &[u8] = b":/?#%&=,[]@ +$";
+        let mut random = 1_u64;
+        let mut below = |bound: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(random >> 33).unwrap_or_default() % bound
+        };
+        let mut errors = 0;
+        for _ in 0..200_000 {
+            let mut password = |signs: &[u8]| -> String {
+                let mut sign_or_letter = || {
+                    let from = if below(3) == 0 { signs } else { LETTERS };
+                    char::from(from[below(from.len())])
+                };
+                (0..8).map(|_| sign_or_letter()).collect()
+            };
+            let (with_at, without, of_sentinels) = (password(SIGNS), password(&SIGNS[..10]), password(SIGNS));
+            let scheme = ["redis", "rediss", "redis+sentinel", "redis-cluster", "unix", "redi"][below(6)];
+            let place = ["h", "h:0", "/run/s", "[::1", "a,b:x/db", "h/s/1", "h:6379/0", ""][below(8)];
+            let user = ["", "u", "%", "6379"][below(4)];
+            let query = ["", "?db=x", "?sentinel_password=", "?password="][below(4)];
+            let secret = if query.contains("password") { of_sentinels } else { String::new() };
+            let url = match below(5) {
+                // The sign is missing that ends the password: there must be no other.
+                0 => format!("{scheme}://{user}:{without}{place}{query}"),
+                1 => format!("{scheme}:{user}:{with_at}@{place}{query}{secret}"),
+                2 => format!("{scheme}://{with_at}@{place}{query}{secret}"),
+                _ => format!("{scheme}://{user}:{with_at}@{place}{query}{secret}"),
+            };
+            let Err(error) = url.parse::<Config>() else { continue };
+            errors += 1;
+            let said = format!("{error} {error:?}");
+            assert!(!said.bytes().any(|byte| LETTERS.contains(&byte)), "{url}: {said}");
+        }
+        assert!(errors > 50_000, "only {errors} of them were wrong");
     }
 
     #[test]

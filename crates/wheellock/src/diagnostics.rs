@@ -29,7 +29,10 @@ pub enum Finding {
         /// The command.
         command: String,
     },
-    /// The server is older than the oldest version this library is tested with (7.0).
+    /// The URL has a password and no user, and the server's `default` user, which we are then, needs none: was the lone
+    /// part before the `@` meant as a user?
+    UncheckedPassword,
+    /// The server is older than the oldest version this library was tested with (6.0.16).
     UntestedVersion {
         /// The server's version.
         version: String,
@@ -74,8 +77,12 @@ impl fmt::Display for Finding {
             Self::MissingPermission { command } => {
                 write!(f, "the user may not run {} on locks and their channels", command.escape_debug())
             }
+            Self::UncheckedPassword => f.write_str(
+                "the server did not check the password, because its user `default` needs none; \
+                 if a user was meant, write it with a colon: user:password@ or user:@",
+            ),
             Self::UntestedVersion { version } => {
-                write!(f, "server version {} is older than what is tested (7.0)", version.escape_debug())
+                write!(f, "server version {} is older than what was tested (6.0.16)", version.escape_debug())
             }
             Self::HasReplicas { server, replicas } => write!(
                 f,
@@ -94,6 +101,9 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
     let options = CallOptions::by(deadline);
+    if client.server_info().is_some_and(|info| info.password_unchecked) {
+        findings.push(Finding::UncheckedPassword);
+    }
     let info = client.call_with(&Command::new("INFO"), options).await;
     match info.as_ref().map(|info| info.as_str()) {
         Ok(Some(info)) => judge_info(info, &mut findings),
@@ -158,8 +168,8 @@ fn judge_info(info: &str, findings: &mut Vec<Finding>) {
     }
     // Valkey goes on at 7.2 and gives its own version in another field (source: the INFO command's documentation).
     let version = field("redis_version").unwrap_or_default();
-    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    if major.is_some_and(|major| major < OLDEST_TESTED) {
+    let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
+    if !numbers.is_empty() && numbers.as_slice() < OLDEST_TESTED {
         findings.push(Finding::UntestedVersion { version: version.to_owned() });
     }
 }
@@ -179,7 +189,7 @@ fn unknown(question: &'static str, reason: &dyn fmt::Display) -> Finding {
 const INFO: &str = "whether the server keeps its locks";
 const PERMISSIONS: &str = "what the user may do";
 const REPLICAS: &str = "how many replicas are connected";
-const OLDEST_TESTED: u32 = 7;
+const OLDEST_TESTED: &[u32] = &[6, 0, 16];
 /// Nobody's start should fail or hang for want of a diagnosis.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -207,9 +217,11 @@ mod tests {
     #[test]
     fn memory_and_age_are_told() {
         assert_eq!(judge("aof_enabled:0\r\nredis_version:7.0.15\r\n"), [Finding::ForgetsOnRestart]);
-        let version = "6.2.14".to_owned();
-        assert_eq!(judge("redis_version:6.2.14\r\naof_enabled:1"), [Finding::UntestedVersion { version }]);
-        assert_eq!(judge("redis_version:255.255.255\r\naof_enabled:1"), []);
+        let version = "6.0.9".to_owned();
+        assert_eq!(judge("redis_version:6.0.9\r\naof_enabled:1"), [Finding::UntestedVersion { version }]);
+        for tested in ["6.0.16", "6.2.5", "10.0.0", "255.255.255"] {
+            assert_eq!(judge(&format!("redis_version:{tested}\r\naof_enabled:1")), []);
+        }
         assert_eq!(judge("nonsense without fields"), []);
         assert_eq!(connected_replicas("# Replication\r\nrole:master\r\nconnected_slaves:2\r\n"), Some(2));
         assert_eq!(connected_replicas("role:master\r\n"), None);

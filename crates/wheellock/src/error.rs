@@ -9,7 +9,12 @@ pub use wheellock_client::Outcome;
 use crate::durability::Durability;
 use crate::guard::LostReason;
 
-/// A failed lock operation. `Display` is one line fit for a log; the chain of causes is kept in `source()`.
+/// A failed lock operation.
+///
+/// `Display` is one line fit for a log, and enough by itself: it has every cause in it, down to the last one. `source()`
+/// repeats nothing of that line: it goes on where the line ends, as
+/// [`wheellock_client::Error`'s](wheellock_client::Error) does, with an [`std::io::Error`] if it was the system that
+/// failed us.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,10 +37,13 @@ pub enum Error {
         /// The lock's name.
         lock: String,
     },
-    /// The lease is below 1 ms or above 100 years.
+    /// The lease is too short to be believed, or to be renewed in time if the watchdog is to keep it; or it is above 100
+    /// years.
     InvalidLease {
         /// The lease that was asked for.
         lease: Duration,
+        /// The shortest lease that would do: 3 ms, or 20 ms with the watchdog.
+        shortest: Duration,
     },
     /// The owner belongs to another manager: its holds are renewed and counted there.
     ForeignOwner {
@@ -174,6 +182,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // It says the same about itself.
+            Self::Server { operation, source } if operation == source.operation() => source.fmt(f),
             Self::Server { operation, source } => write!(f, "cannot {operation}: {source}"),
             Self::InvalidName { length } => {
                 write!(f, "a lock's name must have 1 to {MAX_NAME} bytes, this one has {length}")
@@ -184,8 +194,8 @@ impl fmt::Display for Error {
                  brace, or with a hash tag such as {{orders}}",
                 lock.escape_debug()
             ),
-            Self::InvalidLease { lease } => {
-                write!(f, "a lease must be within 1 ms and 100 years, not {lease:?}")
+            Self::InvalidLease { lease, shortest } => {
+                write!(f, "this lease must be within {shortest:?} and 100 years, not {lease:?}")
             }
             Self::ForeignOwner { owner } => write!(f, "owner {owner} belongs to another LockManager"),
             Self::UnexpectedReply { operation, reply } => {
@@ -235,10 +245,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Server { source, .. } => Some(source),
-            Self::NoQuorum { failures, .. } => {
-                failures.first().map(|failure| &failure.error as &(dyn std::error::Error + 'static))
-            }
+            Self::Server { source, .. } => source.source(),
+            Self::NoQuorum { failures, .. } => failures.iter().find_map(|failure| failure.error.source()),
             _ => None,
         }
     }

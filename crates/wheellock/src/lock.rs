@@ -37,7 +37,7 @@ impl Lock {
     }
 
     /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before. A
-    /// lease below 1 ms or above 100 years fails when acquiring.
+    /// lease below 3 ms or above 100 years fails when acquiring.
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         Self { lease: Some(lease), ..self.clone() }

@@ -168,7 +168,8 @@ impl fmt::Debug for LockManager {
 
 impl LockManagerBuilder {
     /// How long a lock that the watchdog keeps alive outlives its holder's death. It is renewed after every third of
-    /// this. Default 30 s, as in Redisson (`lockWatchdogTimeout`).
+    /// this. Default 30 s, as in Redisson (`lockWatchdogTimeout`); at least 20 ms, and on a network rather a hundred round
+    /// trips.
     #[must_use]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.watchdog_lease = lease;
@@ -216,8 +217,7 @@ impl LockManagerBuilder {
     pub async fn connect(self) -> Result<LockManager, Error> {
         let durability = self.durability;
         let (config, prepared) = self.prepare()?;
-        let server = |source| Error::Server { operation: "connect".to_owned(), source };
-        let client = Client::connect(config).await.map_err(server)?;
+        let client = Client::connect(config).await.map_err(not_connected)?;
         durability::check(&client, durability).await?;
         let findings = diagnose(&client, durability).await;
         for finding in &findings {
@@ -244,9 +244,8 @@ impl LockManagerBuilder {
 
     /// The connection's settings, and where it reports to the manager that is made right after it.
     fn prepare(self) -> Result<(Config, Prepared), Error> {
-        let watchdog_lease = Lease::new(self.watchdog_lease)?;
-        let server = |source| Error::Server { operation: "connect".to_owned(), source };
-        let mut config = self.config.map_err(server)?;
+        let watchdog_lease = Lease::kept(self.watchdog_lease)?;
+        let mut config = self.config.map_err(not_connected)?;
         config.scripts.extend(kind::scripts());
         let reports_to = Arc::new(OnceLock::<Weak<Inner>>::new());
         let sink = Arc::clone(&reports_to);
@@ -268,6 +267,11 @@ impl LockManagerBuilder {
         let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
         Ok((config, Prepared { watchdog_lease, wanted, reports_to }))
     }
+}
+
+/// The connection's error says what was tried as well as we could.
+fn not_connected(source: wheellock_client::Error) -> Error {
+    Error::Server { operation: source.operation().to_owned(), source }
 }
 
 /// What a manager is to be made with, beside its connection.

@@ -1,0 +1,66 @@
+//! The permissions that `docs/guide.md` tells operators to give, read from the page itself, so that what is tested is
+//! what is written there.
+
+/// What a user for locks is to be given on a server of this [version](crate::RedisServer::redis_version).
+///
+/// # Panics
+///
+/// If the guide does not have them where they are looked for.
+#[must_use]
+pub fn permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
+    let (major, minor, _) = version;
+    let mut rules = rules_of("locks");
+    if (major, minor) < (7, 2) {
+        let omitted = omitted(&format!("{major}.{minor}"));
+        rules.retain(|rule| !omitted.contains(rule));
+    }
+    rules
+}
+
+/// The same in a cluster of Redis 7 or later.
+///
+/// # Panics
+///
+/// As [`permissions`].
+#[must_use]
+pub fn cluster_permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
+    let mut quoted = sentence("In a cluster add").split('`').skip(1).step_by(2).map(str::split_whitespace);
+    let [added, taken, replaced] =
+        [(); 3].map(|()| quoted.next().expect("three lists of commands").collect::<Vec<_>>());
+    let rules = permissions(version).into_iter().filter(|rule| !replaced.contains(rule));
+    rules.chain(added).chain(taken).collect()
+}
+
+/// What a user for Sentinels is to be given.
+///
+/// # Panics
+///
+/// As [`permissions`].
+#[must_use]
+pub fn sentinel_permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
+    let known = |rule: &&str| version >= (7, 2, 0) || *rule != "+client|setinfo";
+    rules_of("watcher").into_iter().filter(known).collect()
+}
+
+/// The rules for a user in the guide, less those by which it is who it is.
+fn rules_of(user: &str) -> Vec<&'static str> {
+    let (_, rules) =
+        GUIDE.split_once(&format!("ACL SETUSER {user} on >secret")).expect("the guide has the user");
+    let (rules, _) = rules.split_once("```").expect("in a block");
+    rules.split_whitespace().collect()
+}
+
+/// What is to be left out on a server of this version.
+fn omitted(version: &str) -> Vec<&'static str> {
+    let for_it = |line: &&str| line.contains(version) && line.contains("leave out");
+    let line = GUIDE.lines().find(for_it).expect("the guide says what older servers do not know");
+    line.split('`').skip(1).step_by(2).flat_map(str::split_whitespace).collect()
+}
+
+/// The rest of the paragraph that begins with these words.
+fn sentence(words: &str) -> &'static str {
+    let (_, rest) = GUIDE.split_once(words).expect("the guide has the sentence");
+    rest.split("\n- ").next().unwrap_or_default()
+}
+
+const GUIDE: &str = include_str!("../../docs/guide.md");

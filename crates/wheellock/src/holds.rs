@@ -176,8 +176,9 @@ impl Holds {
         }
         hold.attempts += 1;
         hold.gone_after = hold.gone_after.max(lease.gone_after(now));
-        let (count, repeats) = (hold.wanted(), std::mem::take(&mut hold.repeats));
-        if repeats {
+        let count = hold.wanted();
+        if hold.state == State::GivenBack {
+            hold.state = State::Asked;
             self.end_repetition();
         }
         Poll::Ready((index, count))
@@ -217,7 +218,6 @@ impl Holds {
             renew_in_full: false,
             renew_alone: false,
             refusals: 0,
-            repeats: false,
             alarm: None,
         };
         let index = u32::try_from(self.holds.insert(hold)).unwrap_or(u32::MAX);
@@ -443,7 +443,9 @@ impl Holds {
         if !known && hold.guards > 0 && hold.state == State::Held {
             self.lose(index, LostReason::NotOwner, now, wake);
         }
-        self.remember_release(index, known, node, now);
+        if self.released.is_some() {
+            self.remember_release(index, known, node, now);
+        }
         self.after_request(index, wake)
     }
 
@@ -566,7 +568,7 @@ impl Holds {
     pub(crate) fn lost(&self, index: HoldIndex) -> Option<LostReason> {
         match self.get(index)?.state {
             State::Lost(reason) => Some(reason),
-            State::Asked | State::Held => None,
+            State::Asked | State::GivenBack | State::Held => None,
         }
     }
 
@@ -668,7 +670,7 @@ impl Holds {
             return;
         }
         let hold = self.holds.remove(index as usize);
-        if hold.repeats {
+        if hold.state == State::GivenBack {
             self.end_repetition();
         }
         if let Some(alarm) = hold.alarm {

@@ -110,11 +110,12 @@ impl Holds {
 
     /// A request of this hold was answered by the server with the number `node`. If it was a release, and the last, that
     /// server may be replaced by one that has not heard of it.
+    #[inline(never)] // It is not on a single server's way.
     pub(super) fn remember_release(&mut self, index: HoldIndex, known: bool, node: u32, now: BootInstant) {
         let Some(released) = &mut self.released else { return };
         let Some(hold) = self.holds.get(index as usize) else { return };
         // One that was sent again and found nothing was not lost.
-        if hold.wanted() > 0 || hold.repeats && !known {
+        if hold.wanted() > 0 || hold.state == State::GivenBack && !known {
             return;
         }
         released.remember(node, &hold.name, hold.owner, now);
@@ -156,7 +157,7 @@ impl Holds {
             }
             let index = self.insert(&name, owner, true, Lease::DEFAULT, now);
             if let Some(hold) = self.get_mut(index) {
-                (hold.repeats, hold.gone_after) = (true, Lease::DEFAULT.gone_after(now));
+                (hold.state, hold.gone_after) = (State::GivenBack, Lease::DEFAULT.gone_after(now));
             }
             due.settle.extend(self.settle(index));
         }

@@ -54,8 +54,6 @@ pub(crate) struct Hold {
     pub(super) renew_alone: bool,
     /// Requests in a row that were refused before they had any effect.
     pub(super) refusals: u8,
-    /// Gives back once more what was given back already, and may be under way for that.
-    pub(super) repeats: bool,
     pub(super) alarm: Option<TimerKey>,
 }
 
@@ -72,6 +70,8 @@ pub(super) struct Wakers {
 pub(crate) enum State {
     /// Nothing was granted yet.
     Asked,
+    /// It was given back before, and is here to be given back once more, to a server that may not have heard of it.
+    GivenBack,
     Held,
     Lost(LostReason),
 }
@@ -80,7 +80,7 @@ impl Hold {
     /// Whether the key may still be this hold's to give back.
     pub(super) fn is_worth_releasing(&self) -> bool {
         match self.state {
-            State::Asked | State::Held => true,
+            State::Asked | State::GivenBack | State::Held => true,
             // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
             // taken the lock again in the meantime, for the key is then that hold's.
             State::Lost(LostReason::Expired) => !self.presented,

@@ -272,7 +272,7 @@ impl World {
     fn check(&self) {
         assert_eq!(self.renewals_after_release, 0, "renewed what was released");
         assert!(self.settles.len() <= 2, "requests pile up");
-        for (_, hold) in self.holds.holds.iter().filter(|(_, hold)| hold.repeats) {
+        for (_, hold) in self.holds.holds.iter().filter(|(_, hold)| hold.state == State::GivenBack) {
             assert!(hold.wanted() == 0, "a release is sent again of an owner that came back");
         }
         for hold in self.guards.iter().filter_map(|hold| self.holds.get(*hold)) {

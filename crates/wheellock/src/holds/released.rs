@@ -2,7 +2,7 @@
 //! know the holder still, and then nobody renews the lock and nobody frees it. They are sent again when another server
 //! answers. Pure: remembers and chooses, and sends nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::name::Name;
 /// What was released lately, bounded in time, in number, and in the bytes of the names that it keeps alive.
 #[derive(Default)]
 pub(super) struct Released {
-    /// By the server that confirmed them, oldest first. A dead server confirms nothing, so what it confirmed last stays
-    /// until another one answers, however busy the others of a cluster are meanwhile.
-    rings: HashMap<u32, VecDeque<Release>>,
+    /// One for each server that has confirmed some. A dead server confirms nothing, so what it confirmed last stays until
+    /// another one answers, however busy the others of a cluster are meanwhile.
+    rings: Vec<Ring>,
     /// What was remembered when a change came, and has not been looked at.
-    suspects: Vec<(u32, VecDeque<Release>)>,
+    suspects: Vec<Ring>,
     /// Whom the changes concern for which suspects are looked at.
     concerns: Concerns,
     /// How many there are in all.
@@ -27,6 +27,12 @@ pub(super) struct Released {
     under_way: usize,
     /// Somebody will come and have old ones forgotten.
     pub(super) will_forget: bool,
+}
+
+/// What one server has confirmed, oldest first.
+struct Ring {
+    node: u32,
+    releases: VecDeque<Release>,
 }
 
 /// A hold that was given back.
@@ -39,25 +45,25 @@ pub(super) struct Release {
 impl Released {
     /// The server with the number `node` has confirmed a release.
     pub(super) fn remember(&mut self, node: u32, name: &Arc<Name>, owner: u64, now: BootInstant) {
-        let ring = self.rings.entry(node).or_default();
+        let release = Release { name: Arc::clone(name), owner, at: now };
+        let Some(ring) = ring_of(&mut self.rings, node) else { return };
         while ring.front().is_some_and(|oldest| now.saturating_duration_since(oldest.at) > LATELY) {
             take_oldest(ring, &mut self.count, &mut self.name_bytes);
         }
-        while self.count >= MOST || self.name_bytes >= MOST_NAME_BYTES {
-            let longest = self.rings.values_mut().max_by_key(|ring| ring.len());
-            let Some(longest) = longest.filter(|ring| !ring.is_empty()) else { return };
-            take_oldest(longest, &mut self.count, &mut self.name_bytes);
-        }
         self.count += 1;
         self.name_bytes += name.key().len();
-        let release = Release { name: Arc::clone(name), owner, at: now };
-        self.rings.entry(node).or_default().push_back(release);
+        ring.push_back(release);
+        while self.count > MOST || self.name_bytes > MOST_NAME_BYTES {
+            let longest = self.rings.iter_mut().chain(&mut self.suspects).map(|ring| &mut ring.releases);
+            let Some(longest) = longest.max_by_key(|ring| ring.len()) else { return };
+            take_oldest(longest, &mut self.count, &mut self.name_bytes);
+        }
     }
 
     /// Other servers than before may answer: everything that is remembered is to be looked at.
     pub(super) fn suspect(&mut self, concerns: Concerns) {
         self.concerns.join(concerns);
-        self.suspects.extend(self.rings.drain());
+        self.suspects.append(&mut self.rings);
     }
 
     /// Whether there is something to look at, and room for sending it again.
@@ -70,8 +76,8 @@ impl Released {
     pub(super) fn next(&mut self, looks: &mut usize) -> Option<Release> {
         while *looks > 0 && self.may_repeat() {
             *looks -= 1;
-            let (node, ring) = self.suspects.last_mut()?;
-            let Some(release) = ring.pop_front() else {
+            let Ring { node, releases } = self.suspects.last_mut()?;
+            let Some(release) = releases.pop_front() else {
                 self.suspects.pop();
                 continue;
             };
@@ -81,7 +87,7 @@ impl Released {
                 self.under_way += 1;
                 return Some(release);
             }
-            self.rings.entry(*node).or_default().push_back(release);
+            ring_of(&mut self.rings, *node)?.push_back(release);
         }
         if self.suspects.is_empty() {
             self.concerns = Concerns::default();
@@ -96,18 +102,25 @@ impl Released {
 
     /// Forgets what is old, and the room that it took. Returns when there will be something to forget again.
     pub(super) fn forget(&mut self, now: BootInstant) -> Option<BootInstant> {
-        let (count, name_bytes) = (&mut self.count, &mut self.name_bytes);
-        let suspects = self.suspects.iter_mut().map(|(_, ring)| ring);
-        for ring in self.rings.values_mut().chain(suspects) {
-            while ring.front().is_some_and(|oldest| now >= oldest.at + KEPT) {
-                take_oldest(ring, count, name_bytes);
+        let mut next = None;
+        for Ring { releases, .. } in self.rings.iter_mut().chain(&mut self.suspects) {
+            while releases.front().is_some_and(|oldest| now >= oldest.at + KEPT) {
+                take_oldest(releases, &mut self.count, &mut self.name_bytes);
             }
-            ring.shrink_to(2 * ring.len());
+            releases.shrink_to(2 * releases.len());
+            next = releases.front().map(|oldest| oldest.at + KEPT).into_iter().chain(next).min();
         }
-        self.rings.retain(|_, ring| !ring.is_empty());
-        let oldest = self.rings.values().chain(self.suspects.iter().map(|(_, ring)| ring));
-        oldest.filter_map(|ring| Some(ring.front()?.at + KEPT)).min()
+        self.rings.retain(|ring| !ring.releases.is_empty());
+        next
     }
+}
+
+/// Always there; a server that has none yet gets one.
+fn ring_of(rings: &mut Vec<Ring>, node: u32) -> Option<&mut VecDeque<Release>> {
+    if !rings.iter().any(|ring| ring.node == node) {
+        rings.push(Ring { node, releases: VecDeque::new() });
+    }
+    rings.iter_mut().find(|ring| ring.node == node).map(|ring| &mut ring.releases)
 }
 
 fn take_oldest(ring: &mut VecDeque<Release>, count: &mut usize, name_bytes: &mut usize) {
@@ -125,7 +138,7 @@ const LATELY: Duration = Duration::from_secs(5);
 pub(super) const KEPT: Duration = Duration::from_secs(60);
 /// 1.5 MiB of these, which is half a second of a hundred thousand releases a second and all of [`LATELY`] up to 13 000 a
 /// second.
-const MOST: usize = 1 << 16;
+const MOST: usize = (1 << 16) - 1;
 /// Names live as long as they are remembered here.
 const MOST_NAME_BYTES: usize = 4 << 20;
 /// Not everything is sent at once, or whatever else is to be sent would stand behind it: a server runs so many in a
@@ -187,7 +200,7 @@ mod tests {
             released.remember((owner % 2) as u32, &name, owner, start + Duration::from_nanos(owner));
             assert!(released.count <= MOST);
         }
-        let room: usize = released.rings.values().map(VecDeque::capacity).sum();
+        let room: usize = released.rings.iter().map(|ring| ring.releases.capacity()).sum();
         assert!(room * size_of::<Release>() <= 3 << 20, "{room} places");
         released.suspect(everybody());
         let owners = repeated(&mut released);

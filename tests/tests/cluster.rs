@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use wheellock::{Error as LockError, LockManager, multi_lock};
-use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script, ShardedPubSub, slot_of};
+use wheellock_client::{
+    CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script, ShardedPubSub, slot_of,
+};
 use wheellock_tests::eventually;
 use wheellock_tests::fault::{FakeServer, Session};
 use wheellock_tests::locks::WOKEN;
@@ -97,16 +99,15 @@ async fn t8_a_stopped_node_is_left_and_not_used_when_it_comes_back() {
     guard.release().await.unwrap();
 }
 
+/// E8: a call that is sent from node to node ends by its deadline and tells of the redirections.
 #[tokio::test]
 async fn t9_nodes_that_name_each_other_are_not_asked_in_a_tight_circle() {
     let ring =
         Ring::start(|number, ports, slot| format!("-MOVED {slot} 127.0.0.1:{}\r\n", ports[1 - number]));
     let client = Client::connect(ring.config()).await.unwrap();
-    let options = wheellock_client::CallOptions::by(client.config().timer.now() + Duration::from_millis(500));
-    let error = client.call_with(&Command::new("GET").arg("key"), options).await.unwrap_err();
-    assert_eq!((error.code(), error.outcome()), (Some("MOVED"), Outcome::Rejected), "{error}");
+    assert_tells_of("MOVED", &ask_for_a_second(&client).await);
     let asked = ring.asked.load(SeqCst);
-    assert!((2..=40).contains(&asked), "asked {asked} times in half a second");
+    assert!((2..=60).contains(&asked), "asked {asked} times in a second");
 }
 
 #[tokio::test]
@@ -130,6 +131,7 @@ async fn t9_nor_are_they_asked_for_messages_in_a_tight_circle() {
     );
 }
 
+/// E8: redirections that lead nowhere are followed so many times at most, and told at the deadline.
 #[tokio::test]
 async fn t9_redirections_that_make_no_sense_are_bounded_and_told() {
     let senseless = [
@@ -145,18 +147,34 @@ async fn t9_redirections_that_make_no_sense_are_bounded_and_told() {
         "ASK 70000 h:1",
         "MOVED 1 unknown.invalid:6379",
     ];
+    let mut calls = JoinSet::new();
     for text in senseless {
-        let ring = Ring::start(move |_, _, _| format!("-{text}\r\n"));
-        let client = Client::connect(ring.config()).await.unwrap();
-        let options =
-            wheellock_client::CallOptions::by(client.config().timer.now() + Duration::from_millis(200));
-        let error = timeout(NO_HANG, client.call_with(&Command::new("GET").arg("key"), options))
-            .await
-            .unwrap()
-            .unwrap_err();
-        assert_eq!(error.outcome(), Outcome::Rejected, "{text}: {error}");
-        assert!(ring.asked.load(SeqCst) <= 40, "{text}: asked {} times", ring.asked.load(SeqCst));
+        calls.spawn(async move {
+            let ring = Ring::start(move |_, _, _| format!("-{text}\r\n"));
+            let client = Client::connect(ring.config()).await.unwrap();
+            let error = timeout(NO_HANG, ask_for_a_second(&client)).await.expect(text);
+            assert_tells_of(text.split(' ').next().unwrap(), &error);
+            let asked = ring.asked.load(SeqCst);
+            assert!((2..=60).contains(&asked), "{text}: asked {asked} times in a second");
+        });
     }
+    while let Some(called) = calls.join_next().await {
+        called.unwrap();
+    }
+}
+
+/// How a call ends that may take a second.
+async fn ask_for_a_second(client: &Client) -> Error {
+    let deadline = CallOptions::by(client.config().timer.now() + Duration::from_secs(1));
+    client.call_with(&Command::new("GET").arg("key"), deadline).await.unwrap_err()
+}
+
+/// The redirection is the error. If the deadline has cut off one attempt more, nobody knows what became of that one, and
+/// the error names the redirection before it; tests in virtual time tell the two apart.
+fn assert_tells_of(code: &str, error: &Error) {
+    let refused = (error.code(), error.outcome()) == (Some(code), Outcome::Rejected);
+    let cut_off = (error.kind(), error.outcome()) == (ErrorKind::Timeout, Outcome::MaybeExecuted);
+    assert!(refused || cut_off && error.detail().contains(code), "{code}: {error}");
 }
 
 #[tokio::test]
@@ -209,7 +227,7 @@ async fn t11_several_keys_of_a_slot_on_its_way_are_waited_for() {
     // One key is here and the other is there: TRYAGAIN.
     let both = Script::new("return redis.call('exists', KEYS[1]) + redis.call('exists', KEYS[2])", 2, 0);
     let params = ["{t11}a".into(), "{t11}b".into()];
-    let options = wheellock_client::CallOptions::by(client.config().timer.now() + Duration::from_millis(100));
+    let options = CallOptions::by(client.config().timer.now() + Duration::from_millis(100));
     let error = client.eval_with(&both, &params, options).await.unwrap_err();
     // The deadline may also pass while an attempt is under way.
     assert!(error.code() == Some("TRYAGAIN") || error.kind() == ErrorKind::Timeout, "{error}");

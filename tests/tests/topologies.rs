@@ -75,6 +75,36 @@ fn sentinels_replace_a_dead_primary_and_a_paused_one() {
     left_nothing(all, || drop(set));
 }
 
+/// E9: a topology that has settled streams to every replica: what is written from then on is on its way to all of them.
+#[test]
+fn a_topology_that_has_settled_streams_to_its_replicas() {
+    let mut set = Replicas::start(2, &Settings::default());
+    assert_streams(set.primary(), 2);
+    set.servers_mut()[1].restart_clean();
+    set.heal();
+    assert_streams(set.primary(), 2);
+    drop(set);
+
+    let mut set = SentinelSet::start(&Settings::default());
+    assert_streams(set.primary(), 2);
+    let old = set.primary_index();
+    set.servers_mut()[old].kill();
+    let _new = set.wait_for_new_primary(set.servers()[old].addr());
+    set.heal();
+    assert_streams(set.primary(), 2);
+    drop(set);
+
+    let mut cluster = Cluster::start(3, 1, &Settings::default());
+    (0..3).for_each(|master| assert_streams(&cluster.nodes()[master], 1));
+    for _ in 0..2 {
+        let old = cluster.owner_of(0);
+        cluster.nodes_mut()[old].kill();
+        cluster.wait_ok();
+        cluster.heal();
+        assert_streams(&cluster.nodes()[cluster.owner_of(0)], 1);
+    }
+}
+
 #[test]
 fn a_slot_is_moved_at_once_or_step_by_step() {
     let set = Cluster::start(3, 1, &Settings::default());
@@ -243,6 +273,14 @@ fn addresses(servers: &[RedisServer]) -> String {
 /// What would be left of servers.
 fn traces(servers: &[RedisServer]) -> Vec<(u32, SocketAddr, PathBuf)> {
     servers.iter().map(|server| (server.pid(), server.addr(), server.directory().to_owned())).collect()
+}
+
+/// Until a replica has acknowledged something on this link, a primary that has fed it by a full sync need not stream.
+fn assert_streams(primary: &RedisServer, replicas: usize) {
+    let info = primary.cli(&["INFO", "replication"]);
+    let lines: Vec<_> = info.lines().filter(|line| line.contains(",state=")).collect();
+    let streams = |line: &&&str| line.contains("state=online") && !line.contains("offset=0,");
+    assert_eq!(lines.iter().filter(streams).count(), replicas, "{lines:?}");
 }
 
 fn left_nothing(traces: Vec<(u32, SocketAddr, PathBuf)>, dropped: impl FnOnce()) {

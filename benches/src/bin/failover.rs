@@ -1,35 +1,41 @@
-//! What a failover costs: how soon service resumes, which locks are lost, who holds one twice and for how long.
+//! What a failover costs: how soon service resumes, which locks are lost, who holds one twice and for how long, and which
+//! locks are held by nobody afterwards because their releases are lost.
 //!
-//! `failover [--rounds N] [word]`: a word runs the scenes whose names contain it. Each round is one fault under load, and
-//! the topology is healed before the next. The load: tasks that contend for a few locks, tasks that take a new lock every
-//! millisecond or so and keep it, and a second process's view that tries to take what the first one holds.
+//! `failover [--rounds N] [words]`: runs the scenes whose names, with the durability behind them, contain the words. Each
+//! round is one fault under load, and the topology is healed before the next. The load: tasks that contend for a few locks,
+//! tasks that take a new lock every millisecond or so and keep it, and a second process's view that tries to take what the
+//! first one holds.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use wheellock::{Durability, Guard, LockManager, LostReason};
 use wheellock_benches::Report;
 use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
-use wheellock_tests::{RedisServer, poll_until};
+use wheellock_tests::{Cli, RedisServer, Reply, poll_until};
 
 fn main() -> Result<()> {
     let mut report = Report::new("failover");
     let durabilities = [("Primary", Durability::Primary), ("Replicas(1)", Durability::Replicas(1))];
     for (subject, durability) in durabilities {
-        for fault in [Fault::Kill, Fault::KillStalled, Fault::Split] {
-            let bench = format!("sentinel {}", fault.name());
-            if report.wants(&bench) {
+        for fault in [Fault::KILL, Fault::Kill(LAG), Fault::Kill(LONG_LAG), Fault::Split] {
+            let bench = format!("sentinel {fault}");
+            if report.wants(&format!("{bench} {subject}")) {
                 sentinel(&mut report, &bench, subject, durability, fault)?;
             }
         }
-        if report.wants("cluster kill") {
-            cluster_kills(&mut report, subject, durability)?;
+        for behind in [Duration::ZERO, LONG_LAG] {
+            let bench = format!("cluster {}", Fault::Kill(behind));
+            if report.wants(&format!("{bench} {subject}")) {
+                cluster_kills(&mut report, &bench, subject, durability, behind)?;
+            }
         }
     }
     if report.wants("cluster slot moves") {
@@ -40,20 +46,22 @@ fn main() -> Result<()> {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// SIGKILL of the primary.
-    Kill,
-    /// The same, after its replicas have heard nothing for 50 ms: the lag of a busy network.
-    KillStalled,
+    /// SIGKILL of the primary, after its replicas have heard nothing for so long: the lag of a busy network.
+    Kill(Duration),
     /// SIGSTOP, and SIGCONT once there is another primary: for a moment there are two.
     Split,
 }
 
 impl Fault {
-    fn name(self) -> &'static str {
+    const KILL: Self = Self::Kill(Duration::ZERO);
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kill => "kill",
-            Self::KillStalled => "kill 50 ms behind",
-            Self::Split => "split",
+            Self::Kill(Duration::ZERO) => f.write_str("kill"),
+            Self::Kill(behind) => write!(f, "kill {} s behind", behind.as_secs_f64()),
+            Self::Split => f.write_str("split"),
         }
     }
 }
@@ -69,68 +77,88 @@ fn sentinel(
     let load = Load::start(&set.url(), durability)?;
     let mut figures = Figures::default();
     for _ in 0..report.rounds() {
-        load.settle()?;
+        load.settle(&addresses(set.servers()))?;
         let old = set.primary_index();
-        let others: Vec<SocketAddr> = set
-            .servers()
-            .iter()
-            .map(RedisServer::addr)
-            .filter(|addr| *addr != set.servers()[old].addr())
-            .collect();
         let replicas: Vec<usize> = (0..set.servers().len()).filter(|index| *index != old).collect();
-        if fault == Fault::KillStalled {
-            replicas.iter().for_each(|index| set.servers()[*index].pause());
-            // What their sockets have received they will read; from here on they receive nothing.
-            let _cut = set.servers()[old].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
-            std::thread::sleep(Duration::from_millis(50));
+        let others: Vec<_> = replicas.iter().map(|index| set.servers()[*index].addr()).collect();
+        if let Fault::Kill(behind) = fault {
+            fall_behind(set.servers(), old, &replicas, behind);
         }
         let held = load.held_now();
         let struck = Instant::now();
         match fault {
-            Fault::Kill | Fault::KillStalled => set.servers_mut()[old].kill(),
+            Fault::Kill(_) => set.servers_mut()[old].kill(),
             Fault::Split => set.servers()[old].pause(),
         }
-        if fault == Fault::KillStalled {
-            replicas.iter().for_each(|index| set.servers()[*index].resume());
-        }
+        catch_up(set.servers(), &replicas, fault);
         let writable = first_writable(&others)?;
         let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
         if fault == Fault::Split {
             set.servers()[old].resume();
         }
-        figures.round(&load, held, (struck, writable, resumed))?;
+        figures.round(&load, held, struck, writable, resumed)?;
         set.heal();
     }
     figures.report(report, bench, subject, &load.end()?);
     Ok(())
 }
 
-fn cluster_kills(report: &mut Report, subject: &str, durability: Durability) -> Result<()> {
+fn cluster_kills(
+    report: &mut Report,
+    bench: &str,
+    subject: &str,
+    durability: Durability,
+    behind: Duration,
+) -> Result<()> {
     let mut cluster = Cluster::start(3, 1, &Settings::default());
     let load = Load::start(&cluster.url(), durability)?;
     let mut figures = Figures::default();
     for _ in 0..report.rounds() {
-        load.settle()?;
+        load.settle(&addresses(cluster.nodes()))?;
         let victim = cluster.owner_of_key(CONTENDED);
         let heirs = cluster.replicas_of(victim);
-        let others: Vec<SocketAddr> = heirs.iter().map(|index| cluster.nodes()[*index].addr()).collect();
+        let others: Vec<_> = heirs.iter().map(|index| cluster.nodes()[*index].addr()).collect();
+        fall_behind(cluster.nodes(), victim, &heirs, behind);
         let held = load.held_now();
         let struck = Instant::now();
         cluster.nodes_mut()[victim].kill();
+        catch_up(cluster.nodes(), &heirs, Fault::Kill(behind));
         let writable = first_writable(&others)?;
         let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
-        figures.round(&load, held, (struck, writable, resumed))?;
+        figures.round(&load, held, struck, writable, resumed)?;
         cluster.heal();
     }
-    figures.report(report, "cluster kill", subject, &load.end()?);
+    figures.report(report, bench, subject, &load.end()?);
     Ok(())
+}
+
+fn addresses(servers: &[RedisServer]) -> Vec<SocketAddr> {
+    servers.iter().map(RedisServer::addr).collect()
+}
+
+/// From here on the replicas hear nothing; returns when that has gone on for so long.
+fn fall_behind(servers: &[RedisServer], primary: usize, replicas: &[usize], behind: Duration) {
+    if behind.is_zero() {
+        return;
+    }
+    replicas.iter().for_each(|index| servers[*index].pause());
+    // What their sockets have received they will read; from here on they receive nothing.
+    let _cut = servers[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+    std::thread::sleep(behind);
+}
+
+/// What was paused goes on.
+fn catch_up(servers: &[RedisServer], replicas: &[usize], fault: Fault) {
+    if !matches!(fault, Fault::KILL | Fault::Split) {
+        replicas.iter().for_each(|index| servers[*index].resume());
+    }
 }
 
 /// Every slot that the load uses goes round the nodes.
 fn slot_moves(report: &mut Report) -> Result<()> {
     let cluster = Cluster::start(3, 0, &Settings::default());
     let load = Load::start(&cluster.url(), Durability::Primary)?;
-    load.settle()?;
+    load.settle(&addresses(cluster.nodes()))?;
     let moves = 10 * report.rounds();
     let mut gaps = Vec::new();
     for _ in 0..moves {
@@ -150,19 +178,43 @@ fn slot_moves(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// When any of these servers has first taken a write, asked a thousand times a second.
-fn first_writable(servers: &[SocketAddr]) -> Result<Instant> {
+/// A server that takes writes.
+struct Writable {
+    server: SocketAddr,
+    since: Instant,
+}
+
+/// The first of these servers to take a write, asked a thousand times a second.
+fn first_writable(servers: &[SocketAddr]) -> Result<Writable> {
     let mut writable = None;
     let took = poll_until(NO_HANG, || {
-        let takes = |addr: &SocketAddr| {
-            let mut cli = wheellock_tests::Cli::connect_tcp(*addr).ok()?;
+        let takes = |addr: &&SocketAddr| {
+            let mut cli = Cli::connect_tcp(**addr).ok()?;
             let reply = cli.query(&["EVAL", "#!lua\nreturn 1", "0"]).ok()?;
             (reply.to_string() == "1").then_some(())
         };
-        writable = servers.iter().find_map(takes).map(|()| Instant::now());
+        let server = servers.iter().find(|addr| takes(addr).is_some());
+        writable = server.map(|server| Writable { server: *server, since: Instant::now() });
         writable.is_some()
     });
     writable.filter(|_| took).context("no server took a write")
+}
+
+/// Every lock on a server with its holder, unless the server is down or a replica.
+fn locks_on(server: SocketAddr) -> Result<BTreeSet<(String, String)>> {
+    let Ok(mut cli) = Cli::connect_tcp(server) else { return Ok(BTreeSet::new()) };
+    let Reply::Array(role) = cli.query(&["ROLE"])? else { bail!("{server} does not know its role") };
+    if role.first().is_none_or(|role| role.to_string() != "master") {
+        return Ok(BTreeSet::new());
+    }
+    match cli.query(&["EVAL", LOCKS, "0"])? {
+        Reply::Array(names) => {
+            ensure!(names.len() % 2 == 0, "{server}: a lock without a holder");
+            let pairs = names.chunks_exact(2);
+            Ok(pairs.map(|pair| (pair[0].to_string(), pair[1].to_string())).collect())
+        }
+        other => bail!("{server} says of its locks: {other}"),
+    }
 }
 
 #[derive(Default)]
@@ -177,6 +229,8 @@ struct Figures {
     doubles: Vec<f64>,
     /// How long both of two holders believed.
     believed: Vec<f64>,
+    /// Locks whose holder on the new primary is nobody, a little later.
+    orphans: Vec<f64>,
 }
 
 impl Figures {
@@ -184,12 +238,22 @@ impl Figures {
         &mut self,
         load: &Load,
         held: Vec<(Instant, Guard)>,
-        (struck, writable, resumed): (Instant, Instant, Instant),
+        struck: Instant,
+        writable: Writable,
+        resumed: Instant,
     ) -> Result<()> {
-        self.failover.push((writable - struck).as_secs_f64() * 1e3);
-        let later = resumed.saturating_duration_since(writable).as_secs_f64() * 1e3;
+        let failover = (writable.since - struck).as_secs_f64() * 1e3;
+        let later = resumed.saturating_duration_since(writable.since).as_secs_f64() * 1e3;
+        self.failover.push(failover);
         self.first.push(later);
-        let after = load.runtime.block_on(load.after_the_fault(held))?;
+        let after = load.runtime.block_on(load.after_the_fault(&held))?;
+        let orphans = load.orphans(&[writable.server], &held, SETTLED)?;
+        let After { lost, doubles, .. } = after;
+        eprintln!(
+            "round {}: {failover:.0} ms, {lost} lost, {doubles} held twice, {orphans} held by nobody",
+            self.failover.len()
+        );
+        self.orphans.push(orphans as f64);
         self.lost.push(after.lost as f64);
         self.held.push(after.held as f64);
         self.doubles.push(after.doubles as f64);
@@ -204,6 +268,7 @@ impl Figures {
         report.row(bench, subject, "of these lost", "", &self.lost);
         report.row(bench, subject, "held twice", "", &self.doubles);
         report.row(bench, subject, "longest while held twice", "ms", &self.believed);
+        report.row(bench, subject, "held by nobody afterwards", "", &self.orphans);
         figure(report, bench, subject, "errors", "", end.errors.values().sum::<usize>());
         figure(report, bench, subject, "calls that hung", "", end.hangs);
         end.complain(bench);
@@ -284,13 +349,43 @@ impl Load {
         Ok(Self { runtime, shared, longest_gap, tasks: Mutex::new(tasks), there })
     }
 
-    /// Waits until the load runs at full speed.
-    fn settle(&self) -> Result<()> {
+    /// Waits until the load runs at full speed, and nothing is left of earlier faults.
+    fn settle(&self, servers: &[SocketAddr]) -> Result<()> {
         let now = Instant::now();
         for wait in [Duration::ZERO, Duration::from_millis(500)] {
             self.first_grant_after(now + wait)?;
         }
+        let left = self.orphans(servers, &[], 2 * LEASE)?;
+        ensure!(left == 0, "{left} locks are held by nobody, and do not end");
         Ok(())
+    }
+
+    /// How many locks on these servers are held by none of the load's guards. Looks until there are none, or for so long.
+    fn orphans(
+        &self,
+        servers: &[SocketAddr],
+        held: &[(Instant, Guard)],
+        patience: Duration,
+    ) -> Result<usize> {
+        let deadline = Instant::now() + patience;
+        let mut suspects = BTreeSet::new();
+        loop {
+            let mut locks = BTreeSet::new();
+            for server in servers {
+                locks.extend(locks_on(*server)?);
+            }
+            // Whoever comes now was granted before; what was just granted, or just released, is not seen twice.
+            let owner = |(_, guard): &(Instant, Guard)| guard.owner().to_string();
+            let mut owners: BTreeSet<String> = held.iter().map(owner).collect();
+            owners.extend(self.shared.kept.lock().expect("no panic").iter().map(owner));
+            locks.retain(|(_, holder)| !owners.contains(holder));
+            let orphans = locks.intersection(&suspects).count();
+            if locks.is_empty() || orphans == 0 && !suspects.is_empty() || Instant::now() >= deadline {
+                return Ok(orphans);
+            }
+            suspects = locks;
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
     fn first_grant_after(&self, after: Instant) -> Result<Instant> {
@@ -306,10 +401,10 @@ impl Load {
 
     /// Looks at every lock that was kept when the fault struck: another process tries to take it, and what it gets it must
     /// not be given while its first holder believes, or only for as long as that takes to be told.
-    async fn after_the_fault(&self, kept: Vec<(Instant, Guard)>) -> Result<After> {
+    async fn after_the_fault(&self, kept: &[(Instant, Guard)]) -> Result<After> {
         let mut after = After { held: kept.len(), lost: 0, doubles: 0, believed: Duration::ZERO };
         let mut taken = Vec::new();
-        for (_, guard) in &kept {
+        for (_, guard) in kept {
             if let Ok(Some(second)) = self.there.lock(guard.name()).try_acquire().await {
                 let since = Instant::now();
                 if guard.is_valid() {
@@ -321,7 +416,7 @@ impl Load {
                 taken.push(second);
             }
         }
-        for (_, guard) in &kept {
+        for (_, guard) in kept {
             if !guard.is_valid() {
                 after.lost += 1;
             }
@@ -425,4 +520,19 @@ const KEPT: usize = 2000;
 /// Renewed every 5 s: a lock that is found out sooner was found out because of the failover.
 const LEASE: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long after a fault a lock may be held by nobody before it counts as that: a fifth of the lease.
+const SETTLED: Duration = Duration::from_secs(3);
+/// In this time whatever was under way has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const LAG: Duration = Duration::from_millis(50);
+const LONG_LAG: Duration = Duration::from_millis(300);
+/// Every lock with its holder.
+const LOCKS: &str = "local all = {}
+for _, key in ipairs(redis.call('keys', '*')) do
+    for _, holder in ipairs(redis.call('hkeys', key)) do
+        all[#all + 1] = key
+        all[#all + 1] = holder
+    end
+end
+return all";
 const NO_HANG: Duration = Duration::from_secs(60);

@@ -220,6 +220,8 @@ pub(crate) struct Call<'a> {
     deadline: Option<Instant>,
     started: Option<Started<'a>>,
     retry: Retry,
+    /// How the attempt before this one was refused.
+    refused: Option<Error>,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -230,7 +232,8 @@ impl<'a> Call<'a> {
         lane: Lane,
         deadline: Option<Instant>,
     ) -> Self {
-        Self { client, request, lane, deadline, started: None, retry: Retry::default(), pause: None }
+        let retry = Retry::default();
+        Self { client, request, lane, deadline, started: None, retry, refused: None, pause: None }
     }
 
     /// How long to wait before making the call again; `None` if its failure is final.
@@ -243,6 +246,14 @@ impl<'a> Call<'a> {
         let pause = self.retry.after(error)?;
         self.deadline.is_none_or(|deadline| timer.now() + pause < deadline).then_some(pause)
     }
+
+    /// The last refusal, if the deadline has passed while the call was not under way. Another attempt could only be given
+    /// up, and then nobody would know what had become of it.
+    fn ended_between_attempts(&mut self) -> Option<Error> {
+        let now = self.client.config().timer.now();
+        let passed = self.deadline.is_some_and(|deadline| now >= deadline);
+        self.refused.take_if(|_| passed)
+    }
 }
 
 impl Future for Call<'_> {
@@ -254,6 +265,9 @@ impl Future for Call<'_> {
             if let Some(pause) = &mut this.pause {
                 ready!(pause.as_mut().poll(cx));
                 this.pause = None;
+                if let Some(refused) = this.ended_between_attempts() {
+                    return Poll::Ready(Err(refused));
+                }
             }
             let result = match &mut this.started {
                 Some(started) => ready!(Pin::new(started).poll(cx)),
@@ -286,8 +300,12 @@ impl Future for Call<'_> {
                 Ok(value) => return Poll::Ready(Ok(value)),
                 Err(error) => error,
             };
-            let Some(pause) = this.pause_after(&error) else { return Poll::Ready(Err(error)) };
+            let Some(pause) = this.pause_after(&error) else {
+                let refused = this.refused.take().filter(|_| error.kind() == ErrorKind::Timeout);
+                return Poll::Ready(Err(refused.map_or(error.clone(), |refused| error.after(&refused))));
+            };
             this.started = None;
+            this.refused = Some(error);
             if !pause.is_zero() {
                 this.pause = Some(Box::pin(this.client.config().timer.sleep(pause)));
             }

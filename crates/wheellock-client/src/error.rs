@@ -176,6 +176,12 @@ impl Error {
         self.seen_by(&self.0.operation, self.0.kind, Outcome::MaybeExecuted)
     }
 
+    /// The same failure, of a call that had been refused before: why it had to be made again.
+    pub(crate) fn after(&self, refused: &Self) -> Self {
+        let detail = format!("{}; before that, {}", self.0.detail, refused.0.detail);
+        Self(Arc::new(Inner { detail, ..self.copy() }))
+    }
+
     /// The class of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use wheellock_client::planted::bug;
-use wheellock_client::{Retry, Value};
+use wheellock_client::{ConnectionId, Retry, Value};
 
 use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
@@ -285,17 +285,17 @@ impl Guard {
             ];
             inner.client.start_eval(&name.kind().release, 1, &params, retry, options, waker)
         };
-        let Persisted { result, ambiguous, .. } = persist(inner, ask, deadline, true).await;
+        let Persisted { result, ambiguous, connection, .. } = persist(inner, ask, deadline, true).await;
         match result {
             Ok(Value::Integer(_)) => {
-                release.confirmed(true);
+                release.confirmed(true, connection);
                 Ok(Released::Released)
             }
             Ok(Value::Null) => {
                 if ambiguous {
                     self.inner.holds().may_be_settled(self.hold);
                 }
-                release.confirmed(false);
+                release.confirmed(false, connection);
                 // No release was published, and the server may have forgotten the lock.
                 self.inner.let_waiters_look(&self.name);
                 // An unanswered request before this one has done it if the lock was ours when it was sent.
@@ -359,11 +359,11 @@ struct Release<'a> {
 }
 
 impl Release<'_> {
-    fn confirmed(&mut self, known: bool) {
-        let mut wake = Vec::new();
+    fn confirmed(&mut self, known: bool, by: Option<ConnectionId>) {
+        let (mut wake, node) = (Vec::new(), by.map_or(u32::MAX, ConnectionId::node));
         let mut holds = self.inner.holds();
-        let settle =
-            self.hold.take().and_then(|hold| holds.settled(hold, known, self.inner.clock.now(), &mut wake));
+        let now = self.inner.clock.now();
+        let settle = self.hold.take().and_then(|hold| holds.settled(hold, known, node, now, &mut wake));
         self.inner.finish(holds, settle, wake);
     }
 

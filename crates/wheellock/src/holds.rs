@@ -9,6 +9,7 @@ mod changes;
 mod hold;
 #[cfg(test)]
 mod model;
+mod released;
 mod renewals;
 
 use std::collections::{HashMap, VecDeque};
@@ -30,6 +31,7 @@ use crate::server_clock::ServerClocks;
 use changes::Changes;
 use hold::Untold;
 pub(crate) use hold::{Hold, State};
+use released::Released;
 use renewals::Script;
 pub(crate) use renewals::{Refused, Renewal, Renewed};
 
@@ -55,6 +57,8 @@ pub(crate) struct Holds {
     beat_nanos: u64,
     server_clocks: ServerClocks,
     changes: Changes,
+    /// What a failover may have lost; `None` where there is none, so that a single server costs nothing.
+    released: Option<Box<Released>>,
     pub(crate) tally: Tally,
     renewals: Slab<Script>,
     /// Holds whose release found no room on its way out, in order.
@@ -78,6 +82,8 @@ enum Event {
     Quiet(u32),
     /// There may be room for the backlog.
     Backlog,
+    /// There may be releases that are remembered for long enough.
+    Forget,
 }
 
 /// A request that brings the server's count to what is wanted.
@@ -119,6 +125,7 @@ impl Holds {
             beat_nanos,
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
+            released: None,
             tally: Tally::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
@@ -130,6 +137,11 @@ impl Holds {
             keeper_armed: None,
             keeper: None,
         }
+    }
+
+    /// Another server may take over one day: releases are remembered, and sent again when it does.
+    pub(crate) fn remember_releases(&mut self) {
+        self.released = Some(Box::default());
     }
 
     pub(crate) fn get(&self, hold: HoldIndex) -> Option<&Hold> {
@@ -165,7 +177,12 @@ impl Holds {
         }
         hold.attempts += 1;
         hold.gone_after = hold.gone_after.max(lease.gone_after(now));
-        Poll::Ready((index, hold.wanted()))
+        let count = hold.wanted();
+        if hold.state == State::GivenBack {
+            hold.state = State::Asked;
+            self.end_repetition();
+        }
+        Poll::Ready((index, count))
     }
 
     fn insert(
@@ -470,11 +487,12 @@ impl Holds {
         Some(Settle { hold: index, name: Arc::clone(&hold.name), owner: hold.owner, count: hold.wanted() })
     }
 
-    /// A settling request was answered; `known` tells whether the server knows this hold.
+    /// A settling request was answered by the server with the number `node`; `known` tells whether it knows this hold.
     pub(crate) fn settled(
         &mut self,
         index: HoldIndex,
         known: bool,
+        node: u32,
         now: BootInstant,
         wake: &mut Vec<Waker>,
     ) -> Option<Settle> {
@@ -489,6 +507,9 @@ impl Holds {
                 Untold::Released { believed } => self.tally.found_lost(&hold.name, found(believed)),
                 Untold::Nothing => {}
             }
+        }
+        if self.released.is_some() {
+            self.remember_release(index, known, node, now);
         }
         self.after_request(index, wake)
     }
@@ -613,7 +634,7 @@ impl Holds {
     pub(crate) fn lost(&self, index: HoldIndex) -> Option<LostReason> {
         match self.get(index)?.state {
             State::Lost(reason) => Some(reason),
-            State::Asked | State::Held => None,
+            State::Asked | State::GivenBack | State::Held => None,
         }
     }
 
@@ -659,7 +680,7 @@ impl Holds {
     fn next_due(&self) -> Option<BootInstant> {
         let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
         let beat = self.beats.next_visit().map(|beat| self.start_of_beat(beat));
-        let at_once = self.may_verify().then_some(self.start);
+        let at_once = (self.may_verify() || self.may_repeat()).then_some(self.start);
         [once, beat, at_once].into_iter().flatten().min()
     }
 
@@ -715,6 +736,9 @@ impl Holds {
             return;
         }
         let hold = self.holds.remove(index as usize);
+        if hold.state == State::GivenBack {
+            self.end_repetition();
+        }
         if let Some(alarm) = hold.alarm {
             self.wheel.remove(alarm);
         }

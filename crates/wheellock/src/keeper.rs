@@ -181,7 +181,7 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
                             let held = holds.get(hold).filter(|hold| hold.state == State::Held);
                             unknown.extend(held.map(|hold| Arc::clone(&hold.name)));
                         }
-                        holds.settled(hold, !reply.is_null(), now, &mut wake)
+                        holds.settled(hold, !reply.is_null(), connection.node(), now, &mut wake)
                     }
                     (Ok(_) | Err(_), None) => {
                         holds.unsettled(hold, now, &mut wake);

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use wheellock_client::planted::bug;
-use wheellock_client::{Client, Config, Retry};
+use wheellock_client::{Client, Config, Retry, Servers};
 
 use crate::clock::Clock;
 use crate::diagnostics::{Finding, diagnose};
@@ -287,6 +287,10 @@ impl LockManager {
         let Prepared { watchdog_lease, wanted, reports_to } = prepared;
         let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
         let clock = Clock::beside(&client.config().timer);
+        let mut holds = Holds::new(clock.now(), watchdog_lease);
+        if !matches!(client.config().servers, Servers::One(_)) {
+            holds.remember_releases();
+        }
         let inner = Arc::new(Inner {
             client,
             findings,
@@ -296,7 +300,7 @@ impl LockManager {
             next_owner: AtomicU64::new(1),
             waiting: AtomicU64::new(0),
             names: Mutex::default(),
-            holds: Mutex::new(Holds::new(clock.now(), watchdog_lease)),
+            holds: Mutex::new(holds),
             clock,
         });
         let _first = reports_to.set(Arc::downgrade(&inner));

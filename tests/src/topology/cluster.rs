@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::view::View;
-use super::{Settings, ask, check_linked, check_primary, field, must, revive_all, settle, start_all, up};
+use super::{
+    Settings, ask, check_linked, check_primary, field, must, revive_all, settle, settle_streams, start_all,
+    up,
+};
 use crate::cli::Reply;
 use crate::server::RedisServer;
 
@@ -198,8 +201,8 @@ impl Cluster {
         must("failover", self.settle(took_over));
     }
 
-    /// Waits until all nodes that are up say that the cluster is well, and agree on who is who and who owns what. For a
-    /// dead master somebody must have taken over.
+    /// Waits until all nodes that are up say that the cluster is well, and agree on who is who and who owns what, and
+    /// replicas hear what their masters write. For a dead master somebody must have taken over.
     ///
     /// # Panics
     ///
@@ -412,6 +415,9 @@ impl Cluster {
             and()?;
             self.agreed_masters()
         })?;
+        let followed = masters.iter().filter(|(_, replicas)| **replicas > 0);
+        settle_streams(followed.map(|(master, replicas)| (&self.nodes[*master], *replicas)))?;
+        let masters = masters.into_keys().collect();
         let mut promotions = self.promotions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(rest) = promotions.note(masters, Instant::now()) {
             std::thread::sleep(rest);
@@ -419,9 +425,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// The masters, if all who are up agree on who is who and who owns what.
-    fn agreed_masters(&self) -> Result<BTreeSet<usize>> {
-        let mut masters = BTreeSet::new();
+    /// The masters with their numbers of replicas, if all who are up agree on who is who and who owns what.
+    fn agreed_masters(&self) -> Result<BTreeMap<usize, usize>> {
+        let mut masters = BTreeMap::new();
         let (mut agreed, mut masters_of) = (None, vec![None; self.nodes.len()]);
         for (index, node) in up(&self.nodes) {
             let (info, addr) = (ask(node, &["CLUSTER", "INFO"])?.to_string(), node.addr());
@@ -445,10 +451,14 @@ impl Cluster {
 
             let own = view.nodes.get(&self.ids[index]).context("it does not know itself")?;
             match &own.master {
-                Some(master) => check_linked(node, self.nodes[self.index_of(master)?].addr())?,
+                Some(master) => {
+                    let master = self.index_of(master)?;
+                    check_linked(node, self.nodes[master].addr())?;
+                    *masters.entry(master).or_insert(0) += 1;
+                }
                 None => {
                     check_primary(node)?;
-                    masters.insert(index);
+                    masters.entry(index).or_insert(0);
                 }
             }
         }

@@ -182,6 +182,36 @@ fn check_linked(server: &RedisServer, primary: SocketAddr) -> Result<()> {
     Ok(())
 }
 
+/// Waits until so many replicas of each primary acknowledge what is written from now on.
+///
+/// A link that is up is not enough: after a full sync without a disk, Redis 7.0 calls it up at once and streams only once
+/// the replica has acknowledged something, which it does every second (`repl_start_cmd_stream_on_ack` in replication.c).
+/// Until then whatever is written is lost with the primary.
+fn settle_streams<'a>(primaries: impl IntoIterator<Item = (&'a RedisServer, usize)>) -> Result<()> {
+    primaries.into_iter().try_for_each(|(primary, replicas)| settle(|| check_streams(primary, replicas)))
+}
+
+fn check_streams(primary: &RedisServer, replicas: usize) -> Result<()> {
+    let mut cli = primary.connect()?;
+    let mut write = |command: &[&str]| match cli.query(command)? {
+        // Another node's slot.
+        Reply::Error(moved) if moved.starts_with("MOVED") || moved.starts_with("ASK") => Ok(None),
+        Reply::Error(refused) => bail!("{} said to {}: {refused}", primary.addr(), command[0]),
+        reply => Ok(Some(reply.to_string())),
+    };
+    for number in 0..KEYS_TRIED {
+        let key = format!("settling:{number}");
+        if write(&["SET", &key, "1"])?.is_some() {
+            write(&["DEL", &key])?;
+            let acks = write(&["WAIT", &replicas.to_string(), WAIT_MILLIS])?.unwrap_or_default();
+            ensure!(acks.parse::<usize>()? >= replicas, "{} streams to {acks} of {replicas}", primary.addr());
+            return Ok(());
+        }
+    }
+    // It has no slots, or next to none.
+    Ok(())
+}
+
 /// Fails unless `server` says that it is a primary.
 fn check_primary(server: &RedisServer) -> Result<()> {
     let info = ask(server, &["INFO", "replication"])?.to_string();
@@ -210,5 +240,8 @@ fn must<T>(what: &str, done: Result<T>) -> T {
 
 /// The slowest of them, a failover on a busy machine, takes some seconds.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Of a hundred keys one is in the slots of any node with a twentieth of them, all but certainly.
+const KEYS_TRIED: usize = 100;
+const WAIT_MILLIS: &str = "3000";
 /// A look at a whole topology costs about a millisecond, and the servers need the processor too.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(5);

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result};
 
-use super::{Settings, ask, check_linked, check_primary, must, revive_all, settle, start_all, up};
+use super::{
+    Settings, ask, check_linked, check_primary, must, revive_all, settle, settle_streams, start_all, up,
+};
 use crate::server::RedisServer;
 
 /// A primary and its replicas. A server keeps its place in [`servers`](Self::servers), whatever its role.
@@ -14,7 +16,7 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Starts a primary and so many replicas, and waits until all are linked.
+    /// Starts a primary and so many replicas, and waits until all are linked and hear what it writes.
     ///
     /// # Panics
     ///
@@ -100,7 +102,7 @@ impl Replicas {
                 turn(replica, [&addr.ip().to_string(), &addr.port().to_string()])?;
             }
         }
-        settle(|| check_replication(&self.servers, self.primary))
+        settle_replication(&self.servers, self.primary)
     }
 }
 
@@ -118,8 +120,13 @@ pub(super) fn start_servers(replicas: usize, settings: &Settings) -> Result<Vec<
     let follow = [("replicaof", format!("{} {}", addr.ip(), addr.port()))];
     let follow = follow.each_ref().map(|(name, value)| (*name, value.as_str()));
     servers.extend(start_all((0..replicas).map(|_| settings.server(&follow)))?);
-    settle(|| check_replication(&servers, 0))?;
+    settle_replication(&servers, 0)?;
     Ok(servers)
+}
+
+fn settle_replication(servers: &[RedisServer], primary: usize) -> Result<()> {
+    settle(|| check_replication(servers, primary))?;
+    settle_streams([(&servers[primary], up(servers).count() - 1)])
 }
 
 /// Fails unless all servers that are up play their roles.

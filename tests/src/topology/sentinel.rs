@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::replicas::{check_replication, start_servers};
-use super::{Settings, ask, check_primary, index_of, must, revive_all, settle, start_all, up, with_args};
+use super::{
+    Settings, ask, check_primary, index_of, must, revive_all, settle, settle_streams, start_all, up,
+    with_args,
+};
 use crate::cli::Reply;
 use crate::server::{Builder, RedisServer};
 
@@ -45,7 +48,7 @@ impl SentinelSet {
         let primary = servers.first().context("one was started")?.addr();
         let sentinels = start_all((0..SENTINELS).map(|_| sentinel(settings, primary)))?;
         let set = Self { servers, sentinels, settings: settings.clone() };
-        settle(|| set.check())?;
+        set.settle()?;
         Ok(set)
     }
 
@@ -138,7 +141,7 @@ impl SentinelSet {
     }
 
     /// Restarts and resumes whatever is down, and waits until all have settled: one primary, which all Sentinels name,
-    /// all others its linked replicas, and nobody suspects anybody.
+    /// all others its linked replicas, which hear what it writes, and nobody suspects anybody.
     ///
     /// # Panics
     ///
@@ -155,7 +158,12 @@ impl SentinelSet {
     ///
     /// As [`heal`](Self::heal).
     pub fn wait_settled(&self) {
-        must("the Sentinels do not settle", settle(|| self.check()));
+        must("the Sentinels do not settle", self.settle());
+    }
+
+    fn settle(&self) -> Result<()> {
+        let primary = settle(|| self.check())?;
+        settle_streams([(&self.servers[primary], up(&self.servers).count() - 1)])
     }
 
     fn named_primary(&self) -> Result<usize> {
@@ -170,7 +178,8 @@ impl SentinelSet {
         index_of(&self.servers, latest.context("no Sentinel is up")?.1)
     }
 
-    fn check(&self) -> Result<()> {
+    /// Fails unless all agree on one primary; returns its place.
+    fn check(&self) -> Result<usize> {
         let primary = self.named_primary()?;
         check_replication(&self.servers, primary)?;
         let addr = self.servers[primary].addr();
@@ -197,7 +206,7 @@ impl SentinelSet {
             ensure!(known + 1 >= sentinels_up, "{} knows {known} other Sentinels", sentinel.addr());
             ask(sentinel, &["SENTINEL", "CKQUORUM", SERVICE])?;
         }
-        Ok(())
+        Ok(primary)
     }
 }
 

@@ -20,6 +20,14 @@ pub struct ConnectionId {
     pub(crate) epoch: u32,
 }
 
+impl ConnectionId {
+    /// The number of the server that it leads to: the one that [`Client::node_of`](crate::Client::node_of) gives for the
+    /// keys that are served there. A server that takes another's place may have the same.
+    pub fn node(self) -> u32 {
+        self.node
+    }
+}
+
 /// Who is to acknowledge a write before it counts as kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Acks {

@@ -1,10 +1,12 @@
-//! What is to be verified after a change of servers: whether the one that answers now knows of what was granted before. Goes
-//! through the table some holds at a time.
+//! What follows from a change of servers: whether the one that answers now knows of what was granted before is to be
+//! verified, and what was released lately is to be released again. Goes through both some at a time.
 
 use wheellock_client::Change;
 
-use super::{Due, HoldIndex, Holds, State};
+use super::released::{KEPT, Release};
+use super::{Due, Event, HoldIndex, Holds, State, presented_key};
 use crate::clock::BootInstant;
+use crate::lease::Lease;
 
 /// Changes whose consequences are being looked at.
 #[derive(Default)]
@@ -27,25 +29,30 @@ impl Changes {
 
 /// Everybody whom one of several changes concerns.
 #[derive(Default)]
-struct Concerns {
+pub(super) struct Concerns {
     changes: Vec<Change>,
     everybody: bool,
 }
 
 impl Concerns {
-    fn add(&mut self, change: &Change) {
+    pub(super) fn add(&mut self, change: Change) {
         if self.changes.len() < MANY {
-            self.changes.push(change.clone());
+            self.changes.push(change);
         } else {
             self.everybody = true;
         }
+    }
+
+    pub(super) fn join(&mut self, others: Self) {
+        self.everybody |= others.everybody;
+        others.changes.into_iter().for_each(|change| self.add(change));
     }
 
     fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    fn contains(&self, key: &str) -> bool {
+    pub(super) fn contains(&self, key: &str) -> bool {
         self.everybody || self.changes.iter().any(|change| change.concerns(key.as_bytes()))
     }
 }
@@ -54,7 +61,7 @@ impl Holds {
     /// Another server may answer for some locks now.
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
         self.changes.last = Some(now);
-        self.changes.next.add(change);
+        self.changes.next.add(change.clone());
         if self.may_verify() {
             self.plan(now);
         }
@@ -80,14 +87,89 @@ impl Holds {
         for index in self.changes.cursor..end {
             let Some(hold) = self.holds.get_mut(index) else { continue };
             let held = hold.state == State::Held && hold.guards > 0;
-            if held && self.changes.pass.contains(hold.name.key()) {
+            let releasing = hold.operations > 0 && self.released.is_some();
+            if !(held || releasing) || !self.changes.pass.contains(hold.name.key()) {
+                continue;
+            }
+            // Nobody knows which server answers it, so another one follows.
+            hold.outdated |= releasing;
+            if held {
                 hold.unverified = true;
                 self.ask(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now, due);
             }
         }
         self.changes.cursor = end;
         if end == self.holds.capacity() {
-            self.changes.pass = Concerns::default();
+            let concerns = std::mem::take(&mut self.changes.pass);
+            // Not earlier: releases that the server before has answered may have come in while the table was gone through.
+            if let Some(released) = &mut self.released {
+                released.suspect(concerns);
+            }
+        }
+    }
+
+    /// A request of this hold was answered by the server with the number `node`. If it was a release, and the last, that
+    /// server may be replaced by one that has not heard of it.
+    #[inline(never)] // It is not on a single server's way.
+    pub(super) fn remember_release(&mut self, index: HoldIndex, known: bool, node: u32, now: BootInstant) {
+        let Some(released) = &mut self.released else { return };
+        let Some(hold) = self.holds.get(index as usize) else { return };
+        // One that was sent again and found nothing was not lost.
+        if hold.wanted() > 0 || hold.state == State::GivenBack && !known {
+            return;
+        }
+        released.remember(node, &hold.name, hold.owner, now);
+        if !std::mem::replace(&mut released.will_forget, true) {
+            self.forget_releases_at(now + KEPT);
+        }
+    }
+
+    fn forget_releases_at(&mut self, at: BootInstant) {
+        let tick = self.tick_at_or_after(at);
+        self.wheel.insert(tick, Event::Forget);
+        self.plan(self.start_of(tick));
+    }
+
+    pub(super) fn forget_releases(&mut self, now: BootInstant) {
+        let Some(released) = &mut self.released else { return };
+        let next = released.forget(now);
+        released.will_forget = next.is_some();
+        if let Some(next) = next {
+            self.forget_releases_at(next);
+        }
+    }
+
+    /// Whether there are releases to be sent again, and room for them.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.released.as_ref().is_some_and(|released| released.may_repeat())
+    }
+
+    /// Releases once more some of what the changes concern, each as a hold of its own that has nothing but this request:
+    /// its owner waits for it as for any other, should it come back.
+    pub(super) fn repeat_some(&mut self, now: BootInstant, due: &mut Due) {
+        let mut looks = SLICE;
+        while let Some(release) = self.released.as_mut().and_then(|released| released.next(&mut looks)) {
+            let Release { name, owner, .. } = release;
+            // An owner that holds it again or asks for it says by itself what the server is to know.
+            if self.presented.contains_key(&presented_key(owner, &name)) {
+                self.end_repetition();
+                continue;
+            }
+            let index = self.insert(&name, owner, true, Lease::DEFAULT, now);
+            if let Some(hold) = self.get_mut(index) {
+                (hold.state, hold.gone_after) = (State::GivenBack, Lease::DEFAULT.gone_after(now));
+            }
+            due.settle.extend(self.settle(index));
+        }
+    }
+
+    /// A hold that was there to release once more has ended, or has become an ordinary one.
+    pub(super) fn end_repetition(&mut self) {
+        if let Some(released) = &mut self.released {
+            released.ended();
+        }
+        if self.may_repeat() {
+            self.plan(self.start);
         }
     }
 }

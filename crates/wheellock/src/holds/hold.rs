@@ -83,6 +83,8 @@ pub(super) enum Untold {
 pub(crate) enum State {
     /// Nothing was granted yet.
     Asked,
+    /// It was given back before, and is here to be given back once more, to a server that may not have heard of it.
+    GivenBack,
     Held,
     Lost(LostReason),
 }
@@ -91,7 +93,7 @@ impl Hold {
     /// Whether the key may still be this hold's to give back.
     pub(super) fn is_worth_releasing(&self) -> bool {
         match self.state {
-            State::Asked | State::Held => true,
+            State::Asked | State::GivenBack | State::Held => true,
             // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
             // taken the lock again in the meantime, for the key is then that hold's.
             State::Lost(LostReason::Expired) => !self.presented,

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 
 use wheellock_client::{Change, Value};
 
+use super::released::KEPT;
 use super::*;
 use crate::keeper::RenewalReply;
 use crate::kind;
@@ -69,8 +70,10 @@ const EVENTS: [Event; 18] = [
 impl World {
     fn new() -> Self {
         let now = BootInstant::now();
+        let mut holds = Holds::new(now, Lease::new(LEASE).unwrap());
+        holds.remember_releases();
         Self {
-            holds: Holds::new(now, Lease::new(LEASE).unwrap()),
+            holds,
             start: now,
             now,
             name: Arc::new(Name::new("n", &kind::REENTRANT)),
@@ -122,11 +125,33 @@ impl World {
         assert!(matches!(granted, Some(Granted::Held(_, None))));
     }
 
-    /// What the keeper would send now.
+    /// What the keeper would renew now.
     fn due(&mut self) -> Vec<Renewal> {
         let mut due = Due::default();
         self.holds.due(self.now, &mut due);
         due.renew
+    }
+
+    /// Whose releases the keeper would send again now.
+    fn repeated(&mut self) -> Vec<Settle> {
+        let mut due = Due::default();
+        self.holds.due(self.now, &mut due);
+        due.settle
+    }
+
+    /// Takes locks of new owners and releases them; the server with this number confirms.
+    fn release(&mut self, owners: impl IntoIterator<Item = u64>, node: u32) {
+        for owner in owners {
+            let hold = self.take(owner, true);
+            let settle = self.holds.release(hold, true, self.now).unwrap();
+            assert_eq!(settle.count, 0);
+            self.settled(&settle, true, node);
+        }
+    }
+
+    fn settled(&mut self, settle: &Settle, known: bool, node: u32) {
+        let next = self.holds.settled(settle.hold, known, node, self.now, &mut Vec::new());
+        assert!(next.is_none(), "once is enough");
     }
 
     /// A script is answered; `locks` has one word for each of its locks.
@@ -201,7 +226,7 @@ impl World {
             }
             Event::Settled(known) => {
                 let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.settled(settle.hold, known, self.now, &mut wake));
+                self.settles.extend(self.holds.settled(settle.hold, known, 0, self.now, &mut wake));
             }
             Event::SettleFailed => {
                 let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
@@ -258,6 +283,9 @@ impl World {
     fn check(&self) {
         assert_eq!(self.renewals_after_release, 0, "renewed what was released");
         assert!(self.settles.len() <= 2, "requests pile up");
+        for (_, hold) in self.holds.holds.iter().filter(|(_, hold)| hold.state == State::GivenBack) {
+            assert!(hold.wanted() == 0, "a release is sent again of an owner that came back");
+        }
         for hold in self.guards.iter().filter_map(|hold| self.holds.get(*hold)) {
             assert!(hold.valid_until <= self.now + LEASE, "believed for longer than the lease");
             let believed = hold.state == State::Held && self.now < hold.valid_until;
@@ -287,6 +315,10 @@ impl World {
             self.holds.holds.is_empty() && self.holds.presented.is_empty() && self.holds.backlog.is_empty(),
             "a hold was left behind by {path:?}"
         );
+        // What was released is forgotten, unless nothing is remembered.
+        self.now = self.now + 2 * KEPT;
+        self.keep();
+        assert!(self.settles.is_empty(), "released once more without a reason by {path:?}");
         assert_eq!(self.holds.tally.snapshot(0).held, 0, "{path:?}");
         assert!(
             self.holds.wheel.is_empty() && self.holds.beats.is_empty() && self.holds.renewals.is_empty(),
@@ -555,6 +587,122 @@ fn a_grant_by_a_server_that_was_replaced_meanwhile_is_verified() {
     let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, world.now, &mut Vec::new());
     world.now = world.now + TICK;
     assert_eq!(world.due().iter().map(|asked| asked.hold).collect::<Vec<_>>(), [hold]);
+}
+
+/// B2: releases that were confirmed before another server took over are sent again to it, each once.
+#[test]
+fn what_was_released_lately_is_released_again_when_another_server_answers() {
+    let mut world = World::new();
+    world.release(1..=3, 0);
+    assert!(world.repeated().is_empty(), "not without a reason");
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.holds.keeper_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    let again = world.repeated();
+    let seen: Vec<_> = again.iter().map(|settle| (settle.owner, settle.count)).collect();
+    assert_eq!(seen, [(1, 0), (2, 0), (3, 0)]);
+    // The first was lost, and may be lost once more; of the others the new server says that it had heard.
+    for (settle, known) in again.iter().zip([true, false, false]) {
+        world.settled(settle, known, 0);
+    }
+    assert!(world.repeated().is_empty() && world.holds.holds.is_empty());
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert_eq!(world.repeated().iter().map(|settle| settle.owner).collect::<Vec<_>>(), [1]);
+    let metrics = world.holds.tally.snapshot(0);
+    assert_eq!((metrics.lost_not_owner, metrics.lost_expired, metrics.hold.count()), (0, 0, 3), "no loss");
+}
+
+/// B2: what a cancelled attempt gave back is given back again, too.
+#[test]
+fn what_was_taken_back_lately_is_taken_back_again() {
+    let mut world = World::new();
+    let attempt = world.begin().unwrap();
+    let settle = world.holds.cancel_attempt(attempt, world.now).unwrap();
+    world.settled(&settle, false, 0);
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert_eq!(world.repeated().iter().map(|settle| settle.count).collect::<Vec<_>>(), [0]);
+}
+
+/// B2: a release that is under way while servers change may have been confirmed by the one before: another one follows.
+#[test]
+fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
+    let mut world = World::new();
+    let hold = world.take(1, true);
+    let settle = world.holds.release(hold, true, world.now).unwrap();
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.repeated().is_empty());
+    let again = world.holds.settled(settle.hold, true, 0, world.now, &mut Vec::new()).unwrap();
+    assert_eq!((again.owner, again.count), (1, 0));
+    world.settled(&again, false, 0);
+    assert!(world.holds.holds.is_empty());
+}
+
+/// B2: an owner that holds the lock again, or asks for it, is left alone.
+#[test]
+fn nobody_is_released_who_has_come_back() {
+    for holds_again in [false, true] {
+        let mut world = World::new();
+        assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
+        assert!(world.step(Event::Settled(true)).is_continue());
+        let attempt = world.begin().unwrap();
+        if holds_again {
+            let (terms, now) = (world.terms(), world.now);
+            let _guard = world.holds.granted(attempt, terms, GrantReply::Fresh, now, &mut Vec::new());
+        }
+        world.holds.changed(&Change::everywhere(), world.now);
+        assert!(world.repeated().is_empty(), "holds again: {holds_again}");
+    }
+}
+
+/// B2: who comes back while its release is sent again waits for the answer, so that no release can overtake a grant.
+#[test]
+fn whoever_comes_back_meanwhile_waits_for_its_release() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
+    assert!(world.step(Event::Settled(true)).is_continue());
+    world.holds.changed(&Change::everywhere(), world.now);
+    let [settle] = &world.repeated()[..] else { panic!("one release") };
+    assert!(world.begin().is_none());
+    // Refused there and sent elsewhere, it is still that one release.
+    let elsewhere = world.holds.settle_refused(settle.hold, Duration::ZERO, world.now, &mut Vec::new());
+    assert!(world.begin().is_none());
+    world.settled(&elsewhere.unwrap(), true, 1);
+    assert!(world.begin().is_some());
+}
+
+/// B2: after a failover the releases of a busy process go out some at a time, each once.
+#[test]
+fn thousands_of_releases_are_sent_again_some_at_a_time() {
+    let mut world = World::new();
+    world.release(1..=5000, 0);
+    world.holds.changed(&Change::everywhere(), world.now);
+    let (mut owners, mut most) = (Vec::new(), 0);
+    while world.holds.next_due().is_some_and(|due| due <= world.now) {
+        let some = world.repeated();
+        most = most.max(world.holds.holds.len());
+        owners.extend(some.iter().map(|settle| settle.owner));
+        for settle in some {
+            let moved = world.holds.settle_refused(settle.hold, Duration::ZERO, world.now, &mut Vec::new());
+            world.settled(&moved.unwrap(), settle.owner % 2 == 0, 0);
+        }
+    }
+    assert_eq!((owners, most), ((1..=5000).collect(), 256));
+    assert!(world.holds.holds.is_empty());
+}
+
+/// B2: a server that fails is not asked for more and more releases, and not for ever.
+#[test]
+fn releases_that_fail_again_and_again_are_given_up_in_time() {
+    let mut world = World::new();
+    world.release(1..=5000, 0);
+    world.holds.changed(&Change::everywhere(), world.now);
+    for _ in 0..3000 {
+        world.now = world.now + Duration::from_millis(50);
+        for settle in world.repeated() {
+            world.holds.unsettled(settle.hold, world.now, &mut Vec::new());
+        }
+        assert!(world.holds.holds.len() <= 256);
+    }
+    assert!(world.holds.holds.is_empty() && world.holds.wheel.is_empty());
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl Holds {
                 Event::Hold(index) => self.alarmed(index, now, due),
                 Event::Backlog if self.backlog.is_empty() => {}
                 Event::Backlog => self.look_at_the_backlog_again(now),
+                Event::Forget => self.forget_releases(now),
                 Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
             }
         }
@@ -101,6 +102,7 @@ impl Holds {
             self.ask(index, now, due);
         }
         self.verify_some(now, due);
+        self.repeat_some(now, due);
     }
 
     fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {

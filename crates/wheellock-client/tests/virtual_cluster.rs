@@ -1,0 +1,168 @@
+//! A cluster of one node over in-memory connections, and a clock that stands still: where a call stands when its deadline
+//! passes is chosen here, not by luck.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::task::JoinHandle;
+use wheellock_client::memory::Pipe;
+use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Timer};
+use wheellock_resp::{Decoder, Frame, Limits, Value};
+use wheellock_wheel::ManualClock;
+
+/// Turns of the run queue after which nothing is left to happen by itself.
+const TURNS: usize = 12;
+const DEADLINE: Duration = Duration::from_millis(200);
+
+struct World {
+    client: Client,
+    clock: ManualClock,
+    new: Arc<Mutex<VecDeque<Pipe>>>,
+    /// What came in on them and was not answered yet.
+    pipes: Vec<(Pipe, BytesMut)>,
+    /// How GET is answered, one after the other; the last answer is given again and again. An empty one is none, and
+    /// nothing is answered after it on its connection.
+    answers: VecDeque<&'static str>,
+    asked: usize,
+}
+
+impl World {
+    async fn start(answers: &[&'static str]) -> Self {
+        let (timer, clock) = Timer::manual(Duration::from_millis(1));
+        let new = Arc::new(Mutex::new(VecDeque::new()));
+        let mut config: Config = "redis+cluster://in.memory:7000".parse().unwrap();
+        (config.timer, config.random) = (timer, || 0);
+        let connected = Arc::clone(&new);
+        config.connector = Some(Arc::new(move || {
+            let pipe = Pipe::new();
+            connected.lock().unwrap().push_back(pipe.clone());
+            Ok(pipe)
+        }));
+        let answers = answers.iter().copied().collect();
+        let client = Client::lazy(config);
+        let mut world = Self { client, clock, new, pipes: Vec::new(), answers, asked: 0 };
+        world.until(|world| world.client.is_ready()).await;
+        world
+    }
+
+    /// Lets everything happen that happens without time passing.
+    async fn settle(&mut self) {
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+            self.pipes.extend(self.new.lock().unwrap().drain(..).map(|pipe| (pipe, BytesMut::new())));
+            let (answers, asked) = (&mut self.answers, &mut self.asked);
+            self.pipes.retain_mut(|(pipe, input)| serve(pipe, input, answers, asked));
+        }
+    }
+
+    /// Lets time pass until `done` says so.
+    async fn until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..2000 {
+            self.settle().await;
+            if done(self) {
+                return;
+            }
+            self.clock.advance(Duration::from_millis(1));
+        }
+        panic!("it never came to that");
+    }
+
+    fn call(&self) -> JoinHandle<Result<Value, Error>> {
+        let client = self.client.clone();
+        tokio::spawn(async move {
+            let deadline = CallOptions::by(client.config().timer.now() + DEADLINE);
+            client.call_with(&Command::new("GET").arg("key"), deadline).await
+        })
+    }
+}
+
+/// Answers what has come in on a connection; false if nothing more is answered there.
+fn serve(pipe: &Pipe, input: &mut BytesMut, answers: &mut VecDeque<&str>, asked: &mut usize) -> bool {
+    input.extend_from_slice(&pipe.take());
+    while let Ok(Some(Frame::Reply(command))) = Decoder::new(Limits::default()).decode(input) {
+        let words: Vec<_> = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        if words[0] != "GET" {
+            pipe.send(well_behaved(&words).as_bytes());
+            continue;
+        }
+        *asked += 1;
+        let answer = if answers.len() == 1 { answers[0] } else { answers.pop_front().unwrap() };
+        if answer.is_empty() {
+            return false;
+        }
+        pipe.send(answer.as_bytes());
+    }
+    true
+}
+
+fn well_behaved(words: &[&str]) -> String {
+    let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    match words {
+        ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+cluster\r\n".to_owned(),
+        ["CLUSTER", "NODES"] => {
+            let id = "a".repeat(40);
+            bulk(&format!("{id} in.memory:7000@1 myself,master - 0 0 1 connected 0-16383\n"))
+        }
+        ["PUBSUB", ..] => "*0\r\n".to_owned(),
+        ["INFO", "server"] => bulk("run_id:model\r\n"),
+        ["PING"] => "+PONG\r\n".to_owned(),
+        ["PING", nonce] => bulk(nonce),
+        ["EVAL", ..] => ":1\r\n".to_owned(),
+        _ => "+OK\r\n".to_owned(),
+    }
+}
+
+fn virtual_time(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+}
+
+/// E8: a call that is redirected until its deadline is refused, and bounded in number.
+#[test]
+fn a_call_that_is_redirected_until_its_deadline_says_so() {
+    for answer in
+        ["-MOVED 1 :0\r\n", "-MOVED\r\n", "-ASK 70000 h:1\r\n", "-CLUSTERDOWN Hash slot not served\r\n"]
+    {
+        virtual_time(async move {
+            let mut world = World::start(&[answer]).await;
+            let call = world.call();
+            world.until(|_| call.is_finished()).await;
+            let error = call.await.unwrap().unwrap_err();
+            assert_eq!(error.outcome(), Outcome::Rejected, "{error}");
+            assert!(answer.contains(error.code().unwrap()), "{error}");
+            assert!((8..=14).contains(&world.asked), "asked {} times", world.asked);
+        });
+    }
+}
+
+/// E8: a deadline that passes between two attempts leaves no doubt: the redirection is the reason, nothing was executed.
+#[test]
+fn a_deadline_that_passes_between_two_attempts_leaves_no_doubt() {
+    virtual_time(async {
+        let mut world = World::start(&["-MOVED 1 :0\r\n"]).await;
+        let call = world.call();
+        world.until(|world| world.asked == 7).await;
+        world.settle().await;
+        // The call rests. Its task comes late, as on a busy machine.
+        world.clock.advance(DEADLINE);
+        world.until(|_| call.is_finished()).await;
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!((error.code(), error.outcome()), (Some("MOVED"), Outcome::Rejected), "{error}");
+        assert_eq!(world.asked, 7, "no attempt is made after the deadline");
+    });
+}
+
+/// E8: a deadline that passes during an attempt after a redirection tells of both.
+#[test]
+fn a_deadline_that_passes_during_an_attempt_tells_of_the_redirection_before_it() {
+    virtual_time(async {
+        let mut world = World::start(&["-MOVED 1 :0\r\n", "-MOVED 1 :0\r\n", ""]).await;
+        let call = world.call();
+        world.until(|_| call.is_finished()).await;
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted), "{error}");
+        assert!(error.to_string().contains("MOVED 1 :0"), "{error}");
+        assert_eq!(world.asked, 3);
+    });
+}

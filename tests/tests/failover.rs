@@ -1,0 +1,197 @@
+//! What a failover does to releases: the primary has confirmed them, and the one that takes over has not heard. Replicas are
+//! cut off, so that what is lost is chosen here.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use wheellock::{Guard, LockManager, Released};
+use wheellock_client::Command;
+use wheellock_tests::topology::{Cluster, Replicas, SentinelSet, Settings};
+use wheellock_tests::worker::connect;
+use wheellock_tests::{RedisServer, eventually};
+
+/// B2: releases that a failover lost are sent again to the server that takes over.
+#[tokio::test]
+async fn releases_that_a_failover_lost_are_repeated() {
+    let mut set = SentinelSet::start(&Settings::default());
+    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), connect(&set.url(), LONG).await.unwrap());
+    let names: Vec<_> = (0..300).map(|number| format!("order:{number}")).collect();
+    let guards = take_and_replicate(&here, &names, 2).await;
+    let old = set.primary_index();
+    let replicas: Vec<usize> = (0..3).filter(|index| *index != old).collect();
+    cut_off(set.servers(), old, &replicas);
+    release(guards, &set.servers()[old]).await;
+    set.servers_mut()[old].kill();
+    replicas.iter().for_each(|index| set.servers()[*index].resume());
+
+    // Another process gets every lock long before its lease would have ended.
+    for name in &names {
+        let next = timeout(NO_HANG, there.lock(name).acquire()).await.unwrap_or_else(|_| panic!("{name}"));
+        next.unwrap().release().await.unwrap();
+    }
+    told_no_loss(&here);
+}
+
+/// B2: in a cluster the releases of the dead node's slots are sent again to its replica.
+#[tokio::test]
+async fn releases_that_a_node_took_with_it_are_repeated() {
+    let mut cluster = Cluster::start(3, 1, &Settings::default());
+    let locks = connect(&cluster.url(), LONG).await.unwrap();
+    let victim = cluster.owner_of_key("order");
+    let names: Vec<_> = (0..300).map(|number| format!("order:{number}")).collect();
+    let guards: Vec<_> = take(&locks, &names).await;
+    for node in locks.client().nodes() {
+        assert_eq!(node.call(&Command::new("WAIT").arg("1").arg("5000")).await.unwrap().as_i64(), Some(1));
+    }
+    let heir = cluster.replicas_of(victim)[0];
+    cut_off(cluster.nodes(), victim, &[heir]);
+    release(guards, &cluster.nodes()[victim]).await;
+    cluster.nodes_mut()[victim].kill();
+    cluster.nodes()[heir].resume();
+
+    let heir = &cluster.nodes()[heir];
+    assert!(heir.cli(&["DBSIZE"]) != "0", "it has not heard of the releases");
+    assert!(eventually(NO_HANG, async || heir.cli(&["DBSIZE"]) == "0").await, "held by nobody");
+    told_no_loss(&locks);
+}
+
+/// B2: a release that the old primary confirms when there is a new one already is sent again to that one.
+#[tokio::test]
+async fn a_release_by_a_primary_that_was_replaced_already_is_repeated() {
+    let set = Replicas::start(1, &Settings::default());
+    let locks = connect(&set.url(), LONG).await.unwrap();
+    let guards = take_and_replicate(&locks, &["split".to_owned()], 1).await;
+    let [old, new] = set.servers() else { panic!("two servers") };
+    // From here on there are two, and this process knows of the old one.
+    assert_eq!(new.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    release(guards, old).await;
+    assert_eq!(new.cli(&["EXISTS", "split"]), "1");
+    let addr = new.addr();
+    assert_eq!(old.cli(&["REPLICAOF", &addr.ip().to_string(), &addr.port().to_string()]), "OK");
+    // It hears of it by the next write that is refused.
+    let freed = eventually(NO_HANG, async || {
+        let _refused = locks.lock("others").try_acquire().await;
+        new.cli(&["EXISTS", "split"]) == "0"
+    });
+    assert!(freed.await, "held by nobody");
+    told_no_loss(&locks);
+}
+
+/// B2: an owner that has come back is left alone, though a release of it is lost.
+#[tokio::test]
+async fn an_owner_that_holds_again_is_left_alone() {
+    let mut set = Replicas::start(1, &Settings::default());
+    let locks = connect(&set.url(), LONG).await.unwrap();
+    let (owner, names) = (locks.owner(), ["again", "gone"].map(str::to_owned));
+    let [again, gone] = names.each_ref().map(|name| locks.lock(name).with_owner(owner.clone()));
+    let guards = [again.acquire().await.unwrap(), gone.acquire().await.unwrap()];
+    replicated(&locks, 1).await;
+    cut_off(set.servers(), 0, &[1]);
+    for guard in guards {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    let guard = again.acquire().await.unwrap();
+    set.servers_mut()[0].kill();
+    set.servers()[1].resume();
+    set.promote(1);
+
+    let new = &set.servers()[1];
+    assert!(eventually(NO_HANG, async || new.cli(&["EXISTS", "gone"]) == "0").await, "held by nobody");
+    assert_eq!(new.cli(&["HGET", "again", &owner.to_string()]), "1");
+    assert!(guard.is_valid() && again.is_held_by(&owner).await.unwrap());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(new.cli(&["DBSIZE"]), "0");
+    told_no_loss(&locks);
+}
+
+/// B2: what another holder has taken meanwhile is not touched by a release that is sent again.
+#[tokio::test]
+async fn a_repeated_release_frees_nobody_else() {
+    let mut set = Replicas::start(1, &Settings::default());
+    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), connect(&set.url(), LONG).await.unwrap());
+    let names = ["theirs", "gone"].map(str::to_owned);
+    // The replica hears of the one lock's handover, and not of the other's release.
+    let mut guards = take_and_replicate(&here, &names, 1).await;
+    let gone = guards.pop().unwrap();
+    drop(guards);
+    let theirs = timeout(NO_HANG, there.lock("theirs").acquire()).await.unwrap().unwrap();
+    replicated(&there, 1).await;
+    cut_off(set.servers(), 0, &[1]);
+    assert_eq!(gone.release().await.unwrap(), Released::Released);
+    set.servers_mut()[0].kill();
+    set.servers()[1].resume();
+    set.promote(1);
+
+    let new = &set.servers()[1];
+    assert!(eventually(NO_HANG, async || new.cli(&["EXISTS", "gone"]) == "0").await, "held by nobody");
+    assert_eq!(new.cli(&["HGET", "theirs", &theirs.owner().to_string()]), "1");
+    told_no_loss(&here);
+    assert!(theirs.is_valid());
+    assert_eq!(theirs.release().await.unwrap(), Released::Released);
+}
+
+/// B2: a waiter is woken by the release that is sent again.
+#[tokio::test]
+async fn a_waiter_is_woken_by_the_repetition() {
+    let mut set = Replicas::start(1, &Settings::default());
+    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), connect(&set.url(), LONG).await.unwrap());
+    let guards = take_and_replicate(&here, &["orders".to_owned()], 1).await;
+    cut_off(set.servers(), 0, &[1]);
+    release(guards, &set.servers()[0]).await;
+    set.servers_mut()[0].kill();
+    let waiter = tokio::spawn({
+        let lock = there.lock("orders");
+        async move { lock.try_acquire_for(NO_HANG).await }
+    });
+    set.servers()[1].resume();
+    set.promote(1);
+    let next = timeout(2 * NO_HANG, waiter).await.unwrap().unwrap();
+    assert!(next.is_ok_and(|guard| guard.is_some()), "not before the lease ends");
+}
+
+async fn take(locks: &LockManager, names: &[String]) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for name in names {
+        guards.push(locks.lock(name).acquire().await.unwrap());
+    }
+    guards
+}
+
+async fn take_and_replicate(locks: &LockManager, names: &[String], replicas: i64) -> Vec<Guard> {
+    let guards = take(locks, names).await;
+    replicated(locks, replicas).await;
+    guards
+}
+
+/// All that was written so far has reached so many replicas.
+async fn replicated(locks: &LockManager, replicas: i64) {
+    let wait = Command::new("WAIT").arg(replicas).arg("5000");
+    assert_eq!(locks.client().call(&wait).await.unwrap().as_i64(), Some(replicas));
+}
+
+/// From here on these replicas hear nothing: what their sockets have received they will read once they go on.
+fn cut_off(servers: &[RedisServer], primary: usize, replicas: &[usize]) {
+    replicas.iter().for_each(|index| servers[*index].pause());
+    let _cut = servers[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+}
+
+/// Releases every other one by its call and the others by dropping them; returns when `primary` has done all of its own.
+async fn release(guards: Vec<Guard>, primary: &RedisServer) {
+    for (number, guard) in guards.into_iter().enumerate() {
+        if number % 2 == 0 {
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }
+    }
+    assert!(eventually(NO_HANG, async || primary.cli(&["DBSIZE"]) == "0").await);
+}
+
+/// No release was a loss, nor was one found to be afterwards.
+fn told_no_loss(locks: &LockManager) {
+    let metrics = locks.metrics();
+    assert_eq!((metrics.lost_not_owner, metrics.lost_expired), (0, 0));
+}
+
+/// What ends sooner was released.
+const LONG: Duration = Duration::from_secs(600);
+/// A failover takes about two seconds here, and several times as long on a busy machine.
+const NO_HANG: Duration = Duration::from_secs(30);

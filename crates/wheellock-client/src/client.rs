@@ -310,7 +310,8 @@ impl Client {
         let (server, asking) = self.server(&request, retry).ok()?;
         let now = server.config.timer.now();
         let mut state = server.lock();
-        if matches!(state.phase, Phase::Closed(_) | Phase::Refused(_)) {
+        let closed = matches!(state.phase, Phase::Closed(_)) && state.left_open.is_none();
+        if closed || matches!(state.phase, Phase::Refused(_)) {
             return None;
         }
         if !state.pipeline.submit_detached(&request, now, token, asking) {
@@ -381,6 +382,12 @@ impl Client {
                 nodes.find(|node| node.node == connection.node).map(Server::Node)
             }
         }
+    }
+
+    /// Whether `connection` was the last one to its server: this client was closed, or its runtime has ended. What was
+    /// written there and not answered never will be, and what is queued there from now on neither.
+    pub fn has_ended(&self, connection: ConnectionId) -> bool {
+        self.server_of(connection).is_some_and(|server| matches!(server.lock().phase, Phase::Closed(_)))
     }
 
     /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.
@@ -678,7 +685,7 @@ pub struct Flush<'a> {
 
 impl Drop for Flush<'_> {
     fn drop(&mut self) {
-        let next = self.server.lock().after_append(None);
+        let next = self.server.lock().after_append(None, self.server.config.write_at_once);
         self.server.act(next);
     }
 }

@@ -190,6 +190,8 @@ enum What {
     Unsubscribe(u32),
     /// A group waits for acknowledgements.
     Wait(u32),
+    /// `CLIENT REPLY OFF`: nothing from here on is answered.
+    Silence,
 }
 
 struct Slot {
@@ -436,7 +438,7 @@ impl Pipeline {
             }
             What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
             // Refused, it makes the call behind it be refused too.
-            What::Orphan | What::Asking => {}
+            What::Orphan | What::Asking | What::Silence => {}
             What::Ping(nonce) => {
                 // An error is an answer too: a busy server refuses PING.
                 let echoed = value.as_str().and_then(|text| text.parse().ok()) == Some(nonce);
@@ -644,6 +646,18 @@ impl Pipeline {
         self.close_entry();
         self.last_reply = now;
         self.unfit = None;
+    }
+
+    /// Asks for silence: nothing that is queued behind this is answered.
+    pub(crate) fn hush(&mut self, now: Instant) {
+        self.push(What::Silence, now);
+        Command::new("CLIENT").arg("REPLY").arg("OFF").encode(&mut self.out);
+        self.close_entry();
+    }
+
+    /// Whether the server has been asked for silence and has to answer what was asked before.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.entries.front().is_some_and(|entry| entry.what != What::Silence)
     }
 
     /// Nothing will ever be sent again: every call fails.

@@ -172,8 +172,10 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
             About::Settle { hold } => {
                 let settle = match (&result, pause) {
                     (_, Some(pause)) => holds.settle_refused(hold, pause, now, &mut wake),
-                    // It waits in the queue for the next connection.
-                    (Err(Outcome::MaybeExecuted), None) => holds.repeat_settle(hold, now, &mut wake),
+                    // It waits in the queue for the next connection, if there is to be one.
+                    (Err(Outcome::MaybeExecuted), None) if !inner.client.has_ended(connection) => {
+                        holds.repeat_settle(hold, now, &mut wake)
+                    }
                     (Ok(reply), None) if !reply.is_error() => {
                         holds.settled(hold, !reply.is_null(), now, &mut wake)
                     }

@@ -8,11 +8,12 @@ use std::future::pending;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tokio::runtime::{Builder, Runtime};
 use wheellock::client::TlsConfig;
-use wheellock::{Guard, LockManager, LockManagerBuilder};
+use wheellock::{Guard, Leftover, LockManager, LockManagerBuilder, blocking};
 
 /// One kind of program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,19 +59,31 @@ pub enum End {
     Return,
     /// `main` panics; so do threads, which it has joined by then.
     Panic,
+    /// `main` shuts the manager down, and then ends the process while all guards live on.
+    Shutdown,
 }
 
 const APIS: [Api; 3] = [Api::MultiThread, Api::CurrentThread, Api::Blocking];
 const GUARDS: [Guards; 4] = [Guards::InMain, Guards::Spawned, Guards::AfterRuntime, Guards::OfStatic];
-const ENDS: [End; 2] = [End::Return, End::Panic];
+const ENDS: [End; 3] = [End::Return, End::Panic, End::Shutdown];
 
 impl Ending {
-    /// Every kind of program that holds so many locks.
+    /// Every kind of program that holds so many locks and is to leave none.
     pub fn all(locks: usize) -> impl Iterator<Item = Self> {
         let kinds = APIS.into_iter().flat_map(|api| GUARDS.map(|guards| (api, guards)));
         let kinds = kinds.flat_map(move |(api, guards)| ENDS.map(|end| Self { api, guards, end, locks }));
-        // The blocking API's runtime is nobody's to drop.
-        kinds.filter(|kind| (kind.api, kind.guards) != (Api::Blocking, Guards::AfterRuntime))
+        kinds.filter(Self::is_promised)
+    }
+
+    /// Whether such a program is to leave nothing.
+    fn is_promised(&self) -> bool {
+        match (self.guards, self.api, self.end) {
+            // A shutdown needs the runtime, and the blocking API's is nobody's to drop.
+            (Guards::AfterRuntime, api, end) => api != Api::Blocking && end != End::Shutdown,
+            // Neither a runtime nor a manager is dropped, so nobody waits: the guide says so.
+            (Guards::OfStatic, Api::Blocking, end) => end == End::Shutdown,
+            _ => true,
+        }
     }
 
     /// The command that runs such a program: `program` with arguments. It speaks TLS if `trusted` names an authority.
@@ -139,33 +152,30 @@ impl Program<'_> {
     }
 
     fn run(&self, runtime: Runtime) -> Result<()> {
-        match self.kind.guards {
-            Guards::InMain | Guards::OfStatic => runtime.block_on(async {
+        if self.kind.guards == Guards::AfterRuntime {
+            let (guards, locks) = runtime.block_on(async {
                 let locks = self.builder()?.connect().await?;
-                if self.kind.guards == Guards::OfStatic {
-                    std::mem::forget(locks.clone());
-                }
-                let _guards = self.take(&locks).await?;
-                self.end();
-                Ok(())
-            }),
-            Guards::Spawned => runtime.block_on(async {
-                let locks = self.builder()?.connect().await?;
-                self.spawn(&locks).await?;
-                self.end();
-                Ok(())
-            }),
-            Guards::AfterRuntime => {
-                let (_guards, locks) = runtime.block_on(async {
-                    let locks = self.builder()?.connect().await?;
-                    anyhow::Ok((self.take(&locks).await?, locks))
-                })?;
-                drop(runtime);
-                drop(locks);
-                self.end();
-                Ok(())
-            }
+                anyhow::Ok((self.take(&locks).await?, locks))
+            })?;
+            drop((runtime, locks));
+            self.end(|| unreachable!("it would have to wait"));
+            drop(guards);
+            return Ok(());
         }
+        runtime.block_on(async {
+            let locks = self.builder()?.connect().await?;
+            if self.kind.guards == Guards::OfStatic {
+                std::mem::forget(locks.clone());
+            }
+            let _guards = match self.kind.guards {
+                Guards::Spawned => self.spawn(&locks).await?,
+                _ => self.take(&locks).await?,
+            };
+            let left =
+                if self.kind.end == End::Shutdown { Some(locks.shutdown(PATIENCE).await) } else { None };
+            self.end(|| left.expect("it was shut down"));
+            Ok(())
+        })
     }
 
     async fn take(&self, locks: &LockManager) -> Result<Vec<Guard>> {
@@ -176,8 +186,8 @@ impl Program<'_> {
         Ok(guards)
     }
 
-    /// Each guard in a task that never ends by itself.
-    async fn spawn(&self, locks: &LockManager) -> Result<()> {
+    /// Each guard in a task that never ends by itself; none is left for the caller.
+    async fn spawn(&self, locks: &LockManager) -> Result<Vec<Guard>> {
         let (taken, mut all) = tokio::sync::mpsc::channel(self.kind.locks);
         for name in names(self.prefix, self.kind.locks) {
             let (lock, taken) = (locks.lock(&name), taken.clone());
@@ -189,22 +199,27 @@ impl Program<'_> {
             });
         }
         for _ in 0..self.kind.locks {
-            anyhow::ensure!(all.recv().await == Some(true), "a lock is not free");
+            ensure!(all.recv().await == Some(true), "a lock is not free");
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     fn run_blocking(&self) -> Result<()> {
         let locks = self.builder()?.connect_blocking()?;
-        if self.kind.guards != Guards::Spawned {
-            if self.kind.guards == Guards::OfStatic {
-                std::mem::forget(locks.clone());
-            }
-            let taken = names(self.prefix, self.kind.locks).map(|name| locks.lock(&name).try_acquire());
-            let _guards = taken.collect::<Result<Option<Vec<_>>, _>>()?.context("a lock is not free")?;
-            self.end();
-            return Ok(());
+        if self.kind.guards == Guards::OfStatic {
+            std::mem::forget(locks.clone());
         }
+        if self.kind.guards == Guards::Spawned {
+            return self.run_threads(&locks);
+        }
+        let taken = names(self.prefix, self.kind.locks).map(|name| locks.lock(&name).try_acquire());
+        let _guards = taken.collect::<Result<Option<Vec<_>>, _>>()?.context("a lock is not free")?;
+        self.end(|| locks.shutdown(PATIENCE));
+        Ok(())
+    }
+
+    /// Each guard in a thread that ends when it is told to.
+    fn run_threads(&self, locks: &blocking::LockManager) -> Result<()> {
         let (taken, all) = mpsc::channel();
         let threads = names(self.prefix, self.kind.locks).map(|name| {
             let (go, gone) = mpsc::channel::<()>();
@@ -218,21 +233,36 @@ impl Program<'_> {
             (thread, go)
         });
         let (threads, go): (Vec<_>, Vec<_>) = threads.collect();
-        anyhow::ensure!(all.iter().take(self.kind.locks).all(|taken| taken), "a lock is not free");
-        drop(go);
-        for thread in threads {
-            let _panicked = thread.join();
+        ensure!(all.iter().take(self.kind.locks).all(|taken| taken), "a lock is not free");
+        if self.kind.end != End::Shutdown {
+            drop(go);
+            for thread in threads {
+                let _panicked = thread.join();
+            }
         }
-        self.end();
+        self.end(|| locks.shutdown(PATIENCE));
         Ok(())
     }
 
     /// What the parent waits for, and the end.
-    fn end(&self) {
-        println!("{HELD}");
-        assert!(self.kind.end != End::Panic, "the program's end");
+    fn end(&self, shutdown: impl FnOnce() -> Leftover) {
+        match self.kind.end {
+            End::Return => println!("{HELD}"),
+            End::Panic => {
+                println!("{HELD}");
+                panic!("the program's end");
+            }
+            End::Shutdown => {
+                let left = shutdown();
+                println!("{}", if left.is_empty() { HELD.to_owned() } else { left.to_string() });
+                std::process::exit(0);
+            }
+        }
     }
 }
 
-/// What a program prints when it holds everything.
+/// What a program prints when it has held everything.
 pub const HELD: &str = "held";
+
+/// A shutdown that needs this long is too slow.
+const PATIENCE: Duration = Duration::from_secs(10);

@@ -539,22 +539,25 @@ impl Client {
         }
     }
 
-    /// Closes the connection for all clones: what was sent may still be answered within a second, then every call
-    /// fails with [`ErrorKind::Closed`].
+    /// [`close`](Self::close) without waiting for the end.
+    pub fn begin_closing(&self) {
+        match &self.route {
+            Route::One(shared) => shared.begin_closing(),
+            Route::Cluster(cluster) => cluster.close(),
+        }
+    }
+
+    /// Closes the connection for all clones: what was queued before is sent and may still be answered within a second, then
+    /// every call fails with [`ErrorKind::Closed`].
     ///
     /// # Cancel safety
     ///
     /// The client closes all the same.
     pub async fn close(&self) {
+        self.begin_closing();
         let servers = match &self.route {
-            Route::One(shared) => {
-                shared.begin_closing();
-                vec![Arc::clone(shared)]
-            }
-            Route::Cluster(cluster) => {
-                cluster.close();
-                cluster.nodes()
-            }
+            Route::One(shared) => vec![Arc::clone(shared)],
+            Route::Cluster(cluster) => cluster.nodes(),
         };
         for server in servers {
             std::future::poll_fn(|cx| {

@@ -23,15 +23,10 @@ impl Shared {
     /// is queued from now on is written by who queues it, and not answered.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
-        let Phase::Ready(writer) = &state.phase else { return };
-        let writer = Arc::clone(writer);
-        (state.abandoned, state.driver) = (true, None);
-        state.pipeline.hush(self.config.timer.now());
-        // Whoever is in the middle of a write, in another thread, goes on with this.
-        if !std::mem::replace(&mut state.writing, true) {
-            let (bytes, epoch) = (state.pipeline.take_output(), state.epoch);
-            drop(state);
-            self.write_here(&writer, bytes, epoch);
+        if let Phase::Ready(_) = &state.phase {
+            state.abandoned = true;
+            state.pipeline.hush(self.config.timer.now());
+            self.write_rest(state);
         }
     }
 
@@ -39,10 +34,26 @@ impl Shared {
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.driver = None;
+        state.ending = true;
+        self.write_rest(state);
+    }
+
+    /// Writes what is queued, if nobody else will.
+    fn write_rest(&self, mut state: MutexGuard<'_, State>) {
+        // Whoever is in the middle of a write, in another thread, goes on with this.
         if state.abandoned && state.writing {
-            state.ending = true;
-        } else {
-            self.end_with(state);
+            return;
+        }
+        match &state.phase {
+            Phase::Ready(writer) if state.pipeline.has_output() => {
+                let writer = Arc::clone(writer);
+                state.writing = true;
+                let (bytes, epoch) = (state.pipeline.take_output(), state.epoch);
+                drop(state);
+                self.write_here(&writer, bytes, epoch);
+            }
+            _ if state.ending => self.end_with(state),
+            _ => {}
         }
     }
 
@@ -52,7 +63,7 @@ impl Shared {
             if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
         let closed = || self.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
         let cause = state.retired.clone().unwrap_or_else(closed);
-        // Behind half a command nothing can be said.
+        // The socket has not taken everything, and behind half a command nothing can be said.
         let torn = state.pipeline.has_output();
         state.pipeline.close(&cause, &mut wakers);
         let phase = std::mem::replace(&mut state.phase, Phase::Closed(cause));

@@ -166,8 +166,9 @@ impl<'a> Asked<'a> {
             inner.holds().begin_attempt((name, owner), presented, lease, now, waker)
         };
         let began = at_gate(inner, name, deadline, begin).await;
-        let ((hold, count), deadline) =
+        let (began, deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
+        let Some((hold, count)) = began else { return Err(name.shut_down(Outcome::NotSent)) };
         let mut attempt = Attempt { inner, hold: Some(hold) };
         let ask = move |retry: &Retry, options, waker: &Waker| {
             let text = inner.owner_text(owner);
@@ -201,6 +202,9 @@ impl<'a> Asked<'a> {
             Err(source) => {
                 if !ambiguous {
                     attempt.refused();
+                }
+                if inner.holds().is_shut() {
+                    return Err(name.shut_down(source.outcome()));
                 }
                 return Err(Error::Server { operation: self.operation(), source });
             }
@@ -251,6 +255,11 @@ impl Attempt<'_> {
                     Some(name) => Ok(Guard::new(Arc::clone(self.inner), name, hold, terms.renew)),
                     None => Err(Error::GrantedTooLate { lock: String::new(), lease: terms.lease.duration() }),
                 }
+            }
+            Some(Granted::ShutDown(settle)) => {
+                let error = settle.name.shut_down(Outcome::MaybeExecuted);
+                self.inner.finish(holds, Some(settle), wake);
+                Err(error)
             }
             Some(Granted::TooLate(settle)) => {
                 let lock = settle.name.key().to_owned();
@@ -363,6 +372,10 @@ impl<'a> Place<'a> {
                         return Poll::Ready(Ok(true));
                     }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
+                    // Looked at after the waker was left, which a shutdown wakes.
+                    Turn::Wait(_) if self.inner.holds().is_shut() => {
+                        return Poll::Ready(Err(self.name.shut_down(Outcome::NotSent)));
+                    }
                     Turn::Wait(until) => until.into_iter().chain(deadline).min(),
                 };
                 let Some(until) = until else { return Poll::Pending };

@@ -37,7 +37,9 @@ use wheellock_client::Client;
 
 pub use sets::{MultiGuard, MultiLock, QuorumGuard, QuorumLock, RedLock, multi_lock};
 
-use crate::{BootInstant, Error, Finding, LockManagerBuilder, LostReason, Metrics, Owner, Released};
+use crate::{
+    BootInstant, Error, Finding, Leftover, LockManagerBuilder, LostReason, Metrics, Owner, Released,
+};
 
 /// Makes locks on one server, as [`crate::LockManager`] does. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -90,6 +92,11 @@ impl LockManager {
     /// As [`crate::LockManager::metrics`].
     pub fn metrics(&self) -> Metrics {
         self.inner.metrics()
+    }
+
+    /// As [`crate::LockManager::shutdown`], also for threads that wait or hold a lock.
+    pub fn shutdown(&self, within: Duration) -> Leftover {
+        self.runtime.block_on(self.inner.shutdown(within))
     }
 
     /// The asynchronous manager behind this one, for the asynchronous parts of the same process.

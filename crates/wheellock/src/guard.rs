@@ -42,7 +42,8 @@ pub struct Guard {
 pub enum Released {
     /// The hold was ours until now, and now it is given back.
     Released,
-    /// The lock had been lost before: its lease ran out, or somebody freed or took it by force. Nothing was changed.
+    /// The lock had been lost before: its lease ran out, somebody freed or took it by force, or its manager was shut down.
+    /// Nothing was changed.
     AlreadyLost,
 }
 
@@ -54,6 +55,8 @@ pub enum LostReason {
     Expired,
     /// The server says that this owner does not hold the lock: it was freed by force, deleted, or evicted.
     NotOwner,
+    /// The manager was [shut down](crate::LockManager::shutdown), and has given the lock back.
+    ShutDown,
 }
 
 impl fmt::Display for LostReason {
@@ -61,6 +64,7 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             Self::Expired => "its lease ran out without a renewal",
             Self::NotOwner => "the server no longer knows this owner as the holder",
+            Self::ShutDown => "its manager was shut down and has given it back",
         })
     }
 }

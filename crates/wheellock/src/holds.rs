@@ -6,6 +6,7 @@
 //! wanted count is the number of guards plus the attempts that are under way.
 
 mod changes;
+mod ending;
 mod hold;
 #[cfg(test)]
 mod model;
@@ -54,6 +55,8 @@ pub(crate) struct Holds {
     beat_nanos: u64,
     server_clocks: ServerClocks,
     changes: Changes,
+    /// The manager was shut down.
+    shut: bool,
     pub(crate) tally: Tally,
     renewals: Slab<Script>,
     /// Holds whose release found no room on its way out, in order.
@@ -101,6 +104,8 @@ pub(crate) struct Due {
 pub(crate) enum Granted {
     /// The hold, and the request that puts its count right if one is needed.
     Held(HoldIndex, Option<Settle>),
+    /// It came after the shutdown; this takes it back.
+    ShutDown(Settle),
     /// It came so late that it must not be believed; this takes it back.
     TooLate(Settle),
 }
@@ -118,6 +123,7 @@ impl Holds {
             beat_nanos,
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
+            shut: false,
             tally: Tally::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
@@ -145,7 +151,7 @@ impl Holds {
         hold.is_some_and(|hold| hold.state == State::Held)
     }
 
-    /// Starts an attempt; returns the hold and the count to ask for. Pending while another request of the same owner is
+    /// Starts an attempt; returns the hold and the count to ask for, or nothing after a shutdown. Pending while another request of the same owner is
     /// under way, which takes one of several tasks that share an owner.
     pub(crate) fn begin_attempt(
         &mut self,
@@ -154,7 +160,10 @@ impl Holds {
         lease: Lease,
         now: BootInstant,
         waker: &Waker,
-    ) -> Poll<(HoldIndex, u32)> {
+    ) -> Poll<Option<(HoldIndex, u32)>> {
+        if self.shut {
+            return Poll::Ready(None);
+        }
         let known = if presented { self.presented.get(&presented_key(owner, name)).copied() } else { None };
         let index = known.unwrap_or_else(|| self.insert(name, owner, presented, lease, now));
         let Some(hold) = self.get_mut(index) else { return Poll::Pending };
@@ -164,7 +173,7 @@ impl Holds {
         }
         hold.attempts += 1;
         hold.gone_after = hold.gone_after.max(lease.gone_after(now));
-        Poll::Ready((index, hold.wanted()))
+        Poll::Ready(Some((index, hold.wanted())))
     }
 
     fn insert(
@@ -235,6 +244,7 @@ impl Holds {
         let mut index = index;
         let sent = if bug("validity counts from the reply") { now } else { terms.sent };
         let valid_until = terms.lease.valid_until(sent);
+        let shut = self.shut;
         let nobody_knows_which_server = self.changes.since(terms.sent);
         if self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, wake)?;
@@ -242,6 +252,9 @@ impl Holds {
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
+        if shut {
+            return self.settle(index).map(Granted::ShutDown);
+        }
         if now >= valid_until && !bug("a late grant is believed") {
             return self.settle(index).map(Granted::TooLate);
         }
@@ -328,6 +341,7 @@ impl Holds {
     /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
     /// will be followed by another.
     pub(crate) fn release(&mut self, index: HoldIndex, renew: bool, now: BootInstant) -> Option<Settle> {
+        let shut = self.shut;
         let hold = self.get_mut(index)?;
         hold.guards -= 1;
         if renew {
@@ -339,7 +353,8 @@ impl Holds {
         }
         self.join_or_leave_the_beat(index, now);
         let hold = self.get_mut(index)?;
-        let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing());
+        // After a shutdown everything has been given back, or will be.
+        let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing() && !shut);
         hold.outdated |= busy && ours;
         self.schedule(index);
         if busy || !ours {
@@ -357,8 +372,9 @@ impl Holds {
         now: BootInstant,
         waker: &Waker,
     ) -> Poll<Option<Settle>> {
+        let shut = self.shut;
         match self.get_mut(index) {
-            Some(hold) if hold.is_busy() && hold.is_worth_releasing() => {
+            Some(hold) if hold.is_busy() && hold.is_worth_releasing() && !shut => {
                 hold.wait_at_gate(waker);
                 Poll::Pending
             }
@@ -404,11 +420,13 @@ impl Holds {
     }
 
     fn settle(&mut self, index: HoldIndex) -> Option<Settle> {
+        let shut = self.shut;
         let hold = self.get_mut(index)?;
         hold.operations += 1;
         hold.settle_at = None;
         hold.outdated = false;
-        Some(Settle { hold: index, name: Arc::clone(&hold.name), owner: hold.owner, count: hold.wanted() })
+        let count = if shut { 0 } else { hold.wanted() };
+        Some(Settle { hold: index, name: Arc::clone(&hold.name), owner: hold.owner, count })
     }
 
     /// A settling request was answered; `known` tells whether the server knows this hold.
@@ -467,6 +485,11 @@ impl Holds {
         let Some(hold) = self.get_mut(index) else { return };
         hold.operations -= 1;
         hold.open_gate(wake);
+        self.put_off(index, now);
+    }
+
+    fn put_off(&mut self, index: HoldIndex, now: BootInstant) {
+        let Some(hold) = self.get_mut(index) else { return };
         if std::mem::replace(&mut hold.postponed, true) || bug("the backlog is forgotten") {
             return;
         }
@@ -483,7 +506,7 @@ impl Holds {
     }
 
     /// The next request that was postponed and is still of use.
-    pub(crate) fn next_postponed(&mut self, now: BootInstant) -> Option<Settle> {
+    pub(crate) fn next_postponed(&mut self, now: BootInstant, wake: &mut Vec<Waker>) -> Option<Settle> {
         while let Some(index) = self.backlog.pop_front() {
             let Some(hold) = self.get_mut(index) else { continue };
             hold.postponed = false;
@@ -492,6 +515,7 @@ impl Holds {
             } else if hold.is_worth_releasing() && now < hold.gone_after {
                 return self.settle(index);
             } else {
+                hold.open_gate(wake);
                 self.free_if_unused(index);
             }
         }

@@ -95,14 +95,14 @@ fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl 
 }
 
 /// Queues what found no room before, as far as there is some now.
-fn queue_backlog<'a>(
+pub(crate) fn queue_backlog<'a>(
     inner: &'a Inner,
     holds: &mut Holds,
     now: BootInstant,
     flushes: &mut Vec<Flush<'a>>,
     wake: &mut Vec<Waker>,
 ) {
-    while let Some(settle) = holds.next_postponed(now) {
+    while let Some(settle) = holds.next_postponed(now, wake) {
         let Some(flush) = queue_settle(inner, holds, &settle, &Retry::default(), wake) else { return };
         flushes.push(flush);
     }

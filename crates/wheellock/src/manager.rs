@@ -341,6 +341,12 @@ impl Inner {
         name
     }
 
+    /// Every name that anybody uses.
+    pub(crate) fn names(&self) -> Vec<Arc<Name>> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.known.iter().map(|ByKey(name)| Arc::clone(name)).collect()
+    }
+
     /// Unlocks, sends a settling request, and wakes the keeper if something is due earlier than it knows.
     pub(crate) fn finish(
         &self,

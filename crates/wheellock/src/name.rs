@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use crate::error::{Error, MAX_NAME};
+use crate::error::{Error, MAX_NAME, Outcome};
 use crate::kind::Kind;
 use crate::waiters::Waiters;
 
@@ -69,6 +69,11 @@ impl Name {
 
     pub(crate) fn is_asked_for(&self) -> bool {
         self.asked_for.load(Ordering::Acquire)
+    }
+
+    /// The error of everybody who wants this lock after a shutdown.
+    pub(crate) fn shut_down(&self, outcome: Outcome) -> Error {
+        Error::ShutDown { lock: self.key().to_owned(), outcome }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

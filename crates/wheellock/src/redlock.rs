@@ -39,6 +39,7 @@ use crate::lock::Lock;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::multi_lock::jitter;
 use crate::quorum::{Quorum, Verdict};
+use crate::shutdown::Leftover;
 use line::{Line, Turn};
 use seats::Seat;
 pub use seats::{MemberState, QuorumGuard, QuorumMember};
@@ -127,6 +128,21 @@ impl RedLock {
     /// The servers' managers, in the order in which they were given.
     pub fn managers(&self) -> impl ExactSizeIterator<Item = &LockManager> {
         self.servers.managers()
+    }
+
+    /// Ends everything, on all servers at once: [`LockManager::shutdown`] of each, within the same time. Who waits for a lock of
+    /// this `RedLock` is told at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::shutdown`].
+    pub async fn shutdown(&self, within: Duration) -> Leftover {
+        self.servers.shut_down();
+        let shut_down = |(place, manager)| -> (usize, Request<'_, _>) {
+            (place, Box::pin(LockManager::shutdown(manager, within)))
+        };
+        let all = Flight::new(self.managers().enumerate().map(shut_down)).all().await;
+        Leftover::together(all)
     }
 
     /// How many servers have to grant.
@@ -246,7 +262,11 @@ impl QuorumLock {
         }
     }
 
-    async fn take(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
+    fn take(&self, wait: Wait) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
+        self.servers.unless_shut_down(self.name(), self.take_in_time(wait))
+    }
+
+    async fn take_in_time(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
         self.locks.iter().try_for_each(Lock::check)?;
         let timer = self.servers.timer();
         let (mut first, mut own_news);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Lock, LockManager, Served, THREAD};
 use crate::{
-    BootInstant, Error, Finding, LostMember, LostReason, QuorumMember, Released,
+    BootInstant, Error, Finding, Leftover, LostMember, LostReason, QuorumMember, Released,
     multi_lock as async_multi_lock,
 };
 
@@ -178,6 +178,11 @@ impl RedLock {
     /// A lock by name. No I/O. As with other locks, a thread may take it again.
     pub fn lock(&self, name: &str) -> QuorumLock {
         QuorumLock { inner: self.inner.lock(name), runtime: Arc::clone(&self.runtime) }
+    }
+
+    /// As [`crate::RedLock::shutdown`], also for threads that wait or hold a lock.
+    pub fn shutdown(&self, within: Duration) -> Leftover {
+        self.runtime.block_on(self.inner.shutdown(within))
     }
 
     /// How many servers have to grant.

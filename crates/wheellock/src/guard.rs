@@ -160,16 +160,20 @@ impl Guard {
             let params = [name.key().into(), lease.millis().into(), owner.as_bytes().into()];
             self.inner.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
         };
-        let (persisted, shortfall) = match self.inner.wanted {
-            None => (persist(&self.inner, ask, deadline, true).await, None),
-            Some(wanted) => {
-                let extended = |reply: &Value| {
-                    let reply = RenewalReply::parse(reply);
-                    reply.is_some_and(|reply| reply.lock(0, &renewing.renewal) == Renewed::Extended)
-                };
-                Box::pin(persist_kept(&self.inner, wanted, ask, deadline, true, extended)).await
+        let renewed = async {
+            match self.inner.wanted {
+                None => (persist(&self.inner, ask, deadline, true).await, None),
+                Some(wanted) => {
+                    let extended = |reply: &Value| {
+                        let reply = RenewalReply::parse(reply);
+                        reply.is_some_and(|reply| reply.lock(0, &renewing.renewal) == Renewed::Extended)
+                    };
+                    Box::pin(persist_kept(&self.inner, wanted, ask, deadline, true, extended)).await
+                }
             }
         };
+        // Not repeated once the lock is lost: a shutdown has given it back.
+        let (persisted, shortfall) = self.run(renewed).await?;
         let Persisted { result, sent, .. } = persisted;
         let operation = || format!("renew lock {:?}", self.name);
         let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;

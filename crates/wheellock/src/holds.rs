@@ -524,8 +524,12 @@ impl Holds {
 
     /// A request has ended: the next one may go.
     fn after_request(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) -> Option<Settle> {
+        let shut = self.shut;
         let hold = self.get_mut(index)?;
         if hold.is_busy() {
+            if shut {
+                hold.open_gate(wake);
+            }
             return None;
         }
         if std::mem::take(&mut hold.outdated) && hold.is_worth_releasing() {

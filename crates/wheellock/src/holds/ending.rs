@@ -60,8 +60,9 @@ impl Holds {
 }
 
 impl Hold {
-    /// Whether something is under way, or still to be sent.
+    /// Whether the server still has to be told, or to answer. Attempts do not count: what takes them back does, and is
+    /// answered after them, whether or not anybody looks at their own answers.
     fn is_unsettled(&self) -> bool {
-        self.is_busy() || self.postponed || self.outdated || self.settle_at.is_some()
+        self.operations > 0 || self.postponed || self.outdated || self.settle_at.is_some()
     }
 }

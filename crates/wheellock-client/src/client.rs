@@ -314,6 +314,9 @@ impl Client {
         if closed || matches!(state.phase, Phase::Refused(_)) {
             return None;
         }
+        if state.abandoned {
+            state.pipeline.hush(now);
+        }
         if !state.pipeline.submit_detached(&request, now, token, asking) {
             return None;
         }

@@ -25,7 +25,6 @@ impl Shared {
         let mut state = self.lock();
         if let Phase::Ready(_) = &state.phase {
             state.abandoned = true;
-            state.pipeline.hush(self.config.timer.now());
             self.write_rest(state);
         }
     }

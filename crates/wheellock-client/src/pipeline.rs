@@ -147,6 +147,8 @@ pub(crate) struct Pipeline {
     /// Entries whose caller has left, and that were not written when it did.
     orphans: usize,
     connected: bool,
+    /// The server was asked to answer nothing any more.
+    hushed: bool,
     /// The present connection, or the last one.
     connection: ConnectionId,
     slots: Slab<Slot>,
@@ -224,6 +226,7 @@ impl Pipeline {
             first: 0,
             orphans: 0,
             connected: false,
+            hushed: false,
             connection: ConnectionId { node, epoch: 0 },
             slots: Slab::new(),
             waits: Waits::default(),
@@ -648,14 +651,16 @@ impl Pipeline {
         self.unfit = None;
     }
 
-    /// Asks for silence: nothing that is queued behind this is answered.
+    /// Asks for silence, once: nothing that is queued from now on is answered.
     pub(crate) fn hush(&mut self, now: Instant) {
-        self.push(What::Silence, now);
-        Command::new("CLIENT").arg("REPLY").arg("OFF").encode(&mut self.out);
-        self.close_entry();
+        if !std::mem::replace(&mut self.hushed, true) {
+            self.push(What::Silence, now);
+            Command::new("CLIENT").arg("REPLY").arg("OFF").encode(&mut self.out);
+            self.close_entry();
+        }
     }
 
-    /// Whether the server has been asked for silence and has to answer what was asked before.
+    /// Whether an answer is still to come.
     pub(crate) fn owes_answers(&self) -> bool {
         self.entries.front().is_some_and(|entry| entry.what != What::Silence)
     }

@@ -1,12 +1,14 @@
 //! How programs end: what they held is released, by itself where destructors run and by `shutdown` everywhere.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use wheellock::{Error, LockManager};
+use wheellock_client::ErrorKind;
 use wheellock_tests::certificates::{Authority, leaf};
 use wheellock_tests::ending::{Ending, HELD, names};
 use wheellock_tests::{RedisServer, poll_until};
@@ -29,13 +31,35 @@ fn what_a_program_holds_as_it_ends_is_released_through_tls() {
     let authority = Authority::new("ours");
     let server = RedisServer::builder().tls(&authority.issue(&leaf(&["127.0.0.1"])), authority.pem());
     let server = server.arg("tls-auth-clients", "no").start();
-    let trusted = server.trusted_file();
-    all_ends(&server, Some(trusted));
+    all_ends(&server, Some(&server.trusted_file()));
+}
+
+/// B1: guards that outlive their runtime are released, however they end, in a process that lives on.
+#[test]
+fn guards_that_outlive_their_runtime_are_released() {
+    let server = RedisServer::start();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let locks = first.block_on(LockManager::connect(&server.url())).unwrap();
+    let mut guards: Vec<_> =
+        names("held", 4).map(|name| first.block_on(locks.lock(&name).acquire()).unwrap()).collect();
+    drop(first);
+    let free = |name: &str| poll_until(SOON, || server.cli(&["EXISTS", name]) == "0");
+    drop(guards.pop());
+    assert!(free("held:3"), "dropped");
+    let released = second.block_on(guards.pop().unwrap().release());
+    let Err(Error::Server { source, .. }) = released else { panic!("nobody could hear the answer") };
+    assert_eq!(source.kind(), ErrorKind::Closed);
+    assert!(free("held:2"), "released");
+    let left = second.block_on(locks.shutdown(Duration::from_millis(10)));
+    assert_eq!(left.locks().len(), 4, "nobody could hear the answers: {left}");
+    assert!(free("held:0") && free("held:1"), "shut down");
+    assert!(guards.iter().all(|guard| !guard.is_valid()));
 }
 
 /// Every kind of program, so many times each; none may leave a key.
-fn all_ends(server: &RedisServer, trusted: Option<PathBuf>) {
-    let rounds = std::env::var(ROUNDS).map_or(1, |rounds| rounds.parse().expect("a number of rounds"));
+fn all_ends(server: &RedisServer, trusted: Option<&Path>) {
+    let rounds = std::env::var(ROUNDS).map_or(2, |rounds| rounds.parse().expect("a number of rounds"));
     let kinds: Vec<_> = LOCKS.into_iter().flat_map(Ending::all).collect();
     let (next, left) = (AtomicUsize::new(0), Mutex::new(vec![Tally::default(); kinds.len()]));
     std::thread::scope(|threads| {
@@ -44,7 +68,7 @@ fn all_ends(server: &RedisServer, trusted: Option<PathBuf>) {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some(kind) = kinds.get(number / rounds) else { return };
-                    let keys = run(server, kind, trusted.clone(), &format!("end:{number}"));
+                    let keys = run(server, kind, trusted, &format!("end:{number}"));
                     let tally = &mut left.lock().unwrap()[number / rounds];
                     tally.programs += usize::from(keys > 0);
                     tally.keys += keys;
@@ -68,9 +92,8 @@ struct Tally {
 }
 
 /// Runs one program; returns how many of its locks are still there a little while after its end.
-fn run(server: &RedisServer, kind: &Ending, trusted: Option<PathBuf>, prefix: &str) -> usize {
-    let mut program =
-        kind.command(env!("CARGO_BIN_EXE_ending_program"), &server.url(), trusted.as_deref(), prefix);
+fn run(server: &RedisServer, kind: &Ending, trusted: Option<&Path>, prefix: &str) -> usize {
+    let mut program = kind.command(env!("CARGO_BIN_EXE_ending_program"), &server.url(), trusted, prefix);
     let ended = program.stderr(Stdio::piped()).output().expect("the program can be started");
     let said = String::from_utf8_lossy(&ended.stdout);
     assert_eq!(said.trim(), HELD, "{kind:?}: {}", String::from_utf8_lossy(&ended.stderr));

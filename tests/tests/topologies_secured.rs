@@ -135,8 +135,9 @@ fn settings(rules: &str) -> Settings {
 
 /// As the guide has it.
 const USER: &str = "~orders:* &redisson_lock__channel:* +exists +hget +hset +hexists +pttl +pexpire +del +publish +subscribe \
-                    +unsubscribe +eval +evalsha +script|load +hello +ping +time +info +wait";
+                    +unsubscribe +eval +evalsha +script|load +hello +ping +time +info +wait \
+                    +client|reply";
 const CLUSTER_USER: &str = "~orders:* &redisson_lock__channel:* +exists +hget +hset +hexists +pttl +pexpire +del +spublish \
                             +ssubscribe +sunsubscribe +eval +evalsha +script|load +hello +ping +time +info +wait +asking \
-                            +cluster|nodes +pubsub|shardnumsub";
+                            +cluster|nodes +pubsub|shardnumsub +client|reply";
 const NO_HANG: Duration = Duration::from_secs(20);

@@ -7,6 +7,10 @@
 //! As in Redisson, **a thread is an owner**: a thread that acquires a lock twice holds it twice, and has to release both
 //! guards. Unlike there, an owner is never shared by mistake: numbers of threads are not used again when threads end.
 //!
+//! The background thread ends with the process. So the last handle of a manager (it, its locks, its guards) waits when it is
+//! dropped until the server has answered, for a tenth of a second at most; a manager in a `static` is to be
+//! [shut down](LockManager::shutdown) at the end of `main`.
+//!
 //! ```no_run
 //! use std::time::Duration;
 //! use wheellock::blocking::LockManager;
@@ -333,9 +337,9 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// What serves a manager and everything that was made with it. The last of them to go waits until the server has answered,
-/// because the background thread ends with the process, whatever it was about to send, and because servers throw away
-/// what they have not read yet when they cannot answer any more.
+/// What serves a manager and everything that was made with it. The last of them to go waits for the server's answers: the
+/// background thread ends with the process, whatever it was about to send, and a server that cannot answer any more throws
+/// away what it has not read yet.
 #[derive(Debug)]
 struct Served {
     runtime: &'static Handle,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use wheellock_client::planted::bug;
-use wheellock_client::{Retry, Value};
+use wheellock_client::{ErrorKind, Retry, Value};
 
 use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
@@ -26,8 +26,8 @@ use crate::server_clock::Sample;
 /// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
 /// confirmation.
 ///
-/// Dropping never blocks, spawns nothing and works while the runtime shuts down. From the drop on, no renewal of the
-/// lease is sent.
+/// Dropping never blocks, spawns nothing and works while the runtime shuts down and after it; see
+/// [`shutdown`](crate::LockManager::shutdown) for the end of a service. From the drop on, no renewal of the lease is sent.
 pub struct Guard {
     inner: Arc<Inner>,
     name: Arc<Name>,
@@ -242,7 +242,9 @@ impl Guard {
     /// # Errors
     ///
     /// [`Error::Server`] if no answer came within the response timeout. The release is then repeated in the background
-    /// until the lease has ended.
+    /// until the lease has ended. The source's kind is [`Closed`](wheellock_client::ErrorKind::Closed) if the client was closed
+    /// before, and the lock then stays for its lease; or if its runtime has ended, and the release was sent all the same, but
+    /// nobody can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
         let now = self.inner.clock.now();
@@ -282,7 +284,10 @@ impl Guard {
             }
             Ok(reply) => Err(unexpected(&self.inner, &self.name, self.operation(), &reply)),
             Err(source) => {
-                release.failed();
+                // Of a client that is closed nobody makes another. What its runtime has left open is used when this is dropped.
+                if source.kind() != ErrorKind::Closed {
+                    release.failed();
+                }
                 Err(Error::Server { operation: self.operation(), source })
             }
         }

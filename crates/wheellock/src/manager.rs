@@ -151,7 +151,8 @@ impl LockManager {
         self.inner.holds().tally.snapshot(waiting)
     }
 
-    /// The connection, for other commands on the same server. Mind that they share its pipeline.
+    /// The connection, for other commands on the same server. Mind that they share its pipeline, and that closing it leaves
+    /// every lock that is held to its lease: [`shutdown`](Self::shutdown) gives them back first.
     pub fn client(&self) -> &Client {
         &self.inner.client
     }

@@ -202,7 +202,7 @@ impl QuorumLock {
     ///
     /// [`Error::NoQuorum`] if no majority could be asked within the response timeout; [`Error::InvalidName`],
     /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had run out before the last
-    /// grant that was needed.
+    /// grant that was needed; [`Error::ShutDown`] once everything is [shut down](RedLock::shutdown).
     pub async fn acquire(&self) -> Result<QuorumGuard, Error> {
         loop {
             if let Some(guard) = self.take(Wait::Forever).await? {

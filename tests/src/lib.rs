@@ -1,12 +1,13 @@
 //! Support for tests and tools that need real servers: private `redis-server` processes that cannot
 //! outlive their owner, a small blocking client to look at them from outside, and bounded polling.
 //!
-//! Only [`worker`], [`locks`] and the workers of [`campaign`] know the project's own crates: what a test sees through the
+//! Only [`worker`], [`ending`], [`locks`] and the workers of [`campaign`] know the project's own crates: what a test sees through the
 //! rest of this library is seen by a second, independent pair of eyes.
 
 pub mod campaign;
 pub mod certificates;
 mod cli;
+pub mod ending;
 pub mod fault;
 pub mod guide;
 pub mod history;

@@ -136,7 +136,7 @@ fn submit(
         return Err(shared.error(ErrorKind::Overloaded, Outcome::NotSent, request.name(), detail));
     };
     state.stats.calls += 1;
-    let next = state.after_append(Some(deadline));
+    let next = state.after_append(Some(deadline), false);
     drop(state);
     shared.act(next);
     Ok(slot)
@@ -162,7 +162,7 @@ fn submit_wait(
         return Err(shared.error(ErrorKind::Overloaded, Outcome::NotSent, acks.verb(), detail));
     };
     state.stats.calls += 1;
-    let next = state.after_append(Some(deadline));
+    let next = state.after_append(Some(deadline), false);
     drop(state);
     shared.act(next);
     Ok(slot)

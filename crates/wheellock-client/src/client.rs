@@ -312,8 +312,12 @@ impl Client {
         let (server, asking) = self.server(&request, retry).ok()?;
         let now = server.config.timer.now();
         let mut state = server.lock();
-        if matches!(state.phase, Phase::Closed(_) | Phase::Refused(_)) {
+        let closed = matches!(state.phase, Phase::Closed(_)) && state.left_open.is_none();
+        if closed || matches!(state.phase, Phase::Refused(_)) {
             return None;
+        }
+        if state.abandoned {
+            state.pipeline.hush(now);
         }
         if !state.pipeline.submit_detached(&request, now, token, asking) {
             return None;
@@ -383,6 +387,12 @@ impl Client {
                 nodes.find(|node| node.node == connection.node).map(Server::Node)
             }
         }
+    }
+
+    /// Whether `connection` was the last one to its server: this client was closed, or its runtime has ended. What was
+    /// written there and not answered never will be, and what is queued there from now on neither.
+    pub fn has_ended(&self, connection: ConnectionId) -> bool {
+        self.server_of(connection).is_some_and(|server| matches!(server.lock().phase, Phase::Closed(_)))
     }
 
     /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.
@@ -534,22 +544,25 @@ impl Client {
         }
     }
 
-    /// Closes the connection for all clones: what was sent may still be answered within a second, then every call
-    /// fails with [`ErrorKind::Closed`].
+    /// [`close`](Self::close) without waiting for the end.
+    pub fn begin_closing(&self) {
+        match &self.route {
+            Route::One(shared) => shared.begin_closing(),
+            Route::Cluster(cluster) => cluster.close(),
+        }
+    }
+
+    /// Closes the connection for all clones: what was queued before is sent and may still be answered within a second, then
+    /// every call fails with [`ErrorKind::Closed`].
     ///
     /// # Cancel safety
     ///
     /// The client closes all the same.
     pub async fn close(&self) {
+        self.begin_closing();
         let servers = match &self.route {
-            Route::One(shared) => {
-                shared.begin_closing();
-                vec![Arc::clone(shared)]
-            }
-            Route::Cluster(cluster) => {
-                cluster.close();
-                cluster.nodes()
-            }
+            Route::One(shared) => vec![Arc::clone(shared)],
+            Route::Cluster(cluster) => cluster.nodes(),
         };
         for server in servers {
             std::future::poll_fn(|cx| {
@@ -680,7 +693,7 @@ pub struct Flush<'a> {
 
 impl Drop for Flush<'_> {
     fn drop(&mut self) {
-        let next = self.server.lock().after_append(None);
+        let next = self.server.lock().after_append(None, self.server.config.write_at_once);
         self.server.act(next);
     }
 }

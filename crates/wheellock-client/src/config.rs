@@ -276,6 +276,9 @@ pub struct Config {
     /// Applied to every address that a Sentinel or a cluster names, for clients behind an address translation; `None` in
     /// return forbids the address. Default: used as they are.
     pub translate: Option<Translate>,
+    /// Whether [detached](crate::Client::queue_eval) calls are written by who queues them even where the connection's task
+    /// would soon write them together. For runtimes that nobody drops: their tasks end with the process, without a word.
+    pub write_at_once: bool,
     /// Whether messages go by sharded pub/sub. Must be what all users of the same channels do.
     pub sharded_pubsub: ShardedPubSub,
     /// Told whenever a server answers for keys for which another one did before: after a failover, a restart (told by the
@@ -317,6 +320,7 @@ impl Config {
             scripts: Vec::new(),
             on_detached: None,
             translate: None,
+            write_at_once: false,
             sharded_pubsub: ShardedPubSub::default(),
             on_change: None,
             random: system_random,

@@ -63,6 +63,13 @@ pub(crate) struct State {
     /// The latest failure to connect, told to callers whose deadline passes meanwhile.
     pub(crate) last_error: Option<Error>,
     pub(crate) closing: bool,
+    /// The driver's runtime has dropped it at work: nobody writes what callers leave.
+    pub(crate) abandoned: bool,
+    /// The driver is gone for good, and a writer is at work that will end what it left.
+    pub(crate) ending: bool,
+    /// What was open when the driver was dropped. What is queued after that is written by who queues it, and never
+    /// answered.
+    pub(crate) left_open: Option<Arc<WriteHalf>>,
     /// Why the present connection is not to be used any more.
     pub(crate) condemned: Option<(ErrorKind, String)>,
     /// What told the last server from any other.
@@ -80,8 +87,8 @@ pub(crate) struct State {
 pub(crate) enum Phase {
     /// No connection yet, or again. Calls queue until their deadlines.
     Connecting,
-    /// Serving; with what idle callers may write to, if the stream allows it.
-    Ready(Option<Arc<WriteHalf>>),
+    /// Serving; with what idle callers may write to.
+    Ready(Arc<WriteHalf>),
     /// The server refuses us for a reason that waiting will not cure soon; calls fail at once.
     Refused(Error),
     Closed(Error),
@@ -198,6 +205,9 @@ impl Shared {
             info: None,
             last_error: None,
             closing: false,
+            abandoned: false,
+            ending: false,
+            left_open: None,
             condemned: None,
             identity: None,
             retired: None,
@@ -399,27 +409,40 @@ impl Shared {
         match next {
             Next::Nothing => {}
             Next::WakeDriver(driver) => driver.wake(),
-            Next::Write { writer, bytes, epoch } => self.write_idle(&writer, bytes, epoch),
+            Next::Write { writer, bytes, epoch } => self.write_here(&writer, bytes, epoch),
         }
     }
 
-    /// Writes from the caller's task. One attempt: what the socket does not take, and any error, is the driver's.
-    fn write_idle(&self, writer: &WriteHalf, mut bytes: BytesMut, epoch: u64) {
-        let written = writer.try_write(&bytes).unwrap_or(0);
-        let complete = written == bytes.len();
-        let _written = bytes.split_to(written.min(bytes.len()));
-        let mut state = self.lock();
-        if state.epoch != epoch {
+    /// Writes from the caller's task. One attempt: what the socket does not take, and any error, is the driver's, if there
+    /// is one.
+    pub(crate) fn write_here(&self, writer: &WriteHalf, mut bytes: BytesMut, epoch: u64) {
+        loop {
+            let written = writer.try_write(&bytes).unwrap_or(0);
+            let complete = written == bytes.len() && writer.try_flush().is_ok();
+            let _written = bytes.split_to(written.min(bytes.len()));
+            let mut state = self.lock();
+            if state.epoch != epoch {
+                return;
+            }
+            state.stats.idle_writes += 1;
+            state.stats.bytes_written += written as u64;
+            state.writing = false;
+            state.pipeline.give_back(bytes);
+            let more = state.pipeline.has_output();
+            if complete && more && (state.abandoned || self.config.write_at_once) {
+                state.writing = true;
+                bytes = state.pipeline.take_output();
+                continue;
+            }
+            if state.ending {
+                return self.end_with(state);
+            }
+            let driver = (!complete || more).then(|| state.driver_to_wake()).flatten();
+            drop(state);
+            if let Some(driver) = driver {
+                driver.wake();
+            }
             return;
-        }
-        state.stats.idle_writes += 1;
-        state.stats.bytes_written += written as u64;
-        state.writing = false;
-        state.pipeline.give_back(bytes);
-        let driver = (!complete || state.pipeline.has_output()).then(|| state.driver_to_wake()).flatten();
-        drop(state);
-        if let Some(driver) = driver {
-            driver.wake();
         }
     }
 
@@ -487,23 +510,23 @@ impl Shared {
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
 impl State {
-    /// Called right after something was appended: who writes it?
-    pub(crate) fn after_append(&mut self, deadline: Option<Instant>) -> Next {
+    /// Called right after something was appended: who writes it? `at_once`: the caller, however busy the line is.
+    pub(crate) fn after_append(&mut self, deadline: Option<Instant>, at_once: bool) -> Next {
         let earlier = deadline.is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed));
         if earlier {
             // The driver looks through the deadlines again before it waits.
             self.armed = None;
         }
-        if let Phase::Ready(writer) = &self.phase {
+        let writer = match &self.phase {
+            Phase::Ready(writer) => Some(writer),
+            _ => self.left_open.as_ref(),
+        };
+        if let Some(writer) = writer {
             if !self.pipeline.has_output() {
                 return Next::Nothing;
             }
-            if let Some(writer) = writer
-                && !self.writing
-                && !self.corked
-                && self.pipeline.is_idle()
-                && !earlier
-            {
+            let idle = !self.corked && self.pipeline.is_idle() && !earlier;
+            if !self.writing && (idle || at_once || self.abandoned) {
                 let writer = Arc::clone(writer);
                 self.writing = true;
                 return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };
@@ -516,6 +539,11 @@ impl State {
             return Next::Nothing;
         }
         self.driver_to_wake().map_or(Next::Nothing, Next::WakeDriver)
+    }
+
+    /// Whether answers are to come that were asked for before the driver was dropped.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.abandoned && matches!(self.phase, Phase::Ready(_)) && self.pipeline.owes_answers()
     }
 
     pub(crate) fn connection_state(&self) -> ConnectionState {

@@ -14,6 +14,7 @@ use wheellock_wheel::Sleep;
 
 use crate::backoff::Backoff;
 use crate::connection::{Phase, SILENCE, Shared};
+use crate::ending::{LAST_ANSWERS, LAST_LOOKS};
 use crate::error::{Error, ErrorKind, Outcome, said};
 use crate::events;
 use crate::open::{Open, open};
@@ -78,34 +79,12 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
     drop(ended);
 }
 
-/// Fails everything that is left, also when the runtime drops the driver in the middle of anything.
+/// Ends everything that is left, also when the runtime drops the driver in the middle of anything.
 struct EndOnDrop<'a>(&'a Shared);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        let shared = self.0;
-        let mut wakers = Vec::new();
-        let mut state = shared.lock();
-        let detail =
-            if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
-        let closed = || shared.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
-        let cause = state.retired.clone().unwrap_or_else(closed);
-        state.epoch += 1;
-        state.driver = None;
-        state.pipeline.close(&cause, &mut wakers);
-        let phase = std::mem::replace(&mut state.phase, Phase::Closed(cause));
-        wakers.append(&mut state.phase_waiters);
-        state.phase_changes += 1;
-        let mut detached = Vec::new();
-        state.pipeline.take_detached(&mut detached);
-        drop(state);
-        drop(phase);
-        shared.report(&mut detached);
-        shared.phase_changed(false);
-        if let Some(finder) = &shared.finder {
-            finder.close();
-        }
-        wakers.into_iter().for_each(Waker::wake);
+        self.0.end();
     }
 }
 
@@ -220,7 +199,7 @@ impl<'a> Running<'a> {
         state.writing = false;
         state.corked = false;
         state.pipeline.reconnect(now);
-        state.phase = Phase::Ready(stream.shared_writer());
+        state.phase = Phase::Ready(stream.writer());
         state.phase_changes += 1;
         let wakers = std::mem::take(&mut state.phase_waiters);
         drop(state);
@@ -501,6 +480,35 @@ impl<'a> Running<'a> {
         self.shared.report(&mut self.detached);
         self.shared.phase_changed(false);
         self.wake_all();
+    }
+}
+
+/// Dropped at work, with its runtime.
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.output.is_empty() {
+            // Bytes that a flush took but the socket did not accept come before everything else.
+            let mut state = self.shared.lock();
+            state.writing = false;
+            state.pipeline.give_back(std::mem::take(&mut self.output));
+        }
+        self.shared.abandon();
+        let began = Instant::now();
+        while self.shared.lock().owes_answers() && began.elapsed() < LAST_ANSWERS {
+            match self.stream.try_read(&mut self.input) {
+                Ok(0) => return,
+                Ok(read) => {
+                    self.heard = self.shared.config.timer.now();
+                    if self.decode(read).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(LAST_LOOKS);
+                }
+                Err(_) => return,
+            }
+        }
     }
 }
 

@@ -33,6 +33,7 @@ mod client;
 mod config;
 mod connection;
 mod driver;
+mod ending;
 mod error;
 mod events;
 mod handshake;

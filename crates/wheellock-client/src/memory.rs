@@ -102,6 +102,17 @@ impl Pipe {
         Poll::Ready(Ok(()))
     }
 
+    /// As a socket's: gives what there is, or says that it would block.
+    pub(crate) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut inner = self.lock();
+        match inner.end {
+            Some(End::Rst) => return Err(io::ErrorKind::ConnectionReset.into()),
+            None if inner.to_client.is_empty() => return Err(io::ErrorKind::WouldBlock.into()),
+            _ => {}
+        }
+        io::Read::read(&mut inner.to_client, bytes)
+    }
+
     /// As a socket's: takes what it can, or says that it would block.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut inner = self.lock();

@@ -147,6 +147,8 @@ pub(crate) struct Pipeline {
     /// Entries whose caller has left, and that were not written when it did.
     orphans: usize,
     connected: bool,
+    /// The server was asked to answer nothing any more.
+    hushed: bool,
     /// The present connection, or the last one.
     connection: ConnectionId,
     slots: Slab<Slot>,
@@ -190,6 +192,8 @@ enum What {
     Unsubscribe(u32),
     /// A group waits for acknowledgements.
     Wait(u32),
+    /// `CLIENT REPLY OFF`: nothing from here on is answered.
+    Silence,
 }
 
 struct Slot {
@@ -222,6 +226,7 @@ impl Pipeline {
             first: 0,
             orphans: 0,
             connected: false,
+            hushed: false,
             connection: ConnectionId { node, epoch: 0 },
             slots: Slab::new(),
             waits: Waits::default(),
@@ -436,7 +441,7 @@ impl Pipeline {
             }
             What::Wait(group) => self.end_wait(group, &Ok(value), wakers),
             // Refused, it makes the call behind it be refused too.
-            What::Orphan | What::Asking => {}
+            What::Orphan | What::Asking | What::Silence => {}
             What::Ping(nonce) => {
                 // An error is an answer too: a busy server refuses PING.
                 let echoed = value.as_str().and_then(|text| text.parse().ok()) == Some(nonce);
@@ -644,6 +649,20 @@ impl Pipeline {
         self.close_entry();
         self.last_reply = now;
         self.unfit = None;
+    }
+
+    /// Asks for silence, once: nothing that is queued from now on is answered.
+    pub(crate) fn hush(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.hushed, true) {
+            self.push(What::Silence, now);
+            Command::new("CLIENT").arg("REPLY").arg("OFF").encode(&mut self.out);
+            self.close_entry();
+        }
+    }
+
+    /// Whether an answer is still to come.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.entries.front().is_some_and(|entry| entry.what != What::Silence)
     }
 
     /// Nothing will ever be sent again: every call fails.

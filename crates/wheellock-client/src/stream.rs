@@ -1,43 +1,44 @@
 //! The only place that touches a socket: opening one, reading and writing. Knows bytes, not commands.
 
-use std::io;
+#[cfg(feature = "tls")]
+mod encrypted;
+
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
-#[cfg(feature = "tls")]
-use tokio_rustls::client::TlsStream;
 
 use crate::config::{Address, Config};
+#[cfg(feature = "tls")]
+use encrypted::Encrypted;
 
 /// An open connection, owned by the driver.
-pub(crate) enum Stream {
-    Tcp {
-        read: tcp::OwnedReadHalf,
-        write: Arc<WriteHalf>,
-    },
-    Unix {
-        read: unix::OwnedReadHalf,
-        write: Arc<WriteHalf>,
-    },
-    #[cfg(feature = "tls")]
-    Tls(Box<TlsStream<TcpStream>>),
-    #[cfg(feature = "testing")]
-    Memory {
-        read: crate::memory::Pipe,
-        write: Arc<WriteHalf>,
-    },
+pub(crate) struct Stream {
+    read: ReadHalf,
+    write: Arc<WriteHalf>,
 }
 
-/// The writing half of a plain socket. Shared with idle callers, who write through `&self`. A TLS stream has none: its
-/// records are made in one place.
+enum ReadHalf {
+    Tcp(tcp::OwnedReadHalf),
+    Unix(unix::OwnedReadHalf),
+    #[cfg(feature = "tls")]
+    Tls(Encrypted),
+    #[cfg(feature = "testing")]
+    Memory(crate::memory::Pipe),
+}
+
+/// The writing half of a connection. Shared with callers who write for themselves, through `&self`.
 pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
+    #[cfg(feature = "tls")]
+    Tls(Encrypted),
     #[cfg(feature = "testing")]
     Memory(crate::memory::Pipe),
 }
@@ -49,16 +50,15 @@ pub(crate) enum WriteHalf {
 pub(crate) async fn connect(config: &Config, address: &Address, liveness: Duration) -> io::Result<Stream> {
     #[cfg(feature = "testing")]
     if let Some(connector) = &config.connector {
-        let read = connector()?;
-        let write = Arc::new(WriteHalf::Memory(read.clone()));
-        return Ok(Stream::Memory { read, write });
+        let pipe = connector()?;
+        return Ok(Stream::new(ReadHalf::Memory(pipe.clone()), WriteHalf::Memory(pipe)));
     }
     match address {
         Address::Tcp { host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             // Commands are small and pipelined by us: waiting for more would only delay them.
             stream.set_nodelay(true)?;
-            let socket = socket2::SockRef::from(&stream);
+            let socket = SockRef::from(&stream);
             let keepalive =
                 socket2::TcpKeepalive::new().with_time(liveness).with_interval(Duration::from_secs(1));
             socket.set_tcp_keepalive(&keepalive)?;
@@ -68,80 +68,89 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
             let _unencrypted = config;
             #[cfg(feature = "tls")]
             if let Some(tls) = &config.tls {
-                let stream = tls.connector().connect(tls.server_name(host)?, stream).await?;
-                return Ok(Stream::Tls(Box::new(stream)));
+                let stream = Encrypted::new(tls.connector().connect(tls.server_name(host)?, stream).await?);
+                return Ok(Stream::new(ReadHalf::Tls(stream.clone()), WriteHalf::Tls(stream)));
             }
             let (read, write) = stream.into_split();
-            Ok(Stream::Tcp { read, write: Arc::new(WriteHalf::Tcp(write)) })
+            Ok(Stream::new(ReadHalf::Tcp(read), WriteHalf::Tcp(write)))
         }
         Address::Unix(path) => {
             let (read, write) = UnixStream::connect(path).await?.into_split();
-            Ok(Stream::Unix { read, write: Arc::new(WriteHalf::Unix(write)) })
+            Ok(Stream::new(ReadHalf::Unix(read), WriteHalf::Unix(write)))
         }
     }
 }
 
 impl Stream {
+    fn new(read: ReadHalf, write: WriteHalf) -> Self {
+        Self { read, write: Arc::new(write) }
+    }
+
     /// Reads what has arrived into the spare capacity of `buf`; 0 means the peer closed.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
         tokio_util::io::poll_read_buf(Pin::new(self), cx, buf)
     }
 
+    /// As [`poll_read`](Self::poll_read) for those who cannot wait. Asks the socket and not its runtime, which may have
+    /// ended.
+    pub(crate) fn try_read(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
+        let mut bytes = [0; 4096];
+        let read = match &self.read {
+            ReadHalf::Tcp(half) => (&*SockRef::from(half.as_ref())).read(&mut bytes),
+            ReadHalf::Unix(half) => (&*SockRef::from(half.as_ref())).read(&mut bytes),
+            #[cfg(feature = "tls")]
+            ReadHalf::Tls(stream) => stream.try_read(&mut bytes),
+            #[cfg(feature = "testing")]
+            ReadHalf::Memory(pipe) => pipe.try_read(&mut bytes),
+        }?;
+        buf.extend_from_slice(bytes.get(..read).unwrap_or_default());
+        Ok(read)
+    }
+
     /// Writes as much as the socket takes; pending when it takes nothing now.
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let write = match self {
-            Self::Tcp { write, .. } | Self::Unix { write, .. } => write,
-            #[cfg(feature = "tls")]
-            Self::Tls(stream) => return tokio::io::AsyncWrite::poll_write(Pin::new(stream), cx, bytes),
-            #[cfg(feature = "testing")]
-            Self::Memory { write, .. } => write,
-        };
-        loop {
-            match write.try_write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match write.poll_writable(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(ready) => ready?,
-                },
-                written => return Poll::Ready(written),
-            }
-        }
+        self.poll_with(cx, |write| write.try_write(bytes))
     }
 
     /// Moves what the layers above the socket still hold into it.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Tcp { .. } | Self::Unix { .. } => {
-                let _unbuffered = cx;
-                Poll::Ready(Ok(()))
+        self.poll_with(cx, WriteHalf::try_flush)
+    }
+
+    /// Tries until it no longer would block.
+    fn poll_with<T>(
+        &self,
+        cx: &mut Context<'_>,
+        attempt: impl Fn(&WriteHalf) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            match attempt(&self.write) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    match self.write.poll_writable(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(ready) => ready?,
+                    }
+                }
+                done => return Poll::Ready(done),
             }
-            #[cfg(feature = "tls")]
-            Self::Tls(stream) => tokio::io::AsyncWrite::poll_flush(Pin::new(stream), cx),
-            #[cfg(feature = "testing")]
-            Self::Memory { .. } => Poll::Ready(Ok(())),
         }
     }
 
-    /// What idle callers may write to, if this kind of stream allows it.
-    pub(crate) fn shared_writer(&self) -> Option<Arc<WriteHalf>> {
-        match self {
-            Self::Tcp { write, .. } | Self::Unix { write, .. } => Some(Arc::clone(write)),
-            #[cfg(feature = "tls")]
-            Self::Tls(_) => None,
-            #[cfg(feature = "testing")]
-            Self::Memory { write, .. } => Some(Arc::clone(write)),
-        }
+    /// What callers may write to.
+    pub(crate) fn writer(&self) -> Arc<WriteHalf> {
+        Arc::clone(&self.write)
     }
 }
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp { read, .. } => Pin::new(read).poll_read(cx, buf),
-            Self::Unix { read, .. } => Pin::new(read).poll_read(cx, buf),
+        match &mut self.get_mut().read {
+            ReadHalf::Tcp(read) => Pin::new(read).poll_read(cx, buf),
+            ReadHalf::Unix(read) => Pin::new(read).poll_read(cx, buf),
             #[cfg(feature = "tls")]
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            ReadHalf::Tls(stream) => stream.poll_read(cx, buf),
             #[cfg(feature = "testing")]
-            Self::Memory { read, .. } => read.poll_read(cx, buf),
+            ReadHalf::Memory(pipe) => pipe.poll_read(cx, buf),
         }
     }
 }
@@ -152,8 +161,19 @@ impl WriteHalf {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
             Self::Unix(half) => half.try_write(bytes),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.try_write(bytes),
             #[cfg(feature = "testing")]
             Self::Memory(pipe) => pipe.try_write(bytes),
+        }
+    }
+
+    /// Moves what the layers above the socket still hold into it, as far as it takes it now.
+    pub(crate) fn try_flush(&self) -> io::Result<()> {
+        match self {
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.try_flush(),
+            _ => Ok(()),
         }
     }
 
@@ -162,6 +182,8 @@ impl WriteHalf {
         match self {
             Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
             Self::Unix(half) => half.as_ref().poll_write_ready(cx),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.poll_writable(cx),
             #[cfg(feature = "testing")]
             Self::Memory(pipe) => pipe.poll_writable(cx),
         }

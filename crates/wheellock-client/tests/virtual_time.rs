@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script, Timer};
+use wheellock_client::{
+    CallOptions, Client, Command, Config, Detached, Error, ErrorKind, Outcome, Retry, Script, Timer,
+};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
@@ -112,6 +114,10 @@ impl Server {
 
 impl World {
     fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(adjust: impl FnOnce(&mut Config)) -> Self {
         let (timer, clock) = Timer::manual(Duration::from_millis(1));
         let pipes = Arc::new(Mutex::new(VecDeque::new()));
         let mut config: Config = "redis://in.memory".parse().unwrap();
@@ -123,6 +129,7 @@ impl World {
             connected.lock().unwrap().push_back(pipe.clone());
             Ok(pipe)
         }));
+        adjust(&mut config);
         Self { client: Client::lazy(config), clock, pipes, server: Server::default() }
     }
 
@@ -366,4 +373,95 @@ fn the_same_world_twice_tells_the_same_story() {
         executed
     }
     assert_eq!(story(), story());
+}
+
+/// A connected world whose runtime is about to end, with what its detached calls come to.
+fn before_the_end() -> (tokio::runtime::Runtime, World, Arc<Mutex<Vec<Detached>>>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ended = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&ended);
+    let world = runtime.block_on(async {
+        let mut world = World::with(|config| {
+            config.on_detached = Some(Arc::new(move |results| sink.lock().unwrap().append(results)));
+        });
+        world.until(|world| world.client.is_ready()).await;
+        world
+    });
+    (runtime, world, ended)
+}
+
+fn queue(client: &Client, token: u64) -> bool {
+    let (script, number) = (Script::new("return ARGV[1]", 1, 1), token.to_string());
+    let params = ["key".into(), number.as_bytes().into()];
+    client.queue_eval(&script, 1, &params, &Retry::default(), token).map(drop).is_some()
+}
+
+/// B1: what is queued when a runtime ends is written as far as the socket takes it, and only the rest was not sent.
+#[test]
+fn what_is_queued_when_the_runtime_ends_is_written_as_far_as_the_socket_takes_it() {
+    for accepted in (0..).step_by(13) {
+        let (runtime, mut world, ended) = before_the_end();
+        let (client, pipe) = (world.client.clone(), world.server.pipe.clone().unwrap());
+        pipe.accept(accepted);
+        let numbers = ["1", "2", "3"];
+        let commands = numbers.map(|number| Command::new("ECHO").arg(number));
+        let mut calls: Vec<_> = commands.iter().map(|command| Box::pin(client.call(command))).collect();
+        assert!(calls.iter_mut().all(|call| poll_once(call.as_mut()).is_pending()));
+        assert!(queue(&client, 4));
+        drop(runtime);
+        pipe.accept(usize::MAX);
+        let open = queue(&client, 5);
+        let written = pipe.take();
+        let reached = |number: &str| {
+            let last = format!("${}\r\n{number}\r\n", number.len());
+            written.windows(last.len()).any(|bytes| bytes == last.as_bytes())
+        };
+        let outcomes = calls.iter_mut().zip(numbers).map(|(call, number)| {
+            let Poll::Ready(Err(error)) = poll_once(call.as_mut()) else { panic!("nobody answered") };
+            assert_eq!(error.kind(), ErrorKind::Closed);
+            (number.to_owned(), error.outcome())
+        });
+        let mut outcomes: Vec<_> = outcomes.collect();
+        let detached = ended.lock().unwrap().pop().unwrap();
+        outcomes.push((detached.token.to_string(), detached.result.unwrap_err()));
+        for (number, outcome) in outcomes {
+            assert!(outcome == Outcome::MaybeExecuted || !reached(&number), "{accepted}: {number} was sent");
+            assert!(outcome == Outcome::NotSent || accepted > 0, "{number} was not sent");
+        }
+        assert_eq!(reached("5"), open, "{accepted}");
+        assert_eq!(open, written.len() > accepted, "{accepted}: behind half a command");
+        world.server.input.extend_from_slice(&written);
+        world.server.loaded = true;
+        world.server.serve(&world.pipes);
+        if open {
+            let words = world.server.executed.iter().map(|words| words.last().unwrap().as_str());
+            let words: Vec<_> = words.collect();
+            assert!(words.ends_with(&["1", "2", "3", "4", "OFF", "5"]), "{words:?}");
+            return;
+        }
+    }
+}
+
+/// B1: answers that are on their way when a runtime ends are still heard.
+#[test]
+fn answers_on_their_way_when_the_runtime_ends_are_heard() {
+    let (runtime, World { client, pipes, mut server, .. }, ended) = before_the_end();
+    server.loaded = true;
+    let command = Command::new("ECHO").arg("1");
+    let mut call = Box::pin(client.call(&command));
+    assert!(poll_once(call.as_mut()).is_pending() && queue(&client, 2));
+    std::thread::scope(|threads| {
+        let answering = threads.spawn(move || {
+            while !server.executed.iter().any(|words| words.ends_with(&["2".into()])) {
+                server.serve(&pipes);
+                std::thread::yield_now();
+            }
+        });
+        drop(runtime);
+        answering.join().unwrap();
+    });
+    let Poll::Ready(Ok(reply)) = poll_once(call.as_mut()) else { panic!("it was answered in time") };
+    assert_eq!(reply.as_str(), Some("1"));
+    let detached = ended.lock().unwrap().pop().unwrap();
+    assert_eq!((detached.token, detached.result.unwrap().as_str()), (2, Some("2")));
 }

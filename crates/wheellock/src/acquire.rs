@@ -16,7 +16,7 @@ use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
 use crate::durability::persist_kept;
-use crate::error::Error;
+use crate::error::{Error, Outcome};
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
 use crate::lease::Lease;
@@ -188,8 +188,9 @@ impl<'a> Asked<'a> {
             inner.holds().begin_attempt((name, owner), presented, lease, now, waker)
         };
         let began = at_gate(inner, name, deadline, begin).await;
-        let ((hold, count), deadline) =
+        let (began, deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
+        let Some((hold, count)) = began else { return Err(name.shut_down(Outcome::NotSent)) };
         Ok(((Attempt { inner, hold: Some(hold) }, count), deadline))
     }
 
@@ -229,6 +230,9 @@ impl<'a> Asked<'a> {
             Err(source) => {
                 if !ambiguous {
                     attempt.refused();
+                }
+                if inner.holds().is_shut() {
+                    return Err(name.shut_down(source.outcome()));
                 }
                 return Err(Error::of_lock(name.key(), self.operation(), source));
             }
@@ -282,6 +286,11 @@ impl Attempt<'_> {
                     Some(name) => Ok(Guard::new(Arc::clone(self.inner), name, hold, terms.renew)),
                     None => Err(Error::GrantedTooLate { lock: String::new(), lease: terms.lease.duration() }),
                 }
+            }
+            Some(Granted::ShutDown(settle)) => {
+                let error = settle.name.shut_down(Outcome::MaybeExecuted);
+                self.inner.finish(holds, Some(settle), wake);
+                Err(error)
             }
             Some(Granted::TooLate(settle)) => {
                 let lock = settle.name.key().to_owned();
@@ -400,6 +409,10 @@ impl<'a> Place<'a> {
                         return Poll::Ready(Ok(Some(self.answer_by(since, deadline))));
                     }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
+                    // Looked at after the waker was left, which a shutdown wakes.
+                    Turn::Wait(_) if self.inner.holds().is_shut() => {
+                        return Poll::Ready(Err(self.name.shut_down(Outcome::NotSent)));
+                    }
                     Turn::Wait(until) => until.into_iter().chain(deadline).min(),
                 };
                 let Some(until) = until else { return Poll::Pending };

@@ -7,6 +7,10 @@
 //! As in Redisson, **a thread is an owner**: a thread that acquires a lock twice holds it twice, and has to release both
 //! guards. Unlike there, an owner is never shared by mistake: numbers of threads are not used again when threads end.
 //!
+//! The background thread ends with the process. So the last handle of a manager (it, its locks, its guards) waits when it is
+//! dropped until the server has answered, for a tenth of a second at most; a manager in a `static` is to be
+//! [shut down](LockManager::shutdown) at the end of `main`.
+//!
 //! ```no_run
 //! use std::time::Duration;
 //! use wheellock::blocking::LockManager;
@@ -28,21 +32,24 @@
 mod sets;
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle};
+use wheellock_client::Client;
 
 pub use sets::{MultiGuard, MultiLock, QuorumGuard, QuorumLock, RedLock, multi_lock};
 
-use crate::{BootInstant, Error, Finding, LockManagerBuilder, LostReason, Metrics, Owner, Released};
+use crate::{
+    BootInstant, Error, Finding, Leftover, LockManagerBuilder, LostReason, Metrics, Owner, Released,
+};
 
 /// Makes locks on one server, as [`crate::LockManager`] does. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LockManager {
     inner: crate::LockManager,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
 }
 
 impl LockManager {
@@ -63,7 +70,7 @@ impl LockManager {
 
     /// A reentrant lock, shared with every process that uses this name. No I/O.
     pub fn lock(&self, name: &str) -> Lock {
-        Lock { inner: self.inner.lock(name), runtime: self.runtime, manager: self.clone() }
+        Lock { inner: self.inner.lock(name), runtime: Arc::clone(&self.runtime), manager: self.clone() }
     }
 
     /// The owner that the calling thread is, unless it presents another: see [`Lock::with_owner`].
@@ -91,6 +98,11 @@ impl LockManager {
         self.inner.metrics()
     }
 
+    /// As [`crate::LockManager::shutdown`], also for threads that wait or hold a lock.
+    pub fn shutdown(&self, within: Duration) -> Leftover {
+        self.runtime.block_on(self.inner.shutdown(within))
+    }
+
     /// The asynchronous manager behind this one, for the asynchronous parts of the same process.
     pub fn to_async(&self) -> crate::LockManager {
         self.inner.clone()
@@ -109,8 +121,8 @@ impl LockManagerBuilder {
     /// In asynchronous code; see [`blocking`](self).
     pub fn connect_blocking(self) -> Result<LockManager, Error> {
         let runtime = background()?;
-        let inner = runtime.block_on(self.connect())?;
-        Ok(LockManager { inner, runtime })
+        let inner = runtime.block_on(self.for_threads().connect())?;
+        Ok(LockManager { runtime: Served::new(runtime, &inner), inner })
     }
 
     /// [`lazy`](Self::lazy) for threads: the manager connects in the background, for one server of a [`RedLock`].
@@ -121,7 +133,13 @@ impl LockManagerBuilder {
     pub fn lazy_blocking(self) -> Result<LockManager, Error> {
         let runtime = background()?;
         let _entered = runtime.enter();
-        Ok(LockManager { inner: self.lazy()?, runtime })
+        let inner = self.for_threads().lazy()?;
+        Ok(LockManager { runtime: Served::new(runtime, &inner), inner })
+    }
+
+    /// The background thread ends with the process, whatever it was about to write for others.
+    fn for_threads(self) -> Self {
+        self.configure(|config| config.write_at_once = true)
     }
 }
 
@@ -129,7 +147,7 @@ impl LockManagerBuilder {
 #[derive(Clone)]
 pub struct Lock {
     inner: crate::Lock,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
     manager: LockManager,
 }
 
@@ -158,7 +176,7 @@ impl Lock {
     /// As [`crate::Lock::acquire`].
     pub fn acquire(&self) -> Result<Guard, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().acquire())?;
-        Ok(Guard { inner: guard, runtime: self.runtime })
+        Ok(self.guard(guard))
     }
 
     /// Takes the lock if it is free or the calling thread's: one round trip.
@@ -168,7 +186,7 @@ impl Lock {
     /// As [`crate::Lock::acquire`].
     pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire())?;
-        Ok(guard.map(|inner| Guard { inner, runtime: self.runtime }))
+        Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Waits up to `wait` for the lock. Returns `None` if it is still held by somebody else then, and no later.
@@ -178,7 +196,7 @@ impl Lock {
     /// As [`crate::Lock::try_acquire_for`].
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire_for(wait))?;
-        Ok(guard.map(|inner| Guard { inner, runtime: self.runtime }))
+        Ok(guard.map(|guard| self.guard(guard)))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation; releases also when `work` panics.
@@ -240,6 +258,10 @@ impl Lock {
         self.runtime.block_on(self.inner.force_release())
     }
 
+    fn guard(&self, inner: crate::Guard) -> Guard {
+        Guard { inner, runtime: Arc::clone(&self.runtime) }
+    }
+
     fn as_this_thread(&self) -> crate::Lock {
         if self.inner.has_owner() {
             self.inner.clone()
@@ -260,7 +282,7 @@ impl fmt::Debug for Lock {
 /// It may be sent to another thread and released there.
 pub struct Guard {
     inner: crate::Guard,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
 }
 
 impl Guard {
@@ -313,6 +335,49 @@ impl fmt::Debug for Guard {
         self.inner.fmt(f)
     }
 }
+
+/// What serves a manager and everything that was made with it. The last of them to go waits for the server's answers: the
+/// background thread ends with the process, whatever it was about to send, and a server that cannot answer any more throws
+/// away what it has not read yet.
+#[derive(Debug)]
+struct Served {
+    runtime: &'static Handle,
+    client: Option<Client>,
+    #[expect(dead_code, reason = "held only to be dropped")]
+    members: Vec<Arc<Self>>,
+}
+
+impl Served {
+    fn new(runtime: &'static Handle, manager: &crate::LockManager) -> Arc<Self> {
+        Arc::new(Self { runtime, client: Some(manager.client().clone()), members: Vec::new() })
+    }
+
+    fn together(members: Vec<Arc<Self>>) -> Result<Arc<Self>, Error> {
+        Ok(Arc::new(Self { runtime: background()?, client: None, members }))
+    }
+
+    fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let Some(client) = &self.client else { return };
+        let began = Instant::now();
+        let unanswered = || {
+            let stats = client.stats();
+            client.is_ready() && (stats.in_flight, stats.queued_bytes) != (0, 0)
+        };
+        while unanswered() && began.elapsed() < LAST_ANSWERS {
+            std::thread::sleep(LAST_LOOKS);
+        }
+    }
+}
+
+/// How long the last handle waits for answers, and how long between two looks.
+const LAST_ANSWERS: Duration = Duration::from_millis(100);
+const LAST_LOOKS: Duration = Duration::from_micros(50);
 
 /// The runtime of the background thread.
 fn background() -> Result<&'static Handle, Error> {

@@ -98,6 +98,14 @@ pub enum Error {
         /// Why it is no longer held.
         reason: LostReason,
     },
+    /// The manager was [shut down](crate::LockManager::shutdown): it grants nothing any more. What may have been granted
+    /// meanwhile is being given back.
+    ShutDown {
+        /// The lock's name.
+        lock: String,
+        /// Whether the lock had been asked for by then.
+        outcome: Outcome,
+    },
     /// Nothing to lock: no lock was named, or no server.
     NoMembers,
     /// One lock was named twice among those to be taken together: the second hold would wait for the first.
@@ -150,6 +158,7 @@ impl Error {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Server { source, .. } => source.outcome(),
+            Self::ShutDown { outcome, .. } => *outcome,
             Self::UnexpectedReply { .. }
             | Self::Lost { .. }
             | Self::GrantedTooLate { .. }
@@ -221,6 +230,9 @@ impl fmt::Display for Error {
                 write!(f, "locks cannot be kept by {durability}: {reason}")
             }
             Self::Lost { lock, reason } => write!(f, "lock \"{}\" was lost: {reason}", lock.escape_debug()),
+            Self::ShutDown { lock, .. } => {
+                write!(f, "cannot acquire lock \"{}\": its manager was shut down", lock.escape_debug())
+            }
             Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),
             Self::DuplicateMember { lock, server } => write!(
                 f,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use wheellock_client::planted::bug;
-use wheellock_client::{ConnectionId, Retry, Value};
+use wheellock_client::{ConnectionId, ErrorKind, Retry, Value};
 
 use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
@@ -27,8 +27,8 @@ use crate::work::unless_lost;
 /// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
 /// confirmation.
 ///
-/// Dropping never blocks, spawns nothing and works while the runtime shuts down. From the drop on, no renewal of the
-/// lease is sent.
+/// Dropping never blocks, spawns nothing and works while the runtime shuts down and after it; see
+/// [`shutdown`](crate::LockManager::shutdown) for the end of a service. From the drop on, no renewal of the lease is sent.
 pub struct Guard {
     inner: Arc<Inner>,
     name: Arc<Name>,
@@ -43,7 +43,8 @@ pub struct Guard {
 pub enum Released {
     /// The hold was ours until now, and now it is given back.
     Released,
-    /// The lock had been lost before: its lease ran out, or somebody freed or took it by force. Nothing was changed.
+    /// The lock had been lost before: its lease ran out, somebody freed or took it by force, or its manager was shut down.
+    /// Nothing was changed.
     AlreadyLost,
 }
 
@@ -55,6 +56,8 @@ pub enum LostReason {
     Expired,
     /// The server says that this owner does not hold the lock: it was freed by force, deleted, or evicted.
     NotOwner,
+    /// The manager was [shut down](crate::LockManager::shutdown), and has given the lock back.
+    ShutDown,
 }
 
 impl fmt::Display for LostReason {
@@ -62,6 +65,7 @@ impl fmt::Display for LostReason {
         f.write_str(match self {
             Self::Expired => "its lease ran out without a renewal",
             Self::NotOwner => "the server no longer knows this owner as the holder",
+            Self::ShutDown => "its manager was shut down and has given it back",
         })
     }
 }
@@ -184,16 +188,20 @@ impl Guard {
             let params = [name.key().into(), lease.into(), owner.as_bytes().into()];
             self.inner.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
         };
-        let (persisted, shortfall) = match self.inner.wanted.filter(|_| extend) {
-            None => (persist(&self.inner, ask, deadline, true).await, None),
-            Some(wanted) => {
-                let extended = |reply: &Value| {
-                    let reply = RenewalReply::parse(reply);
-                    reply.is_some_and(|reply| reply.lock(0, &renewing.renewal) == Renewed::Extended)
-                };
-                Box::pin(persist_kept(&self.inner, wanted, ask, deadline, true, extended)).await
+        let renewed = async {
+            match self.inner.wanted.filter(|_| extend) {
+                None => (persist(&self.inner, ask, deadline, true).await, None),
+                Some(wanted) => {
+                    let extended = |reply: &Value| {
+                        let reply = RenewalReply::parse(reply);
+                        reply.is_some_and(|reply| reply.lock(0, &renewing.renewal) == Renewed::Extended)
+                    };
+                    Box::pin(persist_kept(&self.inner, wanted, ask, deadline, true, extended)).await
+                }
             }
         };
+        // Not repeated once the lock is lost: a shutdown has given it back.
+        let (persisted, shortfall) = self.run_unconfirmed(renewed).await?;
         let Persisted { result, sent, .. } = persisted;
         let operation = || format!("{} lock {:?}", if extend { "renew" } else { "ask for" }, self.name);
         let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
@@ -262,7 +270,9 @@ impl Guard {
     /// # Errors
     ///
     /// [`Error::Server`] if no answer came within the response timeout. The release is then repeated in the background
-    /// until the lease has ended.
+    /// until the lease has ended. The source's kind is [`Closed`](wheellock_client::ErrorKind::Closed) if the client was closed
+    /// before, and the lock then stays for its lease; or if its runtime has ended, and the release was sent all the same, but
+    /// nobody can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
         let now = self.inner.clock.now();
@@ -307,7 +317,10 @@ impl Guard {
             }
             Ok(reply) => Err(unexpected(&self.inner, &self.name, self.operation(), &reply)),
             Err(source) => {
-                release.failed();
+                // Of a client that is closed nobody makes another. What its runtime has left open is used when this is dropped.
+                if source.kind() != ErrorKind::Closed {
+                    release.failed();
+                }
                 Err(Error::Server { operation: self.operation(), source })
             }
         }

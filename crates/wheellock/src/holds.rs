@@ -6,6 +6,7 @@
 //! wanted count is the number of guards plus the attempts that are under way.
 
 mod changes;
+mod ending;
 mod hold;
 #[cfg(test)]
 mod model;
@@ -59,6 +60,8 @@ pub(crate) struct Holds {
     changes: Changes,
     /// What a failover may have lost; `None` where there is none, so that a single server costs nothing.
     released: Option<Box<Released>>,
+    /// The manager was shut down.
+    shut: bool,
     pub(crate) tally: Tally,
     renewals: Slab<Script>,
     /// Holds whose release found no room on its way out, in order.
@@ -108,6 +111,8 @@ pub(crate) struct Due {
 pub(crate) enum Granted {
     /// The hold, and the request that puts its count right if one is needed.
     Held(HoldIndex, Option<Settle>),
+    /// It came after the shutdown; this takes it back.
+    ShutDown(Settle),
     /// It came so late that it must not be believed; this takes it back.
     TooLate(Settle),
 }
@@ -126,6 +131,7 @@ impl Holds {
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
             released: None,
+            shut: false,
             tally: Tally::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
@@ -158,8 +164,8 @@ impl Holds {
         hold.is_some_and(|hold| hold.state == State::Held)
     }
 
-    /// Starts an attempt; returns the hold and the count to ask for. Pending while another request of the same owner is
-    /// under way, which takes one of several tasks that share an owner.
+    /// Starts an attempt; returns the hold and the count to ask for, or nothing after a shutdown. Pending while another request
+    /// of the same owner is under way, which takes one of several tasks that share an owner.
     pub(crate) fn begin_attempt(
         &mut self,
         (name, owner): (&Arc<Name>, u64),
@@ -167,7 +173,10 @@ impl Holds {
         lease: Lease,
         now: BootInstant,
         waker: &Waker,
-    ) -> Poll<(HoldIndex, u32)> {
+    ) -> Poll<Option<(HoldIndex, u32)>> {
+        if self.shut {
+            return Poll::Ready(None);
+        }
         let known = if presented { self.presented.get(&presented_key(owner, name)).copied() } else { None };
         let index = known.unwrap_or_else(|| self.insert(name, owner, presented, lease, now));
         let Some(hold) = self.get_mut(index) else { return Poll::Pending };
@@ -182,7 +191,7 @@ impl Holds {
             hold.state = State::Asked;
             self.end_repetition();
         }
-        Poll::Ready((index, count))
+        Poll::Ready(Some((index, count)))
     }
 
     fn insert(
@@ -254,6 +263,7 @@ impl Holds {
         let mut index = index;
         let sent = if bug("validity counts from the reply") { now } else { terms.sent };
         let valid_until = terms.lease.valid_until(sent);
+        let shut = self.shut;
         let nobody_knows_which_server = self.changes.since(terms.sent);
         if self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, wake)?;
@@ -261,6 +271,9 @@ impl Holds {
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
+        if shut {
+            return self.settle(index).map(Granted::ShutDown);
+        }
         if now >= valid_until && !bug("a late grant is believed") {
             return self.settle(index).map(Granted::TooLate);
         }
@@ -390,6 +403,7 @@ impl Holds {
     /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
     /// will be followed by another.
     pub(crate) fn release(&mut self, index: HoldIndex, renew: bool, now: BootInstant) -> Option<Settle> {
+        let shut = self.shut;
         let hold = self.get_mut(index)?;
         hold.guards -= 1;
         if renew {
@@ -402,7 +416,8 @@ impl Holds {
         }
         self.join_or_leave_the_beat(index, now);
         let hold = self.get_mut(index)?;
-        let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing());
+        // After a shutdown everything has been given back, or will be.
+        let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing() && !shut);
         hold.outdated |= busy && ours;
         self.schedule(index);
         if busy || !ours {
@@ -420,8 +435,9 @@ impl Holds {
         now: BootInstant,
         waker: &Waker,
     ) -> Poll<Option<Settle>> {
+        let shut = self.shut;
         match self.get_mut(index) {
-            Some(hold) if hold.is_busy() && hold.is_worth_releasing() => {
+            Some(hold) if hold.is_busy() && hold.is_worth_releasing() && !shut => {
                 hold.wait_at_gate(waker);
                 Poll::Pending
             }
@@ -480,11 +496,13 @@ impl Holds {
     }
 
     fn settle(&mut self, index: HoldIndex) -> Option<Settle> {
+        let shut = self.shut;
         let hold = self.get_mut(index)?;
         hold.operations += 1;
         hold.settle_at = None;
         hold.outdated = false;
-        Some(Settle { hold: index, name: Arc::clone(&hold.name), owner: hold.owner, count: hold.wanted() })
+        let count = if shut { 0 } else { hold.wanted() };
+        Some(Settle { hold: index, name: Arc::clone(&hold.name), owner: hold.owner, count })
     }
 
     /// A settling request was answered by the server with the number `node`; `known` tells whether it knows this hold.
@@ -554,6 +572,11 @@ impl Holds {
         let Some(hold) = self.get_mut(index) else { return };
         hold.operations -= 1;
         hold.open_gate(wake);
+        self.put_off(index, now);
+    }
+
+    fn put_off(&mut self, index: HoldIndex, now: BootInstant) {
+        let Some(hold) = self.get_mut(index) else { return };
         if std::mem::replace(&mut hold.postponed, true) || bug("the backlog is forgotten") {
             return;
         }
@@ -570,7 +593,7 @@ impl Holds {
     }
 
     /// The next request that was postponed and is still of use.
-    pub(crate) fn next_postponed(&mut self, now: BootInstant) -> Option<Settle> {
+    pub(crate) fn next_postponed(&mut self, now: BootInstant, wake: &mut Vec<Waker>) -> Option<Settle> {
         while let Some(index) = self.backlog.pop_front() {
             let Some(hold) = self.get_mut(index) else { continue };
             hold.postponed = false;
@@ -579,6 +602,7 @@ impl Holds {
             } else if hold.is_worth_releasing() && now < hold.gone_after {
                 return self.settle(index);
             } else {
+                hold.open_gate(wake);
                 self.free_if_unused(index);
             }
         }
@@ -587,8 +611,12 @@ impl Holds {
 
     /// A request has ended: the next one may go.
     fn after_request(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) -> Option<Settle> {
+        let shut = self.shut;
         let hold = self.get_mut(index)?;
         if hold.is_busy() {
+            if shut {
+                hold.open_gate(wake);
+            }
             return None;
         }
         if std::mem::take(&mut hold.outdated) && hold.is_worth_releasing() {

@@ -95,14 +95,14 @@ fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl 
 }
 
 /// Queues what found no room before, as far as there is some now.
-fn queue_backlog<'a>(
+pub(crate) fn queue_backlog<'a>(
     inner: &'a Inner,
     holds: &mut Holds,
     now: BootInstant,
     flushes: &mut Vec<Flush<'a>>,
     wake: &mut Vec<Waker>,
 ) {
-    while let Some(settle) = holds.next_postponed(now) {
+    while let Some(settle) = holds.next_postponed(now, wake) {
         let Some(flush) = queue_settle(inner, holds, &settle, &Retry::default(), wake) else { return };
         flushes.push(flush);
     }
@@ -174,8 +174,10 @@ pub(crate) fn on_results(inner: &Arc<Inner>, results: &mut Vec<Detached>) {
             About::Settle { hold } => {
                 let settle = match (&result, pause) {
                     (_, Some(pause)) => holds.settle_refused(hold, pause, now, &mut wake),
-                    // It waits in the queue for the next connection.
-                    (Err(Outcome::MaybeExecuted), None) => holds.repeat_settle(hold, now, &mut wake),
+                    // It waits in the queue for the next connection, if there is to be one.
+                    (Err(Outcome::MaybeExecuted), None) if !inner.client.has_ended(connection) => {
+                        holds.repeat_settle(hold, now, &mut wake)
+                    }
                     (Ok(reply), None) if !reply.is_error() => {
                         if reply.is_null() {
                             let held = holds.get(hold).filter(|hold| hold.state == State::Held);

@@ -32,6 +32,7 @@ mod persist;
 mod quorum;
 mod redlock;
 mod server_clock;
+mod shutdown;
 mod waiters;
 mod work;
 
@@ -47,4 +48,5 @@ pub use metrics::Metrics;
 pub use multi_lock::{LostMember, MultiGuard, MultiLock, multi_lock};
 pub use owner::Owner;
 pub use redlock::{MemberState, QuorumGuard, QuorumLock, QuorumMember, RedLock};
+pub use shutdown::{Leftover, Unreleased};
 pub use wheellock_client as client;

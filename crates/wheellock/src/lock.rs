@@ -64,7 +64,8 @@ impl Lock {
     /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`] if there
     /// is other data under the name; [`Error::InvalidName`], [`Error::InvalidLease`], [`Error::ForeignOwner`] before anything
     /// is sent; [`Error::GrantedTooLate`] if the lease had run out before the grant arrived; [`Error::NotReplicated`] if too
-    /// few servers knew of the grant in time.
+    /// few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
+    /// [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self) -> Result<Guard, Error> {
         loop {
             if let Some(guard) = acquire::acquire(self, Wait::Forever, None).await? {

@@ -151,7 +151,8 @@ impl LockManager {
         self.inner.holds().tally.snapshot(waiting)
     }
 
-    /// The connection, for other commands on the same server. Mind that they share its pipeline.
+    /// The connection, for other commands on the same server. Mind that they share its pipeline, and that closing it leaves
+    /// every lock that is held to its lease: [`shutdown`](Self::shutdown) gives them back first.
     pub fn client(&self) -> &Client {
         &self.inner.client
     }
@@ -366,6 +367,12 @@ impl Inner {
         if let Some(head) = head {
             head.wake();
         }
+    }
+
+    /// Every name that anybody uses.
+    pub(crate) fn names(&self) -> Vec<Arc<Name>> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.known.iter().map(|ByKey(name)| Arc::clone(name)).collect()
     }
 
     /// Unlocks, sends a settling request, and wakes the keeper if something is due earlier than it knows.

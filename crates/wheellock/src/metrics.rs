@@ -99,6 +99,8 @@ impl Tally {
         match reason {
             LostReason::Expired => self.lost_expired += 1,
             LostReason::NotOwner => self.lost_not_owner += 1,
+            // It is given back.
+            LostReason::ShutDown => return,
         }
         events::lost(name, reason);
     }

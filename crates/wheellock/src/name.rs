@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use crate::error::{Error, MAX_NAME};
+use crate::error::{Error, MAX_NAME, Outcome};
 use crate::kind::Kind;
 use crate::waiters::Waiters;
 
@@ -86,6 +86,11 @@ impl Name {
     /// Whether a lock may have this name, as far as its length goes.
     pub(crate) fn may_be(key: &str) -> bool {
         (1..=MAX_NAME).contains(&key.len())
+    }
+
+    /// The error of everybody who wants this lock after a shutdown.
+    pub(crate) fn shut_down(&self, outcome: Outcome) -> Error {
+        Error::ShutDown { lock: self.key().to_owned(), outcome }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {

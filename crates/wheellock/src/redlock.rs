@@ -38,6 +38,7 @@ use crate::lock::Lock;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::multi_lock::jitter;
 use crate::quorum::{Quorum, Verdict};
+use crate::shutdown::Leftover;
 use line::{Line, Turn};
 use seats::Seat;
 pub use seats::{MemberState, QuorumGuard, QuorumMember};
@@ -128,6 +129,21 @@ impl RedLock {
         self.servers.managers()
     }
 
+    /// Ends everything, on all servers at once: [`LockManager::shutdown`] of each, within the same time. Who waits for a lock of
+    /// this `RedLock` is told at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockManager::shutdown`].
+    pub async fn shutdown(&self, within: Duration) -> Leftover {
+        self.servers.shut_down();
+        let shut_down = |(place, manager)| -> (usize, Request<'_, _>) {
+            (place, Box::pin(LockManager::shutdown(manager, within)))
+        };
+        let all = Flight::new(self.managers().enumerate().map(shut_down)).all().await;
+        Leftover::together(all)
+    }
+
     /// How many servers have to grant.
     pub fn quorum(&self) -> usize {
         self.servers.quorum().wanted()
@@ -185,7 +201,7 @@ impl QuorumLock {
     ///
     /// [`Error::NoQuorum`] if no majority could be asked within the response timeout; [`Error::InvalidName`],
     /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had run out before the last
-    /// grant that was needed.
+    /// grant that was needed; [`Error::ShutDown`] once everything is [shut down](RedLock::shutdown).
     pub async fn acquire(&self) -> Result<QuorumGuard, Error> {
         loop {
             if let Some(guard) = self.take(Wait::Forever).await? {
@@ -244,7 +260,11 @@ impl QuorumLock {
         Ok(result)
     }
 
-    async fn take(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
+    fn take(&self, wait: Wait) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
+        self.servers.unless_shut_down(self.name(), self.take_in_time(wait))
+    }
+
+    async fn take_in_time(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
         self.locks.iter().try_for_each(Lock::check)?;
         let timer = self.servers.timer();
         let (mut first, mut own_news);

@@ -8,7 +8,7 @@
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod model_server;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -959,6 +959,101 @@ fn the_last_handle_may_go_at_every_poll() {
         }
         println!("{worlds} worlds");
     });
+}
+
+/// B1: in whatever turn a manager is shut down, everything is given back, everybody is told, and no time passes.
+#[test]
+fn shut_down_in_every_turn() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in OPERATIONS.into_iter().filter(|operation| *operation != RunsOut) {
+            for trickle in [None, Some(7)] {
+                for turns in 0.. {
+                    worlds += 1;
+                    let setting = Setting { trickle, ..Setting::default() };
+                    if shut_down_in_turn(turns, operation, setting).await.0 {
+                        break;
+                    }
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+/// B1: a shutdown gives everything back on the next connection, wherever the present one breaks.
+#[test]
+fn shut_down_and_broken_at_every_byte() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in CORE {
+            for (side, how, turns) in [(Side::Answers, How::Fin, 0), (Side::Requests, How::Rst, 5)] {
+                for after in 0.. {
+                    worlds += 1;
+                    let setting = Setting { cut: Some(Cut { side, after, how }), ..Setting::default() };
+                    if !shut_down_in_turn(turns, operation, setting).await.1 {
+                        break;
+                    }
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+/// Returns whether `operation` had ended before, and whether the connection broke.
+async fn shut_down_in_turn(turns: usize, operation: Operation, setting: Setting) -> (bool, bool) {
+    let story = Told(format!("{operation:?}, shut down in turn {turns}, {setting:?}"));
+    let mut world = World::new(Durability::Primary).await;
+    let ended = Rc::new(Cell::new(false));
+    let (job, end) = (world.begin(operation).await, Rc::clone(&ended));
+    let job: Job = Box::pin(async move {
+        let result = job.await;
+        end.set(true);
+        result
+    });
+    let (locks, timer) = (world.locks.clone().unwrap(), world.timer.clone());
+    let ended_before = Rc::new(Cell::new(false));
+    let before = Rc::clone(&ended_before);
+    let shutdown: Job = Box::pin(async move {
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        // The clock is not about to move.
+        let mut moved = false;
+        std::future::poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            if std::mem::replace(&mut moved, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        before.set(ended.get());
+        let began = timer.now();
+        let left = locks.shutdown(RESPONSE_TIMEOUT).await;
+        assert!(left.is_empty(), "{left}");
+        assert!(timer.now() == began || setting.cut.is_some(), "it waited for the clock");
+        Ok(Vec::new())
+    });
+    world.set(setting);
+    let mut results = world.drive(vec![(job, ENDLESS), (shutdown, ENDLESS)]).await;
+    let broke = world.is_broken();
+    assert_eq!(world.holds(), 0, "something was not given back");
+    let ended = results.swap_remove(0).unwrap();
+    let told = matches!(ended, Ok(_) | Err(Error::ShutDown { .. } | Error::Lost { .. }));
+    assert!(told || broke, "{:?}", ended.err());
+    let guards = ended.into_iter().flatten().chain(std::mem::take(&mut world.kept));
+    guards.for_each(|guard| assert!(!guard.is_valid(), "a guard believes that it holds"));
+    if let Some(companion) = world.companion.take() {
+        world.settle().await;
+        assert!(companion.is_finished(), "who waits behind was forgotten");
+        let ended = companion.await.unwrap();
+        assert!(broke || matches!(ended, Ok(()) | Err(Error::ShutDown { .. })), "{ended:?}");
+    }
+    world.settle().await;
+    assert_eq!(world.holds(), 0, "something was taken afterwards");
+    let log = &world.server.store.log;
+    assert!(late_renewals(log).is_empty(), "renewed after its release: {:?}", late_renewals(log));
+    drop(story);
+    (ended_before.get(), broke)
 }
 
 #[test]

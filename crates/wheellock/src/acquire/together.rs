@@ -72,6 +72,9 @@ pub(crate) async fn ask_together(
             if !ambiguous {
                 attempts.iter_mut().for_each(Attempt::refused);
             }
+            if inner.holds().is_shut() {
+                return Err(first.name.shut_down(source.outcome()));
+            }
             return Err(Error::of_lock(first.name.key(), operation(), source));
         }
     };

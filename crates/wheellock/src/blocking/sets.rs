@@ -2,13 +2,12 @@
 //! and [`crate::RedLock`].
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
-use super::{Lock, LockManager, THREAD, background};
+use super::{Lock, LockManager, Served, THREAD};
 use crate::{
-    BootInstant, Error, Finding, LostMember, LostReason, QuorumMember, Released,
+    BootInstant, Error, Finding, Leftover, LostMember, LostReason, QuorumMember, Released,
     multi_lock as async_multi_lock,
 };
 
@@ -19,15 +18,16 @@ use crate::{
 ///
 /// [`Error::NoMembers`], [`Error::DuplicateMember`], [`Error::NoBackgroundThread`].
 pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, Error> {
-    let inner = async_multi_lock(members.into_iter().map(|lock| lock.inner))?;
-    Ok(MultiLock { inner, runtime: background()? })
+    let (members, served) = members.into_iter().map(|lock| (lock.inner, lock.runtime)).unzip();
+    let members: Vec<_> = members;
+    Ok(MultiLock { inner: async_multi_lock(members)?, runtime: Served::together(served)? })
 }
 
 /// Several locks that are taken together, all or none, as [`crate::MultiLock`] is.
 #[derive(Clone)]
 pub struct MultiLock {
     inner: crate::MultiLock,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
 }
 
 impl MultiLock {
@@ -44,7 +44,7 @@ impl MultiLock {
     /// As [`crate::MultiLock::acquire`].
     pub fn acquire(&self) -> Result<MultiGuard, Error> {
         let inner = self.runtime.block_on(self.as_this_thread().acquire())?;
-        Ok(MultiGuard { inner, runtime: self.runtime })
+        Ok(MultiGuard { inner, runtime: Arc::clone(&self.runtime) })
     }
 
     /// Takes all members if all are free or the calling thread's: the time of one round trip.
@@ -54,7 +54,7 @@ impl MultiLock {
     /// As [`crate::MultiLock::acquire`].
     pub fn try_acquire(&self) -> Result<Option<MultiGuard>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire())?;
-        Ok(guard.map(|inner| MultiGuard { inner, runtime: self.runtime }))
+        Ok(guard.map(|inner| MultiGuard { inner, runtime: Arc::clone(&self.runtime) }))
     }
 
     /// Waits up to `wait` for all members. Returns `None` if some are still held by somebody else then, and no later.
@@ -64,7 +64,7 @@ impl MultiLock {
     /// As [`crate::MultiLock::try_acquire_for`].
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire_for(wait))?;
-        Ok(guard.map(|inner| MultiGuard { inner, runtime: self.runtime }))
+        Ok(guard.map(|inner| MultiGuard { inner, runtime: Arc::clone(&self.runtime) }))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation; releases also when `work` panics.
@@ -96,7 +96,7 @@ impl fmt::Debug for MultiLock {
 /// background.
 pub struct MultiGuard {
     inner: crate::MultiGuard,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
 }
 
 impl MultiGuard {
@@ -149,7 +149,7 @@ impl fmt::Debug for MultiGuard {
 #[derive(Clone)]
 pub struct RedLock {
     inner: crate::RedLock,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
 }
 
 impl RedLock {
@@ -159,8 +159,8 @@ impl RedLock {
     ///
     /// As [`crate::RedLock::new`]; [`Error::NoBackgroundThread`].
     pub fn new(managers: impl IntoIterator<Item = LockManager>) -> Result<Self, Error> {
-        let runtime = background()?;
-        let managers: Vec<_> = managers.into_iter().map(|manager| manager.inner).collect();
+        let (managers, served) = managers.into_iter().map(|manager| (manager.inner, manager.runtime)).unzip();
+        let (managers, runtime): (Vec<_>, _) = (managers, Served::together(served)?);
         Ok(Self { inner: runtime.block_on(crate::RedLock::new(managers))?, runtime })
     }
 
@@ -170,13 +170,18 @@ impl RedLock {
     ///
     /// As [`crate::RedLock::connect`]; [`Error::NoBackgroundThread`].
     pub fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        let runtime = background()?;
-        Ok(Self { inner: runtime.block_on(crate::RedLock::connect(urls))?, runtime })
+        let lazy = |url: &str| LockManager::builder(url).lazy_blocking();
+        Self::new(urls.into_iter().map(|url| lazy(url.as_ref())).collect::<Result<Vec<_>, _>>()?)
     }
 
     /// A lock by name. No I/O. As with other locks, a thread may take it again.
     pub fn lock(&self, name: &str) -> QuorumLock {
-        QuorumLock { inner: self.inner.lock(name), runtime: self.runtime }
+        QuorumLock { inner: self.inner.lock(name), runtime: Arc::clone(&self.runtime) }
+    }
+
+    /// As [`crate::RedLock::shutdown`], also for threads that wait or hold a lock.
+    pub fn shutdown(&self, within: Duration) -> Leftover {
+        self.runtime.block_on(self.inner.shutdown(within))
     }
 
     /// How many servers have to grant.
@@ -200,7 +205,7 @@ impl fmt::Debug for RedLock {
 #[derive(Clone)]
 pub struct QuorumLock {
     inner: crate::QuorumLock,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
 }
 
 impl QuorumLock {
@@ -222,7 +227,7 @@ impl QuorumLock {
     /// As [`crate::QuorumLock::acquire`].
     pub fn acquire(&self) -> Result<QuorumGuard, Error> {
         let inner = self.runtime.block_on(self.as_this_thread().acquire())?;
-        Ok(QuorumGuard { inner, runtime: self.runtime })
+        Ok(QuorumGuard { inner, runtime: Arc::clone(&self.runtime) })
     }
 
     /// Takes the lock if a majority grants it now.
@@ -232,7 +237,7 @@ impl QuorumLock {
     /// As [`crate::QuorumLock::acquire`].
     pub fn try_acquire(&self) -> Result<Option<QuorumGuard>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire())?;
-        Ok(guard.map(|inner| QuorumGuard { inner, runtime: self.runtime }))
+        Ok(guard.map(|inner| QuorumGuard { inner, runtime: Arc::clone(&self.runtime) }))
     }
 
     /// Waits up to `wait` for the lock. Returns `None` if it is still held by somebody else then, and no later.
@@ -242,7 +247,7 @@ impl QuorumLock {
     /// As [`crate::QuorumLock::try_acquire_for`].
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<QuorumGuard>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire_for(wait))?;
-        Ok(guard.map(|inner| QuorumGuard { inner, runtime: self.runtime }))
+        Ok(guard.map(|inner| QuorumGuard { inner, runtime: Arc::clone(&self.runtime) }))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation; releases also when `work` panics.
@@ -273,7 +278,7 @@ impl fmt::Debug for QuorumLock {
 /// One hold of a [`QuorumLock`], as [`crate::QuorumGuard`] is. Dropping it releases all members in the background.
 pub struct QuorumGuard {
     inner: crate::QuorumGuard,
-    runtime: &'static Handle,
+    runtime: Arc<Served>,
 }
 
 impl QuorumGuard {

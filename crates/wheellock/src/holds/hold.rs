@@ -93,7 +93,7 @@ impl Hold {
     /// Whether the key may still be this hold's to give back.
     pub(super) fn is_worth_releasing(&self) -> bool {
         match self.state {
-            State::Asked | State::GivenBack | State::Held => true,
+            State::Asked | State::GivenBack | State::Held | State::Lost(LostReason::ShutDown) => true,
             // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
             // taken the lock again in the meantime, for the key is then that hold's.
             State::Lost(LostReason::Expired) => !self.presented,

@@ -22,6 +22,10 @@ struct World {
     guards: Vec<HoldIndex>,
     renewals: Vec<u32>,
     settles: Vec<Settle>,
+    /// How many of these are older than the shutdown.
+    older: usize,
+    /// Something was held at the shutdown, and has not been given back.
+    owed: bool,
     renewals_after_release: usize,
 }
 
@@ -44,9 +48,12 @@ enum Event {
     Changed,
     /// There was no room for it.
     Postponed,
+    ShutDown,
+    /// While an attempt is under way, which is granted after it.
+    ShutDownAsked,
 }
 
-const EVENTS: [Event; 18] = [
+const EVENTS: [Event; 20] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
@@ -65,6 +72,8 @@ const EVENTS: [Event; 18] = [
     Event::SettleRefused(10),
     Event::Changed,
     Event::Postponed,
+    Event::ShutDown,
+    Event::ShutDownAsked,
 ];
 
 impl World {
@@ -80,6 +89,8 @@ impl World {
             guards: Vec::new(),
             renewals: Vec::new(),
             settles: Vec::new(),
+            older: 0,
+            owed: false,
             renewals_after_release: 0,
         }
     }
@@ -92,9 +103,13 @@ impl World {
         let lease = Lease::new(LEASE).unwrap();
         let began = self.holds.begin_attempt((&self.name, 1), true, lease, self.now, Waker::noop());
         match began {
-            Poll::Ready((hold, count)) => {
+            Poll::Ready(Some((hold, count))) => {
                 assert_eq!(count, self.guards_of(hold) + 1, "asks for what it will have");
                 Some(hold)
+            }
+            Poll::Ready(None) => {
+                assert!(self.holds.is_shut(), "refused while nothing was shut down");
+                None
             }
             Poll::Pending => None,
         }
@@ -116,7 +131,7 @@ impl World {
     fn ask_for(&mut self, name: &Arc<Name>, owner: u64) -> HoldIndex {
         let lease = Lease::new(LEASE).unwrap();
         let began = self.holds.begin_attempt((name, owner), false, lease, self.now, Waker::noop());
-        let Poll::Ready((hold, _)) = began else { panic!("nobody else asks") };
+        let Poll::Ready(Some((hold, _))) = began else { panic!("nobody else asks") };
         hold
     }
 
@@ -191,6 +206,7 @@ impl World {
                         assert_eq!(event, Event::AcquireLate, "a grant in time is believed");
                         self.settles.push(settle);
                     }
+                    Some(Granted::ShutDown(_)) => panic!("nothing was shut down meanwhile"),
                     None => panic!("the hold vanished"),
                 }
             }
@@ -204,7 +220,9 @@ impl World {
             }
             Event::Release => {
                 let Some(hold) = self.guards.pop() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.release(hold, true, self.now));
+                let settle = self.holds.release(hold, true, self.now);
+                assert!(settle.is_none() || !self.holds.is_shut(), "that was given back already");
+                self.settles.extend(settle);
             }
             Event::Tick => {
                 self.now = self.now + LEASE / 5;
@@ -225,11 +243,11 @@ impl World {
                 );
             }
             Event::Settled(known) => {
-                let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
+                let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
                 self.settles.extend(self.holds.settled(settle.hold, known, 0, self.now, &mut wake));
             }
             Event::SettleFailed => {
-                let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
+                let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
                 self.holds.unsettled(settle.hold, self.now, &mut wake);
             }
             Event::RenewalRefused(refused) => {
@@ -241,7 +259,7 @@ impl World {
                 self.begin_renewals(at_once);
             }
             Event::SettleRefused(pause) => {
-                let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
+                let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
                 let pause = Duration::from_millis(pause);
                 self.settles.extend(self.holds.settle_refused(settle.hold, pause, self.now, &mut wake));
             }
@@ -250,12 +268,42 @@ impl World {
                 self.keep();
             }
             Event::Postponed => {
-                let Some(settle) = self.settles.pop() else { return ControlFlow::Break(()) };
+                let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
                 self.holds.postpone(settle.hold, self.now, &mut wake);
+            }
+            Event::ShutDown => self.shut_down(&mut wake)?,
+            Event::ShutDownAsked => {
+                let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
+                let (terms, again) = (self.terms(), self.guards_of(hold) > 0);
+                self.shut_down(&mut wake)?;
+                assert!(self.settles.iter().any(|settle| settle.hold == hold), "whoever asked may be gone");
+                let reply = if again { GrantReply::Again } else { GrantReply::Fresh };
+                match self.holds.granted(hold, terms, reply, self.now, &mut wake) {
+                    Some(Granted::ShutDown(settle)) => self.settles.push(settle),
+                    _ => panic!("granted after the shutdown"),
+                }
             }
         }
         self.check();
         ControlFlow::Continue(())
+    }
+
+    fn shut_down(&mut self, wake: &mut Vec<Waker>) -> ControlFlow<()> {
+        if self.holds.is_shut() {
+            return ControlFlow::Break(());
+        }
+        let held = |hold: &HoldIndex| self.holds.get(*hold).is_some_and(|hold| hold.state == State::Held);
+        (self.owed, self.older) = (self.guards.iter().any(held), self.settles.len());
+        self.settles.extend(self.holds.shut_down(self.now, wake));
+        self.settles.extend(self.holds.next_postponed(self.now, wake));
+        ControlFlow::Continue(())
+    }
+
+    /// The last request is answered.
+    fn pop_settle(&mut self) -> Option<Settle> {
+        let settle = self.settles.pop();
+        self.older = self.older.min(self.settles.len());
+        settle
     }
 
     /// The keeper does what is due.
@@ -263,7 +311,7 @@ impl World {
         let mut due = Due::default();
         self.holds.due(self.now, &mut due);
         self.settles.extend(due.settle);
-        self.settles.extend(self.holds.next_postponed(self.now));
+        self.settles.extend(self.holds.next_postponed(self.now, &mut Vec::new()));
         self.begin_renewals(due.renew);
     }
 
@@ -280,9 +328,16 @@ impl World {
         self.holds.heard_server_time(node, Sample { server, sent: self.now, received: self.now }, |_| 0)
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
+        if self.holds.is_shut() {
+            let since = &self.settles[self.older..];
+            assert!(since.iter().all(|settle| settle.count == 0), "keeps something after the shutdown");
+            self.owed &= since.is_empty();
+        }
         assert_eq!(self.renewals_after_release, 0, "renewed what was released");
-        assert!(self.settles.len() <= 2, "requests pile up");
+        // A shutdown takes back an attempt at once, and again when it turns out to be granted.
+        let most = if self.holds.is_shut() { 4 } else { 2 };
+        assert!(self.settles.len() <= most, "requests pile up");
         for (_, hold) in self.holds.holds.iter().filter(|(_, hold)| hold.state == State::GivenBack) {
             assert!(hold.wanted() == 0, "a release is sent again of an owner that came back");
         }
@@ -291,6 +346,7 @@ impl World {
             let believed = hold.state == State::Held && self.now < hold.valid_until;
             let looked_after = hold.alarm.is_some() || hold.member.is_some();
             assert!(!believed || looked_after, "nobody looks after it");
+            assert!(!believed || !self.holds.is_shut(), "believed after the shutdown");
         }
     }
 
@@ -311,6 +367,8 @@ impl World {
                 let _step = self.step(Event::Settled(false));
             }
         }
+        assert!(!self.owed, "a hold was not given back by {path:?}");
+        assert!(self.holds.poll_given_back(&mut 0, Waker::noop()).is_ready(), "{path:?}");
         assert!(
             self.holds.holds.is_empty() && self.holds.presented.is_empty() && self.holds.backlog.is_empty(),
             "a hold was left behind by {path:?}"

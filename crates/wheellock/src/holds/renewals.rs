@@ -113,6 +113,7 @@ impl Holds {
                 hold.settle_at = Some(now + hold.lease.retry_after());
             } else if now >= hold.gone_after {
                 hold.settle_at = None;
+                hold.open_gate(&mut due.wake);
             } else {
                 due.settle.extend(self.settle(index));
             }

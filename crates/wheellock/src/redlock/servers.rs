@@ -2,16 +2,19 @@
 //! this process' waiters.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use wheellock_client::planted::bug;
 use wheellock_client::{CallOptions, Command, ErrorKind, Servers as Address, Timer};
 
 use super::line::Line;
 use crate::diagnostics::Finding;
-use crate::error::{Error, MemberFailure};
+use crate::error::{Error, MemberFailure, Outcome};
 use crate::flight::{Flight, Request};
 use crate::manager::LockManager;
 use crate::name::Name;
@@ -24,6 +27,8 @@ pub(super) struct Servers {
     /// By member; unknown until it has been asked once.
     identities: Mutex<Vec<Option<Identity>>>,
     lines: Mutex<Lines>,
+    /// Whether all of them were shut down.
+    shut: watch::Sender<bool>,
     /// Where late grants are waited for.
     runtime: Handle,
 }
@@ -59,7 +64,8 @@ impl Servers {
             }
         }
         let identities = Mutex::new(members.iter().map(|_| None).collect());
-        Ok(Self { members, lead, identities, lines: Mutex::default(), runtime: Handle::current() })
+        let (lines, shut, runtime) = (Mutex::default(), watch::Sender::new(false), Handle::current());
+        Ok(Self { members, lead, identities, lines, shut, runtime })
     }
 
     pub(super) fn managers(&self) -> impl ExactSizeIterator<Item = &LockManager> {
@@ -69,6 +75,30 @@ impl Servers {
     /// The tally with which every round begins.
     pub(super) fn quorum(&self) -> Quorum {
         Quorum::majority(self.members.len())
+    }
+
+    /// From here on nobody gets anything, and everybody who wants something is told.
+    pub(super) fn shut_down(&self) {
+        self.shut.send_replace(true);
+    }
+
+    /// Does `work` for the lock `name`, but only until everything is shut down. What it has asked for is then taken back.
+    pub(super) async fn unless_shut_down<T>(
+        &self,
+        name: &str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut news = self.shut.subscribe();
+        let (mut shut, mut work) = (pin!(news.wait_for(|shut| *shut)), pin!(work));
+        let mut outcome = Outcome::NotSent;
+        std::future::poll_fn(|cx| {
+            if shut.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(Error::ShutDown { lock: name.to_owned(), outcome }));
+            }
+            outcome = Outcome::MaybeExecuted;
+            work.as_mut().poll(cx)
+        })
+        .await
     }
 
     pub(super) fn runtime(&self) -> &Handle {

@@ -1,0 +1,104 @@
+//! A TLS session and its socket. Owns both, because one session encrypts and decrypts: the driver reads, and whoever has
+//! something to say writes.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// Clones are the same session. Its lock is held while bytes are encrypted or decrypted and handed to the socket, which
+/// never blocks.
+#[derive(Clone)]
+pub(crate) struct Encrypted(Arc<Mutex<TlsStream<TcpStream>>>);
+
+impl Encrypted {
+    pub(super) fn new(stream: TlsStream<TcpStream>) -> Self {
+        Self(Arc::new(Mutex::new(stream)))
+    }
+
+    pub(super) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.lock()).poll_read(cx, buf)
+    }
+
+    /// Decrypts what has arrived, without asking the runtime.
+    pub(super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut stream = self.lock();
+        let (socket, session) = stream.get_mut();
+        let socket = SockRef::from(&*socket);
+        loop {
+            match session.reader().read(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+            if session.read_tls(&mut &*socket)? == 0 {
+                return Ok(0);
+            }
+            session.process_new_packets().map_err(io::Error::other)?;
+        }
+    }
+
+    /// Encrypts as much as the session has room for, and writes as much as the socket takes now. What was encrypted counts
+    /// as written: it leaves before everything that is encrypted later.
+    pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut stream = self.lock();
+        let mut encrypted = 0;
+        while let Some(rest) = bytes.get(encrypted..).filter(|rest| !rest.is_empty()) {
+            let (_, session) = stream.get_mut();
+            let room = session.writer().write(rest)?;
+            encrypted += room;
+            match flush(&mut stream) {
+                Ok(()) if room > 0 => {}
+                Ok(()) => return Err(io::ErrorKind::WriteZero.into()),
+                // Some of it may have left; the next attempt meets the error again.
+                Err(_) if encrypted > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(encrypted)
+    }
+
+    /// Writes what is encrypted already, as far as the socket takes it now.
+    pub(super) fn try_flush(&self) -> io::Result<()> {
+        flush(&mut self.lock())
+    }
+
+    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.lock().get_ref().0.poll_write_ready(cx)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn flush(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
+    let (socket, session) = stream.get_mut();
+    while session.wants_write() {
+        if session.write_tls(&mut Now(socket))? == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+    }
+    Ok(())
+}
+
+/// Writes what the socket takes now. Asks the socket and not its runtime, which may have ended.
+struct Now<'a>(&'a TcpStream);
+
+impl Write for Now<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

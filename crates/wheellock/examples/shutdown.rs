@@ -1,0 +1,63 @@
+//! The end of a service: workers at work, workers waiting, and a guard that nobody drops. Afterwards every lock is free.
+//!
+//! ```text
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example shutdown
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use wheellock::{Error, Lock, LockManager, LostReason};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let locks = LockManager::connect(&url).await?;
+    let name = |what: &str| format!("shutdown-example-{}:{what}", std::process::id());
+
+    // In a service this is SIGTERM: `tokio::signal::unix::signal(SignalKind::terminate())`.
+    let terminated = Arc::new(Notify::new());
+    let workers: Vec<_> =
+        (0..8).map(|_| tokio::spawn(work(locks.lock(&name("jobs")), Arc::clone(&terminated)))).collect();
+    let forgotten = locks.lock(&name("forgotten")).acquire().await?;
+    terminated.notified().await;
+
+    let left = locks.shutdown(Duration::from_secs(2)).await;
+    println!("{left}");
+    if !left.is_empty() {
+        return Err("the server did not answer in time".into());
+    }
+    println!("the guard that nobody dropped: {:?}", forgotten.lost().await);
+    let mut jobs = 0;
+    for worker in workers {
+        jobs += worker.await??;
+    }
+    println!("{jobs} jobs were done before");
+
+    // What is left for the next process: everything.
+    let next = LockManager::connect(&url).await?;
+    for what in ["jobs", "forgotten"] {
+        let guard = next.lock(&name(what)).try_acquire().await?.ok_or("still held")?;
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// Does one job after the other, each under the lock. Returns how many it did.
+async fn work(lock: Lock, terminated: Arc<Notify>) -> Result<u32, Error> {
+    let mut jobs = 0;
+    loop {
+        match lock.run(async |_guard| tokio::task::yield_now().await).await {
+            Ok(()) => jobs += 1,
+            // It was waiting for the lock, or wanted it once more.
+            Err(Error::ShutDown { .. }) => return Ok(jobs),
+            // It was in the middle of a job, which was dropped where it stood.
+            Err(Error::Lost { reason: LostReason::ShutDown, .. }) => return Ok(jobs),
+            Err(error) => return Err(error),
+        }
+        if jobs == 10 {
+            terminated.notify_one();
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What becomes of the table when its manager is shut down: nothing is granted any more, and everything is given back.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::{Hold, HoldIndex, Holds, Settle, State};
+use crate::clock::BootInstant;
+use crate::guard::LostReason;
+use crate::name::Name;
+
+impl Holds {
+    /// From here on nothing is granted, and the count that is wanted of every hold is none. Guards that live on have lost
+    /// theirs. Returns what takes back attempts under way, which goes behind them on the wire; everything else is in the
+    /// backlog.
+    pub(crate) fn shut_down(&mut self, now: BootInstant, wake: &mut Vec<Waker>) -> Vec<Settle> {
+        if std::mem::replace(&mut self.shut, true) {
+            return Vec::new();
+        }
+        let mut under_way = Vec::new();
+        for index in 0..self.holds.capacity() {
+            let Some(hold) = self.holds.get_mut(index) else { continue };
+            hold.open_gate(wake);
+            let (asked_for, held) = (hold.attempts > 0, hold.guards > 0 && hold.is_worth_releasing());
+            let believed = hold.guards > 0 && hold.state == State::Held;
+            let index = HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX);
+            if believed {
+                self.lose(index, LostReason::ShutDown, now, wake);
+            }
+            if asked_for {
+                under_way.extend(self.settle(index));
+            } else if held {
+                self.put_off(index, now);
+            }
+        }
+        under_way
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    /// Whether the server has confirmed that it knows of nothing any more; looks from `cursor` on, where it left off. What
+    /// was confirmed once stays so after a shutdown.
+    pub(crate) fn poll_given_back(&mut self, cursor: &mut usize, waker: &Waker) -> Poll<()> {
+        while *cursor < self.holds.capacity() {
+            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.is_unsettled()) {
+                hold.wait_at_gate(waker);
+                return Poll::Pending;
+            }
+            *cursor += 1;
+        }
+        Poll::Ready(())
+    }
+
+    /// The names of which the server may still know a hold.
+    pub(crate) fn unsettled_names(&self) -> Vec<Arc<Name>> {
+        let unsettled = self.holds.iter().filter(|(_, hold)| hold.is_unsettled());
+        unsettled.map(|(_, hold)| Arc::clone(&hold.name)).collect()
+    }
+}
+
+impl Hold {
+    /// Whether the server still has to be told, or to answer. Attempts do not count: what takes them back does, and is
+    /// answered after them, whether or not anybody looks at their own answers.
+    fn is_unsettled(&self) -> bool {
+        self.operations > 0 || self.postponed || self.outdated || self.settle_at.is_some()
+    }
+}

@@ -1,0 +1,6 @@
+//! A program that ends while it holds locks, for tests.
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    wheellock_tests::ending::serve(&arguments)
+}

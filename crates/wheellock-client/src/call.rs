@@ -302,7 +302,9 @@ impl Future for Call<'_> {
             };
             let Some(pause) = this.pause_after(&error) else {
                 let refused = this.refused.take().filter(|_| error.kind() == ErrorKind::Timeout);
-                return Poll::Ready(Err(refused.map_or(error.clone(), |refused| error.after(&refused))));
+                return Poll::Ready(Err(
+                    refused.map_or_else(|| error.clone(), |refused| error.after(&refused))
+                ));
             };
             this.started = None;
             this.refused = Some(error);

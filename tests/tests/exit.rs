@@ -10,7 +10,7 @@ use std::time::Duration;
 use wheellock::{Error, LockManager};
 use wheellock_client::ErrorKind;
 use wheellock_tests::certificates::{Authority, leaf};
-use wheellock_tests::ending::{Ending, HELD, names};
+use wheellock_tests::ending::{End, Ending, HELD, names};
 use wheellock_tests::{RedisServer, poll_until};
 
 /// B1: what a program holds when it ends is released, over TCP.
@@ -97,6 +97,8 @@ fn run(server: &RedisServer, kind: &Ending, trusted: Option<&Path>, prefix: &str
     let ended = program.stderr(Stdio::piped()).output().expect("the program can be started");
     let said = String::from_utf8_lossy(&ended.stdout);
     assert_eq!(said.trim(), HELD, "{kind:?}: {}", String::from_utf8_lossy(&ended.stderr));
+    let code = if kind.end == End::Panic { 101 } else { 0 };
+    assert_eq!(ended.status.code(), Some(code), "{kind:?}: {}", ended.status);
     let keys: Vec<_> = std::iter::once("EXISTS".to_owned()).chain(names(prefix, kind.locks)).collect();
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     let mut left = String::new();

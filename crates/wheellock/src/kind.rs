@@ -46,13 +46,17 @@ fn sabotaged(script: &'static str) -> &'static str {
             "redis.call('hincrby', KEYS[1], ARGV[2], 1)",
         ),
         ("acquire shortens the outer lease", "< tonumber(ARGV[1]) then", "~= tonumber(ARGV[1]) then"),
-        ("release without owner check", "        return nil", "        redis.call('del', KEYS[1])"),
+        (
+            "release without owner check",
+            "redis.call('hdel', KEYS[1], ARGV[2]) == 0",
+            "redis.call('del', KEYS[1]) == 0",
+        ),
         ("release publishes nothing", "redis.pcall(ARGV[4], ARGV[1], '0')", ""),
         ("release frees the outer hold", "tonumber(ARGV[3]) > 0", "false"),
         (
             "release deletes the holds of others",
-            "redis.call('exists', KEYS[1]) == 0",
-            "redis.call('del', KEYS[1])",
+            "redis.call('hdel', KEYS[1], ARGV[2]) == 0",
+            "redis.call('hdel', KEYS[1], ARGV[2]) + 0 * redis.call('del', KEYS[1]) == 0",
         ),
         (
             "renewal creates the key anew",

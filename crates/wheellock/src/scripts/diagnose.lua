@@ -12,7 +12,7 @@ end
 local lock, channel = ARGV[1], ARGV[2]
 local needed = {
     {'hexists', lock, 'holder'}, {'hget', lock, 'holder'}, {'hset', lock, 'holder', '1'}, {'exists', lock},
-    {'pttl', lock}, {'pexpire', lock, '1'}, {'hdel', lock, 'holder'}, {'hscan', lock, '0'}, {'del', lock},
+    {'pttl', lock}, {'pexpire', lock, '1'}, {'hdel', lock, 'holder'}, {'hlen', lock}, {'hscan', lock, '0'}, {'del', lock},
 }
 local refused = {}
 for _, command in ipairs(needed) do

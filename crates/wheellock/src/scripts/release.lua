@@ -9,19 +9,31 @@
 -- Returns 1 (given back), 0 (still held) or nil (this holder does not hold it, or what is there is no lock; nothing was
 -- changed).
 local outer = tonumber(ARGV[3]) > 0
-local held = redis.pcall(outer and 'hexists' or 'hdel', KEYS[1], ARGV[2])
-if held ~= 1 then
-    if held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then
+local found
+if outer then
+    found = redis.pcall('hexists', KEYS[1], ARGV[2])
+else
+    found = redis.pcall('hlen', KEYS[1])
+end
+if type(found) ~= 'number' then
+    if string.find(found.err, 'WRONGTYPE', 1, true) then
         return nil
     end
-    return held
+    return found
+end
+if found == 0 then
+    return nil
 end
 if outer then
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     return 0
 end
+-- The last command on the key: a cluster's node that gives the slot away lets no script touch a key that is gone.
+if redis.call('hdel', KEYS[1], ARGV[2]) == 0 then
+    return nil
+end
 -- Locks of another kind may have entered the same hash.
-if redis.call('exists', KEYS[1]) == 0 then
+if found == 1 then
     -- A user without the channel frees locks all the same; waiters then find out by asking.
     redis.pcall(ARGV[4], ARGV[1], '0')
 end

@@ -22,7 +22,8 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
     let lock = &operation.lock;
     let answered = operation.answered().unwrap_or(u64::MAX);
     let seen = answered.min(case.terms.end);
-    if let Some(deadline) = operation.deadline
+    let deadline = operation.deadline.map(|deadline| deadline.max(operation.invoked + FIRST_ANSWER));
+    if let Some(deadline) = deadline
         && seen > deadline + SCHEDULING
         && !case.stalled(process, deadline, seen)
     {
@@ -69,6 +70,9 @@ fn unfinished(case: &Case<'_>) -> Vec<Verdict> {
         })
         .collect()
 }
+
+/// However short a wait, a connected server has so long to give its first answer.
+const FIRST_ANSWER: u64 = 300 * MILLISECOND;
 
 /// For those who are still in line after the last fault to get the lock and give it back, one after the other.
 const SETTLING: u64 = 2_000 * MILLISECOND;

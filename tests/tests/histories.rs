@@ -168,11 +168,11 @@ fn b10_a_dead_holders_lock_goes_to_nobody_after_its_lease() {
 #[test]
 fn b11_a_wait_goes_on_beyond_its_deadline() {
     let text = format!(
-        "{A_HOLDS}@100 1 1 1 l moved @700
+        "{A_HOLDS}@100 1 1 1 l moved @900
         @50 2 1 1 l invoked try-for true =600 @150 -
-        @450 2 1 1 l not-granted
-        @500 1 1 1 l releasing
-        @501 1 1 1 l released"
+        @650 2 1 1 l not-granted
+        @700 1 1 1 l releasing
+        @701 1 1 1 l released"
     );
     broken(&text, Checker::Liveness);
 }

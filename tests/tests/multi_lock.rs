@@ -161,6 +161,19 @@ async fn while_one_member_is_busy_the_others_are_free_for_everybody() {
     assert!(guard.is_valid());
 }
 
+#[tokio::test]
+async fn while_a_member_elsewhere_is_busy_nothing_is_kept() {
+    let (here, there) = (RedisServer::start(), RedisServer::start());
+    let (h, t) = (manager(&here.url()).await, manager(&there.url()).await);
+    let busy = t.lock("b").acquire().await.unwrap();
+    let waiting = waits(&set(&[&h.lock("a"), &t.lock("b"), &h.lock("c")]));
+    assert!(listeners(&there, "b", 1).await);
+    assert!(gone(&here, "a").await && gone(&here, "c").await, "granted first, and given back");
+    assert_eq!(busy.release().await.unwrap(), Released::Released);
+    let guard = tokio::time::timeout(WOKEN, waiting).await.expect("woken").unwrap().unwrap();
+    assert!(guard.is_valid());
+}
+
 /// With one member in hand, only what comes before the busy one is kept.
 #[tokio::test]
 async fn what_is_held_while_waiting_comes_before_what_is_waited_for() {

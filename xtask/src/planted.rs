@@ -53,7 +53,7 @@ pub(crate) const ALL: [Planted; 45] = [
     by_test("reconnect wakes nobody", "redisson_defects", "w15_a_release_during_a_disconnect_wakes_the_waiter_after_it"),
     by_test("reply slot of a dropped call is forgotten", "faults_client", "c04_dropped_at_every_byte_of_its_reply"),
     by_test("the backlog is forgotten", "operations", "more_guards_than_the_queue_holds_are_all_released"),
-    by_test("a set is held while it waits", "multi_lock", "while_one_member_is_busy_the_others_are_free_for_everybody"),
+    by_test("a set is held while it waits", "multi_lock", "while_a_member_elsewhere_is_busy_nothing_is_kept"),
     by_test("a set has no order", "multi_lock", "what_is_held_while_waiting_comes_before_what_is_waited_for"),
     by_test("a set is held for ever", "multi_lock", "a_circle_with_somebody_who_keeps_no_order_is_broken"),
     by_test("a round waits for everybody", "redlock", "a_broken_minority_changes_nothing"),

@@ -96,7 +96,7 @@ fn sentinel(
         if fault == Fault::Split {
             set.servers()[old].resume();
         }
-        figures.round(&load, held, struck, writable, resumed)?;
+        figures.round(&load, &held, struck, &writable, resumed)?;
         set.heal();
     }
     figures.report(report, bench, subject, &load.end()?);
@@ -125,7 +125,7 @@ fn cluster_kills(
         catch_up(cluster.nodes(), &heirs, Fault::Kill(behind));
         let writable = first_writable(&others)?;
         let resumed = load.first_grant_after(struck + Duration::from_millis(100))?;
-        figures.round(&load, held, struck, writable, resumed)?;
+        figures.round(&load, &held, struck, &writable, resumed)?;
         cluster.heal();
     }
     figures.report(report, bench, subject, &load.end()?);
@@ -238,17 +238,17 @@ impl Figures {
     fn round(
         &mut self,
         load: &Load,
-        held: Vec<(Instant, Guard)>,
+        held: &[(Instant, Guard)],
         struck: Instant,
-        writable: Writable,
+        writable: &Writable,
         resumed: Instant,
     ) -> Result<()> {
         let failover = (writable.since - struck).as_secs_f64() * 1e3;
         let later = resumed.saturating_duration_since(writable.since).as_secs_f64() * 1e3;
         self.failover.push(failover);
         self.first.push(later);
-        let after = load.runtime.block_on(load.after_the_fault(&held))?;
-        let orphans = load.orphans(&[writable.server], &held, SETTLED)?;
+        let after = load.runtime.block_on(load.after_the_fault(held))?;
+        let orphans = load.orphans(&[writable.server], held, SETTLED)?;
         let After { lost, doubles, .. } = after;
         eprintln!(
             "round {}: {failover:.0} ms, {lost} lost, {doubles} held twice, {orphans} held by nobody",

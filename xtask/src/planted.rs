@@ -1,90 +1,129 @@
 //! Bugs planted in the library, each with a test that has to fail because of it: a harness that never bites proves
-//! nothing. Owns the list; the bugs are where `planted::bug` is asked.
+//! nothing. Owns how they get there: the bugs themselves are the patches in `tests/planted`, and the sources that users
+//! get know nothing of them.
+//!
+//! All patches are laid over one copy of the workspace, each behind the question whether it is the one that was chosen, so that
+//! the copy is built once. A patch that no longer fits the sources fails the step.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::run;
 
-/// A bug, and what catches it: a package, a test target of it (none for its unit tests), and the test's name.
+/// Where the patches are.
+pub(crate) const FOLDER: &str = "tests/planted";
+
+/// A bug, and what catches it.
+#[derive(Debug)]
 pub(crate) struct Planted {
-    pub(crate) bug: &'static str,
-    package: &'static str,
-    target: Option<&'static str>,
-    pub(crate) test: &'static str,
+    pub(crate) bug: String,
+    package: String,
+    /// A test target of the package, or `--lib` for its unit tests.
+    pub(crate) target: String,
+    pub(crate) test: String,
+    changes: Vec<Change>,
 }
 
-const fn by_test(bug: &'static str, target: &'static str, test: &'static str) -> Planted {
-    Planted { bug, package: "wheellock-tests", target: Some(target), test }
+/// A run of lines in a file, and what it becomes. Lines are compared without their indentation.
+#[derive(Debug)]
+struct Change {
+    path: String,
+    from: Vec<String>,
+    to: Vec<String>,
 }
 
-const fn by_unit_test(bug: &'static str, test: &'static str) -> Planted {
-    Planted { bug, package: "wheellock", target: None, test }
+impl Planted {
+    /// Reads a patch: its bug, its test, and the changes as `diff` would show them, without line numbers.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let mut lines = text.lines();
+        let bug = lines.next().and_then(|line| line.strip_prefix("bug: ")).context("no bug")?.to_owned();
+        let test = lines.next().and_then(|line| line.strip_prefix("caught by: ")).context("no test")?;
+        let [package, target, test] = test.split(' ').collect::<Vec<_>>()[..] else { bail!("no such test") };
+        let (package, target, test) = (package.to_owned(), target.to_owned(), test.to_owned());
+        let mut changes: Vec<Change> = Vec::new();
+        let mut begins = false;
+        for line in lines {
+            if line.is_empty() {
+                begins = true;
+            } else if std::mem::take(&mut begins) {
+                changes.push(Change { path: line.to_owned(), from: Vec::new(), to: Vec::new() });
+            } else {
+                let change = changes.last_mut().context("lines without a file")?;
+                let (sign, rest) = line.split_at(1);
+                ensure!([" ", "-", "+"].contains(&sign), "neither context nor change: {line}");
+                if sign != "+" {
+                    change.from.push(rest.trim().to_owned());
+                }
+                if sign != "-" {
+                    change.to.push(rest.trim().to_owned());
+                }
+            }
+        }
+        ensure!(!changes.is_empty(), "changes nothing");
+        Ok(Self { bug, package, target, test, changes })
+    }
 }
 
-#[rustfmt::skip]
-pub(crate) const ALL: [Planted; 45] = [
-    by_test("acquire takes what is held", "locks", "tasks_that_share_a_handle_exclude_each_other"),
-    by_test("acquire increments", "redisson_defects", "w01_an_acquire_that_is_repeated_counts_once"),
-    by_test("acquire shortens the outer lease", "redisson_defects", "w08_a_lease_belongs_to_one_hold"),
-    by_test("release without owner check", "faults_locks", "l23_only_the_owner_releases_and_only_once"),
-    by_test("release publishes nothing", "redisson_defects", "w16_no_wake_up_is_missed_between_the_question_and_the_sleep"),
-    by_test("release frees the outer hold", "locks", "reentrancy_is_counted_on_the_server"),
-    by_test("renewal creates the key anew", "faults_locks", "l03_a_renewal_of_an_expired_key_creates_none"),
-    by_test("renewal ends at the first wrong type", "redisson_defects", "w06_one_failing_lock_stops_no_other_renewal"),
-    by_test("validity counts from the reply", "faults_locks", "l06_a_grant_slower_than_its_lease_is_never_believed"),
-    by_test("a lease is believed beyond its end", "locks", "the_wire_contract_of_a_plain_lock"),
-    by_test("a late grant is believed", "faults_locks", "l06_a_grant_slower_than_its_lease_is_never_believed"),
-    by_test("watchdog outlives the release", "redisson_defects", "w03_no_renewal_comes_after_a_release"),
-    by_test("a late renewal brings a lost lock back", "faults_locks", "l02_a_renewal_that_comes_too_late_resurrects_nothing"),
-    by_test("a failed renewal is the last", "faults_locks", "l01_a_renewal_without_an_answer_is_repeated_in_time"),
-    by_test("the loss is told late", "locks", "the_watchdog_keeps_a_lock_and_a_fixed_lease_ends"),
-    by_test("a dropped acquire is not taken back", "redisson_defects", "w02_an_acquire_given_up_leaves_no_orphan"),
-    by_test("a dropped guard is kept", "faults_locks", "c11_whatever_ends_a_holder_frees_its_lock"),
-    by_test("a repeated release is taken for a loss", "redisson_defects", "w25_a_release_without_an_answer_is_repeated_and_counts_as_one"),
-    by_test("nothing is repeated", "redisson_defects", "w01_an_acquire_that_is_repeated_counts_once"),
-    by_test("all tasks are one owner", "redisson_defects", "w27_only_a_presented_owner_enters_again"),
-    by_test("nobody stands in line", "redisson_defects", "w19_a_crowd_of_waiters_asks_as_one"),
-    by_test("the end of a lease is not looked for", "faults_locks", "l09_the_end_of_a_lease_granted_to_the_same_process_is_not_overslept"),
-    by_test("subscriptions stay", "redisson_defects", "w21_a_wait_that_is_over_leaves_no_subscription"),
-    by_test("reconnect wakes nobody", "redisson_defects", "w15_a_release_during_a_disconnect_wakes_the_waiter_after_it"),
-    by_test("reply slot of a dropped call is forgotten", "faults_client", "c04_dropped_at_every_byte_of_its_reply"),
-    by_test("the backlog is forgotten", "operations", "more_guards_than_the_queue_holds_are_all_released"),
-    by_test("a set is held while it waits", "multi_lock", "while_a_member_elsewhere_is_busy_nothing_is_kept"),
-    by_test("a set has no order", "multi_lock", "what_is_held_while_waiting_comes_before_what_is_waited_for"),
-    by_test("a set is held for ever", "multi_lock", "a_circle_with_somebody_who_keeps_no_order_is_broken"),
-    by_test("a round waits for everybody", "redlock", "a_broken_minority_changes_nothing"),
-    by_test("a split waits for the slowest", "redlock", "a_split_does_not_wait_for_the_slowest"),
-    by_test("a late member mends a lost quorum", "redlock", "a_late_member_does_not_mend_what_was_lost"),
-    by_test("one member is a quorum", "redlock", "who_grants_late_joins_and_a_later_failure_is_survived"),
-    by_test("a dead majority is a busy lock", "redlock", "a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock"),
-    by_test("a server counts twice", "redlock", "only_independent_servers_are_members"),
-    by_test("a grant counts before others know", "durability", "t06_without_a_replica_nothing_is_granted_and_with_one_again_everything_is"),
-    by_test("a renewal counts before others know", "durability", "a_renewal_that_too_few_know_of_extends_no_belief"),
-    by_test("nobody is asked for after a change", "chaos", "holders_whom_a_restarted_server_has_forgotten_learn_it_at_once"),
-    by_test("release deletes the holds of others", "other_data", "a_release_leaves_the_holds_of_others"),
-    by_test("a set is asked for all at once", "multi_lock", "one_of_ten_contenders_takes_a_free_set"),
-    by_test("work that outlived its lease is fine", "closures", "work_that_blocks_beyond_the_lease_is_not_ok"),
-    by_test("a short trouble is everybody's", "waits", "an_impatient_waiter_fails_alone"),
-    by_unit_test("a grant tells no rival", "holds::model::of_two_owners_to_whom_a_lock_was_granted_the_later_one_holds_it"),
-    by_unit_test("the baton is lost", "waiters::tests::a_head_that_leaves_without_the_lock_passes_its_wake_up_on"),
-    by_unit_test("jumps of the server's clock go unnoticed", "holds::model::a_jump_of_the_servers_clock_shortens_what_was_not_extended_since"),
-];
+impl Change {
+    /// The lines of a file with this change in it.
+    fn applied(&self, text: &str) -> Result<String> {
+        let lines: Vec<&str> = text.lines().collect();
+        let fits = |window: &[&str]| window.iter().map(|line| line.trim()).eq(&self.from);
+        let mut places = lines.windows(self.from.len()).enumerate().filter(|(_, window)| fits(window));
+        let place = match (places.next(), places.next()) {
+            (Some((place, _)), None) => place,
+            (Some(_), Some(_)) => bail!("{} has the lines to change more than once", self.path),
+            (None, _) => bail!("{} does not have the lines to change", self.path),
+        };
+        let (before, rest) = lines.split_at(place);
+        let after = rest.get(self.from.len()..).unwrap_or_default();
+        let changed = self.to.iter().map(String::as_str);
+        let mut text = String::with_capacity(text.len());
+        for line in before.iter().copied().chain(changed).chain(after.iter().copied()) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        Ok(text)
+    }
+
+    fn is_lua(&self) -> bool {
+        self.path.ends_with(".lua")
+    }
+}
+
+/// All planted bugs, by name.
+pub(crate) fn all(root: &Path) -> Result<Vec<Planted>> {
+    let folder = root.join(FOLDER);
+    let mut bugs = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        bugs.push(Planted::parse(&text).with_context(|| format!("cannot read {}", path.display()))?);
+    }
+    bugs.sort_by(|one, other| one.bug.cmp(&other.bug));
+    Ok(bugs)
+}
 
 /// Plants every bug; success only if each is caught.
 pub(crate) fn check() -> Result<ExitCode> {
-    let uncaught = uncaught()?;
-    println!("{} of {} planted bugs caught", ALL.len() - uncaught.len(), ALL.len());
+    let bugs = all(run::root())?;
+    let uncaught = uncaught(&bugs)?;
+    println!("{} of {} planted bugs caught", bugs.len() - uncaught.len(), bugs.len());
     Ok(if uncaught.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Plants one bug after the other, several at a time; returns what was not caught.
-pub(crate) fn uncaught() -> Result<Vec<String>> {
-    build()?;
-    let (left, uncaught) = (Mutex::new(ALL.iter()), Mutex::new(Vec::new()));
+pub(crate) fn uncaught(bugs: &[Planted]) -> Result<Vec<String>> {
+    lay_out(run::root(), &copy(), bugs)?;
+    build(bugs)?;
+    let (left, uncaught) = (Mutex::new(bugs.iter()), Mutex::new(Vec::new()));
     std::thread::scope(|threads| {
         for _ in 0..AT_ONCE {
             threads.spawn(|| {
@@ -105,22 +144,162 @@ pub(crate) fn uncaught() -> Result<Vec<String>> {
     uncaught.into_inner().context("a runner panicked")
 }
 
-fn build() -> Result<()> {
-    let mut targets: Vec<&str> = ALL.iter().filter_map(|planted| planted.target).collect();
-    targets.sort_unstable();
-    targets.dedup();
-    let mut tests = command(["test", "--quiet", "--no-run", "--package", "wheellock-tests"]);
-    run::run(tests.args(targets.iter().flat_map(|target| ["--test", target])))?;
-    run::run(&mut command(["test", "--quiet", "--no-run", "--package", "wheellock", "--lib"]))
+/// Where the workspace is copied to.
+fn copy() -> PathBuf {
+    run::target_directory().join("planted/workspace")
+}
+
+/// Copies the workspace at `root` to `copy` with all bugs in it. What has not changed since the last time is left as it is, so
+/// that only the rest is built anew.
+fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
+    let mut files = BTreeMap::new();
+    for part in ["Cargo.toml", "Cargo.lock", "crates", "tests", "benches", "xtask", "docs", "README.md"] {
+        collect(root, Path::new(part), &mut files)?;
+    }
+    let mut scripts = Vec::new();
+    for Planted { bug, changes, .. } in bugs {
+        for change in changes {
+            let path = PathBuf::from(&change.path);
+            let text = files.get(&path).with_context(|| format!("{bug}: there is no {}", change.path))?;
+            let changed = String::from_utf8(text.clone())?;
+            let changed = change.applied(&changed).with_context(|| bug.clone())?;
+            if change.is_lua() {
+                // A script can ask nobody. It is there twice, and chosen where it is read.
+                scripts.push((bug, change.path.as_str(), changed));
+            } else {
+                let question = format!("::wheellock_planted::bug({bug:?})");
+                files.insert(path, changed.replace("bug()", &question).into_bytes());
+            }
+        }
+    }
+    for (path, text) in &mut files {
+        let Some(name) = path.to_str().filter(|name| name.starts_with("crates/")) else { continue };
+        if name.ends_with("Cargo.toml") {
+            let manifest = String::from_utf8(std::mem::take(text))?;
+            let dependency = "[dependencies]\nwheellock-planted = { path = \"../../planted\" }";
+            *text = manifest.replacen("[dependencies]", dependency, 1).into_bytes();
+        } else if name.ends_with(".rs") && text.windows(8).any(|window| window == b".lua\")") {
+            let code = String::from_utf8(std::mem::take(text))?;
+            *text = choosing_scripts(&code).into_bytes();
+        }
+    }
+    let manifest = files.get_mut(Path::new("Cargo.toml")).context("no manifest")?;
+    let members = String::from_utf8(std::mem::take(manifest))?;
+    *manifest = members.replacen("members = [", "members = [\"planted\", ", 1).into_bytes();
+    files.insert("planted/Cargo.toml".into(), MANIFEST.into());
+    files.insert("planted/src/lib.rs".into(), library(&scripts)?.into());
+    write_where_different(copy, &files)
+}
+
+/// `include_str!("x.lua")` becomes the script, or the one with the bug.
+fn choosing_scripts(code: &str) -> String {
+    let mut parts = code.split("include_str!(\"");
+    let mut chosen = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once("\")") {
+            Some((path, rest)) if path.ends_with(".lua") => {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                let _infallible =
+                    write!(chosen, "::wheellock_planted::script(\"{name}\", include_str!(\"{path}\")){rest}");
+            }
+            _ => {
+                chosen.push_str("include_str!(\"");
+                chosen.push_str(part);
+            }
+        }
+    }
+    chosen
+}
+
+/// The crate that answers which bug was chosen.
+fn library(scripts: &[(&String, &str, String)]) -> Result<String> {
+    let mut library = LIBRARY.to_owned();
+    library.push_str("\nconst SCRIPTS: &[(&str, &str, &str)] = &[\n");
+    for (bug, path, text) in scripts {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        writeln!(library, "    ({bug:?}, {name:?}, {text:?}),")?;
+    }
+    library.push_str("];\n");
+    Ok(library)
+}
+
+const MANIFEST: &str = "[package]\nname = \"wheellock-planted\"\nversion = \"0.0.0\"\nedition = \"2024\"\n";
+
+const LIBRARY: &str = r#"
+use std::sync::LazyLock;
+
+static CHOSEN: LazyLock<String> = LazyLock::new(|| std::env::var("WHEELLOCK_PLANTED").unwrap_or_default());
+
+/// Whether the bug `name` is to be had.
+pub fn bug(name: &str) -> bool {
+    *CHOSEN == name
+}
+
+/// The script, or the one that has the chosen bug.
+pub fn script(name: &str, text: &'static str) -> &'static str {
+    let planted = SCRIPTS.iter().find(|(bug, script, _)| *CHOSEN == *bug && *script == name);
+    planted.map_or(text, |(_, _, planted)| planted)
+}
+"#;
+
+/// Reads a file, or all in a folder, by its path below `root`.
+fn collect(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    let full = root.join(path);
+    if full.is_dir() {
+        for entry in fs::read_dir(&full)? {
+            let name = entry?.file_name();
+            if name != "target" {
+                collect(root, &path.join(name), files)?;
+            }
+        }
+    } else {
+        let text = fs::read(&full).with_context(|| format!("cannot read {}", full.display()))?;
+        files.insert(path.to_owned(), text);
+    }
+    Ok(())
+}
+
+/// Makes the folder `copy` have these files and no others.
+fn write_where_different(copy: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    fs::create_dir_all(copy)?;
+    let mut there = BTreeMap::new();
+    collect(copy, Path::new(""), &mut there)?;
+    let wanted: BTreeSet<_> = files.keys().collect();
+    for path in there.keys().filter(|path| !wanted.contains(path)) {
+        fs::remove_file(copy.join(path))?;
+    }
+    for (path, text) in files.iter().filter(|(path, text)| there.get(*path) != Some(text)) {
+        let path = copy.join(path);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn build(bugs: &[Planted]) -> Result<()> {
+    let mut packages: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for planted in bugs {
+        packages.entry(&planted.package).or_default().insert(&planted.target);
+    }
+    for (package, targets) in packages {
+        let mut tests = command(["test", "--quiet", "--no-run", "--package", package]);
+        run::run(tests.args(targets.into_iter().flat_map(selected)))?;
+    }
+    Ok(())
+}
+
+/// How cargo is told of a test target.
+fn selected(target: &str) -> impl Iterator<Item = &str> {
+    let test = (target != "--lib").then_some("--test");
+    test.into_iter().chain([target])
 }
 
 fn run(planted: &Planted) -> Result<&'static str> {
-    let mut tests = command(["test", "--quiet", "--package", planted.package]);
-    match planted.target {
-        Some(target) => tests.args(["--test", target]),
-        None => tests.arg("--lib"),
-    };
-    tests.arg(planted.test).env("WHEELLOCK_PLANTED", planted.bug).env("RUST_BACKTRACE", "0");
+    let mut tests = command(["test", "--quiet", "--package", &planted.package]);
+    tests.args(selected(&planted.target));
+    tests.arg(&planted.test).env("WHEELLOCK_PLANTED", &planted.bug).env("RUST_BACKTRACE", "0");
     // Its own process group, so that a test that hangs can be ended with all that it started.
     let mut child = tests.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let start = Instant::now();
@@ -143,12 +322,13 @@ fn run(planted: &Planted) -> Result<&'static str> {
     Ok("NOT CAUGHT")
 }
 
-/// Cargo with the bugs compiled in, in a directory of its own.
+/// Cargo in the copy. What the workspace itself has built of others' packages is used where cargo knows how.
 fn command<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = run::cargo(arguments);
     command
-        .env("RUSTFLAGS", "--cfg planted")
-        .env("CARGO_TARGET_DIR", run::target_directory().join("planted"));
+        .current_dir(copy())
+        .env("CARGO_TARGET_DIR", run::target_directory().join("planted"))
+        .env("CARGO_BUILD_BUILD_DIR", run::target_directory());
     command
 }
 
@@ -162,12 +342,45 @@ const PATIENCE: Duration = Duration::from_secs(60);
 mod tests {
     use super::*;
 
+    const PATCH: &str = "bug: it leaks\ncaught by: wheellock-tests locks it_is_tight\n\ncrates/a.rs\n fn f() {\n-close();\n+if !bug() {\n+close();\n+}\n";
+
     #[test]
-    fn the_page_lists_every_planted_bug_with_its_test() {
-        let page = std::fs::read_to_string(run::root().join("docs/reliability.md")).unwrap();
-        for Planted { bug, test, .. } in &ALL {
-            let row = page.lines().find(|line| line.starts_with(&format!("| {bug} |")));
-            assert!(row.is_some_and(|row| row.contains(test)), "{bug}: {test}");
+    fn a_patch_fits_whatever_the_indentation_and_only_in_one_place() {
+        let planted = Planted::parse(PATCH).unwrap();
+        assert_eq!((planted.bug.as_str(), planted.target.as_str()), ("it leaks", "locks"));
+        let change = &planted.changes[0];
+        let changed = change.applied("use x;\n  fn f() {\n      close();\n  }\n").unwrap();
+        assert_eq!(changed, "use x;\nfn f() {\nif !bug() {\nclose();\n}\n  }\n");
+        assert!(change.applied("fn f() {\nopen();\n}\n").is_err(), "the lines are gone");
+        assert!(change.applied("fn f() {\nclose();\nfn f() {\nclose();\n").is_err(), "which of the two?");
+    }
+
+    #[test]
+    fn what_is_no_patch_is_refused() {
+        for bad in [
+            "",
+            "bug: x",
+            "bug: x\ncaught by: y",
+            "bug: x\ncaught by: a b c",
+            "bug: x\ncaught by: a b c\n\nf\n?x",
+        ] {
+            assert!(Planted::parse(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_script_is_chosen_where_it_is_included() {
+        let code = "a(include_str!(\"scripts/x.lua\"), include_str!(\"y.md\"))";
+        let chosen = "a(::wheellock_planted::script(\"x.lua\", include_str!(\"scripts/x.lua\")), include_str!(\"y.md\"))";
+        assert_eq!(choosing_scripts(code), chosen);
+    }
+
+    /// Every patch fits the sources as they are; whether its test notices is what the step is for.
+    #[test]
+    fn every_patch_still_fits() {
+        let copy = run::target_directory().join("planted/fits");
+        lay_out(run::root(), &copy, &all(run::root()).unwrap()).unwrap();
+        let text = fs::read_to_string(copy.join("crates/wheellock/src/lease.rs")).unwrap();
+        assert!(text.contains("::wheellock_planted::bug(\"a lease is believed beyond its end\")"));
     }
 }

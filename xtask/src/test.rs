@@ -53,9 +53,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     if !options.no_planted {
         report.step("planted bugs", || {
-            let uncaught = planted::uncaught()?;
-            let failed = u64::try_from(uncaught.len())?;
-            Ok(Tally { passed: u64::try_from(planted::ALL.len())? - failed, failed })
+            let bugs = planted::all(run::root())?;
+            let failed = u64::try_from(planted::uncaught(&bugs)?.len())?;
+            Ok(Tally { passed: u64::try_from(bugs.len())? - failed, failed })
         });
     }
     report.step("examples", || run_examples(&packages));

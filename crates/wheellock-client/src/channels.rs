@@ -11,8 +11,6 @@ use std::task::Waker;
 use bytes::Bytes;
 use slab::Slab;
 
-use crate::planted::bug;
-
 /// What to send for a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -146,9 +144,7 @@ impl Channels {
         for (_, channel) in &mut self.entries {
             channel.confirmed = Confirmed::No;
             channel.refused = None;
-            if !bug("reconnect wakes nobody") {
-                channel.wake(wakers);
-            }
+            channel.wake(wakers);
         }
         let by_name = &mut self.by_name;
         self.entries.retain(|_, channel| {

@@ -42,8 +42,6 @@ mod histogram;
 pub mod memory;
 mod open;
 mod pipeline;
-#[doc(hidden)]
-pub mod planted;
 mod retry;
 mod route;
 mod script;

@@ -17,7 +17,6 @@ use wheellock_resp::{Arg, Command, Frame, Push, Value};
 use crate::channels::{Channels, Order};
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::histogram::Histogram;
-use crate::planted::bug;
 use crate::retry::Retry;
 use crate::script::Script;
 
@@ -344,10 +343,6 @@ impl Pipeline {
                 self.make_room();
             }
             None => {}
-        }
-        if bug("reply slot of a dropped call is forgotten") && place == Some(0) {
-            self.entries.pop_front();
-            self.first += 1;
         }
     }
 

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use wheellock_client::planted::bug;
 use wheellock_client::{ConnectionId, ErrorKind, Retry, Value};
 
 use crate::acquire::{at_gate, unexpected};
@@ -309,11 +308,7 @@ impl Guard {
                 // No release was published, and the server may have forgotten the lock.
                 self.inner.let_waiters_look(&self.name);
                 // An unanswered request before this one has done it if the lock was ours when it was sent.
-                Ok(if ambiguous && believed && !bug("a repeated release is taken for a loss") {
-                    Released::Released
-                } else {
-                    Released::AlreadyLost
-                })
+                Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
             }
             Ok(reply) => Err(unexpected(&self.inner, &self.name, self.operation(), &reply)),
             Err(source) => {
@@ -333,7 +328,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if !self.released && !bug("a dropped guard is kept") {
+        if !self.released {
             let mut holds = self.inner.holds();
             let settle = holds.release(self.hold, self.renew, self.inner.clock.now());
             self.inner.finish(holds, settle, Vec::new());

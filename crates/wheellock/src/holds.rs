@@ -19,7 +19,6 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
-use wheellock_client::planted::bug;
 use wheellock_wheel::{Cohorts, Wheel};
 
 use crate::clock::{BootInstant, nanos};
@@ -261,8 +260,7 @@ impl Holds {
         wake: &mut Vec<Waker>,
     ) -> Option<Granted> {
         let mut index = index;
-        let sent = if bug("validity counts from the reply") { now } else { terms.sent };
-        let valid_until = terms.lease.valid_until(sent);
+        let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
         let nobody_knows_which_server = self.changes.since(terms.sent);
         if self.has_vanished(index, reply) {
@@ -274,7 +272,7 @@ impl Holds {
         if shut {
             return self.settle(index).map(Granted::ShutDown);
         }
-        if now >= valid_until && !bug("a late grant is believed") {
+        if now >= valid_until {
             return self.settle(index).map(Granted::TooLate);
         }
         if hold.guards == 0 {
@@ -319,7 +317,7 @@ impl Holds {
         let Some(name) = self.get(granted).map(|hold| Arc::clone(&hold.name)) else { return };
         let rival = self.believed_holder(&name).filter(|rival| *rival != granted);
         name.set_last_holder(granted);
-        let Some(rival) = rival.filter(|_| !bug("a grant tells no rival")) else { return };
+        let Some(rival) = rival else { return };
         let rival_is_later = self.get(rival).is_some_and(|hold| hold.was_extended_after(sent));
         let (lost, left) = if rival_is_later { (granted, rival) } else { (rival, granted) };
         name.set_last_holder(left);
@@ -577,7 +575,7 @@ impl Holds {
 
     fn put_off(&mut self, index: HoldIndex, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
-        if std::mem::replace(&mut hold.postponed, true) || bug("the backlog is forgotten") {
+        if std::mem::replace(&mut hold.postponed, true) {
             return;
         }
         self.backlog.push_back(index);

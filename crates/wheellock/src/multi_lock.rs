@@ -28,8 +28,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_client::planted::bug;
-
 use crate::acquire::{Refusal, SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late};
 use crate::clock::BootInstant;
 use crate::error::Error;
@@ -76,9 +74,7 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
     let members: Arc<[Lock]> = members.into_iter().collect();
     let lead = members.first().cloned().ok_or(Error::NoMembers)?;
     let mut places: Vec<_> = members.iter().enumerate().map(|(place, lock)| (Key::of(lock), place)).collect();
-    if !bug("a set has no order") {
-        places.sort();
-    }
+    places.sort();
     for (first, (key, _)) in places.iter().enumerate() {
         let others = places.iter().skip(first + 1).map(|(other, _)| other);
         if others.into_iter().any(|other| key.is_same_lock_as(other)) {
@@ -227,7 +223,7 @@ impl MultiLock {
             if wait == Wait::No || wait.is_over(&self.lead.inner) {
                 return Ok(None);
             }
-            let keep_now = std::mem::replace(&mut keep, true) || bug("a set is held while it waits");
+            let keep_now = std::mem::replace(&mut keep, true);
             taken.keep(|place| keep_now && self.comes_before(place, refused));
             let Some(lock) = self.members.get(refused) else { return Ok(None) };
             let Some(guard) = self.wait_for(lock, refusal, &mut taken, wait).await? else { return Ok(None) };
@@ -247,7 +243,7 @@ impl MultiLock {
     ) -> Result<Option<(usize, Refusal)>, Error> {
         let mut groups = self.groups(taken);
         let later = groups.split_off(1.min(groups.len()));
-        let phases = if taken.is_empty() && !bug("a set is asked for all at once") {
+        let phases = if taken.is_empty() {
             vec![groups, later]
         } else {
             vec![groups.into_iter().chain(later).collect()]
@@ -318,9 +314,7 @@ impl MultiLock {
                 Err(error) if self.now() < until => return Err(error),
                 Err(_) => {}
             }
-            if !bug("a set is held for ever") {
-                taken.keep(|_| false);
-            }
+            taken.keep(|_| false);
         }
         match wait {
             Wait::Forever => loop {

@@ -5,7 +5,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use wheellock_client::planted::bug;
 use wheellock_client::{CallOptions, ConnectionId, ErrorKind, Retry, Started, Value};
 use wheellock_wheel::Sleep;
 
@@ -129,9 +128,6 @@ where
 /// How long to wait before the same request has a chance; `None` if it has none. It is idempotent, so an attempt of which
 /// nobody knows the outcome may be repeated too.
 fn pause_before_repeating(retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
-    if bug("nothing is repeated") && error.code() != Some("NOSCRIPT") {
-        return None;
-    }
     retry.after(error).or(match error.kind() {
         // The next connection is waited for in the queue.
         ErrorKind::ConnectionLost | ErrorKind::Protocol => Some(Duration::ZERO),

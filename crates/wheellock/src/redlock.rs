@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use wheellock_client::planted::bug;
 use wheellock_client::{Subscription, Timer};
 
 use crate::acquire::{Answer, Wait, ask, first_answer_by, is_only_late};
@@ -381,8 +380,7 @@ impl QuorumLock {
                     *place = seat;
                 }
             }
-            let verdict = tally.verdict().filter(|_| flight.is_over() || !bug("a round waits for everybody"));
-            match verdict {
+            match tally.verdict() {
                 Some(Verdict::Reached) => {
                     let guard =
                         QuorumGuard::new(Arc::clone(&self.locks), seats, flight, self.servers.runtime());
@@ -405,7 +403,7 @@ impl QuorumLock {
                 }
                 None => {}
             }
-            if tally.is_contended() && give_up.is_none() && !bug("a split waits for the slowest") {
+            if tally.is_contended() && give_up.is_none() {
                 let now = timer.now();
                 let longer = 1 << (2 * given_up.min(MOST_PATIENCE));
                 let patience = (2 * (now - began)).max(SLOW_PATIENCE) * longer;
@@ -426,7 +424,7 @@ impl QuorumLock {
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
         // Answers that the end of the wait cut short say nothing about their servers; other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
-        if known_held && (enough && failures.iter().all(late) || bug("a dead majority is a busy lock")) {
+        if known_held && enough && failures.iter().all(late) {
             return Ok(None);
         }
         let failures = if failures.is_empty() { self.no_answers() } else { failures };

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::Subscription;
-use wheellock_client::planted::bug;
 
 use crate::error::Error;
 
@@ -106,7 +105,6 @@ impl Waiters {
         self.unanswered_since = None;
         self.last_error = None;
         // One millisecond more, because the server rounds down.
-        let lease_left = lease_left.filter(|_| !bug("the end of a lease is not looked for"));
         let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
         // Without messages (an ACL may forbid the channel) only asking helps.
         let deaf = self.subscription.as_ref().is_some_and(|news| news.refusal().is_some());
@@ -126,9 +124,6 @@ impl Waiters {
         let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask { heard: false, since: now } };
         if let Some(error) = &waiter.failed {
             return Turn::Failed(Error::clone(error));
-        }
-        if bug("nobody stands in line") {
-            return Turn::Ask { heard: false, since: now };
         }
         waiter.waker = Some(cx.waker().clone());
         if !is_head || asked_for {
@@ -164,7 +159,6 @@ impl Waiters {
                 // Of a release nobody hears where nobody listens yet.
                 self.look_now = self.subscription.is_none();
             }
-            None if bug("the baton is lost") => return None,
             None => self.look_now |= self.unanswered_since.is_some(),
         }
         self.head_to_wake()
@@ -210,7 +204,7 @@ impl Waiters {
     /// Gives the subscription up if nobody waits. The caller drops it after unlocking.
     pub(crate) fn stop_listening(&mut self) -> Option<Subscription> {
         self.lingering = false;
-        if self.line.is_empty() && !bug("subscriptions stay") { self.subscription.take() } else { None }
+        if self.line.is_empty() { self.subscription.take() } else { None }
     }
 
     /// Whether nobody waits and nothing is listened to.

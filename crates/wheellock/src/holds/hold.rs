@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use wheellock_client::planted::bug;
 use wheellock_wheel::{Member, TimerKey};
 
 use super::TICK;
@@ -160,9 +159,6 @@ impl Hold {
     /// When to give up believing: early enough that whoever waits for it learns of it before `valid_until`.
     pub(super) fn lost_at(&self) -> BootInstant {
         let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
-        if bug("the loss is told late") {
-            return self.valid_until + early;
-        }
         self.valid_until.saturating_sub(early)
     }
 }

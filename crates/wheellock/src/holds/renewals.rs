@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use wheellock_client::planted::bug;
-
 use super::{Due, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::clock::BootInstant;
 use crate::guard::LostReason;
@@ -134,9 +132,6 @@ impl Holds {
         let Some(hold) = self.get_mut(index) else { return };
         hold.renew_at = None;
         if !hold.is_to_be_asked_for() || hold.renewal_under_way {
-            if bug("watchdog outlives the release") {
-                due.renew.extend(self.renewal(index, true));
-            }
             return;
         }
         if now >= hold.lost_at() {
@@ -227,7 +222,6 @@ impl Holds {
     /// What was extended has been acknowledged as wanted, or not.
     pub(crate) fn end_wait(&mut self, renewal: u32, kept: bool, now: BootInstant, wake: &mut Vec<Waker>) {
         let Some(Script { group, sent, .. }) = self.renewals.try_remove(renewal as usize) else { return };
-        let kept = kept || bug("a renewal counts before others know");
         let how = if kept { Renewed::Extended } else { Renewed::NotKept };
         for renewal in &group {
             self.end_one(renewal, how, sent, now, wake);
@@ -310,14 +304,10 @@ impl Holds {
         if how != Renewed::NotOwner && renewal.extend {
             hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
         }
-        if bug("a late renewal brings a lost lock back") && how == Renewed::Extended {
-            hold.state = State::Held;
-        }
         if hold.state != State::Held {
             return;
         }
         match how {
-            Renewed::Failed if bug("a failed renewal is the last") => hold.renewal_under_way = true,
             Renewed::Extended => {
                 // The one before was sent a lease's validity before what was believed until now.
                 let planned = renewal.lease.renewal_before(hold.valid_until);
@@ -367,8 +357,7 @@ impl Holds {
         sample: Sample,
         node_of: impl Fn(&Name) -> u32,
     ) -> Option<Jump> {
-        let jump = self.server_clocks.observe(node, sample);
-        let jump = jump.filter(|_| !bug("jumps of the server's clock go unnoticed"))?;
+        let jump = self.server_clocks.observe(node, sample)?;
         self.tally.server_clock_jumps += 1;
         if let Jump::Forward(by) = jump {
             let held: Vec<HoldIndex> = self
@@ -406,7 +395,7 @@ impl Holds {
         let beat = self.beat_at(now);
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         let wanted = hold.state == State::Held && hold.renewing_guards > 0;
-        if !wanted && !bug("watchdog outlives the release") {
+        if !wanted {
             if !hold.is_to_be_asked_for() {
                 hold.renew_at = None;
             }

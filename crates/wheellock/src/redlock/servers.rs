@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use wheellock_client::planted::bug;
 use wheellock_client::{CallOptions, Command, ErrorKind, Servers as Address, Timer};
 
 use super::line::Line;
@@ -213,10 +212,8 @@ impl Servers {
             let Some(reason) = known.as_ref().and_then(|known| identity.shares_its_fate_with(known)) else {
                 continue;
             };
-            if !bug("a server counts twice") {
-                let reason = format!("{reason} {}", other.client().server_address());
-                return Err(not_independent(manager, reason));
-            }
+            let reason = format!("{reason} {}", other.client().server_address());
+            return Err(not_independent(manager, reason));
         }
         if let Some(known) = identities.get_mut(place) {
             *known = Some(identity);

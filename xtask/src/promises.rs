@@ -34,9 +34,8 @@ struct Promise<'a> {
 pub(crate) fn told(files: &[File]) -> Option<Complaint> {
     let page = files.iter().find(|file| file.path == PAGE)?;
     let wanted = rewritten(&page.text, files);
-    (wanted.as_deref() != Some(&*page.text)).then(|| {
-        Complaint::of(PAGE, "its tables are not what the sources say: `cargo xtask tidy --write`")
-    })
+    (wanted.as_deref() != Some(&*page.text))
+        .then(|| Complaint::of(PAGE, "its tables are not what the sources say: `cargo xtask tidy --write`"))
 }
 
 /// The page with the tables as the sources have them; `None` if the page has no place for one.

@@ -280,7 +280,10 @@ fn text_files(root: &Path) -> Result<Vec<File>> {
                 if !["target", ".git", "artifacts", "corpus", "seeds"].contains(&name.as_str()) {
                     folders.push(path);
                 }
-            } else if [".rs", ".md", ".toml", ".lua", ".yml", ".patch", "run"].iter().any(|end| name.ends_with(end)) {
+            } else if [".rs", ".md", ".toml", ".lua", ".yml", ".patch", "run"]
+                .iter()
+                .any(|end| name.ends_with(end))
+            {
                 let text =
                     fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
                 let path = path.strip_prefix(root)?.to_string_lossy().into_owned();

@@ -75,7 +75,7 @@ impl LockManager {
 
     /// The owner that the calling thread is, unless it presents another: see [`Lock::with_owner`].
     pub fn this_thread(&self) -> Owner {
-        self.inner.inner.owner(THREAD.with(|number| *number))
+        self.inner.context.owner(THREAD.with(|number| *number))
     }
 
     /// A new owner that is no thread.

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wheellock_client::{CallOptions, Client, Command, Value};
+use wheellock_client::{CallOptions, Client, Command, ErrorKind, Value};
 
 use crate::durability::Durability;
+use crate::error::Error;
 use crate::kind;
 
 /// Something about the server that puts locks at risk, or keeps them from working well.
@@ -126,6 +127,29 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
         findings.extend(count_replicas(client, durability.replicas(), options).await);
     }
     findings
+}
+
+/// Whether the servers can do what is wanted of them; asked once when connecting.
+pub(crate) async fn check_durability(client: &Client, durability: Durability) -> Result<(), Error> {
+    let unsupported = |reason: String| Error::UnsupportedDurability { durability, reason };
+    let probe = match durability {
+        Durability::Primary => return Ok(()),
+        Durability::Replicas(0) => {
+            return Err(unsupported("at least one replica is needed to wait for one".to_owned()));
+        }
+        // Nobody's acknowledgement, for a millisecond: only whether the server knows how.
+        Durability::Replicas(_) => Command::new("WAIT").arg(0_u64).arg(1_u64),
+        Durability::Aof { .. } => Command::new("WAITAOF").arg(1_u64).arg(0_u64).arg(1_u64),
+    };
+    for node in client.nodes().into_iter().filter(Client::is_ready) {
+        if let Err(source) = node.call(&probe).await {
+            return Err(match source.kind() {
+                ErrorKind::Server | ErrorKind::Permission => unsupported(source.to_string()),
+                _ => Error::Server { operation: "connect".to_owned(), source },
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Whether every primary has as many replicas as have to acknowledge.

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 pub use wheellock_client::Outcome;
 
-use crate::durability::Durability;
-use crate::guard::LostReason;
+use crate::durability::{Durability, Shortfall};
 
 /// A failed lock operation.
 ///
@@ -153,6 +152,10 @@ impl Error {
         Self::Server { operation, source }
     }
 
+    pub(crate) fn not_replicated(lock: &str, Shortfall { acked, wanted }: Shortfall) -> Self {
+        Self::NotReplicated { lock: lock.to_owned(), acked, wanted }
+    }
+
     /// Whether what was tried may have taken effect on the server. The library resolves ambiguity itself where it can:
     /// an acquire that fails with `MaybeExecuted` is released as soon as the server is reachable.
     pub fn outcome(&self) -> Outcome {
@@ -261,6 +264,28 @@ impl std::error::Error for Error {
             Self::NoQuorum { failures, .. } => failures.iter().find_map(|failure| failure.error.source()),
             _ => None,
         }
+    }
+}
+
+/// Why a lock is no longer held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The lease has run as long as it may be believed: it was a fixed one, or its renewals did not come through.
+    Expired,
+    /// The server says that this owner does not hold the lock: it was freed by force, deleted, or evicted.
+    NotOwner,
+    /// The manager was [shut down](crate::LockManager::shutdown), and has given the lock back.
+    ShutDown,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its lease ran out without a renewal",
+            Self::NotOwner => "the server no longer knows this owner as the holder",
+            Self::ShutDown => "its manager was shut down and has given it back",
+        })
     }
 }
 

@@ -1,40 +1,32 @@
 //! What the lock layer tells the operator, through `tracing` if that feature is on. Owns the wording.
+#![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "nobody listens"))]
 
 use wheellock_client::{Outcome, Value};
 
 use crate::diagnostics::Finding;
-use crate::guard::LostReason;
+use crate::error::LostReason;
 use crate::name::Name;
 use crate::server_clock::Jump;
 
-#[cfg(feature = "tracing")]
 pub(crate) fn lost(lock: &Name, reason: LostReason) {
-    tracing::warn!(?lock, %reason, "lock lost");
+    // A shutdown gives locks back, and says by itself what it could not.
+    #[cfg(feature = "tracing")]
+    if reason != LostReason::ShutDown {
+        tracing::warn!(?lock, %reason, "lock lost");
+    }
 }
 
-#[cfg(feature = "tracing")]
 pub(crate) fn renewal_failed(server: &str, result: &Result<Value, Outcome>) {
+    #[cfg(feature = "tracing")]
     tracing::warn!(server, ?result, "leases not renewed, will be tried again");
 }
 
-#[cfg(feature = "tracing")]
 pub(crate) fn server_clock_jumped(server: &str, jump: Jump) {
+    #[cfg(feature = "tracing")]
     tracing::warn!(server, ?jump, "the server's clock jumped");
 }
 
-#[cfg(feature = "tracing")]
 pub(crate) fn found(server: &str, finding: &Finding) {
+    #[cfg(feature = "tracing")]
     tracing::warn!(server, %finding, "locks on this server are at risk");
 }
-
-#[cfg(not(feature = "tracing"))]
-pub(crate) fn lost(_lock: &Name, _reason: LostReason) {}
-
-#[cfg(not(feature = "tracing"))]
-pub(crate) fn renewal_failed(_server: &str, _result: &Result<Value, Outcome>) {}
-
-#[cfg(not(feature = "tracing"))]
-pub(crate) fn server_clock_jumped(_server: &str, _jump: Jump) {}
-
-#[cfg(not(feature = "tracing"))]
-pub(crate) fn found(_server: &str, _finding: &Finding) {}

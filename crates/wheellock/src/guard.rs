@@ -4,23 +4,20 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{self, Poll, Waker};
 
 use wheellock_client::{ConnectionId, ErrorKind, Retry, Value};
 
-use crate::acquire::{at_gate, unexpected};
 use crate::clock::BootInstant;
-use crate::durability::persist_kept;
-use crate::error::Error;
-use crate::events;
+use crate::context::Context;
+use crate::error::{Error, LostReason};
 use crate::holds::{HoldIndex, Renewal, Renewed, State};
-use crate::keeper::RenewalReply;
 use crate::kind;
-use crate::manager::Inner;
 use crate::name::Name;
 use crate::owner::Owner;
-use crate::persist::{Persisted, persist};
+use crate::retry::{Retried, retry, retry_acknowledged, wait_for_owner};
 use crate::server_clock::Sample;
+use crate::wire;
 use crate::work::unless_lost;
 
 /// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
@@ -29,7 +26,7 @@ use crate::work::unless_lost;
 /// Dropping never blocks, spawns nothing and works while the runtime shuts down and after it; see
 /// [`shutdown`](crate::LockManager::shutdown) for the end of a service. From the drop on, no renewal of the lease is sent.
 pub struct Guard {
-    inner: Arc<Inner>,
+    context: Arc<Context>,
     name: Arc<Name>,
     hold: HoldIndex,
     /// Whether this guard wants the watchdog.
@@ -47,31 +44,9 @@ pub enum Released {
     AlreadyLost,
 }
 
-/// Why a lock is no longer held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-#[non_exhaustive]
-pub enum LostReason {
-    /// The lease has run as long as it may be believed: it was a fixed one, or its renewals did not come through.
-    Expired,
-    /// The server says that this owner does not hold the lock: it was freed by force, deleted, or evicted.
-    NotOwner,
-    /// The manager was [shut down](crate::LockManager::shutdown), and has given the lock back.
-    ShutDown,
-}
-
-impl fmt::Display for LostReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "its lease ran out without a renewal",
-            Self::NotOwner => "the server no longer knows this owner as the holder",
-            Self::ShutDown => "its manager was shut down and has given it back",
-        })
-    }
-}
-
 impl Guard {
-    pub(crate) fn new(inner: Arc<Inner>, name: Arc<Name>, hold: HoldIndex, renew: bool) -> Self {
-        Self { inner, name, hold, renew, released: false }
+    pub(crate) fn new(context: Arc<Context>, name: Arc<Name>, hold: HoldIndex, renew: bool) -> Self {
+        Self { context, name, hold, renew, released: false }
     }
 
     /// The lock's name.
@@ -81,22 +56,22 @@ impl Guard {
 
     /// Who holds. Present it to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more.
     pub fn owner(&self) -> Owner {
-        let number = self.inner.holds().present(self.hold);
-        self.inner.owner(number)
+        let number = self.context.holds().present(self.hold);
+        self.context.owner(number)
     }
 
     /// Until when the lock may be believed held, as far as is known now. Moves when a renewal succeeds.
     ///
     /// Counted from before the request was sent, less 1 % and 2 ms: the server keeps the key for longer.
     pub fn valid_until(&self) -> BootInstant {
-        let holds = self.inner.holds();
-        holds.get(self.hold).map_or_else(|| self.inner.clock.now(), |hold| hold.valid_until)
+        let holds = self.context.holds();
+        holds.get(self.hold).map_or_else(|| self.context.clock.now(), |hold| hold.valid_until)
     }
 
     /// Whether the lock may be believed held right now.
     pub fn is_valid(&self) -> bool {
-        let now = self.inner.clock.now();
-        let holds = self.inner.holds();
+        let now = self.context.clock.now();
+        let holds = self.context.holds();
         holds.get(self.hold).is_some_and(|hold| hold.state == State::Held && now < hold.valid_until)
     }
 
@@ -173,83 +148,76 @@ impl Guard {
 
     /// Extends the lease, or only asks whether it still runs.
     async fn ask_the_server(&self, extend: bool) -> Result<(), Error> {
-        let Some(renewal) = self.inner.holds().renewal_by_hand(self.hold, extend) else {
+        let Some(renewal) = self.context.holds().renewal_by_hand(self.hold, extend) else {
             return Err(self.lost_error(self.lost().await));
         };
-        let renewing = Renewing { inner: &self.inner, renewal };
+        let renewing = Renewing { context: &self.context, renewal };
         let Renewal { name, owner, .. } = &renewing.renewal;
-        let lease = renewing.renewal.lease_to_set();
-        let left = self.valid_until().saturating_duration_since(self.inner.clock.now());
-        let deadline = Some(self.inner.client.config().timer.now() + left);
-        let node = self.inner.node_of(name);
+        let left = self.valid_until().saturating_duration_since(self.context.clock.now());
+        let deadline = Some(self.context.client.config().timer.now() + left);
+        let node = self.context.node_of(name);
         let ask = |retry: &Retry, options, waker: &Waker| {
-            let owner = self.inner.owner_text(*owner);
-            let params = [name.key().into(), lease.into(), owner.as_bytes().into()];
-            self.inner.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
+            let owners = [self.context.owner_text(*owner)];
+            let params = wire::renew(std::slice::from_ref(&renewing.renewal), &owners);
+            self.context.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
         };
+        let read = |reply: &Value| wire::read_renewal(reply, std::slice::from_ref(&renewing.renewal));
         let renewed = async {
-            match self.inner.wanted.filter(|_| extend) {
-                None => (persist(&self.inner, ask, deadline, true).await, None),
+            match self.context.wanted.filter(|_| extend) {
+                None => (retry(&self.context, ask, deadline, true).await, None),
                 Some(wanted) => {
-                    let extended = |reply: &Value| {
-                        let reply = RenewalReply::parse(reply);
-                        reply.is_some_and(|reply| reply.lock(0, &renewing.renewal) == Renewed::Extended)
-                    };
-                    Box::pin(persist_kept(&self.inner, wanted, ask, deadline, true, extended)).await
+                    let extended =
+                        |reply: &Value| read(reply).is_some_and(|reply| reply.lock(0) == Renewed::Extended);
+                    Box::pin(retry_acknowledged(&self.context, wanted, ask, deadline, true, extended)).await
                 }
             }
         };
         // Not repeated once the lock is lost: a shutdown has given it back.
-        let (persisted, shortfall) = self.run_unconfirmed(renewed).await?;
-        let Persisted { result, sent, .. } = persisted;
+        let (retried, shortfall) = self.run_unconfirmed(renewed).await?;
+        let Retried { result, sent, .. } = retried;
         let operation = || format!("{} lock {:?}", if extend { "renew" } else { "ask for" }, self.name);
         let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
-        let Some(renewed) = RenewalReply::parse(&reply) else {
-            return Err(unexpected(&self.inner, &self.name, operation(), &reply));
+        let Some(renewed) = read(&reply) else {
+            return Err(self.context.unexpected(&self.name, operation(), &reply));
         };
-        let mut wake = Vec::new();
-        let mut holds = self.inner.holds();
-        let now = self.inner.clock.now();
-        let how = match shortfall {
-            None => renewed.lock(0, &renewing.renewal),
-            Some(_) => Renewed::NotKept,
-        };
-        holds.renewed(&renewing.renewal, how, sent, now, &mut wake);
-        let sample = Sample { server: renewed.server, sent, received: now };
-        let node_of = |name: &Name| self.inner.node_of(name);
-        // If the slot has moved meanwhile nobody knows whose clock it was.
-        let same = node_of(&self.name) == node;
-        let jump = same.then(|| holds.heard_server_time(node, sample, node_of)).flatten();
-        self.inner.finish(holds, None, wake);
-        if let Some(jump) = jump {
-            events::server_clock_jumped(&self.inner.client.server_address(), jump);
-        }
+        self.context.transact(|holds, now, effects| {
+            let how = match shortfall {
+                None => renewed.lock(0),
+                Some(_) => Renewed::NotKept,
+            };
+            holds.renewed(&renewing.renewal, how, sent, now, effects);
+            let sample = Sample { server: renewed.server, sent, received: now };
+            let node_of = |name: &Name| self.context.node_of(name);
+            // If the slot has moved meanwhile nobody knows whose clock it was.
+            let same = node_of(&self.name) == node;
+            effects.jump = same.then(|| holds.heard_server_time(node, sample, node_of)).flatten();
+        });
         match shortfall {
             None => self.check(),
-            Some(shortfall) => Err(shortfall.error(&self.name)),
+            Some(shortfall) => Err(Error::not_replicated(self.name.key(), shortfall)),
         }
     }
 
     /// [`lost`](Self::lost) for those who watch several guards; to be ended with [`unwatch`](Self::unwatch).
     pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, waker: &Waker) -> Poll<LostReason> {
-        match self.inner.holds().watch(self.hold, watcher, waker) {
+        match self.context.holds().watch(self.hold, watcher, waker) {
             Some(reason) => Poll::Ready(reason),
             None => Poll::Pending,
         }
     }
 
     pub(crate) fn unwatch(&self, watcher: u64) {
-        self.inner.holds().unwatch(self.hold, watcher);
+        self.context.holds().unwatch(self.hold, watcher);
     }
 
     /// Why the lock was lost, if that is known.
     pub(crate) fn reason(&self) -> Option<LostReason> {
-        self.inner.holds().lost(self.hold)
+        self.context.holds().lost(self.hold)
     }
 
     /// An error if the lock is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let lost = self.inner.holds().lost(self.hold);
+        let lost = self.context.holds().lost(self.hold);
         let lost = lost.or_else(|| (!self.is_valid()).then_some(LostReason::Expired));
         lost.map_or(Ok(()), |reason| Err(self.lost_error(reason)))
     }
@@ -274,50 +242,47 @@ impl Guard {
     /// nobody can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
-        let now = self.inner.clock.now();
-        let begin = |waker: &Waker| self.inner.holds().begin_release(self.hold, self.renew, now, waker);
-        let began = at_gate(&self.inner, &self.name, None, begin).await;
-        let (settle, deadline) =
+        let now = self.context.clock.now();
+        let begin = |waker: &Waker| self.context.holds().begin_release(self.hold, self.renew, now, waker);
+        let began = wait_for_owner(&self.context, &self.name, None, begin).await;
+        let (request, deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
         self.released = true;
-        let Some(settle) = settle else { return Ok(Released::AlreadyLost) };
-        let mut release = Release { inner: &self.inner, hold: Some(self.hold) };
-        let (inner, name) = (&self.inner, &self.name);
+        let Some(request) = request else { return Ok(Released::AlreadyLost) };
+        let mut release = Release { context: &self.context, hold: Some(self.hold) };
+        let (context, name) = (&self.context, &self.name);
         let ask = |retry: &Retry, options, waker: &Waker| {
-            let owner = inner.owner_text(settle.owner);
-            let params = [
-                name.key().into(),
-                name.channel().into(),
-                owner.as_bytes().into(),
-                settle.count.into(),
-                inner.client.publish_verb().into(),
-            ];
-            inner.client.start_eval(&name.kind().release, 1, &params, retry, options, waker)
+            let owner = context.owner_text(request.owner);
+            let params = wire::release(name, owner.as_bytes(), request.count, context.client.publish_verb());
+            context.client.start_eval(&name.kind().release, wire::KEYS, &params, retry, options, waker)
         };
-        let Persisted { result, ambiguous, connection, .. } = persist(inner, ask, deadline, true).await;
-        match result {
-            Ok(Value::Integer(_)) => {
-                release.confirmed(true, connection);
-                Ok(Released::Released)
-            }
-            Ok(Value::Null) => {
-                if ambiguous {
-                    self.inner.holds().may_be_settled(self.hold);
-                }
-                release.confirmed(false, connection);
-                // No release was published, and the server may have forgotten the lock.
-                self.inner.let_waiters_look(&self.name);
-                // An unanswered request before this one has done it if the lock was ours when it was sent.
-                Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
-            }
-            Ok(reply) => Err(unexpected(&self.inner, &self.name, self.operation(), &reply)),
+        let Retried { result, ambiguous, connection, .. } = retry(context, ask, deadline, true).await;
+        let reply = match result {
+            Ok(reply) => reply,
             Err(source) => {
                 // Of a client that is closed nobody makes another. What its runtime has left open is used when this is dropped.
                 if source.kind() != ErrorKind::Closed {
                     release.failed();
                 }
-                Err(Error::Server { operation: self.operation(), source })
+                return Err(Error::Server { operation: self.operation(), source });
             }
+        };
+        match wire::read_release(&reply) {
+            Some(true) => {
+                release.confirmed(true, connection);
+                Ok(Released::Released)
+            }
+            Some(false) => {
+                if ambiguous {
+                    self.context.holds().may_be_reconciled(self.hold);
+                }
+                release.confirmed(false, connection);
+                // No release was published, and the server may have forgotten the lock.
+                self.context.let_waiters_look(&self.name);
+                // An unanswered request before this one has done it if the lock was ours when it was sent.
+                Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
+            }
+            None => Err(self.context.unexpected(&self.name, self.operation(), &reply)),
         }
     }
 
@@ -329,9 +294,9 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
-            let mut holds = self.inner.holds();
-            let settle = holds.release(self.hold, self.renew, self.inner.clock.now());
-            self.inner.finish(holds, settle, Vec::new());
+            self.context.transact(|holds, now, effects| {
+                effects.request_all(holds.release(self.hold, self.renew, now));
+            });
         }
     }
 }
@@ -347,7 +312,7 @@ impl fmt::Debug for Guard {
 
 /// A renewal by hand under way. Answered or dropped, the server may keep the key for a whole lease from here.
 struct Renewing<'a> {
-    inner: &'a Inner,
+    context: &'a Context,
     renewal: Renewal,
 }
 
@@ -356,41 +321,37 @@ impl Drop for Renewing<'_> {
         if !self.renewal.extend {
             return;
         }
-        self.inner.holds().may_have_been_renewed(&self.renewal, self.inner.clock.now());
+        self.context.holds().may_have_been_renewed(&self.renewal, self.context.clock.now());
     }
 }
 
 /// A release under way. Dropped before it has ended, it goes on in the background.
 struct Release<'a> {
-    inner: &'a Inner,
+    context: &'a Context,
     hold: Option<HoldIndex>,
 }
 
 impl Release<'_> {
     fn confirmed(&mut self, known: bool, by: Option<ConnectionId>) {
-        let (mut wake, node) = (Vec::new(), by.map_or(u32::MAX, ConnectionId::node));
-        let mut holds = self.inner.holds();
-        let now = self.inner.clock.now();
-        let settle = self.hold.take().and_then(|hold| holds.settled(hold, known, node, now, &mut wake));
-        self.inner.finish(holds, settle, wake);
+        let Some(hold) = self.hold.take() else { return };
+        let node = by.map_or(u32::MAX, ConnectionId::node);
+        self.context.transact(|holds, now, effects| {
+            let next = holds.reconciled(hold, known, node, now, effects);
+            effects.request_all(next);
+        });
     }
 
     fn failed(&mut self) {
-        let mut wake = Vec::new();
-        let mut holds = self.inner.holds();
         if let Some(hold) = self.hold.take() {
-            holds.unsettled(hold, self.inner.clock.now(), &mut wake);
+            self.context.transact(|holds, now, effects| holds.reconcile_failed(hold, now, effects));
         }
-        self.inner.finish(holds, None, wake);
     }
 }
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
-            let mut holds = self.inner.holds();
-            let settle = holds.settle_again(hold);
-            self.inner.finish(holds, settle, Vec::new());
+            self.context.transact(|holds, _, effects| effects.request_all(holds.reconcile_again(hold)));
         }
     }
 }
@@ -404,7 +365,7 @@ struct Lost<'a> {
 impl Future for Lost<'_> {
     type Output = LostReason;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<LostReason> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<LostReason> {
         let guard = self.guard;
         guard.poll_lost(&mut self.watcher, cx.waker())
     }

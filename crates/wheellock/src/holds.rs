@@ -1,11 +1,13 @@
-//! What this process holds: counts, leases, and when to look after each. Instants in, decisions out: sends nothing and
-//! wakes nobody, but logs a loss where it is found.
+//! What this process holds: counts, leases, and when to look after each. Instants in, decisions out: it sends nothing, wakes
+//! nobody and logs nothing, but says what is to be sent, whom to wake and what to log.
 //!
 //! A hold is one (lock, owner) pair on the server. Its count there is always *set* to what this table wants, never
 //! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
 //! wanted count is the number of guards plus the attempts that are under way.
 
 mod changes;
+mod concerns;
+mod effects;
 mod ending;
 mod hold;
 #[cfg(test)]
@@ -22,18 +24,19 @@ use slab::Slab;
 use wheellock_wheel::{Cohorts, Wheel};
 
 use crate::clock::{BootInstant, nanos};
-use crate::guard::LostReason;
+use crate::error::LostReason;
 use crate::lease::Lease;
 use crate::metrics::Tally;
 use crate::name::Name;
 use crate::server_clock::ServerClocks;
 
 use changes::Changes;
+pub(crate) use effects::{Effects, Reconcile};
 use hold::Untold;
 pub(crate) use hold::{Hold, State};
 use released::Released;
 use renewals::Script;
-pub(crate) use renewals::{Refused, Renewal, Renewed};
+pub(crate) use renewals::{Refused, Renewal, RenewalReply, Renewed};
 
 /// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
 type Presented = (u64, usize);
@@ -71,11 +74,11 @@ pub(crate) struct Holds {
     start: BootInstant,
     next_serial: u64,
     next_watcher: u64,
-    /// The earliest of what has been planned since the keeper was last told.
+    /// The earliest of what has been planned since the watchdog was last told.
     planned: Option<BootInstant>,
-    /// When the keeper has promised to look, and how to call it earlier.
-    keeper_armed: Option<BootInstant>,
-    pub(crate) keeper: Option<Waker>,
+    /// When the watchdog has promised to look, and how to call it earlier.
+    watchdog_armed: Option<BootInstant>,
+    pub(crate) watchdog: Option<Waker>,
 }
 
 #[derive(Clone, Copy)]
@@ -88,32 +91,28 @@ enum Event {
     Forget,
 }
 
-/// A request that brings the server's count to what is wanted.
-pub(crate) struct Settle {
-    pub(crate) hold: HoldIndex,
-    pub(crate) name: Arc<Name>,
-    pub(crate) owner: u64,
-    pub(crate) count: u32,
-}
-
-/// What the keeper has to do now.
-#[derive(Default)]
-pub(crate) struct Due {
+/// What the watchdog has to do now.
+pub(crate) struct Due<'a> {
     pub(crate) renew: Vec<Renewal>,
-    pub(crate) settle: Vec<Settle>,
     /// Names whose subscription has lingered long enough.
     pub(crate) quiet: Vec<Arc<Name>>,
-    pub(crate) wake: Vec<Waker>,
+    pub(crate) effects: &'a mut Effects,
+}
+
+impl<'a> Due<'a> {
+    pub(crate) fn new(effects: &'a mut Effects) -> Self {
+        Self { renew: Vec::new(), quiet: Vec::new(), effects }
+    }
 }
 
 /// What became of a grant.
 pub(crate) enum Granted {
     /// The hold, and the request that puts its count right if one is needed.
-    Held(HoldIndex, Option<Settle>),
+    Held(HoldIndex, Option<Reconcile>),
     /// It came after the shutdown; this takes it back.
-    ShutDown(Settle),
+    ShutDown(Reconcile),
     /// It came so late that it must not be believed; this takes it back.
-    TooLate(Settle),
+    TooLate(Reconcile),
 }
 
 impl Holds {
@@ -139,8 +138,8 @@ impl Holds {
             next_serial: 0,
             next_watcher: 0,
             planned: None,
-            keeper_armed: None,
-            keeper: None,
+            watchdog_armed: None,
+            watchdog: None,
         }
     }
 
@@ -220,12 +219,12 @@ impl Holds {
             outdated: false,
             untold: Untold::Nothing,
             wakers: None,
-            settle_at: None,
+            reconcile_at: None,
             member: None,
             renew_at: None,
             renewal_under_way: false,
             unverified: false,
-            renew_in_full: false,
+            renew_with_source: false,
             renew_alone: false,
             refusals: 0,
             alarm: None,
@@ -238,15 +237,15 @@ impl Holds {
     }
 
     /// The server refused an attempt, or it was never sent: nothing changed there.
-    pub(crate) fn refused(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) -> Option<Settle> {
+    pub(crate) fn refused(&mut self, index: HoldIndex, effects: &mut Effects) -> Option<Reconcile> {
         self.get_mut(index)?.attempts -= 1;
-        self.after_request(index, wake)
+        self.after_request(index, effects)
     }
 
     /// The server says that another holder has a lock which this owner was believed to hold.
-    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
+    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         if self.get(index).is_some_and(|hold| hold.state == State::Held) {
-            self.lose(index, LostReason::NotOwner, now, wake);
+            self.lose(index, LostReason::NotOwner, now, effects);
         }
     }
 
@@ -257,23 +256,23 @@ impl Holds {
         terms: Terms,
         reply: GrantReply,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
+        effects: &mut Effects,
     ) -> Option<Granted> {
         let mut index = index;
         let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
         let nobody_knows_which_server = self.changes.since(terms.sent);
         if self.has_vanished(index, reply) {
-            index = self.part_from_the_lost(index, terms, now, wake)?;
+            index = self.part_from_the_lost(index, terms, now, effects)?;
         }
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
         if shut {
-            return self.settle(index).map(Granted::ShutDown);
+            return self.reconcile(index).map(Granted::ShutDown);
         }
         if now >= valid_until {
-            return self.settle(index).map(Granted::TooLate);
+            return self.reconcile(index).map(Granted::TooLate);
         }
         if hold.guards == 0 {
             (hold.lease, hold.valid_until, hold.since) = (terms.lease, valid_until, now);
@@ -299,9 +298,9 @@ impl Holds {
         self.tally.acquired(first_guard);
         self.join_or_leave_the_beat(index, now);
         self.schedule(index);
-        self.part_rivals(index, terms.sent, now, wake);
-        let settle = self.after_request(index, wake);
-        Some(Granted::Held(index, settle))
+        self.part_rivals(index, terms.sent, now, effects);
+        let request = self.after_request(index, effects);
+        Some(Granted::Held(index, request))
     }
 
     /// A grant to one owner proves that another one, who was believed to hold the lock, does not: whichever of the two the
@@ -312,7 +311,7 @@ impl Holds {
         granted: HoldIndex,
         sent: BootInstant,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
+        effects: &mut Effects,
     ) {
         let Some(name) = self.get(granted).map(|hold| Arc::clone(&hold.name)) else { return };
         let rival = self.believed_holder(&name).filter(|rival| *rival != granted);
@@ -321,7 +320,7 @@ impl Holds {
         let rival_is_later = self.get(rival).is_some_and(|hold| hold.was_extended_after(sent));
         let (lost, left) = if rival_is_later { (granted, rival) } else { (rival, granted) };
         name.set_last_holder(left);
-        self.lose(lost, LostReason::NotOwner, now, wake);
+        self.lose(lost, LostReason::NotOwner, now, effects);
         self.verify_hold(left, now);
     }
 
@@ -359,12 +358,12 @@ impl Holds {
         index: HoldIndex,
         terms: Terms,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
+        effects: &mut Effects,
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
         let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
         hold.attempts -= 1;
-        self.lose(index, LostReason::NotOwner, now, wake);
+        self.lose(index, LostReason::NotOwner, now, effects);
         let index = self.insert(&name, owner, presented, terms.lease, now);
         self.get_mut(index)?.attempts += 1;
         Some(index)
@@ -377,11 +376,11 @@ impl Holds {
         terms: Terms,
         reply: GrantReply,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
-    ) -> Option<Settle> {
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
         let mut index = index;
         if self.has_vanished(index, reply) {
-            index = self.part_from_the_lost(index, terms, now, wake)?;
+            index = self.part_from_the_lost(index, terms, now, effects)?;
         }
         self.tally.not_replicated += 1;
         let hold = self.get_mut(index)?;
@@ -390,17 +389,17 @@ impl Holds {
     }
 
     /// An attempt ended without an answer that anybody will act on: takes back whatever it may have done.
-    pub(crate) fn cancel_attempt(&mut self, index: HoldIndex, now: BootInstant) -> Option<Settle> {
+    pub(crate) fn cancel_attempt(&mut self, index: HoldIndex, now: BootInstant) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.gone_after = hold.gone_after.max(hold.lease.gone_after(now));
-        self.settle(index)
+        self.reconcile(index)
     }
 
     /// One guard less. From here on no renewal of its hold is sent if it was the last. The returned request tells the
     /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
     /// will be followed by another.
-    pub(crate) fn release(&mut self, index: HoldIndex, renew: bool, now: BootInstant) -> Option<Settle> {
+    pub(crate) fn release(&mut self, index: HoldIndex, renew: bool, now: BootInstant) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
         hold.guards -= 1;
@@ -422,7 +421,7 @@ impl Holds {
             self.free_if_unused(index);
             return None;
         }
-        self.settle(index)
+        self.reconcile(index)
     }
 
     /// As [`release`](Self::release) for a caller who can wait until no request is under way.
@@ -432,7 +431,7 @@ impl Holds {
         renew: bool,
         now: BootInstant,
         waker: &Waker,
-    ) -> Poll<Option<Settle>> {
+    ) -> Poll<Option<Reconcile>> {
         let shut = self.shut;
         match self.get_mut(index) {
             Some(hold) if hold.is_busy() && hold.is_worth_releasing() && !shut => {
@@ -443,75 +442,81 @@ impl Holds {
         }
     }
 
-    /// A settling request, which may have been executed unheard, is made once more with the count that is wanted now.
-    pub(crate) fn settle_again(&mut self, index: HoldIndex) -> Option<Settle> {
-        self.may_be_settled(index);
+    /// A reconciling request, which may have been executed unheard, is made once more with the count that is wanted now.
+    pub(crate) fn reconcile_again(&mut self, index: HoldIndex) -> Option<Reconcile> {
+        self.may_be_reconciled(index);
         self.get_mut(index)?.operations -= 1;
-        self.settle(index)
+        self.reconcile(index)
     }
 
-    /// A settling request was lost with its connection: another follows at once, unless the lock is no longer this hold's to
+    /// A reconciling request was lost with its connection: another follows at once, unless the lock is no longer this hold's to
     /// give back.
-    pub(crate) fn repeat_settle(
+    pub(crate) fn reconcile_unanswered(
         &mut self,
         index: HoldIndex,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
-    ) -> Option<Settle> {
-        self.may_be_settled(index);
-        self.repeat(index, now, wake)
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
+        self.may_be_reconciled(index);
+        self.repeat(index, now, effects)
     }
 
-    fn repeat(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) -> Option<Settle> {
+    fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.operations -= 1;
         if hold.is_worth_releasing() && now < hold.gone_after {
-            return self.settle(index);
+            return self.reconcile(index);
         }
-        self.after_request(index, wake)
+        self.after_request(index, effects)
     }
 
-    /// A settling request may have been executed unheard: what the next one is told proves nothing about the time before.
-    pub(crate) fn may_be_settled(&mut self, index: HoldIndex) {
+    /// A reconciling request may have been executed unheard: what the next one is told proves nothing about the time before.
+    pub(crate) fn may_be_reconciled(&mut self, index: HoldIndex) {
         if let Some(hold) = self.get_mut(index) {
             hold.untold = Untold::Nothing;
         }
     }
 
-    /// What is still to be told when nobody is left who could: no guard, no attempt, and soon no keeper.
-    pub(crate) fn last_settles(&mut self) -> Vec<Settle> {
+    /// What is still to be told when nobody is left who could: no guard, no attempt, and soon no watchdog.
+    pub(crate) fn last_requests(&mut self) -> Vec<Reconcile> {
         let untold = |hold: &Hold| {
             let waits = hold.outdated || hold.postponed;
-            (waits && hold.is_worth_releasing()) || hold.settle_at.is_some()
+            (waits && hold.is_worth_releasing()) || hold.reconcile_at.is_some()
         };
         let untold: Vec<_> =
             self.holds.iter().filter(|(_, hold)| untold(hold)).map(|(index, _)| index).collect();
         untold
             .into_iter()
             .filter_map(|index| u32::try_from(index).ok())
-            .filter_map(|index| self.settle(index))
+            .filter_map(|index| self.reconcile(index))
             .collect()
     }
 
-    fn settle(&mut self, index: HoldIndex) -> Option<Settle> {
+    fn reconcile(&mut self, index: HoldIndex) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
         hold.operations += 1;
-        hold.settle_at = None;
+        hold.reconcile_at = None;
         hold.outdated = false;
         let count = if shut { 0 } else { hold.wanted() };
-        Some(Settle { hold: index, name: Arc::clone(&hold.name), owner: hold.owner, count })
+        Some(Reconcile {
+            hold: index,
+            name: Arc::clone(&hold.name),
+            owner: hold.owner,
+            count,
+            with_source: false,
+        })
     }
 
-    /// A settling request was answered by the server with the number `node`; `known` tells whether it knows this hold.
-    pub(crate) fn settled(
+    /// A reconciling request was answered by the server with the number `node`; `known` tells whether it knows this hold.
+    pub(crate) fn reconciled(
         &mut self,
         index: HoldIndex,
         known: bool,
         node: u32,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
-    ) -> Option<Settle> {
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
         let hold = self.holds.get_mut(index as usize)?;
         hold.operations -= 1;
         hold.refusals = 0;
@@ -519,57 +524,66 @@ impl Holds {
         if !known && hold.state == State::Held {
             let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
             match untold {
-                _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, wake),
-                Untold::Released { believed } => self.tally.found_lost(&hold.name, found(believed)),
+                _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, effects),
+                Untold::Released { believed } => {
+                    self.tally.found_lost(found(believed));
+                    effects.lost.push((Arc::clone(&hold.name), found(believed)));
+                }
                 Untold::Nothing => {}
             }
         }
         if self.released.is_some() {
             self.remember_release(index, known, node, now);
         }
-        self.after_request(index, wake)
+        self.after_request(index, effects)
     }
 
-    /// A settling request failed: the keeper will make another.
-    pub(crate) fn unsettled(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
-        self.may_be_settled(index);
+    /// A reconciling request failed: the watchdog will make another.
+    pub(crate) fn reconcile_failed(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
+        self.may_be_reconciled(index);
         if let Some(hold) = self.get(index) {
             let pause = hold.lease.retry_after();
-            self.settle_after(index, pause, now, wake);
+            self.reconcile_after(index, pause, now, effects);
         }
     }
 
-    /// A settling request was refused before it had any effect, and has a chance after `pause`. Returns the next one if it
-    /// is to be made at once; otherwise the keeper will make it.
-    pub(crate) fn settle_refused(
+    /// A reconciling request was refused before it had any effect, and has a chance after `pause`. Returns the next one if it
+    /// is to be made at once; otherwise the watchdog will make it.
+    pub(crate) fn reconcile_refused(
         &mut self,
         index: HoldIndex,
         pause: Duration,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
-    ) -> Option<Settle> {
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
         let pause = self.get_mut(index)?.pause_after_refusal(pause);
         if pause.is_zero() {
-            return self.repeat(index, now, wake);
+            return self.repeat(index, now, effects);
         }
-        self.settle_after(index, pause, now, wake);
+        self.reconcile_after(index, pause, now, effects);
         None
     }
 
-    fn settle_after(&mut self, index: HoldIndex, pause: Duration, now: BootInstant, wake: &mut Vec<Waker>) {
+    fn reconcile_after(
+        &mut self,
+        index: HoldIndex,
+        pause: Duration,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) {
         if let Some(hold) = self.get_mut(index) {
             hold.operations -= 1;
-            hold.settle_at = Some(now + pause);
-            hold.open_gate(wake);
+            hold.reconcile_at = Some(now + pause);
+            hold.open_gate(effects);
         }
         self.schedule(index);
     }
 
-    /// A settling request found no room on its way out: it is made when there is some.
-    pub(crate) fn postpone(&mut self, index: HoldIndex, now: BootInstant, wake: &mut Vec<Waker>) {
+    /// A reconciling request found no room on its way out: it is made when there is some.
+    pub(crate) fn postpone(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.operations -= 1;
-        hold.open_gate(wake);
+        hold.open_gate(effects);
         self.put_off(index, now);
     }
 
@@ -591,16 +605,16 @@ impl Holds {
     }
 
     /// The next request that was postponed and is still of use.
-    pub(crate) fn next_postponed(&mut self, now: BootInstant, wake: &mut Vec<Waker>) -> Option<Settle> {
+    pub(crate) fn next_postponed(&mut self, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         while let Some(index) = self.backlog.pop_front() {
             let Some(hold) = self.get_mut(index) else { continue };
             hold.postponed = false;
             if hold.is_busy() {
                 hold.outdated = true;
             } else if hold.is_worth_releasing() && now < hold.gone_after {
-                return self.settle(index);
+                return self.reconcile(index);
             } else {
-                hold.open_gate(wake);
+                hold.open_gate(effects);
                 self.free_if_unused(index);
             }
         }
@@ -608,34 +622,35 @@ impl Holds {
     }
 
     /// A request has ended: the next one may go.
-    fn after_request(&mut self, index: HoldIndex, wake: &mut Vec<Waker>) -> Option<Settle> {
+    fn after_request(&mut self, index: HoldIndex, effects: &mut Effects) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
         if hold.is_busy() {
             if shut {
-                hold.open_gate(wake);
+                hold.open_gate(effects);
             }
             return None;
         }
         if std::mem::take(&mut hold.outdated) && hold.is_worth_releasing() {
-            return self.settle(index);
+            return self.reconcile(index);
         }
-        hold.open_gate(wake);
+        hold.open_gate(effects);
         self.free_if_unused(index);
         None
     }
 
-    fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, wake: &mut Vec<Waker>) {
+    fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         hold.state = State::Lost(reason);
         if hold.guards > 0 {
-            self.tally.lost(&hold.name, reason, now.saturating_duration_since(hold.since));
+            self.tally.lost(reason, now.saturating_duration_since(hold.since));
+            effects.lost.push((Arc::clone(&hold.name), reason));
         }
         if !hold.is_worth_releasing() {
-            hold.settle_at = None;
+            hold.reconcile_at = None;
         }
         if let Some(wakers) = &mut hold.wakers {
-            wake.extend(wakers.watchers.drain(..).map(|(_, waker)| waker));
+            effects.wake.extend(wakers.watchers.drain(..).map(|(_, waker)| waker));
         }
         let key = presented_key(hold.owner, &hold.name);
         if self.presented.get(&key) == Some(&index) {
@@ -710,24 +725,24 @@ impl Holds {
         [once, beat, at_once].into_iter().flatten().min()
     }
 
-    /// The keeper promises to look when something is due next, and to come if it is called earlier.
-    pub(crate) fn keeper_leaves(&mut self, waker: &Waker) -> Option<BootInstant> {
+    /// The watchdog promises to look when something is due next, and to come if it is called earlier.
+    pub(crate) fn watchdog_leaves(&mut self, waker: &Waker) -> Option<BootInstant> {
         self.planned = None;
-        self.keeper_armed = self.next_due();
-        if !self.keeper.as_ref().is_some_and(|keeper| keeper.will_wake(waker)) {
-            self.keeper = Some(waker.clone());
+        self.watchdog_armed = self.next_due();
+        if !self.watchdog.as_ref().is_some_and(|watchdog| watchdog.will_wake(waker)) {
+            self.watchdog = Some(waker.clone());
         }
-        self.keeper_armed
+        self.watchdog_armed
     }
 
-    /// The keeper, if something is due before it has promised to look.
-    pub(crate) fn keeper_to_wake(&mut self) -> Option<Waker> {
+    /// The watchdog, if something is due before it has promised to look.
+    pub(crate) fn watchdog_to_wake(&mut self) -> Option<Waker> {
         let planned = self.planned.take()?;
-        if self.keeper_armed.is_some_and(|armed| armed <= planned) {
+        if self.watchdog_armed.is_some_and(|armed| armed <= planned) {
             return None;
         }
-        self.keeper_armed = Some(planned);
-        self.keeper.clone()
+        self.watchdog_armed = Some(planned);
+        self.watchdog.clone()
     }
 
     fn plan(&mut self, at: BootInstant) {
@@ -740,7 +755,7 @@ impl Holds {
         let in_turn = hold.member.is_some() && !hold.renewal_under_way && hold.renew_at.is_none();
         let held = hold.state == State::Held && hold.guards > 0;
         let lost_at = (held && !in_turn).then(|| hold.lost_at());
-        let at = [hold.settle_at, lost_at, hold.renew_at].into_iter().flatten().min();
+        let at = [hold.reconcile_at, lost_at, hold.renew_at].into_iter().flatten().min();
         if let Some(old) = hold.alarm.take() {
             self.wheel.remove(old);
         }
@@ -756,7 +771,7 @@ impl Holds {
     fn free_if_unused(&mut self, index: HoldIndex) {
         let unused = |hold: &Hold| {
             let idle = hold.guards == 0 && hold.attempts == 0 && hold.operations == 0;
-            idle && hold.settle_at.is_none() && !hold.postponed
+            idle && hold.reconcile_at.is_none() && !hold.postponed
         };
         if !self.get(index).is_some_and(unused) {
             return;

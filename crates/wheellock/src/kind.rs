@@ -16,12 +16,19 @@ pub(crate) struct Kind {
 }
 
 /// The reentrant lock: Redisson's `RLock`.
-pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind {
-    acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
-    release: Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4)),
-    force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2)),
-    channel_prefix: "redisson_lock__channel",
-});
+pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind::plain("redisson_lock__channel"));
+
+impl Kind {
+    /// A hash of owner to hold count under the raw name, told of on the channel with this prefix.
+    pub(crate) fn plain(channel_prefix: &'static str) -> Self {
+        Self {
+            acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
+            release: Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4)),
+            force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2)),
+            channel_prefix,
+        }
+    }
+}
 
 /// Extends the leases of many locks at once, whatever their kind.
 pub(crate) static RENEW: LazyLock<Arc<Script>> =

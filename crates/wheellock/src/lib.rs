@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! [`LockManager`] makes [`Lock`]s, [`Lock::acquire`] gives a [`Guard`]. `acquire` is the one acquire loop, `keeper` the
+//! [`LockManager`] makes [`Lock`]s, [`Lock::acquire`] gives a [`Guard`]. `acquire` is the one acquire loop, `watchdog` the
 //! watchdog; `holds`, `waiters` and `lease` are plain values that decide; `kind` knows the wire contract.
 #![cfg_attr(
     not(test),
@@ -12,6 +12,7 @@
 mod acquire;
 pub mod blocking;
 mod clock;
+mod context;
 mod diagnostics;
 mod durability;
 mod error;
@@ -19,7 +20,6 @@ mod events;
 mod flight;
 mod guard;
 mod holds;
-mod keeper;
 mod kind;
 mod lease;
 mod lock;
@@ -28,19 +28,22 @@ mod metrics;
 mod multi_lock;
 mod name;
 mod owner;
-mod persist;
 mod quorum;
 mod redlock;
+mod retry;
 mod server_clock;
 mod shutdown;
+mod token;
 mod waiters;
+mod watchdog;
+mod wire;
 mod work;
 
 pub use clock::BootInstant;
 pub use diagnostics::Finding;
 pub use durability::Durability;
-pub use error::{Error, MemberFailure, Outcome};
-pub use guard::{Guard, LostReason, Released};
+pub use error::{Error, LostReason, MemberFailure, Outcome};
+pub use guard::{Guard, Released};
 pub use lease::Lease;
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder};

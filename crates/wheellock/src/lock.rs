@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use wheellock_client::{Command, Servers, Value};
 
-use crate::acquire::{self, Wait};
+use crate::acquire::{Request, Wait, acquire};
+use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::lease::Lease;
-use crate::manager::Inner;
 use crate::name::Name;
 use crate::owner::Owner;
+use crate::wire;
 
 /// A reentrant lock, shared by everybody who uses its name: tasks, processes, and Redisson's `RLock` in Java.
 ///
@@ -20,20 +21,20 @@ use crate::owner::Owner;
 /// handle exclude each other; to take the lock once more on purpose, present the owner: [`with_owner`](Self::with_owner).
 #[derive(Clone)]
 pub struct Lock {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) context: Arc<Context>,
     pub(crate) name: Arc<Name>,
     lease: Option<Duration>,
     owner: Option<Owner>,
 }
 
 impl Lock {
-    pub(crate) fn new(inner: Arc<Inner>, name: Arc<Name>) -> Self {
-        Self { inner, name, lease: None, owner: None }
+    pub(crate) fn new(context: Arc<Context>, name: Arc<Name>) -> Self {
+        Self { context, name, lease: None, owner: None }
     }
 
     /// The lock's name, which is also its key on the server.
     pub fn name(&self) -> &str {
-        self.name.key()
+        self.name.text()
     }
 
     /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before. A
@@ -68,7 +69,7 @@ impl Lock {
     /// [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self) -> Result<Guard, Error> {
         loop {
-            if let Some(guard) = acquire::acquire(self, Wait::Forever, None).await? {
+            if let Some(guard) = acquire(self.request(), Wait::Forever, None).await? {
                 return Ok(guard);
             }
         }
@@ -84,7 +85,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        acquire::acquire(self, Wait::No, None)
+        acquire(self.request(), Wait::No, None)
     }
 
     /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then.
@@ -105,7 +106,7 @@ impl Lock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        acquire::acquire(self, Wait::up_to(wait, &self.inner.client.config().timer), None)
+        acquire(self.request(), Wait::up_to(wait, &self.context.client.config().timer), None)
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the lock is lost meanwhile, `work` is
@@ -144,8 +145,7 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        let reply = self.ask(Command::new("EXISTS").arg(self.name())).await?;
-        Ok(self.integer(&reply)? != 0)
+        self.ask(wire::is_held(&self.name), wire::read_yes).await
     }
 
     /// How often `owner` holds the lock.
@@ -159,12 +159,7 @@ impl Lock {
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
         let owner = owner.to_string();
-        let reply = self.ask(Command::new("HGET").arg(self.name()).arg(&owner)).await?;
-        if reply.is_null() {
-            return Ok(0);
-        }
-        let count = reply.as_str().and_then(|count| count.parse().ok());
-        count.ok_or_else(|| self.unexpected(&reply))
+        self.ask(wire::hold_count(&self.name, &owner), wire::read_hold_count).await
     }
 
     /// Whether `owner` holds the lock.
@@ -178,8 +173,7 @@ impl Lock {
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
         let owner = owner.to_string();
-        let reply = self.ask(Command::new("HEXISTS").arg(self.name()).arg(&owner)).await?;
-        Ok(self.integer(&reply)? != 0)
+        self.ask(wire::is_held_by(&self.name, &owner), wire::read_yes).await
     }
 
     /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if nobody holds
@@ -193,12 +187,7 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
-        let reply = self.ask(Command::new("PTTL").arg(self.name())).await?;
-        // -2: no such key; -1: no TTL (source: the PTTL command's documentation).
-        Ok(match self.integer(&reply)? {
-            -2 => None,
-            millis => Some(u64::try_from(millis).map_or(Duration::MAX, Duration::from_millis)),
-        })
+        self.ask(wire::remaining_lease(&self.name), wire::read_remaining_lease).await
     }
 
     /// Frees the lock whoever holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns
@@ -213,51 +202,61 @@ impl Lock {
     /// [`Error::OtherData`] if what is under the name is no such lock; [`Error::Server`], [`Error::InvalidName`].
     pub async fn force_release(&self) -> Result<bool, Error> {
         self.check_name()?;
-        let verb = self.inner.client.publish_verb();
-        let params = [self.name().into(), self.name.channel().into(), verb.into()];
-        let reply = self.inner.client.eval(&self.name.kind().force_release, &params).await;
+        let params = wire::force_release(&self.name, self.context.client.publish_verb());
+        let reply = self.context.client.eval(&self.name.kind().force_release, &params).await;
         let reply = reply.map_err(|source| self.error("force the release of", source))?;
-        let was_held = self.integer(&reply)? != 0;
+        let was_held = wire::read_yes(&reply).ok_or_else(|| self.unexpected(&reply))?;
         if was_held {
-            self.inner.verify(&self.name);
+            self.context.verify(&self.name);
         }
         Ok(was_held)
     }
 
-    async fn ask(&self, command: Command<'_>) -> Result<Value, Error> {
+    /// Asks the primary, and reads its answer.
+    async fn ask<T>(&self, command: Command<'_>, read: impl FnOnce(&Value) -> Option<T>) -> Result<T, Error> {
         self.name.check()?;
-        let reply = self.inner.client.call(&command).await;
-        reply.map_err(|source| self.error("query", source))
+        let reply = self.context.client.call(&command).await;
+        let reply = reply.map_err(|source| self.error("query", source))?;
+        read(&reply).ok_or_else(|| self.unexpected(&reply))
     }
 
     fn error(&self, verb: &str, source: wheellock_client::Error) -> Error {
         Error::of_lock(self.name(), self.operation(verb), source)
     }
 
-    fn integer(&self, reply: &Value) -> Result<i64, Error> {
-        reply.as_i64().ok_or_else(|| self.unexpected(reply))
-    }
-
     fn unexpected(&self, reply: &Value) -> Error {
-        acquire::unexpected(&self.inner, &self.name, self.operation("query"), reply)
+        self.context.unexpected(&self.name, self.operation("query"), reply)
     }
 
     fn operation(&self, verb: &str) -> String {
         format!("{verb} lock {:?}", self.name)
     }
 
-    pub(crate) fn owner_number(&self) -> Result<u64, Error> {
+    /// One hold of this lock, on the terms of this handle.
+    pub(crate) fn request(&self) -> Result<Request<'_>, Error> {
+        self.check_name()?;
+        Ok(Request {
+            context: &self.context,
+            name: &self.name,
+            owner: self.owner_number()?,
+            presented: self.has_owner(),
+            lease: self.lease()?,
+            renew: self.renews(),
+        })
+    }
+
+    fn owner_number(&self) -> Result<u64, Error> {
         match &self.owner {
-            None => Ok(self.inner.new_owner()),
-            Some(owner) if owner.manager == self.inner.uuid => Ok(owner.number),
+            None => Ok(self.context.new_owner()),
+            Some(owner) if owner.manager == self.context.uuid => Ok(owner.number),
             Some(owner) => Err(Error::ForeignOwner { owner: owner.to_string() }),
         }
     }
 
     /// Whether the owner that was presented is believed to hold this lock.
     pub(crate) fn is_held_by_owner(&self) -> bool {
-        let ours = self.owner.as_ref().filter(|owner| owner.manager == self.inner.uuid);
-        ours.is_some_and(|owner| self.inner.holds().is_held_by(&self.name, owner.number))
+        let ours = self.owner.as_ref().filter(|owner| owner.manager == self.context.uuid);
+        ours.is_some_and(|owner| self.context.holds().is_held_by(&self.name, owner.number))
     }
 
     /// An error, if no attempt on this lock could be made at all.
@@ -265,7 +264,7 @@ impl Lock {
         self.check_name()?;
         self.lease()?;
         match &self.owner {
-            Some(owner) if owner.manager != self.inner.uuid => {
+            Some(owner) if owner.manager != self.context.uuid => {
                 Err(Error::ForeignOwner { owner: owner.to_string() })
             }
             _ => Ok(()),
@@ -275,7 +274,7 @@ impl Lock {
     /// An error if the server could not do with this name what a lock needs.
     pub(crate) fn check_name(&self) -> Result<(), Error> {
         self.name.check()?;
-        let (client, key) = (&self.inner.client, self.name.key());
+        let (client, key) = (&self.context.client, self.name.key());
         // Without a brace the channel has the name for its hash tag.
         let apart = || client.slot_of(key.as_bytes()) != client.slot_of(self.name.channel().as_bytes());
         if key.contains('{') && apart() && client.publish_verb() == "SPUBLISH" {
@@ -287,8 +286,8 @@ impl Lock {
     /// Whether one request can take both locks. In a cluster a script's keys are in one slot, and not even those of one slot
     /// can always be asked for together.
     pub(crate) fn can_be_asked_for_with(&self, other: &Self) -> bool {
-        let is_cluster = matches!(self.inner.client.config().servers, Servers::Cluster(_));
-        Arc::ptr_eq(&self.inner, &other.inner) && !is_cluster
+        let is_cluster = matches!(self.context.client.config().servers, Servers::Cluster(_));
+        Arc::ptr_eq(&self.context, &other.context) && !is_cluster
     }
 
     pub(crate) fn has_owner(&self) -> bool {
@@ -296,7 +295,7 @@ impl Lock {
     }
 
     pub(crate) fn lease(&self) -> Result<Lease, Error> {
-        self.lease.map_or(Ok(self.inner.watchdog_lease), Lease::new)
+        self.lease.map_or(Ok(self.context.watchdog_lease), Lease::new)
     }
 
     pub(crate) fn renews(&self) -> bool {

@@ -1,13 +1,10 @@
-//! What a manager has done so far, in numbers. Owns the counters, and tells the log of losses; knows neither clock
-//! nor server.
+//! What a manager has done so far, in numbers. Owns the counters; knows neither clock nor server.
 
 use std::time::Duration;
 
 use wheellock_client::Histogram;
 
-use crate::events;
-use crate::guard::LostReason;
-use crate::name::Name;
+use crate::error::LostReason;
 
 /// A snapshot of a manager's counters since it was made; see [`LockManager::metrics`](crate::LockManager::metrics).
 #[derive(Clone, Debug, Default)]
@@ -89,20 +86,19 @@ impl Tally {
         self.wait.record(duration);
     }
 
-    pub(crate) fn lost(&mut self, name: &Name, reason: LostReason, held: Duration) {
-        self.found_lost(name, reason);
+    pub(crate) fn lost(&mut self, reason: LostReason, held: Duration) {
+        self.found_lost(reason);
         self.released(held);
     }
 
     /// Its release found that a lock had been lost before.
-    pub(crate) fn found_lost(&mut self, name: &Name, reason: LostReason) {
+    pub(crate) fn found_lost(&mut self, reason: LostReason) {
         match reason {
             LostReason::Expired => self.lost_expired += 1,
             LostReason::NotOwner => self.lost_not_owner += 1,
             // It is given back.
-            LostReason::ShutDown => return,
+            LostReason::ShutDown => {}
         }
-        events::lost(name, reason);
     }
 
     /// The counters, beside what is counted elsewhere.

@@ -28,13 +28,15 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::acquire::{Refusal, SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late};
+use crate::acquire::{SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late};
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::error::LostReason;
 use crate::flight::{Flight, Request};
-use crate::guard::{Guard, LostReason, Released};
+use crate::guard::{Guard, Released};
 use crate::lock::Lock;
 use crate::quorum::Quorum;
+use crate::wire::Refusal;
 use crate::work::unless_lost;
 
 /// Several locks that are taken together, all or none: of any managers, so also on several servers. Made by
@@ -98,7 +100,7 @@ struct Key {
 
 impl Key {
     fn of(lock: &Lock) -> Self {
-        let client = &lock.inner.client;
+        let client = &lock.context.client;
         Self {
             name: lock.name().to_owned(),
             server: client.config().servers.to_string(),
@@ -177,7 +179,7 @@ impl MultiLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
-        self.take(Wait::up_to(wait, &self.lead.inner.client.config().timer))
+        self.take(Wait::up_to(wait, &self.lead.context.client.config().timer))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If a member is lost meanwhile, `work` is
@@ -220,7 +222,7 @@ impl MultiLock {
                 return Ok(Some(taken.into_guard()));
             };
             known_held = true;
-            if wait == Wait::No || wait.is_over(&self.lead.inner) {
+            if wait == Wait::No || wait.is_over(&self.lead.context) {
                 return Ok(None);
             }
             let keep_now = std::mem::replace(&mut keep, true);
@@ -252,8 +254,10 @@ impl MultiLock {
             let requests = groups.into_iter().map(|places| {
                 let locks: Vec<Lock> =
                     places.iter().filter_map(|place| self.members.get(*place).cloned()).collect();
-                let request: Request<'_, _> =
-                    Box::pin(async move { (places, ask_together(&locks, until).await) });
+                let request: Request<'_, _> = Box::pin(async move {
+                    let requests = locks.iter().map(Lock::request).collect();
+                    (places, ask_together(requests, until).await)
+                });
                 request
             });
             let mut flight = Flight::new(requests.enumerate());
@@ -304,10 +308,10 @@ impl MultiLock {
         wait: Wait,
     ) -> Result<Option<Guard>, Error> {
         if !taken.is_empty() {
-            let patience = PATIENCE + jitter(self.lead.inner.client.config().random, PATIENCE);
+            let patience = PATIENCE + jitter(self.lead.context.client.config().random, PATIENCE);
             let impatient = self.now() + patience;
             let until = wait.deadline().map_or(impatient, |deadline| deadline.min(impatient));
-            match acquire(lock, Wait::Until(until), Some(refusal)).await {
+            match acquire(lock.request(), Wait::Until(until), Some(refusal)).await {
                 Ok(Some(guard)) => return Ok(Some(guard)),
                 Ok(None) => {}
                 // The shorter wait may be why there was no answer.
@@ -318,11 +322,11 @@ impl MultiLock {
         }
         match wait {
             Wait::Forever => loop {
-                if let Some(guard) = acquire(lock, wait, Some(refusal)).await? {
+                if let Some(guard) = acquire(lock.request(), wait, Some(refusal)).await? {
                     return Ok(Some(guard));
                 }
             },
-            Wait::Until(_) | Wait::No => acquire(lock, wait, Some(refusal)).await,
+            Wait::Until(_) | Wait::No => acquire(lock.request(), wait, Some(refusal)).await,
         }
     }
 
@@ -348,17 +352,17 @@ impl MultiLock {
 
     /// The first question has the time for an answer, however short the wait.
     fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
-        let first = |deadline, lock: &Lock| first_answer_by(&lock.inner.client, lock.name(), deadline);
+        let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name(), deadline);
         let members = self.members.iter().filter(|_| !known_held);
         wait.deadline().map(|deadline| members.fold(deadline, first))
     }
 
     /// Whether a question was not answered only because the wait has ended: a dead server is not a busy lock.
     fn was_cut_short(&self, wait: Wait, asked_at: Instant, error: &Error) -> bool {
-        let patience = self.lead.inner.client.config().response_timeout / SILENT_PART;
-        let ready = |lock: &Lock| lock.inner.client.is_ready_for(lock.name().as_bytes());
+        let patience = self.lead.context.client.config().response_timeout / SILENT_PART;
+        let ready = |lock: &Lock| lock.context.client.is_ready_for(lock.name().as_bytes());
         let soon = self.now().saturating_duration_since(asked_at) < patience;
-        wait.is_over(&self.lead.inner) && is_only_late(error) && soon && self.members.iter().all(ready)
+        wait.is_over(&self.lead.context) && is_only_late(error) && soon && self.members.iter().all(ready)
     }
 
     fn comes_before(&self, place: usize, other: usize) -> bool {
@@ -367,7 +371,7 @@ impl MultiLock {
     }
 
     fn now(&self) -> Instant {
-        self.lead.inner.client.config().timer.now()
+        self.lead.context.client.config().timer.now()
     }
 }
 

@@ -37,6 +37,11 @@ impl Name {
         }
     }
 
+    /// What the user calls it.
+    pub(crate) fn text(&self) -> &str {
+        self.key()
+    }
+
     /// The lock's key is its raw name.
     pub(crate) fn key(&self) -> &str {
         self.channel.get(self.key.start as usize..self.key.end as usize).unwrap_or_default()

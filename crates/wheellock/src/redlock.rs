@@ -24,7 +24,7 @@ mod servers;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{self, Poll};
 use std::time::{Duration, Instant};
 
 use wheellock_client::{Subscription, Timer};
@@ -352,7 +352,7 @@ impl QuorumLock {
             let (servers, lock) = (Arc::clone(&self.servers), lock.clone());
             let request: Request<'static, _> = Box::pin(async move {
                 servers.identify(place, deadline).await?;
-                ask(&lock, deadline).await
+                ask(lock.request(), deadline).await
             });
             (place, request)
         }));
@@ -420,7 +420,7 @@ impl QuorumLock {
 
     /// The wait is over. The lock is held by somebody else, unless it cannot be known.
     fn in_vain(&self, known_held: bool, failures: Vec<MemberFailure>) -> Result<Option<QuorumGuard>, Error> {
-        let ready = |lock: &&Lock| lock.inner.client.is_ready_for(lock.name().as_bytes());
+        let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name().as_bytes());
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
         // Answers that the end of the wait cut short say nothing about their servers; other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
@@ -433,7 +433,7 @@ impl QuorumLock {
 
     fn no_answers(&self) -> Vec<MemberFailure> {
         let late = |(place, lock): (usize, &Lock)| {
-            let source = lock.inner.client.timed_out(lock.name().as_bytes(), "EVALSHA");
+            let source = lock.context.client.timed_out(lock.name().as_bytes(), "EVALSHA");
             let operation = format!("acquire lock {:?}", lock.name);
             self.servers.failure(place, Error::Server { operation, source })
         };
@@ -453,7 +453,7 @@ impl QuorumLock {
 
     /// The first question has the time for an answer, however short the wait.
     fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
-        let first = |deadline, lock: &Lock| first_answer_by(&lock.inner.client, lock.name(), deadline);
+        let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name(), deadline);
         let members = self.locks.iter().filter(|_| !known_held);
         wait.deadline().map(|deadline| members.fold(deadline, first))
     }
@@ -515,7 +515,7 @@ struct News {
 
 impl News {
     fn listen(locks: &[Lock]) -> Self {
-        let listen = |lock: &Lock| lock.inner.client.subscribe(lock.name.channel().as_bytes());
+        let listen = |lock: &Lock| lock.context.client.subscribe(lock.name.channel().as_bytes());
         Self { subscriptions: locks.iter().map(listen).collect() }
     }
 
@@ -549,7 +549,7 @@ impl News {
         let mut sleep = timer.sleep_until(look_at);
         let mut heard = vec![false; self.subscriptions.len()];
         let mut first = None;
-        std::future::poll_fn(|cx: &mut Context<'_>| {
+        std::future::poll_fn(|cx: &mut task::Context<'_>| {
             for place in &busy.elsewhere {
                 if let (Some(news), Some(heard)) = (self.subscriptions.get_mut(*place), heard.get_mut(*place))
                 {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use wheellock_client::{Client, Outcome, Retry};
+use wheellock_client::{Client, Outcome};
 
-use crate::keeper::{queue_backlog, queue_settle};
-use crate::manager::{Inner, LockManager};
+use crate::context::Context;
+use crate::manager::LockManager;
 use crate::waiters::Waiters;
 
 impl LockManager {
@@ -42,22 +42,22 @@ impl LockManager {
     /// From the first poll on it takes place. If it is dropped, what was queued by then is still sent and the connection
     /// closes, but nobody waits for more than a second.
     pub async fn shutdown(&self, within: Duration) -> Leftover {
-        shut_down(&self.inner, within).await
+        shut_down(&self.context, within).await
     }
 }
 
-pub(crate) async fn shut_down(inner: &Inner, within: Duration) -> Leftover {
-    let timer = &inner.client.config().timer;
+pub(crate) async fn shut_down(context: &Context, within: Duration) -> Leftover {
+    let timer = &context.client.config().timer;
     let began = timer.now();
-    give_everything_back(inner);
-    let _closed_anyway = Closing(&inner.client);
+    give_everything_back(context);
+    let _closed_anyway = Closing(&context.client);
     let mut cursor = 0;
-    let given_back = std::future::poll_fn(|cx| inner.holds().poll_given_back(&mut cursor, cx.waker()));
+    let given_back = std::future::poll_fn(|cx| context.holds().poll_given_back(&mut cursor, cx.waker()));
     let _in_time = timer.timeout(within, given_back).await;
-    let server = inner.client.server_address();
-    let names = inner.holds().unsettled_names();
+    let server = context.client.server_address();
+    let names = context.holds().unreconciled_names();
     let left = within.saturating_sub(timer.now() - began);
-    let _in_time = timer.timeout(left, inner.client.close()).await;
+    let _in_time = timer.timeout(left, context.client.close()).await;
     let mut locks: Vec<_> = names
         .into_iter()
         .map(|name| Unreleased { lock: name.key().to_owned(), server: Arc::clone(&server) })
@@ -67,19 +67,13 @@ pub(crate) async fn shut_down(inner: &Inner, within: Duration) -> Leftover {
     Leftover { locks }
 }
 
-fn give_everything_back(inner: &Inner) {
-    let now = inner.clock.now();
-    let (mut wake, mut flushes) = (Vec::new(), Vec::new());
-    let mut holds = inner.holds();
-    for settle in holds.shut_down(now, &mut wake) {
-        flushes.extend(queue_settle(inner, &mut holds, &settle, &Retry::default(), &mut wake));
-    }
-    queue_backlog(inner, &mut holds, now, &mut flushes, &mut wake);
-    let keeper = holds.keeper_to_wake();
-    drop(holds);
-    drop(flushes);
-    wake.into_iter().chain(keeper).for_each(Waker::wake);
-    for name in inner.names() {
+fn give_everything_back(context: &Context) {
+    context.transact(|holds, now, effects| {
+        let under_way = holds.shut_down(now, effects);
+        effects.request_all(under_way);
+        effects.look_at_the_backlog = true;
+    });
+    for name in context.names() {
         let fail = |waiters: &mut Box<Waiters>| waiters.fail_all(&name.shut_down(Outcome::NotSent));
         let waiters = name.crowd().as_mut().map(fail).unwrap_or_default();
         waiters.into_iter().for_each(Waker::wake);

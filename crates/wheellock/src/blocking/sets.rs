@@ -337,5 +337,5 @@ fn as_this_thread(lock: &crate::Lock) -> crate::Lock {
     if lock.has_owner() {
         return lock.clone();
     }
-    lock.with_owner(lock.inner.owner(THREAD.with(|number| *number)))
+    lock.with_owner(lock.context.owner(THREAD.with(|number| *number)))
 }

@@ -3,6 +3,7 @@
 
 use wheellock_client::Change;
 
+use super::concerns::Concerns;
 use super::released::{KEPT, Release};
 use super::{Due, Event, HoldIndex, Holds, State, presented_key};
 use crate::clock::BootInstant;
@@ -27,36 +28,6 @@ impl Changes {
     }
 }
 
-/// Everybody whom one of several changes concerns.
-#[derive(Default)]
-pub(super) struct Concerns {
-    changes: Vec<Change>,
-    everybody: bool,
-}
-
-impl Concerns {
-    pub(super) fn add(&mut self, change: Change) {
-        if self.changes.len() < MANY {
-            self.changes.push(change);
-        } else {
-            self.everybody = true;
-        }
-    }
-
-    pub(super) fn join(&mut self, others: Self) {
-        self.everybody |= others.everybody;
-        others.changes.into_iter().for_each(|change| self.add(change));
-    }
-
-    fn is_empty(&self) -> bool {
-        self.changes.is_empty()
-    }
-
-    pub(super) fn contains(&self, key: &str) -> bool {
-        self.everybody || self.changes.iter().any(|change| change.concerns(key.as_bytes()))
-    }
-}
-
 impl Holds {
     /// Another server may answer for some locks now.
     pub(crate) fn changed(&mut self, change: &Change, now: BootInstant) {
@@ -75,7 +46,7 @@ impl Holds {
     }
 
     /// Renews or verifies some of the holds that the changes concern.
-    pub(super) fn verify_some(&mut self, now: BootInstant, due: &mut Due) {
+    pub(super) fn verify_some(&mut self, now: BootInstant, due: &mut Due<'_>) {
         if !self.may_verify() {
             return;
         }
@@ -146,7 +117,7 @@ impl Holds {
 
     /// Releases once more some of what the changes concern, each as a hold of its own that has nothing but this request:
     /// its owner waits for it as for any other, should it come back.
-    pub(super) fn repeat_some(&mut self, now: BootInstant, due: &mut Due) {
+    pub(super) fn repeat_some(&mut self, now: BootInstant, due: &mut Due<'_>) {
         let mut looks = SLICE;
         while let Some(release) = self.released.as_mut().and_then(|released| released.next(&mut looks)) {
             let Release { name, owner, .. } = release;
@@ -159,7 +130,7 @@ impl Holds {
             if let Some(hold) = self.get_mut(index) {
                 (hold.state, hold.gone_after) = (State::GivenBack, Lease::DEFAULT.gone_after(now));
             }
-            due.settle.extend(self.settle(index));
+            due.effects.request_all(self.reconcile(index));
         }
     }
 
@@ -178,5 +149,3 @@ impl Holds {
 const SLICE: usize = 1000;
 /// Scripts of renewals under way beyond which no more are made for the sake of a change.
 const SCRIPTS: usize = 64;
-/// Changes that are told apart. Where there are more, it is less work to ask for everything.
-const MANY: usize = 16;

@@ -3,31 +3,31 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::{Hold, HoldIndex, Holds, Settle, State};
+use super::{Effects, Hold, HoldIndex, Holds, Reconcile, State};
 use crate::clock::BootInstant;
-use crate::guard::LostReason;
+use crate::error::LostReason;
 use crate::name::Name;
 
 impl Holds {
     /// From here on nothing is granted, and the count that is wanted of every hold is none. Guards that live on have lost
     /// theirs. Returns what takes back attempts under way, which goes behind them on the wire; everything else is in the
     /// backlog.
-    pub(crate) fn shut_down(&mut self, now: BootInstant, wake: &mut Vec<Waker>) -> Vec<Settle> {
+    pub(crate) fn shut_down(&mut self, now: BootInstant, effects: &mut Effects) -> Vec<Reconcile> {
         if std::mem::replace(&mut self.shut, true) {
             return Vec::new();
         }
         let mut under_way = Vec::new();
         for index in 0..self.holds.capacity() {
             let Some(hold) = self.holds.get_mut(index) else { continue };
-            hold.open_gate(wake);
+            hold.open_gate(effects);
             let (asked_for, held) = (hold.attempts > 0, hold.guards > 0 && hold.is_worth_releasing());
             let believed = hold.guards > 0 && hold.state == State::Held;
             let index = HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX);
             if believed {
-                self.lose(index, LostReason::ShutDown, now, wake);
+                self.lose(index, LostReason::ShutDown, now, effects);
             }
             if asked_for {
-                under_way.extend(self.settle(index));
+                under_way.extend(self.reconcile(index));
             } else if held {
                 self.put_off(index, now);
             }
@@ -43,7 +43,7 @@ impl Holds {
     /// was confirmed once stays so after a shutdown.
     pub(crate) fn poll_given_back(&mut self, cursor: &mut usize, waker: &Waker) -> Poll<()> {
         while *cursor < self.holds.capacity() {
-            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.is_unsettled()) {
+            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.is_unreconciled()) {
                 hold.wait_at_gate(waker);
                 return Poll::Pending;
             }
@@ -53,16 +53,16 @@ impl Holds {
     }
 
     /// The names of which the server may still know a hold.
-    pub(crate) fn unsettled_names(&self) -> Vec<Arc<Name>> {
-        let unsettled = self.holds.iter().filter(|(_, hold)| hold.is_unsettled());
-        unsettled.map(|(_, hold)| Arc::clone(&hold.name)).collect()
+    pub(crate) fn unreconciled_names(&self) -> Vec<Arc<Name>> {
+        let reconcile_failed = self.holds.iter().filter(|(_, hold)| hold.is_unreconciled());
+        reconcile_failed.map(|(_, hold)| Arc::clone(&hold.name)).collect()
     }
 }
 
 impl Hold {
     /// Whether the server still has to be told, or to answer. Attempts do not count: what takes them back does, and is
     /// answered after them, whether or not anybody looks at their own answers.
-    fn is_unsettled(&self) -> bool {
-        self.operations > 0 || self.postponed || self.outdated || self.settle_at.is_some()
+    fn is_unreconciled(&self) -> bool {
+        self.operations > 0 || self.postponed || self.outdated || self.reconcile_at.is_some()
     }
 }

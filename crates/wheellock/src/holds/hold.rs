@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use wheellock_wheel::{Member, TimerKey};
 
-use super::TICK;
+use super::{Effects, TICK};
 use crate::clock::BootInstant;
-use crate::guard::LostReason;
+use crate::error::LostReason;
 use crate::lease::Lease;
 use crate::name::Name;
 
@@ -41,7 +41,7 @@ pub(crate) struct Hold {
     /// Who waits for something here; mostly nobody does.
     pub(super) wakers: Option<Box<Wakers>>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
-    pub(super) settle_at: Option<BootInstant>,
+    pub(super) reconcile_at: Option<BootInstant>,
     /// Its place among those whom the watchdog renews at every beat.
     pub(super) member: Option<Member>,
     /// A renewal out of turn: after one that failed, or because the next beat comes too late.
@@ -50,7 +50,7 @@ pub(crate) struct Hold {
     /// Another server than before may answer for it, and has not been asked.
     pub(super) unverified: bool,
     /// The next renewal brings the script's text along: the server may lack it.
-    pub(super) renew_in_full: bool,
+    pub(super) renew_with_source: bool,
     /// The next renewal has a script of its own: a slot on its way to another node takes no two keys at once.
     pub(super) renew_alone: bool,
     /// Requests in a row that were refused before they had any effect.
@@ -107,9 +107,9 @@ impl Hold {
         }
     }
 
-    pub(super) fn open_gate(&mut self, wake: &mut Vec<Waker>) {
+    pub(super) fn open_gate(&mut self, effects: &mut Effects) {
         if let Some(wakers) = &mut self.wakers {
-            wake.append(&mut wakers.gate);
+            effects.wake.append(&mut wakers.gate);
         }
     }
 
@@ -129,7 +129,7 @@ impl Hold {
     /// The server has said that this is still held. If it was another one than the one that answers now, that one is asked
     /// too.
     pub(super) fn answered(&mut self, now: BootInstant) {
-        (self.renew_in_full, self.renew_alone, self.refusals) = (false, false, 0);
+        (self.renew_with_source, self.renew_alone, self.refusals) = (false, false, 0);
         self.renew_at = self.unverified.then_some(now);
     }
 

@@ -2,11 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use wheellock_client::{Change, Value};
+use wheellock_client::Change;
 
 use super::released::KEPT;
 use super::*;
-use crate::keeper::RenewalReply;
 use crate::kind;
 use crate::server_clock::{Jump, Sample};
 
@@ -21,7 +20,7 @@ struct World {
     /// The hold of each guard; a lost hold's guards live on.
     guards: Vec<HoldIndex>,
     renewals: Vec<u32>,
-    settles: Vec<Settle>,
+    settles: Vec<Reconcile>,
     /// How many of these are older than the shutdown.
     older: usize,
     /// Something was held at the shutdown, and has not been given back.
@@ -36,14 +35,14 @@ enum Event {
     Refused,
     Cancel,
     Release,
-    /// Time passes, and the keeper does what is due.
+    /// Time passes, and the watchdog does what is due.
     Tick,
     Renewed(Renewed),
-    Settled(bool),
-    SettleFailed,
+    Reconciled(bool),
+    ReconcileFailed,
     RenewalRefused(Refused),
     /// After this pause, in milliseconds.
-    SettleRefused(u64),
+    ReconcileRefused(u64),
     /// Another server answers.
     Changed,
     /// There was no room for it.
@@ -63,13 +62,13 @@ const EVENTS: [Event; 20] = [
     Event::Renewed(Renewed::Extended),
     Event::Renewed(Renewed::NotOwner),
     Event::Renewed(Renewed::Failed),
-    Event::Settled(true),
-    Event::Settled(false),
-    Event::SettleFailed,
+    Event::Reconciled(true),
+    Event::Reconciled(false),
+    Event::ReconcileFailed,
     Event::RenewalRefused(Refused::Elsewhere),
     Event::RenewalRefused(Refused::Arrived),
-    Event::SettleRefused(0),
-    Event::SettleRefused(10),
+    Event::ReconcileRefused(0),
+    Event::ReconcileRefused(10),
     Event::Changed,
     Event::Postponed,
     Event::ShutDown,
@@ -136,22 +135,28 @@ impl World {
     }
 
     fn grant(&mut self, hold: HoldIndex, terms: Terms) {
-        let granted = self.holds.granted(hold, terms, GrantReply::Fresh, self.now, &mut Vec::new());
+        let granted = self.holds.granted(hold, terms, GrantReply::Fresh, self.now, &mut Effects::default());
         assert!(matches!(granted, Some(Granted::Held(_, None))));
     }
 
-    /// What the keeper would renew now.
+    /// What the watchdog would renew now.
     fn due(&mut self) -> Vec<Renewal> {
-        let mut due = Due::default();
-        self.holds.due(self.now, &mut due);
-        due.renew
+        let (renew, _) = self.due_and_requests();
+        renew
     }
 
-    /// Whose releases the keeper would send again now.
-    fn repeated(&mut self) -> Vec<Settle> {
-        let mut due = Due::default();
+    /// Whose releases the watchdog would send again now.
+    fn repeated(&mut self) -> Vec<Reconcile> {
+        let (_, requests) = self.due_and_requests();
+        requests
+    }
+
+    fn due_and_requests(&mut self) -> (Vec<Renewal>, Vec<Reconcile>) {
+        let mut effects = Effects::default();
+        let mut due = Due::new(&mut effects);
         self.holds.due(self.now, &mut due);
-        due.settle
+        let renew = due.renew;
+        (renew, std::iter::from_fn(|| effects.next_request()).collect())
     }
 
     /// Takes locks of new owners and releases them; the server with this number confirms.
@@ -160,20 +165,26 @@ impl World {
             let hold = self.take(owner, true);
             let settle = self.holds.release(hold, true, self.now).unwrap();
             assert_eq!(settle.count, 0);
-            self.settled(&settle, true, node);
+            self.reconciled(&settle, true, node);
         }
     }
 
-    fn settled(&mut self, settle: &Settle, known: bool, node: u32) {
-        let next = self.holds.settled(settle.hold, known, node, self.now, &mut Vec::new());
+    fn reconciled(&mut self, settle: &Reconcile, known: bool, node: u32) {
+        let next = self.holds.reconciled(settle.hold, known, node, self.now, &mut Effects::default());
         assert!(next.is_none(), "once is enough");
     }
 
     /// A script is answered; `locks` has one word for each of its locks.
     fn answer(&mut self, script: u32, locks: &[i64]) {
-        let locks: Vec<_> = locks.iter().map(|number| Value::Integer(*number)).collect();
-        let reply = RenewalReply { server: self.server_time(), locks: &locks };
-        let _jump = self.holds.end_renewal(script, Some(&reply), self.now, |_| 0, &mut Vec::new());
+        let read = |(number, renewal): (&i64, &Renewal)| match (*number, renewal.extend) {
+            (0, _) => Renewed::NotOwner,
+            (1, true) => Renewed::Extended,
+            (-1, false) => Renewed::StillHeld { left: Duration::MAX },
+            (left, _) => Renewed::StillHeld { left: Duration::from_millis(left.unsigned_abs()) },
+        };
+        let locks = locks.iter().zip(self.holds.batch(script)).map(read).collect();
+        let reply = RenewalReply { server: self.server_time(), locks };
+        let _jump = self.holds.end_renewal(script, Some(&reply), self.now, |_| 0, &mut Effects::default());
     }
 
     fn valid_until(&self, hold: HoldIndex) -> BootInstant {
@@ -186,7 +197,7 @@ impl World {
 
     /// Breaks if the event cannot happen now.
     fn step(&mut self, event: Event) -> ControlFlow<()> {
-        let mut wake = Vec::new();
+        let mut effects = Effects::default();
         match event {
             Event::Acquire | Event::AcquireLate => {
                 let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
@@ -196,7 +207,7 @@ impl World {
                 }
                 let again = self.guards_of(hold) > 0;
                 let reply = if again { GrantReply::Again } else { GrantReply::Fresh };
-                match self.holds.granted(hold, terms, reply, self.now, &mut wake) {
+                match self.holds.granted(hold, terms, reply, self.now, &mut effects) {
                     Some(Granted::Held(hold, settle)) => {
                         assert_eq!(event, Event::Acquire);
                         self.guards.push(hold);
@@ -212,7 +223,7 @@ impl World {
             }
             Event::Refused => {
                 let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.refused(hold, &mut wake));
+                self.settles.extend(self.holds.refused(hold, &mut effects));
             }
             Event::Cancel => {
                 let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
@@ -233,22 +244,21 @@ impl World {
                     return ControlFlow::Break(());
                 }
                 let renewal = self.renewals.remove(0);
-                let value = Value::Integer(i64::from(how == Renewed::Extended));
-                let reply = RenewalReply { server: self.server_time(), locks: &[value] };
+                let reply = RenewalReply { server: self.server_time(), locks: vec![how] };
                 let reply = (how != Renewed::Failed).then_some(&reply);
                 assert_eq!(
-                    self.holds.end_renewal(renewal, reply, self.now, |_| 0, &mut wake),
+                    self.holds.end_renewal(renewal, reply, self.now, |_| 0, &mut effects),
                     None,
                     "time goes on evenly"
                 );
             }
-            Event::Settled(known) => {
+            Event::Reconciled(known) => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.settled(settle.hold, known, 0, self.now, &mut wake));
+                self.settles.extend(self.holds.reconciled(settle.hold, known, 0, self.now, &mut effects));
             }
-            Event::SettleFailed => {
+            Event::ReconcileFailed => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
-                self.holds.unsettled(settle.hold, self.now, &mut wake);
+                self.holds.reconcile_failed(settle.hold, self.now, &mut effects);
             }
             Event::RenewalRefused(refused) => {
                 if self.renewals.is_empty() {
@@ -258,10 +268,10 @@ impl World {
                 let at_once = self.holds.renewal_refused(renewal, refused, Duration::ZERO, self.now);
                 self.begin_renewals(at_once);
             }
-            Event::SettleRefused(pause) => {
+            Event::ReconcileRefused(pause) => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
                 let pause = Duration::from_millis(pause);
-                self.settles.extend(self.holds.settle_refused(settle.hold, pause, self.now, &mut wake));
+                self.settles.extend(self.holds.reconcile_refused(settle.hold, pause, self.now, &mut effects));
             }
             Event::Changed => {
                 self.holds.changed(&Change::everywhere(), self.now);
@@ -269,16 +279,16 @@ impl World {
             }
             Event::Postponed => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
-                self.holds.postpone(settle.hold, self.now, &mut wake);
+                self.holds.postpone(settle.hold, self.now, &mut effects);
             }
-            Event::ShutDown => self.shut_down(&mut wake)?,
+            Event::ShutDown => self.shut_down(&mut effects)?,
             Event::ShutDownAsked => {
                 let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
                 let (terms, again) = (self.terms(), self.guards_of(hold) > 0);
-                self.shut_down(&mut wake)?;
+                self.shut_down(&mut effects)?;
                 assert!(self.settles.iter().any(|settle| settle.hold == hold), "whoever asked may be gone");
                 let reply = if again { GrantReply::Again } else { GrantReply::Fresh };
-                match self.holds.granted(hold, terms, reply, self.now, &mut wake) {
+                match self.holds.granted(hold, terms, reply, self.now, &mut effects) {
                     Some(Granted::ShutDown(settle)) => self.settles.push(settle),
                     _ => panic!("granted after the shutdown"),
                 }
@@ -288,31 +298,30 @@ impl World {
         ControlFlow::Continue(())
     }
 
-    fn shut_down(&mut self, wake: &mut Vec<Waker>) -> ControlFlow<()> {
+    fn shut_down(&mut self, effects: &mut Effects) -> ControlFlow<()> {
         if self.holds.is_shut() {
             return ControlFlow::Break(());
         }
         let held = |hold: &HoldIndex| self.holds.get(*hold).is_some_and(|hold| hold.state == State::Held);
         (self.owed, self.older) = (self.guards.iter().any(held), self.settles.len());
-        self.settles.extend(self.holds.shut_down(self.now, wake));
-        self.settles.extend(self.holds.next_postponed(self.now, wake));
+        self.settles.extend(self.holds.shut_down(self.now, effects));
+        self.settles.extend(self.holds.next_postponed(self.now, effects));
         ControlFlow::Continue(())
     }
 
     /// The last request is answered.
-    fn pop_settle(&mut self) -> Option<Settle> {
+    fn pop_settle(&mut self) -> Option<Reconcile> {
         let settle = self.settles.pop();
         self.older = self.older.min(self.settles.len());
         settle
     }
 
-    /// The keeper does what is due.
+    /// The watchdog does what is due.
     fn keep(&mut self) {
-        let mut due = Due::default();
-        self.holds.due(self.now, &mut due);
-        self.settles.extend(due.settle);
-        self.settles.extend(self.holds.next_postponed(self.now, &mut Vec::new()));
-        self.begin_renewals(due.renew);
+        let (renew, requests) = self.due_and_requests();
+        self.settles.extend(requests);
+        self.settles.extend(self.holds.next_postponed(self.now, &mut Effects::default()));
+        self.begin_renewals(renew);
     }
 
     fn begin_renewals(&mut self, renewals: Vec<Renewal>) {
@@ -356,7 +365,7 @@ impl World {
             let _step = self.step(Event::Release);
         }
         while !self.settles.is_empty() {
-            let _step = self.step(Event::Settled(true));
+            let _step = self.step(Event::Reconciled(true));
         }
         while !self.renewals.is_empty() {
             let _step = self.step(Event::Renewed(Renewed::Extended));
@@ -364,7 +373,7 @@ impl World {
         for _ in 0..20 {
             let _step = self.step(Event::Tick);
             while !self.settles.is_empty() {
-                let _step = self.step(Event::Settled(false));
+                let _step = self.step(Event::Reconciled(false));
             }
         }
         assert!(!self.owed, "a hold was not given back by {path:?}");
@@ -433,12 +442,12 @@ fn a_refused_renewal_is_made_again_soon_and_is_no_failure_where_it_was_only_sent
         let now = world.now;
         let at_once = world.holds.renewal_refused(world.renewals[0], refused, pause, now);
         let soon = !at_once.is_empty() || world.holds.next_due().unwrap() <= now + pause + TICK;
-        let mut due = Due::default();
-        world.holds.due(now + pause + TICK, &mut due);
-        let again: Vec<_> = at_once.iter().chain(&due.renew).collect();
-        assert!(soon && again.len() == 1, "{refused:?}: {} {}", at_once.len(), due.renew.len());
+        world.now = now + pause + TICK;
+        let due = world.due();
+        let again: Vec<_> = at_once.iter().chain(&due).collect();
+        assert!(soon && again.len() == 1, "{refused:?}: {} {}", at_once.len(), due.len());
         let failed = world.holds.tally.snapshot(0).failed_renewals;
-        (at_once.len(), again[0].alone, again[0].in_full, failed)
+        (at_once.len(), again[0].alone, again[0].with_source, failed)
     };
     let pause = Duration::from_millis(10);
     assert_eq!(refuse(Refused::Elsewhere, Duration::ZERO), (0, false, false, 0));
@@ -471,7 +480,7 @@ fn a_grant_that_took_long_is_renewed_before_its_beat() {
     let terms = world.terms();
     let hold = world.begin().unwrap();
     let late = world.now + LEASE * 4 / 5;
-    let granted = world.holds.granted(hold, terms, GrantReply::Fresh, late, &mut Vec::new());
+    let granted = world.holds.granted(hold, terms, GrantReply::Fresh, late, &mut Effects::default());
     assert!(matches!(granted, Some(Granted::Held(..))));
     assert!(
         world.holds.next_due().unwrap() <= late,
@@ -488,7 +497,7 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     let hear = |world: &mut World, at: Duration, server: Duration| {
         world.now = start + at;
         let renewal = world.holds.renewal_by_hand(extended, true).unwrap();
-        world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Vec::new());
+        world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Effects::default());
         world.hear(0, server)
     };
     assert_eq!(hear(&mut world, LEASE / 10, LEASE / 10), None);
@@ -498,9 +507,9 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     assert_eq!(world.valid_until(kept), lease.valid_until(start).saturating_sub(by));
     assert_eq!(world.valid_until(extended), lease.valid_until(start + LEASE / 5), "extended after the jump");
     assert!(world.holds.next_due().unwrap() <= world.now, "the server is asked at once");
-    let mut due = Due::default();
-    world.holds.due(world.now + TICK, &mut due);
-    assert_eq!(due.renew.iter().map(|renewal| renewal.hold).collect::<Vec<_>>(), [kept]);
+    world.now = world.now + TICK;
+    let due = world.due();
+    assert_eq!(due.iter().map(|renewal| renewal.hold).collect::<Vec<_>>(), [kept]);
     assert_eq!(world.holds.tally.snapshot(0).server_clock_jumps, 1);
 }
 
@@ -544,7 +553,7 @@ fn after_a_change_of_servers_every_hold_is_asked_for_at_once_and_extended_only_w
     world.now = world.now + LEASE / 10;
     assert!(world.due().is_empty());
     world.holds.changed(&Change::everywhere(), world.now);
-    assert!(world.holds.keeper_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    assert!(world.holds.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
     let asked = world.due();
     let seen: Vec<_> = asked.iter().map(|asked| (asked.hold, asked.lease_to_set())).collect();
     assert_eq!(seen, [(kept, i64::try_from(LEASE.as_millis()).unwrap()), (fixed, 0)]);
@@ -587,7 +596,7 @@ fn a_lease_that_was_extended_by_hand_meanwhile_is_not_shortened_by_its_verificat
     let script = world.holds.begin_renewal(asked, Some(0), world.now);
     world.now = world.now + LEASE / 10;
     let renewal = world.holds.renewal_by_hand(hold, true).unwrap();
-    world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Vec::new());
+    world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Effects::default());
     let extended = world.valid_until(hold);
     world.answer(script, &[100]);
     assert_eq!(world.valid_until(hold), extended);
@@ -612,7 +621,7 @@ fn whoever_was_not_answered_after_a_change_is_asked_for_again() {
     world.holds.changed(&Change::everywhere(), world.now);
     let asked = world.due();
     let script = world.holds.begin_renewal(asked, Some(0), world.now);
-    let _unknown = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Vec::new());
+    let _unknown = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Effects::default());
     world.now = world.now + LEASE / 20 + TICK;
     let asked = world.due();
     assert_eq!(asked.len(), 1, "it failed");
@@ -642,7 +651,7 @@ fn a_grant_by_a_server_that_was_replaced_meanwhile_is_verified() {
     world.holds.changed(&Change::everywhere(), world.now);
     world.now = world.now + TICK;
     assert!(world.due().is_empty(), "not granted yet");
-    let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, world.now, &mut Vec::new());
+    let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, world.now, &mut Effects::default());
     world.now = world.now + TICK;
     assert_eq!(world.due().iter().map(|asked| asked.hold).collect::<Vec<_>>(), [hold]);
 }
@@ -654,13 +663,13 @@ fn what_was_released_lately_is_released_again_when_another_server_answers() {
     world.release(1..=3, 0);
     assert!(world.repeated().is_empty(), "not without a reason");
     world.holds.changed(&Change::everywhere(), world.now);
-    assert!(world.holds.keeper_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    assert!(world.holds.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
     let again = world.repeated();
     let seen: Vec<_> = again.iter().map(|settle| (settle.owner, settle.count)).collect();
     assert_eq!(seen, [(1, 0), (2, 0), (3, 0)]);
     // The first was lost, and may be lost once more; of the others the new server says that it had heard.
     for (settle, known) in again.iter().zip([true, false, false]) {
-        world.settled(settle, known, 0);
+        world.reconciled(settle, known, 0);
     }
     assert!(world.repeated().is_empty() && world.holds.holds.is_empty());
     world.holds.changed(&Change::everywhere(), world.now);
@@ -675,7 +684,7 @@ fn what_was_taken_back_lately_is_taken_back_again() {
     let mut world = World::new();
     let attempt = world.begin().unwrap();
     let settle = world.holds.cancel_attempt(attempt, world.now).unwrap();
-    world.settled(&settle, false, 0);
+    world.reconciled(&settle, false, 0);
     world.holds.changed(&Change::everywhere(), world.now);
     assert_eq!(world.repeated().iter().map(|settle| settle.count).collect::<Vec<_>>(), [0]);
 }
@@ -688,9 +697,9 @@ fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
     let settle = world.holds.release(hold, true, world.now).unwrap();
     world.holds.changed(&Change::everywhere(), world.now);
     assert!(world.repeated().is_empty());
-    let again = world.holds.settled(settle.hold, true, 0, world.now, &mut Vec::new()).unwrap();
+    let again = world.holds.reconciled(settle.hold, true, 0, world.now, &mut Effects::default()).unwrap();
     assert_eq!((again.owner, again.count), (1, 0));
-    world.settled(&again, false, 0);
+    world.reconciled(&again, false, 0);
     assert!(world.holds.holds.is_empty());
 }
 
@@ -700,11 +709,11 @@ fn nobody_is_released_who_has_come_back() {
     for holds_again in [false, true] {
         let mut world = World::new();
         assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
-        assert!(world.step(Event::Settled(true)).is_continue());
+        assert!(world.step(Event::Reconciled(true)).is_continue());
         let attempt = world.begin().unwrap();
         if holds_again {
             let (terms, now) = (world.terms(), world.now);
-            let _guard = world.holds.granted(attempt, terms, GrantReply::Fresh, now, &mut Vec::new());
+            let _guard = world.holds.granted(attempt, terms, GrantReply::Fresh, now, &mut Effects::default());
         }
         world.holds.changed(&Change::everywhere(), world.now);
         assert!(world.repeated().is_empty(), "holds again: {holds_again}");
@@ -716,14 +725,15 @@ fn nobody_is_released_who_has_come_back() {
 fn whoever_comes_back_meanwhile_waits_for_its_release() {
     let mut world = World::new();
     assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
-    assert!(world.step(Event::Settled(true)).is_continue());
+    assert!(world.step(Event::Reconciled(true)).is_continue());
     world.holds.changed(&Change::everywhere(), world.now);
     let [settle] = &world.repeated()[..] else { panic!("one release") };
     assert!(world.begin().is_none());
     // Refused there and sent elsewhere, it is still that one release.
-    let elsewhere = world.holds.settle_refused(settle.hold, Duration::ZERO, world.now, &mut Vec::new());
+    let elsewhere =
+        world.holds.reconcile_refused(settle.hold, Duration::ZERO, world.now, &mut Effects::default());
     assert!(world.begin().is_none());
-    world.settled(&elsewhere.unwrap(), true, 1);
+    world.reconciled(&elsewhere.unwrap(), true, 1);
     assert!(world.begin().is_some());
 }
 
@@ -739,8 +749,13 @@ fn thousands_of_releases_are_sent_again_some_at_a_time() {
         most = most.max(world.holds.holds.len());
         owners.extend(some.iter().map(|settle| settle.owner));
         for settle in some {
-            let moved = world.holds.settle_refused(settle.hold, Duration::ZERO, world.now, &mut Vec::new());
-            world.settled(&moved.unwrap(), settle.owner % 2 == 0, 0);
+            let moved = world.holds.reconcile_refused(
+                settle.hold,
+                Duration::ZERO,
+                world.now,
+                &mut Effects::default(),
+            );
+            world.reconciled(&moved.unwrap(), settle.owner % 2 == 0, 0);
         }
     }
     assert_eq!((owners, most), ((1..=5000).collect(), 256));
@@ -756,7 +771,7 @@ fn releases_that_fail_again_and_again_are_given_up_in_time() {
     for _ in 0..3000 {
         world.now = world.now + Duration::from_millis(50);
         for settle in world.repeated() {
-            world.holds.unsettled(settle.hold, world.now, &mut Vec::new());
+            world.holds.reconcile_failed(settle.hold, world.now, &mut Effects::default());
         }
         assert!(world.holds.holds.len() <= 256);
     }

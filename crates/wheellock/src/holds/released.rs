@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::changes::Concerns;
+use super::concerns::Concerns;
 use crate::clock::BootInstant;
 use crate::name::Name;
 

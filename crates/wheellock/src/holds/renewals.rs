@@ -1,13 +1,11 @@
 //! Who is renewed when, and what a renewal changes. The watchdog's judgement; it sends nothing itself.
 
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
-use super::{Due, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
+use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::clock::BootInstant;
-use crate::guard::LostReason;
-use crate::keeper::RenewalReply;
+use crate::error::LostReason;
 use crate::lease::{Lease, less_drift, plus_drift};
 use crate::name::Name;
 use crate::server_clock::{Jump, Sample};
@@ -23,7 +21,7 @@ pub(crate) struct Renewal {
     /// Whether the lease is extended; otherwise the server only says how long it still runs.
     pub(crate) extend: bool,
     /// Brings the script's text along.
-    pub(crate) in_full: bool,
+    pub(crate) with_source: bool,
     /// Has a script of its own.
     pub(crate) alone: bool,
     /// What it has in common with others that may share its script; filled in by whoever knows.
@@ -62,6 +60,20 @@ pub(crate) enum Renewed {
     Failed,
 }
 
+/// What a server says of several locks that it was asked to renew.
+pub(crate) struct RenewalReply {
+    /// The server's clock, since the Unix epoch.
+    pub(crate) server: Duration,
+    /// What became of each, in the order in which they were asked for.
+    pub(crate) locks: Vec<Renewed>,
+}
+
+impl RenewalReply {
+    pub(crate) fn lock(&self, place: usize) -> Renewed {
+        self.locks.get(place).copied().unwrap_or(Renewed::Failed)
+    }
+}
+
 /// How the server refused a script of renewals: before it had any effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
@@ -80,7 +92,7 @@ pub(crate) enum Refused {
 
 impl Holds {
     /// Everything that is due at `now`.
-    pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due) {
+    pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due<'_>) {
         let tick = self.since_start(now) / TICK_NANOS;
         let mut fired = Vec::new();
         self.wheel.advance(tick, |_, event| fired.push(event));
@@ -103,23 +115,23 @@ impl Holds {
         self.repeat_some(now, due);
     }
 
-    fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
+    fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.alarm = None;
-        if hold.settle_at.is_some_and(|at| now >= at) {
+        if hold.reconcile_at.is_some_and(|at| now >= at) {
             if hold.is_busy() {
-                hold.settle_at = Some(now + hold.lease.retry_after());
+                hold.reconcile_at = Some(now + hold.lease.retry_after());
             } else if now >= hold.gone_after {
-                hold.settle_at = None;
-                hold.open_gate(&mut due.wake);
+                hold.reconcile_at = None;
+                hold.open_gate(due.effects);
             } else {
-                due.settle.extend(self.settle(index));
+                due.effects.request_all(self.reconcile(index));
             }
         }
         self.free_if_unused(index);
         let Some(hold) = self.get(index) else { return };
         if hold.state == State::Held && hold.guards > 0 && now >= hold.lost_at() {
-            return self.lose(index, LostReason::Expired, now, &mut due.wake);
+            return self.lose(index, LostReason::Expired, now, due.effects);
         }
         if hold.renew_at.is_some_and(|at| now >= at) {
             self.ask(index, now, due);
@@ -128,14 +140,14 @@ impl Holds {
     }
 
     /// Renews a hold that the watchdog keeps; one that it does not keep is only verified, if there is a reason to.
-    pub(super) fn ask(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due) {
+    pub(super) fn ask(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.renew_at = None;
         if !hold.is_to_be_asked_for() || hold.renewal_under_way {
             return;
         }
         if now >= hold.lost_at() {
-            return self.lose(index, LostReason::Expired, now, &mut due.wake);
+            return self.lose(index, LostReason::Expired, now, due.effects);
         }
         (hold.renewal_under_way, hold.unverified) = (true, false);
         let extend = hold.renewing_guards > 0;
@@ -152,7 +164,7 @@ impl Holds {
             owner: hold.owner,
             lease: hold.lease,
             extend,
-            in_full: hold.renew_in_full,
+            with_source: hold.renew_with_source,
             alone: hold.renew_alone,
             slot: 0,
         })
@@ -168,19 +180,24 @@ impl Holds {
         u32::try_from(self.renewals.insert(Script { group, node, sent })).unwrap_or(u32::MAX)
     }
 
+    /// The locks of a renewal that is under way.
+    pub(crate) fn batch(&self, renewal: u32) -> &[Renewal] {
+        self.renewals.get(renewal as usize).map_or(&[], |script| &script.group)
+    }
+
     /// A renewal has ended; `reply` is missing if nothing is known. `node_of` says which server serves a lock.
     pub(crate) fn end_renewal(
         &mut self,
         renewal: u32,
-        reply: Option<&RenewalReply<'_>>,
+        reply: Option<&RenewalReply>,
         now: BootInstant,
         node_of: impl Fn(&Name) -> u32,
-        wake: &mut Vec<Waker>,
+        effects: &mut Effects,
     ) -> Option<Jump> {
         let Script { group, node, sent } = self.renewals.try_remove(renewal as usize)?;
         for (place, renewal) in group.iter().enumerate() {
-            let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place, renewal));
-            self.end_one(renewal, how, sent, now, wake);
+            let how = reply.map_or(Renewed::Failed, |reply| reply.lock(place));
+            self.end_one(renewal, how, sent, now, effects);
         }
         if self.may_verify() {
             self.plan(now);
@@ -189,14 +206,14 @@ impl Holds {
     }
 
     /// A script of renewals was answered, and what it has extended is to be acknowledged by other servers before it counts.
-    /// Everything else is settled. Returns whether there is anything to wait for.
+    /// Everything else is reconciled. Returns whether there is anything to wait for.
     pub(crate) fn await_acks(
         &mut self,
         renewal: u32,
-        reply: &RenewalReply<'_>,
+        reply: &RenewalReply,
         now: BootInstant,
         node_of: impl Fn(&Name) -> u32,
-        wake: &mut Vec<Waker>,
+        effects: &mut Effects,
     ) -> (bool, Option<Jump>) {
         let Some(Script { group, node, sent }) = self.renewals.get_mut(renewal as usize) else {
             return (false, None);
@@ -204,9 +221,9 @@ impl Holds {
         let (group, node, sent) = (std::mem::take(group), *node, *sent);
         let mut extended = Vec::new();
         for (place, renewal) in group.into_iter().enumerate() {
-            match reply.lock(place, &renewal) {
+            match reply.lock(place) {
                 Renewed::Extended => extended.push(renewal),
-                how => self.end_one(&renewal, how, sent, now, wake),
+                how => self.end_one(&renewal, how, sent, now, effects),
             }
         }
         let any = !extended.is_empty();
@@ -220,11 +237,11 @@ impl Holds {
     }
 
     /// What was extended has been acknowledged as wanted, or not.
-    pub(crate) fn end_wait(&mut self, renewal: u32, kept: bool, now: BootInstant, wake: &mut Vec<Waker>) {
+    pub(crate) fn end_wait(&mut self, renewal: u32, kept: bool, now: BootInstant, effects: &mut Effects) {
         let Some(Script { group, sent, .. }) = self.renewals.try_remove(renewal as usize) else { return };
         let how = if kept { Renewed::Extended } else { Renewed::NotKept };
         for renewal in &group {
-            self.end_one(renewal, how, sent, now, wake);
+            self.end_one(renewal, how, sent, now, effects);
         }
         if self.may_verify() {
             self.plan(now);
@@ -237,16 +254,16 @@ impl Holds {
         how: Renewed,
         sent: BootInstant,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
+        effects: &mut Effects,
     ) {
         if let Some(hold) = self.hold_of(renewal) {
             hold.renewal_under_way = false;
         }
-        self.renewed(renewal, how, sent, now, wake);
+        self.renewed(renewal, how, sent, now, effects);
     }
 
     /// A renewal was refused before it had any effect, and has a chance after `pause`. Returns what is to be made again at
-    /// once, each alone, where the reply said; the keeper will make the rest.
+    /// once, each alone, where the reply said; the watchdog will make the rest.
     pub(crate) fn renewal_refused(
         &mut self,
         renewal: u32,
@@ -267,7 +284,7 @@ impl Holds {
             }
             // A redirection that is followed is no failure, and neither is each of many questions whether the server serves.
             let failed = refused == Refused::Unserved && hold.refusals == 0 && renewal.extend;
-            hold.renew_in_full |= refused == Refused::NoScript;
+            hold.renew_with_source |= refused == Refused::NoScript;
             hold.renew_alone |= matches!(refused, Refused::OnItsWay | Refused::Arrived);
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
@@ -298,7 +315,7 @@ impl Holds {
         how: Renewed,
         sent: BootInstant,
         now: BootInstant,
-        wake: &mut Vec<Waker>,
+        effects: &mut Effects,
     ) {
         let Some(hold) = self.hold_of(renewal) else { return };
         if how != Renewed::NotOwner && renewal.extend {
@@ -325,19 +342,19 @@ impl Holds {
                 }
                 hold.answered(now);
             }
-            Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, wake),
+            Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotKept => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
                 self.tally.failed_renewals += 1;
             }
             Renewed::Failed if renewal.extend => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
-                hold.renew_in_full = true;
+                hold.renew_with_source = true;
                 self.tally.failed_renewals += 1;
             }
             Renewed::Failed => {
                 hold.renew_at = Some(now + renewal.lease.retry_after().min(VERIFY_AGAIN));
-                (hold.unverified, hold.renew_in_full) = (true, true);
+                (hold.unverified, hold.renew_with_source) = (true, true);
             }
         }
         self.schedule(renewal.hold);

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::acquire::{Answer, Refusal};
+use crate::acquire::Answer;
 use crate::clock::BootInstant;
+use crate::error::LostReason;
 use crate::error::{Error, MemberFailure};
 use crate::flight::{Flight, Request};
-use crate::guard::{Guard, LostReason, Released};
+use crate::guard::{Guard, Released};
 use crate::lock::Lock;
 use crate::quorum::{Quorum, Verdict};
+use crate::wire::Refusal;
 use crate::work::unless_lost;
 
 /// One hold of a [`QuorumLock`](super::QuorumLock). Dropping it releases all members in the background;
@@ -213,14 +215,14 @@ impl QuorumGuard {
                 Seat::Refused(_) | Seat::GivenBack => MemberState::Refused,
                 Seat::Failed(error) => MemberState::Failed(error.clone()),
             };
-            QuorumMember { server: lock.inner.client.server_address(), state }
+            QuorumMember { server: lock.context.client.server_address(), state }
         });
         members.collect()
     }
 
     /// Until when a majority may be believed held, as far as is known now. Moves when renewals succeed.
     pub fn valid_until(&self) -> BootInstant {
-        let now = || self.locks.first().map_or_else(BootInstant::now, |lock| lock.inner.clock.now());
+        let now = || self.locks.first().map_or_else(BootInstant::now, |lock| lock.context.clock.now());
         lock(&self.seats).valid_until().unwrap_or_else(now)
     }
 
@@ -398,7 +400,7 @@ impl QuorumGuard {
     }
 
     fn failure(&self, place: usize, error: Error) -> MemberFailure {
-        let server = self.locks.get(place).map(|lock| lock.inner.client.server_address());
+        let server = self.locks.get(place).map(|lock| lock.context.client.server_address());
         MemberFailure { server: server.unwrap_or_default(), error }
     }
 

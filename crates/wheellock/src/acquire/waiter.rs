@@ -1,0 +1,245 @@
+//! One waiter's place in the wait queue of a name, and the moments at which it asks. Owns by when a question needs its answer,
+//! and what is told to a waiter whose wait has ended.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use wheellock_client::{Client, ErrorKind};
+
+use crate::clock::BootInstant;
+use crate::context::Context;
+use crate::error::{Error, Outcome};
+use crate::guard::Guard;
+use crate::lease::Lease;
+use crate::name::Name;
+use crate::waiters::{Known, Turn, Waiters};
+use crate::wire::Refusal;
+
+/// A place in the wait queue; left when dropped.
+pub(super) struct Waiter<'a> {
+    context: &'a Arc<Context>,
+    name: &'a Arc<Name>,
+    ticket: u64,
+    since: BootInstant,
+    /// The last question was asked because a release was heard.
+    heard: bool,
+    /// The server has told this waiter that the lock is held.
+    told_held: bool,
+    /// The lease of the grant that ended the wait.
+    granted: Option<Duration>,
+}
+
+impl<'a> Waiter<'a> {
+    pub(super) fn join(
+        context: &'a Arc<Context>,
+        name: &'a Arc<Name>,
+        join: fn(&mut Waiters) -> u64,
+    ) -> Self {
+        let ticket = name.waiters(join);
+        context.waiting.fetch_add(1, Ordering::Relaxed);
+        Self {
+            context,
+            name,
+            ticket,
+            since: context.clock.now(),
+            heard: false,
+            told_held: false,
+            granted: None,
+        }
+    }
+
+    pub(super) fn granted(&mut self, lease: Lease) {
+        self.granted = Some(lease.duration());
+        let waited = self.context.clock.now().saturating_duration_since(self.since);
+        self.context.holds().tally.waited(waited, self.heard);
+    }
+
+    /// Waits until it is time to ask; `None` if the wait was over before that, and the lock is known to be held.
+    pub(super) async fn turn(&mut self, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
+        let timer = &self.context.client.config().timer;
+        let mut sleep = timer.sleep_until(timer.now());
+        std::future::poll_fn(|cx| {
+            loop {
+                let now = timer.now();
+                if deadline.is_some_and(|deadline| now >= deadline) {
+                    return Poll::Ready(self.wait_is_over(now, deadline));
+                }
+                let turn = self.name.waiters(|waiters| {
+                    // Looked at under the lock, under which whoever asks alone says that it has ended.
+                    waiters.turn(self.ticket, self.name.is_asked_for(), now, cx)
+                });
+                let until = match turn {
+                    Turn::Ask { heard, since } => {
+                        self.heard = heard;
+                        if heard {
+                            // Nobody but a holder sends messages: what we hold has been given away by force.
+                            self.context.verify(self.name);
+                        }
+                        return Poll::Ready(Ok(Some(self.answer_by(since, deadline))));
+                    }
+                    Turn::Failed(error) => return Poll::Ready(Err(error)),
+                    // Looked at after the waker was left, which a shutdown wakes.
+                    Turn::Wait(_) if self.context.holds().is_shut() => {
+                        return Poll::Ready(Err(self.name.shut_down(Outcome::NotSent)));
+                    }
+                    Turn::Wait(until) => until.into_iter().chain(deadline).min(),
+                };
+                let Some(until) = until else { return Poll::Pending };
+                if sleep.deadline() != until {
+                    sleep.reset(until);
+                }
+                if Pin::new(&mut sleep).poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+
+    /// By when a question needs its answer. All questions that find none share one patience.
+    fn answer_by(&self, since: Instant, deadline: Option<Instant>) -> AnswerBy {
+        let patience = since + self.context.client.config().response_timeout;
+        let own = match deadline {
+            Some(deadline) if self.knows_held() => AnswerBy::EndOfWait(deadline),
+            deadline => AnswerBy::first(self.context, self.name, deadline),
+        };
+        match own {
+            AnswerBy::EndOfWait(until) if until < patience => own,
+            _ => AnswerBy::Patience(Some(patience)),
+        }
+    }
+
+    fn knows_held(&self) -> bool {
+        self.told_held || !matches!(self.name.waiters(|waiters| waiters.known()), Known::Nothing)
+    }
+
+    pub(super) fn is_head(&self) -> bool {
+        self.name.waiters(|waiters| waiters.is_head(self.ticket))
+    }
+
+    /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
+    /// as far as anybody can know, unless the server has stopped answering: a dead server is not a busy lock.
+    fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
+        let config = self.context.client.config();
+        let unanswered_since = match self.name.waiters(|waiters| waiters.known()) {
+            Known::Trouble(error) => return Err(error),
+            Known::Held { unanswered_since } => unanswered_since,
+            Known::Nothing if self.told_held => None,
+            Known::Nothing => return Ok(Some(AnswerBy::first(self.context, self.name, deadline))),
+        };
+        let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
+        let key = self.name.key().as_bytes();
+        if unanswered_since.is_some_and(silent) || !self.context.client.is_ready_for(key) {
+            let source = self.context.client.timed_out(key, "EVALSHA");
+            return Err(Error::Server { operation: format!("acquire lock {:?}", self.name), source });
+        }
+        Ok(None)
+    }
+
+    /// The wait has ended in the middle of a question. That its answer could not come in time says nothing about the server;
+    /// any other failure does.
+    pub(super) fn cut_short(&self, error: &Error) -> Result<Option<Guard>, Error> {
+        if !is_only_late(error) {
+            self.name.waiters(|waiters| waiters.heard_nothing(error));
+        }
+        match self.wait_is_over(self.context.client.config().timer.now(), None)? {
+            None => Ok(None),
+            Some(_) => Err(error.clone()),
+        }
+    }
+
+    pub(super) fn heard_held(&mut self, refusal: Refusal) {
+        self.told_held = true;
+        let now = self.context.client.config().timer.now();
+        self.name.waiters(|waiters| {
+            if waiters.is_head(self.ticket) {
+                waiters.heard_held(now, refusal.lease_left);
+                waiters.listen(|| self.context.client.subscribe(self.name.channel().as_bytes()));
+            }
+        });
+    }
+}
+
+/// Whether a question failed only because its time was over.
+pub(crate) fn is_only_late(error: &Error) -> bool {
+    matches!(error, Error::Server { source, .. } if source.kind() == ErrorKind::Timeout)
+}
+
+/// What ends the wait for an answer.
+#[derive(Clone, Copy)]
+pub(super) enum AnswerBy {
+    /// The wait of the one who asks, which is nobody else's trouble.
+    EndOfWait(Instant),
+    /// The time for which anybody waits for an answer: the response timeout from now on, or until this instant.
+    Patience(Option<Instant>),
+}
+
+impl AnswerBy {
+    /// For the first question about a lock.
+    pub(super) fn first(context: &Context, name: &Name, deadline: Option<Instant>) -> Self {
+        match deadline {
+            Some(deadline) => Self::EndOfWait(first_answer_by(&context.client, name.key(), deadline)),
+            None => Self::Patience(None),
+        }
+    }
+
+    pub(super) fn instant(self) -> Option<Instant> {
+        match self {
+            Self::EndOfWait(until) => Some(until),
+            Self::Patience(until) => until,
+        }
+    }
+
+    /// Whether the wait of the one who asks has ended.
+    pub(super) fn is_over(self, context: &Context) -> bool {
+        matches!(self, Self::EndOfWait(until) if context.client.config().timer.now() >= until)
+    }
+}
+
+/// By when the first question about `key` has to be answered, for a caller who waits until `deadline`.
+pub(crate) fn first_answer_by(client: &Client, key: &str, deadline: Instant) -> Instant {
+    if !client.is_ready_for(key.as_bytes()) {
+        // No answer is under way that a little more time would bring.
+        return deadline;
+    }
+    let config = client.config();
+    deadline.max(config.timer.now() + FIRST_ANSWER.min(config.response_timeout))
+}
+
+/// How long the first question may take, however short the wait: more than any round trip on Earth, and still short for those
+/// who wanted to wait for less.
+const FIRST_ANSWER: Duration = Duration::from_millis(300);
+
+/// A server is taken for silent when it has owed an answer for this part of the response timeout: long beside any round trip,
+/// short beside the time after which its connection is given up.
+pub(crate) const SILENT_PART: u32 = 3;
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let now = self.context.client.config().timer.now();
+        let mut crowd = self.name.crowd();
+        let (mut next, mut quiet) = (None, false);
+        if let Some(waiters) = &mut *crowd {
+            next = waiters.leave(self.ticket, self.granted, now);
+            quiet = waiters.begin_lingering();
+            if waiters.is_over() {
+                *crowd = None;
+            }
+        }
+        drop(crowd);
+        if let Some(next) = next {
+            next.wake();
+        }
+        self.context.waiting.fetch_sub(1, Ordering::Relaxed);
+        if self.granted.is_none() {
+            self.context.holds().tally.waits_given_up += 1;
+        }
+        if quiet {
+            self.context.transact(|holds, now, _| holds.quiet(Arc::clone(self.name), now));
+        }
+    }
+}

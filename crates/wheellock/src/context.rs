@@ -1,0 +1,322 @@
+//! What all locks of one manager share: the connection, the clock, this process' identity, and the tables of names and
+//! holds. Everybody who changes the table of holds does so by [`Context::transact`].
+//!
+//! # Order of locks
+//!
+//! A thread that has one of these mutexes takes only such as stand below it:
+//!
+//! 1. the table of names;
+//! 2. a name's wait queue;
+//! 3. the table of holds;
+//! 4. the client's: cluster, then connection.
+//!
+//! Nothing is written to a socket, woken or logged under any of them: whoever changes something collects what follows, unlocks,
+//! and carries it out then.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use wheellock_client::{Client, Flush, Servers, Value};
+
+use crate::clock::{BootInstant, Clock};
+use crate::durability::Wanted;
+use crate::error::Error;
+use crate::events;
+use crate::holds::{Effects, Holds, Reconcile};
+use crate::kind::Kind;
+use crate::lease::Lease;
+use crate::name::Name;
+use crate::owner::{Owner, OwnerText};
+use crate::token::{About, Token};
+use crate::wire;
+
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+    /// Who we are on the wire: the part of every owner before the colon.
+    pub(crate) uuid: Arc<str>,
+    pub(crate) watchdog_lease: Lease,
+    /// What is waited for after each grant and renewal.
+    pub(crate) wanted: Option<Wanted>,
+    next_owner: AtomicU64,
+    /// Tasks that wait for some lock.
+    pub(crate) waiting: AtomicU64,
+    names: Mutex<Names>,
+    holds: Mutex<Holds>,
+}
+
+/// Locks with the same name share one wait queue, so handles to the same name share one `Name`; those of another kind have one
+/// of their own, because their scripts and their channel are others.
+#[derive(Default)]
+struct Names {
+    known: Vec<(&'static Kind, HashSet<ByText>)>,
+    purge_at: usize,
+}
+
+/// A name in a table, found by its text. The table's is the last reference to a name that nobody uses.
+struct ByText(Arc<Name>);
+
+impl Borrow<str> for ByText {
+    fn borrow(&self) -> &str {
+        self.0.text()
+    }
+}
+
+impl PartialEq for ByText {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text() == other.0.text()
+    }
+}
+
+impl Eq for ByText {}
+
+impl Hash for ByText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.text().hash(state);
+    }
+}
+
+impl Names {
+    fn get(&mut self, text: &str, kind: &'static Kind) -> Arc<Name> {
+        if self.len() >= self.purge_at {
+            // Forgetting in bulk keeps the cost per name constant.
+            self.known
+                .iter_mut()
+                .for_each(|(_, names)| names.retain(|ByText(name)| Arc::strong_count(name) > 1));
+            self.purge_at = 2 * self.len() + 64;
+        }
+        let place = match self.known.iter().position(|(known, _)| std::ptr::eq(*known, kind)) {
+            Some(place) => place,
+            None => {
+                self.known.push((kind, HashSet::new()));
+                self.known.len() - 1
+            }
+        };
+        let Some((_, names)) = self.known.get_mut(place) else { return Arc::new(Name::new(text, kind)) };
+        if let Some(ByText(name)) = names.get(text) {
+            return Arc::clone(name);
+        }
+        let name = Arc::new(Name::new(text, kind));
+        names.insert(ByText(Arc::clone(&name)));
+        name
+    }
+
+    fn len(&self) -> usize {
+        self.known.iter().map(|(_, names)| names.len()).sum()
+    }
+}
+
+impl Context {
+    pub(crate) fn new(client: Client, uuid: Arc<str>, watchdog_lease: Lease, wanted: Option<Wanted>) -> Self {
+        let clock = Clock::beside(&client.config().timer);
+        let mut holds = Holds::new(clock.now(), watchdog_lease);
+        if !matches!(client.config().servers, Servers::One(_)) {
+            holds.remember_releases();
+        }
+        Self {
+            client,
+            uuid,
+            watchdog_lease,
+            wanted,
+            next_owner: AtomicU64::new(1),
+            waiting: AtomicU64::new(0),
+            names: Mutex::default(),
+            holds: Mutex::new(holds),
+            clock,
+        }
+    }
+
+    /// The table of holds, for those who only look, or leave a waker. Changes go through [`transact`](Self::transact).
+    pub(crate) fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the table of holds, and carries out what follows: queues the requests under the table's lock, so that no
+    /// renewal can come after them; then unlocks, writes, wakes and logs.
+    pub(crate) fn transact<T>(&self, change: impl FnOnce(&mut Holds, BootInstant, &mut Effects) -> T) -> T {
+        let mut effects = Effects::default();
+        let mut holds = self.holds();
+        let now = self.clock.now();
+        let changed = change(&mut holds, now, &mut effects);
+        let flushes = self.queue_requests(&mut holds, now, &mut effects);
+        let watchdog = holds.watchdog_to_wake();
+        drop(holds);
+        drop(flushes);
+        if let Some(watchdog) = watchdog {
+            watchdog.wake();
+        }
+        self.tell(effects);
+        changed
+    }
+
+    /// Wakes and logs.
+    fn tell(&self, effects: Effects) {
+        let Effects { wake, lost, failed_renewals, jump, .. } = effects;
+        wake.into_iter().for_each(Waker::wake);
+        lost.iter().for_each(|(name, reason)| events::lost(name, *reason));
+        if jump.is_none() && failed_renewals.is_empty() {
+            return;
+        }
+        let server = self.client.server_address();
+        failed_renewals.iter().for_each(|result| events::renewal_failed(&server, result));
+        if let Some(jump) = jump {
+            events::server_clock_jumped(&server, jump);
+        }
+    }
+
+    /// Queues every request that a change has led to. What it returns writes when it is dropped.
+    fn queue_requests(
+        &self,
+        holds: &mut Holds,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> (Option<Flush<'_>>, Vec<Flush<'_>>) {
+        let first = effects.next_request().and_then(|request| self.queue_reconcile(holds, &request, effects));
+        let mut more = Vec::new();
+        while let Some(request) = effects.next_request() {
+            more.extend(self.queue_reconcile(holds, &request, effects));
+        }
+        while let Some(request) =
+            effects.look_at_the_backlog.then(|| holds.next_postponed(now, effects)).flatten()
+        {
+            let Some(flush) = self.queue_reconcile(holds, &request, effects) else { break };
+            more.push(flush);
+        }
+        (first, more)
+    }
+
+    /// Queues a request that brings the server's count to what is wanted, or postpones it if there is no room.
+    fn queue_reconcile<'a>(
+        &'a self,
+        holds: &mut Holds,
+        request: &Reconcile,
+        effects: &mut Effects,
+    ) -> Option<Flush<'a>> {
+        let owner = self.owner_text(request.owner);
+        let name = &request.name;
+        let params = wire::release(name, owner.as_bytes(), request.count, self.client.publish_verb());
+        let token =
+            Token { about: About::Reconcile { hold: request.hold }, with_source: request.with_source };
+        let retry = wire::retry(request.with_source);
+        let flush = self.client.queue_eval(&name.kind().release, wire::KEYS, &params, &retry, token.into());
+        if flush.is_none() {
+            holds.postpone(request.hold, self.clock.now(), effects);
+        }
+        flush
+    }
+
+    pub(crate) fn new_owner(&self) -> u64 {
+        self.next_owner.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn owner(&self, number: u64) -> Owner {
+        Owner { manager: Arc::clone(&self.uuid), number }
+    }
+
+    pub(crate) fn owner_text(&self, number: u64) -> OwnerText {
+        OwnerText::new(&self.uuid, number)
+    }
+
+    /// A number that tells the server of a lock from others.
+    pub(crate) fn node_of(&self, name: &Name) -> u32 {
+        self.client.node_of(name.key().as_bytes())
+    }
+
+    /// The lock of this kind that is named `text`.
+    pub(crate) fn name(&self, text: &str, kind: &'static Kind) -> Arc<Name> {
+        if !Name::may_be(text) {
+            // It will be refused, and nobody has to remember it.
+            return Arc::new(Name::new(text, kind));
+        }
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).get(text, kind)
+    }
+
+    /// Every name that anybody uses.
+    pub(crate) fn names(&self) -> Vec<Arc<Name>> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| Arc::clone(name)).collect()
+    }
+
+    /// Something was heard that speaks against a hold of ours: the watchdog asks the server for it at once.
+    pub(crate) fn verify(&self, name: &Arc<Name>) {
+        self.transact(|holds, now, _| holds.verify(name, now));
+    }
+
+    /// The lock may be free though no message says so: the first of this process' waiters asks. Takes the wait queue's lock.
+    pub(crate) fn let_waiters_look(&self, name: &Name) {
+        let head = name.crowd().as_mut().and_then(|waiters| waiters.look_now());
+        if let Some(head) = head {
+            head.wake();
+        }
+    }
+
+    /// A script was answered with what it never returns. The connection is not to be trusted any more.
+    pub(crate) fn unexpected(&self, name: &Name, operation: String, reply: &Value) -> Error {
+        self.client.condemn(name.key().as_bytes(), "a script was answered with what it never returns");
+        Error::UnexpectedReply { operation, reply: format!("reply of type {}", reply.type_name()) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // What was to follow a request under way goes now: nobody will be there to hear that one's answer.
+        let watchdog = self.transact(|holds, _, effects| {
+            effects.request_all(holds.last_requests());
+            holds.watchdog.take()
+        });
+        // The watchdog finds its manager gone and ends.
+        if let Some(watchdog) = watchdog {
+            watchdog.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::REENTRANT;
+
+    fn kinds() -> [&'static Kind; 2] {
+        let other = Kind::plain("other_channel");
+        [&REENTRANT, Box::leak(Box::new(other))]
+    }
+
+    /// B3: a name that is refused is not remembered, however often it is asked for.
+    #[tokio::test]
+    async fn refused_names_are_not_remembered() {
+        let locks = crate::LockManager::builder("redis://127.0.0.1:1").lazy().unwrap();
+        for length in [0, crate::error::MAX_NAME + 1, 8 << 20] {
+            let lock = locks.lock(&"x".repeat(length));
+            assert!(matches!(lock.try_acquire().await, Err(Error::InvalidName { .. })), "{length}");
+        }
+        let lock = locks.lock("short");
+        assert_eq!(locks.context.names.lock().unwrap().len(), 1);
+        drop(lock);
+    }
+
+    #[test]
+    fn a_name_is_shared_within_its_kind_only() {
+        let mut names = Names::default();
+        let [one, other] = kinds();
+        let first = names.get("n", one);
+        assert!(Arc::ptr_eq(&first, &names.get("n", one)));
+        let second = names.get("n", other);
+        assert!(!Arc::ptr_eq(&first, &second) && first.channel() != second.channel());
+        assert!(Arc::ptr_eq(&second, &names.get("n", other)));
+    }
+
+    #[test]
+    fn names_that_nobody_uses_are_forgotten_in_bulk() {
+        let (mut names, kept) = (Names::default(), kinds());
+        let kept = kept.map(|kind| names.get("kept", kind));
+        for number in 0..1000 {
+            names.get(&number.to_string(), kept[number % 2].kind());
+        }
+        assert!(names.len() <= 2 * kept.len() + 65, "{}", names.len());
+        assert!(kept.iter().all(|name| Arc::ptr_eq(name, &names.get("kept", name.kind()))));
+    }
+}

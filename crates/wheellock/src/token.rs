@@ -1,0 +1,71 @@
+//! What is known of a request that nobody waits for, packed into the number that comes back with its result.
+
+/// See above.
+pub(crate) struct Token {
+    pub(crate) about: About,
+    /// The script's text was sent.
+    pub(crate) with_source: bool,
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum About {
+    Reconcile {
+        hold: u32,
+    },
+    Renewal {
+        batch: u32,
+    },
+    /// Other servers are to acknowledge what a renewal has extended.
+    Wait {
+        batch: u32,
+    },
+}
+
+const RENEWAL: u64 = 1 << 63;
+const WAIT: u64 = 1 << 62;
+const WITH_SOURCE: u64 = 1 << 61;
+
+impl From<Token> for u64 {
+    fn from(token: Token) -> Self {
+        let about = match token.about {
+            About::Reconcile { hold } => Self::from(hold),
+            About::Renewal { batch } => RENEWAL | Self::from(batch),
+            About::Wait { batch } => WAIT | Self::from(batch),
+        };
+        if token.with_source { about | WITH_SOURCE } else { about }
+    }
+}
+
+impl From<u64> for Token {
+    #[expect(clippy::cast_possible_truncation, reason = "takes apart what was put together above")]
+    fn from(token: u64) -> Self {
+        let number = token as u32;
+        let about = match token & (RENEWAL | WAIT) {
+            RENEWAL => About::Renewal { batch: number },
+            WAIT => About::Wait { batch: number },
+            _ => About::Reconcile { hold: number },
+        };
+        Self { about, with_source: token & WITH_SOURCE != 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_together_is_taken_apart() {
+        for number in [0, 7, u32::MAX] {
+            let all = [
+                About::Reconcile { hold: number },
+                About::Renewal { batch: number },
+                About::Wait { batch: number },
+            ];
+            for (about, with_source) in all.into_iter().flat_map(|about| [(about, false), (about, true)]) {
+                let token = Token::from(u64::from(Token { about, with_source }));
+                assert_eq!((token.about, token.with_source), (about, with_source));
+            }
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. Besides it only
+//! [`Guard::renew`](crate::Guard::renew) renews, at its holder's wish.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use wheellock_client::{Change, ConnectionId, Detached, Flush, Outcome, Retry, Timer, Value};
+
+use crate::clock::BootInstant;
+use crate::context::Context;
+use crate::durability::Wanted;
+use crate::holds::{Due, Effects, Holds, Reconcile, Refused, Renewal, State};
+use crate::kind;
+use crate::name::Name;
+use crate::token::{About, Token};
+use crate::wire;
+
+/// Locks renewed by one script. Keeps a script well below a millisecond on the server.
+const BATCH: usize = 100;
+
+/// Runs until the manager is gone.
+pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
+    let mut sleep = timer.sleep_until(timer.now());
+    std::future::poll_fn(move |cx| {
+        loop {
+            let Some(context) = manager.upgrade() else { return Poll::Ready(()) };
+            let next = turn(&context, cx.waker());
+            let Some(next) = next else { return Poll::Pending };
+            let left = next.saturating_duration_since(context.clock.now());
+            drop(context);
+            if left.is_zero() {
+                // There is more to do; others first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            sleep.reset(timer.now() + left);
+            if Pin::new(&mut sleep).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+}
+
+/// Does everything that is due; returns when to come back.
+fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
+    let (next, quiet, flushes) = context.transact(|holds, now, effects| {
+        let mut due = Due::new(effects);
+        holds.due(now, &mut due);
+        let Due { mut renew, quiet, effects } = due;
+        let mut flushes = Vec::new();
+        // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
+        // before is not among them.
+        let slot_of = |renewal: &Renewal| context.client.slot_of(renewal.name.key().as_bytes());
+        for group in batches(&mut renew, slot_of) {
+            let retry = wire::retry(group.iter().any(|renewal| renewal.with_source));
+            let node = group.first().map(|renewal| context.node_of(&renewal.name));
+            flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
+        }
+        effects.look_at_the_backlog = true;
+        (holds.watchdog_leaves(waker), quiet, flushes)
+    });
+    drop(flushes);
+    for name in quiet {
+        let mut crowd = name.crowd();
+        let subscription = crowd.as_mut().and_then(|waiters| waiters.stop_listening());
+        if crowd.as_ref().is_some_and(|waiters| waiters.is_over()) {
+            *crowd = None;
+        }
+        drop(crowd);
+        drop(subscription);
+    }
+    next
+}
+
+/// Divides renewals among scripts: the keys of one must be in one slot. Where there are no slots, nothing changes places.
+fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
+    for renewal in &mut *renewals {
+        renewal.slot = slot_of(renewal);
+    }
+    let place = |renewal: &Renewal| (renewal.alone, renewal.slot);
+    if !renewals.is_sorted_by_key(place) {
+        renewals.sort_by_key(place);
+    }
+    let together = move |one: &Renewal, next: &Renewal| !one.alone && place(one) == place(next);
+    renewals.chunk_by(together).flat_map(|group| group.chunks(BATCH))
+}
+
+fn queue_renewal<'a>(
+    context: &'a Context,
+    holds: &mut Holds,
+    (group, node): (&[Renewal], Option<u32>),
+    retry: &Retry,
+    now: BootInstant,
+    effects: &mut Effects,
+) -> Option<Flush<'a>> {
+    let owners: Vec<_> = group.iter().map(|renewal| context.owner_text(renewal.owner)).collect();
+    let params = wire::renew(group, &owners);
+    let batch = holds.begin_renewal(group.to_vec(), node, now);
+    let token = Token { about: About::Renewal { batch }, with_source: retry.is_in_full() };
+    let flush = context.client.queue_eval(&kind::RENEW, group.len(), &params, retry, token.into());
+    if flush.is_none() {
+        holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
+    }
+    flush
+}
+
+/// Takes the results of requests that nobody waited for. Runs on the connection's task.
+pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
+    let (flushes, unknown) = context.transact(|holds, now, effects| {
+        let mut table = Answered { context, holds, now, effects, flushes: Vec::new(), unknown: Vec::new() };
+        for Detached { token, result, connection, .. } in results.drain(..) {
+            let Token { about, with_source } = token.into();
+            let mut retry = wire::retry(with_source);
+            let pause = pause_before_repeating(&mut retry, &result);
+            match about {
+                About::Reconcile { hold } => table.reconciled(hold, &result, connection, (&retry, pause)),
+                About::Renewal { batch } => table.renewed(batch, &result, connection, (&retry, pause)),
+                About::Wait { batch } => table.acknowledged(batch, &result),
+            }
+        }
+        table.effects.look_at_the_backlog = true;
+        (table.flushes, table.unknown)
+    });
+    drop(flushes);
+    unknown.iter().for_each(|name| context.let_waiters_look(name));
+}
+
+/// The table of holds while results are entered into it.
+struct Answered<'a, 't> {
+    context: &'a Context,
+    holds: &'t mut Holds,
+    now: BootInstant,
+    effects: &'t mut Effects,
+    flushes: Vec<Flush<'a>>,
+    /// Locks of which the server knows nothing any more: no release was published.
+    unknown: Vec<Arc<Name>>,
+}
+
+impl Answered<'_, '_> {
+    fn reconciled(
+        &mut self,
+        hold: u32,
+        result: &Result<Value, Outcome>,
+        connection: ConnectionId,
+        (retry, pause): (&Retry, Option<Duration>),
+    ) {
+        let (now, effects) = (self.now, &mut *self.effects);
+        let request = match (result, pause) {
+            (_, Some(pause)) => self.holds.reconcile_refused(hold, pause, now, effects),
+            // It waits in the queue for the next connection, if there is to be one.
+            (Err(Outcome::MaybeExecuted), None) if !self.context.client.has_ended(connection) => {
+                self.holds.reconcile_unanswered(hold, now, effects)
+            }
+            (Ok(reply), None) if !reply.is_error() => {
+                let known = wire::read_release(reply).unwrap_or(true);
+                let held = self.holds.get(hold).filter(|hold| !known && hold.state == State::Held);
+                self.unknown.extend(held.map(|hold| Arc::clone(&hold.name)));
+                self.holds.reconciled(hold, known, connection.node(), now, effects)
+            }
+            (Ok(_) | Err(_), None) => {
+                self.holds.reconcile_failed(hold, now, effects);
+                None
+            }
+        };
+        if let Some(request) = request {
+            self.effects.request(Reconcile { with_source: retry.is_in_full(), ..request });
+        }
+    }
+
+    fn renewed(
+        &mut self,
+        batch: u32,
+        result: &Result<Value, Outcome>,
+        connection: ConnectionId,
+        (retry, pause): (&Retry, Option<Duration>),
+    ) {
+        let (context, now) = (self.context, self.now);
+        let failures = self.holds.tally.failed_renewals;
+        if let Some(pause) = pause {
+            for renewal in self.holds.renewal_refused(batch, refused(result), pause, now) {
+                // Which node that is, only the connection knows.
+                let alone = (std::slice::from_ref(&renewal), None);
+                self.flushes.extend(queue_renewal(context, self.holds, alone, retry, now, self.effects));
+            }
+        } else {
+            let reply = result.as_ref().ok();
+            let reply = reply.and_then(|reply| wire::read_renewal(reply, self.holds.batch(batch)));
+            let node_of = |name: &Name| context.node_of(name);
+            let jump = match (reply, context.wanted) {
+                (Some(reply), Some(wanted)) => {
+                    let (any, jump) = self.holds.await_acks(batch, &reply, now, node_of, self.effects);
+                    if any {
+                        self.wait_for_acks(batch, connection, wanted);
+                    }
+                    jump
+                }
+                (reply, _) => self.holds.end_renewal(batch, reply.as_ref(), now, node_of, self.effects),
+            };
+            self.effects.jump = jump.or(self.effects.jump);
+        }
+        if self.holds.tally.failed_renewals > failures {
+            self.effects.failed_renewals.push(result.clone());
+        }
+    }
+
+    /// What was extended counts when other servers have acknowledged it.
+    fn wait_for_acks(&mut self, batch: u32, connection: ConnectionId, Wanted { acks, timeout }: Wanted) {
+        let token = Token { about: About::Wait { batch }, with_source: false };
+        match self.context.client.queue_wait(connection, acks, timeout, token.into()) {
+            Some(flush) => self.flushes.push(flush),
+            None => self.holds.end_wait(batch, false, self.now, self.effects),
+        }
+    }
+
+    fn acknowledged(&mut self, batch: u32, result: &Result<Value, Outcome>) {
+        let wanted = self.context.wanted.filter(|_| result.is_ok());
+        let kept = wanted.is_some_and(|wanted| wanted.shortfall(result.as_ref().ok()).is_none());
+        self.holds.end_wait(batch, kept, self.now, self.effects);
+        if !kept {
+            self.effects.failed_renewals.push(result.clone());
+        }
+    }
+}
+
+/// Another server than before may answer for some locks. Runs on the connection's task.
+pub(crate) fn on_change(context: &Context, change: &Change) {
+    context.transact(|holds, now, _| holds.changed(change, now));
+}
+
+/// How long to wait before a request has a chance that certainly had no effect; `None` if it has none, or may have had one.
+fn pause_before_repeating(retry: &mut Retry, result: &Result<Value, Outcome>) -> Option<Duration> {
+    match result {
+        Ok(reply) => retry.after_reply(reply),
+        // The node was given up before it was written: another one may be responsible now.
+        Err(Outcome::NotSent) => Some(Duration::ZERO),
+        Err(_) => None,
+    }
+}
+
+fn refused(result: &Result<Value, Outcome>) -> Refused {
+    let text = result.as_ref().ok().and_then(Value::as_error).unwrap_or_default();
+    match text.split(|byte| *byte == b' ').next() {
+        Some(b"" | b"MOVED") | None => Refused::Elsewhere,
+        Some(b"TRYAGAIN") => Refused::OnItsWay,
+        Some(b"ASK") => Refused::Arrived,
+        Some(b"NOSCRIPT") => Refused::NoScript,
+        Some(_) => Refused::Unserved,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Lease;
+
+    fn renewals(slots: &[(u16, bool)]) -> Vec<Renewal> {
+        let named = |(number, &(slot, alone)): (usize, &(u16, bool))| Renewal {
+            hold: u32::try_from(number).unwrap(),
+            serial: 0,
+            name: Arc::new(Name::new(&format!("{slot}"), &kind::REENTRANT)),
+            owner: 0,
+            lease: Lease::DEFAULT,
+            extend: true,
+            with_source: false,
+            alone,
+            slot: 0,
+        };
+        slots.iter().enumerate().map(named).collect()
+    }
+
+    fn grouped(slots: &[(u16, bool)]) -> Vec<Vec<u32>> {
+        let mut renewals = renewals(slots);
+        let slot_of = |renewal: &Renewal| renewal.name.key().parse().unwrap();
+        let numbers = |group: &[Renewal]| group.iter().map(|renewal| renewal.hold).collect();
+        batches(&mut renewals, slot_of).map(numbers).collect()
+    }
+
+    #[test]
+    fn no_script_has_keys_of_two_slots_and_what_goes_alone_goes_alone() {
+        assert_eq!(grouped(&[]), [[0; 0]; 0]);
+        assert_eq!(grouped(&[(0, false); 3]), [[0, 1, 2]]);
+        assert_eq!(grouped(&[(7, false), (3, false), (7, false), (3, false)]), [[1, 3], [0, 2]]);
+        let alone = grouped(&[(7, true), (7, false), (7, true), (7, false), (3, false)]);
+        assert_eq!(alone, [vec![4], vec![1, 3], vec![0], vec![2]]);
+        let many = grouped(&vec![(9, false); 2 * BATCH + 1]);
+        assert_eq!(many.iter().map(Vec::len).collect::<Vec<_>>(), [BATCH, BATCH, 1]);
+    }
+}

@@ -503,7 +503,10 @@ impl Drop for Running<'_> {
                         return;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                // Where time moves by hand it does not move while this waits.
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && !self.shared.config.timer.is_manual() =>
+                {
                     std::thread::sleep(LAST_LOOKS);
                 }
                 Err(_) => return,

@@ -6,7 +6,9 @@
 mod alarm;
 pub(crate) mod clock;
 pub(crate) mod driver;
+pub(crate) mod expire;
 mod interval;
+pub(crate) mod manual;
 pub(crate) mod shards;
 mod sleep;
 
@@ -238,7 +240,7 @@ impl ManualClock {
     /// Moves time on by `duration`, firing what becomes due on the calling thread: in order, and each at its own tick, which
     /// is what [`Timer::now`] answers meanwhile.
     pub fn advance(&self, duration: Duration) {
-        driver::advance_manually(self.timer.shards.hub(), &self.time, duration);
+        manual::advance(self.timer.shards.hub(), &self.time, duration);
     }
 
     /// The present of the timer.

@@ -10,10 +10,13 @@ use std::time::Instant;
 use wheellock_resp::Value;
 use wheellock_wheel::Sleep;
 
+use crate::acks::Acks;
 use crate::client::Client;
 use crate::connection::{Phase, Shared};
+use crate::connection_id::ConnectionId;
 use crate::error::{Error, ErrorKind, Outcome};
-use crate::pipeline::{Acks, ConnectionId, Done, Failure, Lane, Request};
+use crate::pipeline::{Done, Failure, Lane, NoWait};
+use crate::request::Request;
 use crate::retry::Retry;
 use crate::route::Server;
 
@@ -132,8 +135,7 @@ fn submit(
     }
     let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker, asking) else {
         drop(state);
-        let detail = "the queue of this connection is full";
-        return Err(shared.error(ErrorKind::Overloaded, Outcome::NotSent, request.name(), detail));
+        return Err(queue_is_full(shared, request.name()));
     };
     state.stats.calls += 1;
     let next = state.after_append(Some(deadline), false);
@@ -152,14 +154,15 @@ fn submit_wait(
     let now = shared.config.timer.now();
     let waker = waker.clone();
     let mut state = shared.lock();
-    let Some(slot) = state.pipeline.submit_wait(connection, (acks, millis), now, deadline, waker) else {
-        drop(state);
-        return Err(connection_has_ended(shared, acks));
-    };
-    let Some(slot) = slot else {
-        drop(state);
-        let detail = "the queue of this connection is full";
-        return Err(shared.error(ErrorKind::Overloaded, Outcome::NotSent, acks.verb(), detail));
+    let slot = match state.pipeline.submit_wait(connection, (acks, millis), now, deadline, waker) {
+        Ok(slot) => slot,
+        Err(no_wait) => {
+            drop(state);
+            return Err(match no_wait {
+                NoWait::Ended => connection_has_ended(shared, acks),
+                NoWait::Full => queue_is_full(shared, acks.verb()),
+            });
+        }
     };
     state.stats.calls += 1;
     let next = state.after_append(Some(deadline), false);
@@ -168,9 +171,14 @@ fn submit_wait(
     Ok(slot)
 }
 
+fn queue_is_full(shared: &Shared, operation: &str) -> Error {
+    let detail = "the queue of this connection is full";
+    shared.error(ErrorKind::Overloaded, Outcome::NotSent, operation, detail)
+}
+
 /// What was written on a connection that has ended can be waited for no more: what the next one has written is all that a
 /// wait there would ask for.
-pub(crate) fn connection_has_ended(shared: &Shared, acks: Acks) -> Error {
+fn connection_has_ended(shared: &Shared, acks: Acks) -> Error {
     let detail = "the connection on which it was written has ended";
     shared.error(ErrorKind::ConnectionLost, Outcome::NotSent, acks.verb(), detail)
 }

@@ -10,18 +10,22 @@ use std::time::{Duration, Instant};
 
 use wheellock_resp::{Arg, Command, Value};
 
+use crate::acks::Acks;
 use crate::call::{Call, Started};
 use crate::config::{Config, Servers};
 use crate::connection::{ConnectionState, Phase, Shared, Stats};
+use crate::connection_id::ConnectionId;
 use crate::driver;
 use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
-use crate::pipeline::{Acks, ConnectionId, Eval, Lane, Request};
+use crate::pipeline::Lane;
+use crate::request::{Eval, Request};
 use crate::retry::Retry;
 use crate::route::{Route, Server};
 use crate::script::Script;
 use crate::subscription::Subscription;
-use crate::topology::{Cluster, slot_of};
+use crate::topology::Cluster;
+use crate::topology::slots::slot_of;
 
 /// A handle to one server. Cheap to clone; all clones share one pipelined connection, which reconnects by itself.
 ///

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use crate::config::{Address, Change, Config, Servers};
+use crate::address::Address;
+use crate::config::{Change, Config, Servers};
+use crate::detached::Detached;
 use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
 use crate::histogram::Histogram;
-use crate::pipeline::{Bounds, Detached, Pipeline};
+use crate::pipeline::{Bounds, Pipeline};
 use crate::stream::WriteHalf;
 use crate::topology::{Cluster, Finder};
 

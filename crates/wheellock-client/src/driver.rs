@@ -14,11 +14,11 @@ use wheellock_wheel::Sleep;
 
 use crate::backoff::Backoff;
 use crate::connection::{Phase, SILENCE, Shared};
+use crate::detached::Detached;
 use crate::ending::{LAST_ANSWERS, LAST_LOOKS};
 use crate::error::{Error, ErrorKind, Outcome, said};
 use crate::events;
 use crate::open::{Open, open};
-use crate::pipeline::Detached;
 use crate::stream::Stream;
 
 /// Spare room offered to each read. A short read tells tokio that the socket is drained, which saves a system call.

@@ -26,12 +26,16 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod acks;
+mod address;
 mod backoff;
 mod call;
 mod channels;
 mod client;
 mod config;
 mod connection;
+mod connection_id;
+mod detached;
 mod driver;
 mod ending;
 mod error;
@@ -42,6 +46,7 @@ mod histogram;
 pub mod memory;
 mod open;
 mod pipeline;
+mod request;
 mod retry;
 mod route;
 mod script;
@@ -52,17 +57,20 @@ mod tls;
 mod topology;
 mod url;
 
+pub use acks::Acks;
+pub use address::Address;
 pub use call::Started;
 pub use client::{CallOptions, Client, EvalCall, Flush, Watch};
 pub use config::{
-    Address, Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink,
-    Secret, Sentinels, Servers, ShardedPubSub, Translate,
+    Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
+    Sentinels, Servers, ShardedPubSub, Translate,
 };
 pub use connection::{ConnectionState, Stats};
+pub use connection_id::ConnectionId;
+pub use detached::Detached;
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use histogram::Histogram;
-pub use pipeline::{Acks, ConnectionId, Detached};
 pub use retry::Retry;
 pub use script::Script;
 pub use subscription::Subscription;
@@ -71,6 +79,6 @@ pub use tls::{TlsBuilder, TlsConfig};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use topology::fuzzing;
-pub use topology::{SlotSet, slot_of};
+pub use topology::slots::{SlotSet, slot_of};
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

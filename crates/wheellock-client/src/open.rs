@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
 
-use crate::config::{Address, Credentials, Servers};
+use crate::address::Address;
+use crate::config::{Credentials, Servers};
 use crate::connection::Shared;
 use crate::driver::READ_ROOM;
 use crate::error::{CONNECT, Error, ErrorKind, said};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wheellock_resp::Value;
 
-use crate::config::Address;
+use crate::address::Address;
 use crate::error::{Error, ErrorKind, Outcome, error_code};
 use crate::topology::redirect;
 

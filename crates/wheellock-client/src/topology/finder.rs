@@ -14,8 +14,9 @@ use wheellock_resp::Command;
 use wheellock_wheel::Timer;
 
 use super::discovery::{Answer, Discovery, parse_master, parse_promoted};
+use crate::address::Address;
 use crate::client::{CallOptions, Client};
-use crate::config::{Address, Config, Sentinels, Servers};
+use crate::config::{Config, Sentinels, Servers};
 use crate::connection::Shared;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::Role;

@@ -10,8 +10,7 @@ pub mod fuzzing;
 mod nodes;
 pub(crate) mod redirect;
 mod slot_map;
-mod slots;
+pub(crate) mod slots;
 
 pub(crate) use cluster::Cluster;
 pub(crate) use finder::Finder;
-pub use slots::{SlotSet, slot_of};

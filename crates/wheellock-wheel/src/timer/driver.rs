@@ -104,8 +104,8 @@ pub(crate) mod tokio_task {
     use tokio::runtime::Handle;
     use tokio::sync::Notify;
 
-    use super::Next;
     use crate::sync::{Mutex, lock};
+    use crate::timer::driver::Next;
 
     pub(crate) struct TokioDriver {
         runtime: Handle,

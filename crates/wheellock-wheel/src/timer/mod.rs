@@ -184,13 +184,13 @@ impl Timer {
     /// Ticks every `period`, the first time at once.
     #[must_use]
     pub fn interval(&self, period: Duration) -> Interval {
-        Interval::new(self, self.now(), period)
+        self.interval_at(self.now(), period)
     }
 
     /// Ticks every `period`, the first time at `start`.
     #[must_use]
     pub fn interval_at(&self, start: Instant, period: Duration) -> Interval {
-        Interval::new(self, start, period)
+        Interval::new(self.sleep_until(start), period)
     }
 
     async fn race<F: IntoFuture>(

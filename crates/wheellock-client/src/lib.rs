@@ -18,9 +18,16 @@
 //!
 //! # Layout
 //!
-//! [`Client`] is the handle. `connection` is the state it shares with the `driver`, the one task that owns the
-//! socket's reading side. `pipeline`, `channels`, `handshake` and `backoff` are plain values that decide everything
-//! and touch nothing; only `stream` touches a socket.
+//! No file uses one above it. From the top:
+//!
+//! - [`Client`] is the handle; `call` makes one call as often as it takes; `route` knows whether there is one server or a
+//!   cluster.
+//! - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
+//!   what they, and `route`, hold of one server; `started` is one attempt at a call.
+//! - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to.
+//! - `connection` is the state that callers share with the driver. It knows no other server: it tells its `listener`.
+//! - `pipeline`, `channels`, `handshake`, `backoff` and most of `topology` are plain values that decide everything and touch
+//!   nothing; only `stream` touches a socket.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
@@ -42,6 +49,10 @@ mod error;
 mod events;
 mod handshake;
 mod histogram;
+mod link;
+mod listener;
+mod listening;
+mod locator;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod open;
@@ -50,17 +61,19 @@ mod request;
 mod retry;
 mod route;
 mod script;
+mod server;
+mod started;
 mod stream;
 mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
 mod topology;
 mod url;
+mod watch;
 
 pub use acks::Acks;
 pub use address::Address;
-pub use call::Started;
-pub use client::{CallOptions, Client, EvalCall, Flush, Watch};
+pub use client::{CallOptions, Client, Flush};
 pub use config::{
     Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
     Sentinels, Servers, ShardedPubSub, Translate,
@@ -73,6 +86,7 @@ pub use handshake::ServerInfo;
 pub use histogram::Histogram;
 pub use retry::Retry;
 pub use script::Script;
+pub use started::Started;
 pub use subscription::Subscription;
 #[cfg(feature = "tls")]
 pub use tls::{TlsBuilder, TlsConfig};
@@ -80,5 +94,6 @@ pub use tls::{TlsBuilder, TlsConfig};
 #[doc(hidden)]
 pub use topology::fuzzing;
 pub use topology::slots::{SlotSet, slot_of};
+pub use watch::Watch;
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

@@ -1,27 +1,30 @@
 //! The handle that users hold: calls, scripts, subscriptions. Does no I/O of its own unless the line is idle.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use wheellock_resp::{Arg, Command, Value};
 
-use crate::call::{Call, Started};
-use crate::config::{Config, Servers};
-use crate::connection::{ConnectionState, Phase, Shared, Stats};
-use crate::driver;
-use crate::error::{CONNECT, Error, ErrorKind, Outcome};
-use crate::handshake::{Role, ServerInfo};
-use crate::pipeline::{Acks, ConnectionId, Eval, Lane, Request};
+use crate::acks::Acks;
+use crate::call::Call;
+use crate::config::Config;
+use crate::connection::{ConnectionState, Phase, Stats};
+use crate::connection_id::ConnectionId;
+use crate::error::{Error, ErrorKind, Outcome};
+use crate::handshake::ServerInfo;
+use crate::link::Link;
+use crate::pipeline::Lane;
+use crate::request::{Eval, Request};
 use crate::retry::Retry;
-use crate::route::{Route, Server};
+use crate::route::Route;
 use crate::script::Script;
+use crate::server::Server;
+use crate::started::Started;
 use crate::subscription::Subscription;
-use crate::topology::{Cluster, slot_of};
+use crate::watch::Watch;
 
 /// A handle to one server. Cheap to clone; all clones share one pipelined connection, which reconnects by itself.
 ///
@@ -82,40 +85,9 @@ impl Client {
     ///
     /// If called outside a tokio runtime with I/O enabled.
     pub async fn connect(config: Config) -> Result<Self, Error> {
-        Self::connect_as(config, Role::Primary).await
-    }
-
-    pub(crate) async fn connect_as(config: Config, role: Role) -> Result<Self, Error> {
-        let timer = config.timer.clone();
-        // The attempt has the timeout of its own, and knows better what it waited for.
-        let deadline = timer.now() + config.connect_timeout + VERDICT_GRACE;
-        let client = Self::lazy_as(config, role);
-        // Servers that may be in the middle of a failover, or of which one is down, are given the whole time.
-        let patient = !matches!(client.config().servers, Servers::One(_));
-        let mut watch = client.watch();
-        loop {
-            let last = match client.state() {
-                ConnectionState::Ready { .. } => return Ok(client),
-                ConnectionState::Refused(error) | ConnectionState::Closed(error) => return Err(error),
-                ConnectionState::Connecting { last_error } => last_error,
-            };
-            match last {
-                Some(error) if !patient && error.kind() != ErrorKind::NotReady => return Err(error),
-                last => {
-                    if timer.timeout_at(deadline, watch.changed()).await.is_err() {
-                        // A cluster that lacks a node serves the keys of the others.
-                        if client.is_ready() {
-                            return Ok(client);
-                        }
-                        let no_answer = || "no answer in time".to_owned();
-                        let none = || {
-                            Error::step(ErrorKind::Connect, CONNECT, &client.server_address(), no_answer())
-                        };
-                        return Err(last.unwrap_or_else(none));
-                    }
-                }
-            }
-        }
+        let client = Self::lazy(config);
+        client.route.ready().await?;
+        Ok(client)
     }
 
     /// A client that connects in the background. Calls queue, up to their deadlines, until it has.
@@ -124,23 +96,7 @@ impl Client {
     ///
     /// If called outside a tokio runtime.
     pub fn lazy(config: Config) -> Self {
-        Self::lazy_as(config, Role::Primary)
-    }
-
-    pub(crate) fn lazy_as(config: Config, role: Role) -> Self {
-        if let Servers::Cluster(seeds) = &config.servers {
-            let seeds = seeds.clone();
-            return Self { route: Route::Cluster(Cluster::start(config, seeds)) };
-        }
-        let shared = Arc::new(Shared::new(config, role));
-        tokio::spawn(driver::drive(Arc::clone(&shared)));
-        Self { route: Route::One(shared) }
-    }
-
-    /// A client of one server that is connected already.
-    pub(crate) fn of(shared: &Arc<Shared>) -> Self {
-        shared.handle_cloned();
-        Self { route: Route::One(Arc::clone(shared)) }
+        Self { route: Route::open(config) }
     }
 
     fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
@@ -190,7 +146,11 @@ impl Client {
     /// # Errors
     ///
     /// As [`call`](Self::call); and [`ErrorKind::Config`] if the script was made for another number of parameters.
-    pub fn eval<'a>(&'a self, script: &'a Script, params: &'a [Arg<'a>]) -> EvalCall<'a> {
+    pub fn eval<'a>(
+        &'a self,
+        script: &'a Script,
+        params: &'a [Arg<'a>],
+    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
         self.eval_with(script, params, CallOptions::default())
     }
 
@@ -208,31 +168,22 @@ impl Client {
         script: &'a Script,
         params: &'a [Arg<'a>],
         options: CallOptions,
-    ) -> EvalCall<'a> {
-        let keys = match script.arity() {
-            Some((keys, count)) if count == params.len() => keys,
-            arity => return EvalCall::refused(self, Eval { script, keys: 0, params }, arity),
-        };
-        EvalCall::new(self, Eval { script, keys, params }, options)
+    ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+        let arity = script.arity();
+        match arity {
+            Some((keys, count)) if count == params.len() => {
+                self.send(Request::EvalSha(Eval { script, keys, params }), options)
+            }
+            _ => self.wrong_arity(Eval { script, keys: 0, params }, arity),
+        }
     }
 
-    /// Runs a [variadic](Script::variadic) script; the first `keys` of `params` are its keys.
-    ///
-    /// # Cancel safety
-    ///
-    /// See [`Client`].
-    ///
-    /// # Errors
-    ///
-    /// As [`call`](Self::call).
-    pub fn eval_keys<'a>(
-        &'a self,
-        script: &'a Script,
-        keys: usize,
-        params: &'a [Arg<'a>],
-        options: CallOptions,
-    ) -> EvalCall<'a> {
-        EvalCall::new(self, Eval { script, keys, params }, options)
+    #[cold]
+    fn wrong_arity<'a>(&'a self, eval: Eval<'a>, arity: Option<(usize, usize)>) -> Call<'a> {
+        let wants =
+            arity.map_or("a varying number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
+        let detail = format!("the script takes {wants}, and {} parameters were given", eval.params.len());
+        Call::refused(&self.route, Request::EvalSha(eval), self.error(ErrorKind::Config, "EVALSHA", &detail))
     }
 
     /// Queues a run of `script` now, and wakes `waker` when its result is there: for hand-written futures that do not want
@@ -253,43 +204,11 @@ impl Client {
     ) -> Started<'a> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let name = if retry.is_in_full() { "EVAL" } else { "EVALSHA" };
-        self.start(name, &request, options.lane(), options.deadline, retry, waker)
-    }
-
-    pub(crate) fn start<'a>(
-        &'a self,
-        name: &'a str,
-        request: &Request<'_>,
-        lane: Lane,
-        deadline: Option<Instant>,
-        retry: &Retry,
-        waker: &Waker,
-    ) -> Started<'a> {
-        match self.server(request, retry) {
-            Ok((server, asking)) => Started::new(server, name, request, lane, deadline, asking, waker),
-            Err(error) => Started::refused(error),
-        }
-    }
-
-    /// The server to which a request goes, and whether it has to be told that it is asked out of turn.
-    fn server(&self, request: &Request<'_>, retry: &Retry) -> Result<(Server<'_>, bool), Error> {
-        let cluster = match &self.route {
-            Route::One(shared) => return Ok((Server::Only(shared), false)),
-            Route::Cluster(cluster) => cluster,
-        };
-        if let Some(node) = retry.asking().and_then(|address| cluster.node_at(address)) {
-            return Ok((Server::Node(node), true));
-        }
-        let key = request.key().map(|key| match key {
-            Arg::Bytes(key) => Cow::Borrowed(key),
-            Arg::Int(key) => key.to_string().into_bytes().into(),
-            Arg::Uint(key) => key.to_string().into_bytes().into(),
-        });
-        cluster.node_for(key.as_deref()).map(|node| (Server::Node(node), false))
+        self.route.start(name, &request, options.lane(), options.deadline, retry, waker)
     }
 
     fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {
-        Call::new(self, request, options.lane(), options.deadline)
+        Call::new(&self.route, request, options.lane(), options.deadline)
     }
 
     /// Queues `script` without waiting for its reply; the result goes to [`Config::on_detached`] with `token`. The
@@ -309,7 +228,7 @@ impl Client {
         token: u64,
     ) -> Option<Flush<'_>> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
-        let (server, asking) = self.server(&request, retry).ok()?;
+        let (server, asking) = self.route.server(&request, retry).ok()?;
         let now = server.config.timer.now();
         let mut state = server.lock();
         let closed = matches!(state.phase, Phase::Closed(_)) && state.left_open.is_none();
@@ -348,7 +267,7 @@ impl Client {
         deadline: Instant,
         waker: &Waker,
     ) -> Started<'_> {
-        match self.server_of(connection) {
+        match self.route.server_of(connection) {
             Some(server) => Started::wait(server, connection, (acks, whole_millis(timeout)), deadline, waker),
             None => Started::refused(self.error(
                 ErrorKind::ConnectionLost,
@@ -368,7 +287,7 @@ impl Client {
         timeout: Duration,
         token: u64,
     ) -> Option<Flush<'_>> {
-        let server = self.server_of(connection)?;
+        let server = self.route.server_of(connection)?;
         let (now, wait) = (server.config.timer.now(), (acks, whole_millis(timeout)));
         let mut state = server.lock();
         if !state.pipeline.submit_detached_wait(connection, wait, now, token) {
@@ -379,20 +298,10 @@ impl Client {
         Some(Flush { server })
     }
 
-    fn server_of(&self, connection: ConnectionId) -> Option<Server<'_>> {
-        match &self.route {
-            Route::One(shared) => (shared.node == connection.node).then_some(Server::Only(shared)),
-            Route::Cluster(cluster) => {
-                let mut nodes = cluster.nodes().into_iter();
-                nodes.find(|node| node.node == connection.node).map(Server::Node)
-            }
-        }
-    }
-
     /// Whether `connection` was the last one to its server: this client was closed, or its runtime has ended. What was
     /// written there and not answered never will be, and what is queued there from now on neither.
     pub fn has_ended(&self, connection: ConnectionId) -> bool {
-        self.server_of(connection).is_some_and(|server| matches!(server.lock().phase, Phase::Closed(_)))
+        self.route.server_of(connection).is_some_and(|server| matches!(server.lock().phase, Phase::Closed(_)))
     }
 
     /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.
@@ -400,156 +309,91 @@ impl Client {
     /// The SUBSCRIBE is queued before this returns, so a call made afterwards reaches the server after it: what is
     /// checked then cannot miss a message.
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
-        match &self.route {
-            Route::One(shared) => Subscription::new(shared, channel),
-            Route::Cluster(cluster) => {
-                // Without a node for the slot any will do for now: the subscription follows when there is one.
-                let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.nowhere());
-                Subscription::in_cluster(cluster, &node, channel)
-            }
-        }
+        self.route.subscribe(channel)
     }
 
     /// `PUBLISH` or `SPUBLISH`: how to send what [`subscribe`](Self::subscribe) is to hear.
     pub fn publish_verb(&self) -> &'static str {
-        match &self.route {
-            Route::Cluster(cluster) if cluster.is_sharded() => "SPUBLISH",
-            Route::One(_) | Route::Cluster(_) => "PUBLISH",
-        }
+        if self.route.is_sharded() { "SPUBLISH" } else { "PUBLISH" }
     }
 
     /// A number that keys have in common if they may be parameters of one command: in a cluster their hash slot, otherwise
     /// always 0.
     pub fn slot_of(&self, key: &[u8]) -> u16 {
-        match &self.route {
-            Route::One(_) => 0,
-            Route::Cluster(_) => slot_of(key),
-        }
+        self.route.slot_of(key)
     }
 
     /// A number that keys have in common if one server serves them now; for telling the clocks of servers apart.
     pub fn node_of(&self, key: &[u8]) -> u32 {
-        match &self.route {
-            Route::One(_) => 0,
-            Route::Cluster(cluster) => cluster.node_for(Some(key)).map_or(u32::MAX, |node| node.node),
-        }
+        self.route.node_of(key)
     }
 
     /// Ends the connection that serves `key`, because a reply on it was not what its call can return: replies may have been
     /// shifted, and then none can be trusted. Calls under way fail with [`Outcome::MaybeExecuted`]; a new connection is
     /// made.
     pub fn condemn(&self, key: &[u8], why: &str) {
-        match &self.route {
-            Route::One(shared) => shared.condemn(ErrorKind::Protocol, why),
-            Route::Cluster(cluster) => {
-                if let Ok(node) = cluster.node_for(Some(key)) {
-                    node.condemn(ErrorKind::Protocol, why);
-                }
-            }
+        if let Ok(server) = self.route.server_for(key) {
+            server.condemn(ErrorKind::Protocol, why);
         }
     }
 
     /// The error of a caller whose deadline has passed while it waited for its turn to make a call on `key`: nothing was
     /// sent.
     pub fn timed_out(&self, key: &[u8], operation: &str) -> Error {
-        match &self.route {
-            Route::One(shared) => shared.timed_out(operation, Outcome::NotSent),
-            Route::Cluster(cluster) => match cluster.node_for(Some(key)) {
-                Ok(node) => node.timed_out(operation, Outcome::NotSent),
-                Err(error) => error.seen_by(operation, ErrorKind::Timeout, Outcome::NotSent),
-            },
+        match self.route.server_for(key) {
+            Ok(server) => server.timed_out(operation, Outcome::NotSent),
+            Err(error) => error.seen_by(operation, ErrorKind::Timeout, Outcome::NotSent),
         }
     }
 
     /// Whether the server that is responsible for `key` is connected.
     pub fn is_ready_for(&self, key: &[u8]) -> bool {
-        match &self.route {
-            Route::One(shared) => shared.is_ready(),
-            Route::Cluster(cluster) => cluster.node_for(Some(key)).is_ok_and(|node| node.is_ready()),
-        }
+        self.route.server_for(key).is_ok_and(|server| server.is_ready())
     }
 
     /// A client for each server that this one uses now: each of a cluster's primaries, otherwise only this one.
     pub fn nodes(&self) -> Vec<Self> {
-        match &self.route {
-            Route::One(_) => vec![self.clone()],
-            Route::Cluster(cluster) => cluster.nodes().iter().map(Self::of).collect(),
-        }
+        self.route.servers().iter().map(|server| Self { route: Route::One(Link::to(server)) }).collect()
     }
 
     /// What the server said about itself when it was last connected; in a cluster, what any node did.
     pub fn server_info(&self) -> Option<ServerInfo> {
-        match &self.route {
-            Route::One(shared) => shared.lock().info.clone(),
-            Route::Cluster(cluster) => cluster.nodes().iter().find_map(|node| node.lock().info.clone()),
-        }
+        self.route.server_info()
     }
 
     /// Where the server is, for messages; contains no credentials.
     pub fn server_address(&self) -> Arc<str> {
-        match &self.route {
-            Route::One(shared) => shared.server(),
-            Route::Cluster(cluster) => cluster.config.servers.to_string().into(),
-        }
+        self.route.address()
     }
 
     /// The configuration this client was made with.
     pub fn config(&self) -> &Config {
-        match &self.route {
-            Route::One(shared) => &shared.config,
-            Route::Cluster(cluster) => &cluster.config,
-        }
-    }
-
-    pub(crate) fn is_cluster(&self) -> bool {
-        matches!(self.route, Route::Cluster(_))
+        self.route.config()
     }
 
     /// Whether a connection is up and has passed its handshake; in a cluster, whether any is.
     pub fn is_ready(&self) -> bool {
-        match &self.route {
-            Route::One(shared) => shared.is_ready(),
-            Route::Cluster(cluster) => cluster.any_ready(),
-        }
+        self.route.is_ready()
     }
 
     /// Where this client stands with its server. A cluster is ready if every slot has a node that is.
     pub fn state(&self) -> ConnectionState {
-        match &self.route {
-            Route::One(shared) => shared.lock().connection_state(),
-            Route::Cluster(cluster) => cluster.state(),
-        }
+        self.route.state()
     }
 
     /// Connection events: the state after each change that follows this call, the latest one if several came together.
     pub fn watch(&self) -> Watch {
-        match &self.route {
-            Route::One(shared) => {
-                let seen = shared.lock().phase_changes;
-                Watch { on: Watched::One(Arc::clone(shared)), seen }
-            }
-            Route::Cluster(cluster) => {
-                Watch { seen: cluster.changes(), on: Watched::Cluster(Arc::clone(cluster)) }
-            }
-        }
+        self.route.watch()
     }
 
     /// Counters since the client was made; in a cluster, of all its present nodes together.
     pub fn stats(&self) -> Stats {
-        match &self.route {
-            Route::One(shared) => shared.stats(),
-            Route::Cluster(cluster) => {
-                cluster.nodes().iter().map(|node| node.stats()).fold(Stats::default(), Stats::together)
-            }
-        }
+        self.route.stats()
     }
 
     /// [`close`](Self::close) without waiting for the end.
     pub fn begin_closing(&self) {
-        match &self.route {
-            Route::One(shared) => shared.begin_closing(),
-            Route::Cluster(cluster) => cluster.close(),
-        }
+        self.route.begin_closing();
     }
 
     /// Closes the connection for all clones: what was queued before is sent and may still be answered within a second, then
@@ -560,73 +404,15 @@ impl Client {
     /// The client closes all the same.
     pub async fn close(&self) {
         self.begin_closing();
-        let servers = match &self.route {
-            Route::One(shared) => vec![Arc::clone(shared)],
-            Route::Cluster(cluster) => cluster.nodes(),
-        };
-        for server in servers {
-            std::future::poll_fn(|cx| {
-                let mut state = server.lock();
-                if matches!(state.phase, Phase::Closed(_)) {
-                    return Poll::Ready(());
-                }
-                state.wait_for_phase(cx.waker());
-                Poll::Pending
-            })
-            .await;
+        for server in self.route.servers() {
+            server.closed().await;
         }
-    }
-}
-
-/// Reports changes of a client's [`ConnectionState`]; made by [`Client::watch`]. Does not keep the client alive.
-pub struct Watch {
-    on: Watched,
-    seen: u64,
-}
-
-enum Watched {
-    One(Arc<Shared>),
-    Cluster(Arc<Cluster>),
-}
-
-impl Watch {
-    /// The next state. After [`ConnectionState::Closed`] there is none, and this never resolves.
-    ///
-    /// # Cancel safety
-    ///
-    /// Nothing is lost: the next call resolves at once.
-    pub async fn changed(&mut self) -> ConnectionState {
-        std::future::poll_fn(|cx| match &self.on {
-            Watched::One(shared) => {
-                let mut state = shared.lock();
-                if state.phase_changes == self.seen {
-                    state.wait_for_phase(cx.waker());
-                    return Poll::Pending;
-                }
-                self.seen = state.phase_changes;
-                Poll::Ready(state.connection_state())
-            }
-            Watched::Cluster(cluster) => {
-                self.seen = ready!(cluster.poll_changes(self.seen, cx.waker()));
-                Poll::Ready(cluster.state())
-            }
-        })
-        .await
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watch")
     }
 }
 
 fn whole_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
-
-/// How much longer than an attempt at connecting its caller waits to hear what became of it.
-const VERDICT_GRACE: Duration = Duration::from_millis(500);
 
 impl Clone for Client {
     fn clone(&self) -> Self {
@@ -637,50 +423,6 @@ impl Clone for Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("server", &self.server_address()).finish_non_exhaustive()
-    }
-}
-
-/// A script's run: EVALSHA, and EVAL after it if the server has lost the script. Made by [`Client::eval`] and its sisters.
-///
-/// Hand-written, because async functions around async functions would copy the parameters in and the reply out at every
-/// level.
-#[must_use = "futures do nothing unless awaited"]
-pub struct EvalCall<'a> {
-    call: Call<'a>,
-    refused: Option<Error>,
-}
-
-impl<'a> EvalCall<'a> {
-    fn new(client: &'a Client, eval: Eval<'a>, options: CallOptions) -> Self {
-        Self { call: client.send(Request::EvalSha(eval), options), refused: None }
-    }
-
-    #[cold]
-    fn refused(client: &'a Client, eval: Eval<'a>, arity: Option<(usize, usize)>) -> Self {
-        let wants =
-            arity.map_or("a varying number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
-        let detail = format!("the script takes {wants}, and {} parameters were given", eval.params.len());
-        let error =
-            Error::new(ErrorKind::Config, Outcome::NotSent, "EVALSHA", &client.server_address(), detail);
-        Self { refused: Some(error), ..Self::new(client, eval, CallOptions::default()) }
-    }
-}
-
-impl Future for EvalCall<'_> {
-    type Output = Result<Value, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        if let Some(error) = this.refused.take() {
-            return Poll::Ready(Err(error));
-        }
-        Pin::new(&mut this.call).poll(cx)
-    }
-}
-
-impl fmt::Debug for EvalCall<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EvalCall")
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +10,10 @@ use std::time::Duration;
 use wheellock_resp::Limits;
 use wheellock_wheel::Timer;
 
-use crate::pipeline::Detached;
+use crate::address::Address;
+use crate::detached::Detached;
 use crate::script::Script;
-use crate::topology::{SlotSet, slot_of};
+use crate::topology::slots::{SlotSet, slot_of};
 
 /// Who we are to the server.
 #[derive(Clone, Debug, Default)]
@@ -59,31 +59,6 @@ pub type ChangeSink = Arc<dyn Fn(&Change) + Send + Sync>;
 
 /// See [`Config::on_detached`].
 pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
-
-/// One server's address.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Address {
-    /// A host name or IP address, and a port. Names are resolved at every connect.
-    Tcp {
-        /// Host name, IPv4 or IPv6 address (without brackets).
-        host: String,
-        /// TCP port.
-        port: u16,
-    },
-    /// A unix domain socket.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Self::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
 
 /// Where a client finds the server that is responsible for a key.
 #[derive(Clone, Debug)]

@@ -5,37 +5,35 @@
 //! only appends, and one flush by the driver serves the whole batch. While the driver is `corked` it has just woken
 //! several callers and gone once to the back of the run queue, so that what they append goes out in a single write.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 
-use crate::config::{Address, Change, Config, Servers};
+use crate::address::Address;
+use crate::config::Config;
+use crate::detached::Detached;
 use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
 use crate::histogram::Histogram;
-use crate::pipeline::{Bounds, Detached, Pipeline};
+use crate::listener::{Event, Listener};
+use crate::pipeline::{Bounds, Pipeline};
 use crate::stream::WriteHalf;
-use crate::topology::{Cluster, Finder};
 
-/// One server as seen by callers and by the driver.
+/// One server as seen by callers and by the driver. Knows no other server: whoever knows them is its listener.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     /// What the server has to be.
     pub(crate) role: Role,
     /// Tells the servers of one client apart.
     pub(crate) node: u32,
-    /// Who is asked where the server is, if it may move.
-    pub(crate) finder: Option<Arc<Finder>>,
-    /// The cluster of which the server is a node.
-    pub(crate) cluster: Option<Weak<Cluster>>,
+    /// Told what becomes of the connection.
+    listener: Listener,
     place: RwLock<Place>,
     /// Number of [`Client`](crate::Client) handles; the driver ends when the last one is gone.
-    pub(crate) handles: AtomicUsize,
+    handles: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -78,9 +76,9 @@ pub(crate) struct State {
     pub(crate) retired: Option<Error>,
     pub(crate) stats: Stats,
     /// Wakers of those who wait for the phase to change.
-    pub(crate) phase_waiters: Vec<Waker>,
+    phase_waiters: Vec<Waker>,
     /// How often the phase has changed.
-    pub(crate) phase_changes: u64,
+    phase_changes: u64,
     next_waiter: u64,
 }
 
@@ -171,26 +169,7 @@ pub(crate) enum Next {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, role: Role) -> Self {
-        let finder = match &config.servers {
-            Servers::Sentinel(sentinels) => Some(Arc::new(Finder::new(sentinels))),
-            _ => None,
-        };
-        Self::build(config, role, finder, 0, None)
-    }
-
-    /// The connection to a cluster's node.
-    pub(crate) fn node(config: Config, role: Role, node: u32, cluster: Weak<Cluster>) -> Self {
-        Self::build(config, role, None, node, Some(cluster))
-    }
-
-    fn build(
-        config: Config,
-        role: Role,
-        finder: Option<Arc<Finder>>,
-        node: u32,
-        cluster: Option<Weak<Cluster>>,
-    ) -> Self {
+    pub(crate) fn new(config: Config, role: Role, node: u32, listener: Listener) -> Self {
         let now = config.timer.now();
         let bounds = Bounds { in_flight: config.max_in_flight, queued_bytes: config.max_queued_bytes };
         let state = State {
@@ -218,7 +197,7 @@ impl Shared {
         };
         let place = RwLock::new(Place { name: config.servers.to_string().into(), address: None });
         let (handles, state) = (AtomicUsize::new(1), Mutex::new(state));
-        Self { config, role, node, finder, cluster, place, handles, state }
+        Self { config, role, node, listener, place, handles, state }
     }
 
     /// The server's address for messages.
@@ -245,25 +224,75 @@ impl Shared {
         }
     }
 
-    /// The server is not connected, or does not answer: whoever knows about servers is to look whether another one has
-    /// taken its place.
-    pub(crate) fn in_trouble(&self) {
-        if let Some(finder) = &self.finder {
-            finder.hurry();
-        }
-        if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
-            cluster.look_around();
-        }
+    /// Tells the listener. Not called under the lock.
+    pub(crate) fn tell(&self, event: Event<'_>) {
+        (self.listener)(event);
     }
 
-    /// The phase of the connection has changed.
-    pub(crate) fn phase_changed(&self, ready: bool) {
-        if let Some(finder) = &self.finder {
-            finder.connected(ready);
+    /// Enters another phase, unlocks, and lets everybody know: whoever asked for what has ended with the last phase, the
+    /// listener, and last those who wait.
+    pub(crate) fn enter(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        phase: Phase,
+        event: Event<'_>,
+        mut wakers: Vec<Waker>,
+    ) {
+        let before = std::mem::replace(&mut state.phase, phase);
+        state.phase_changes += 1;
+        wakers.append(&mut state.phase_waiters);
+        let mut detached = Vec::new();
+        state.pipeline.take_detached(&mut detached);
+        drop(state);
+        drop(before);
+        self.report(&mut detached);
+        self.tell(event);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The connection has ended for good: every call fails.
+    pub(crate) fn end_with(&self, mut state: MutexGuard<'_, State>) {
+        let mut wakers = Vec::new();
+        let detail =
+            if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
+        let closed = || self.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
+        let cause = state.retired.clone().unwrap_or_else(closed);
+        // The socket has not taken everything, and behind half a command nothing can be said.
+        let torn = state.pipeline.has_output();
+        state.pipeline.close(&cause, &mut wakers);
+        if let (Phase::Ready(writer), false) = (&state.phase, torn) {
+            state.left_open = Some(Arc::clone(writer));
         }
-        if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
-            cluster.node_changed(ready);
+        (state.epoch, state.ending) = (state.epoch + 1, false);
+        self.enter(state, Phase::Closed(cause), Event::Closed, wakers);
+    }
+
+    /// How often the phase has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().phase_changes
+    }
+
+    /// How often the phase has changed, and the state, if that is not `seen`; otherwise leaves a waker for the next change.
+    pub(crate) fn poll_changes(&self, seen: u64, waker: &Waker) -> Poll<(u64, ConnectionState)> {
+        let mut state = self.lock();
+        if state.phase_changes == seen {
+            state.wait_for_phase(waker);
+            return Poll::Pending;
         }
+        Poll::Ready((state.phase_changes, state.connection_state()))
+    }
+
+    /// Waits until the connection has ended for good.
+    pub(crate) async fn closed(&self) {
+        std::future::poll_fn(|cx| {
+            let mut state = self.lock();
+            if matches!(state.phase, Phase::Closed(_)) {
+                return Poll::Ready(());
+            }
+            state.wait_for_phase(cx.waker());
+            Poll::Pending
+        })
+        .await;
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -288,37 +317,6 @@ impl Shared {
     /// Whether the server has refused a subscription.
     pub(crate) fn is_refused_a_channel(&self) -> bool {
         self.lock().pipeline.channels().any_refused()
-    }
-
-    /// Whether another server may take this one's place.
-    pub(crate) fn may_move(&self) -> bool {
-        self.finder.is_some()
-            || self.cluster.is_some()
-            || matches!(self.config.servers, Servers::Replicated(_))
-    }
-
-    /// Waits, but not after somebody has named another address.
-    pub(crate) async fn sleep_unless_renamed(&self, pause: Duration) {
-        let mut sleep = self.config.timer.sleep(pause);
-        match &self.finder {
-            None => sleep.await,
-            Some(finder) => {
-                let version = finder.version();
-                let mut renamed = pin!(finder.renamed(version));
-                std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
-                    Poll::Ready(()) => Poll::Ready(()),
-                    Poll::Pending => Pin::new(&mut sleep).poll(cx),
-                })
-                .await;
-            }
-        }
-    }
-
-    /// The server said that another node serves a slot.
-    pub(crate) fn redirected(&self, text: &[u8]) {
-        if let Some(cluster) = self.cluster.as_ref().and_then(Weak::upgrade) {
-            cluster.redirected(text, self.host());
-        }
     }
 
     /// The server serves nobody any more. What was not written fails at once, what was written after a short grace.
@@ -346,18 +344,6 @@ impl Shared {
         wakers.into_iter().chain(driver).for_each(Waker::wake);
     }
 
-    /// Another server than before answers.
-    pub(crate) fn server_changed(&self) {
-        match self.cluster.as_ref().and_then(Weak::upgrade) {
-            Some(cluster) => cluster.node_replaced(self.node),
-            None => {
-                if let Some(tell) = &self.config.on_change {
-                    tell(&Change::everywhere());
-                }
-            }
-        }
-    }
-
     /// A panic while holding the lock can only come from a broken allocator; the state is still the best we have.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -370,20 +356,6 @@ impl Shared {
     /// No connection came about.
     pub(crate) fn not_connected(&self, kind: ErrorKind, detail: &str) -> Error {
         Error::step(kind, CONNECT, &self.server(), detail.to_owned())
-    }
-
-    /// The error that the server sent in reply to `operation`.
-    pub(crate) fn refusal(&self, operation: &str, script: bool, text: &[u8]) -> Error {
-        let error = Error::server(operation, &self.server(), script, text);
-        match self
-            .cluster
-            .as_ref()
-            .and_then(Weak::upgrade)
-            .and_then(|cluster| cluster.target(text, self.host()))
-        {
-            Some(address) => error.with_redirection(address),
-            None => error,
-        }
     }
 
     /// The error of an operation whose deadline has passed: says where the connection stands.

@@ -14,15 +14,15 @@ use wheellock_wheel::Sleep;
 
 use crate::backoff::Backoff;
 use crate::connection::{Phase, SILENCE, Shared};
+use crate::detached::Detached;
 use crate::ending::{LAST_ANSWERS, LAST_LOOKS};
 use crate::error::{Error, ErrorKind, Outcome, said};
 use crate::events;
-use crate::open::{Open, open};
-use crate::pipeline::Detached;
+use crate::listener::Event;
+use crate::locator::Locator;
+use crate::open::{Open, READ_ROOM, open};
 use crate::stream::Stream;
 
-/// Spare room offered to each read. A short read tells tokio that the socket is drained, which saves a system call.
-pub(crate) const READ_ROOM: usize = 64 << 10;
 /// Reads and frames per turn before other tasks get theirs.
 const READS_PER_TURN: usize = 8;
 const FRAMES_PER_TURN: usize = 4096;
@@ -39,21 +39,23 @@ const RETIRING_GRACE: Duration = Duration::from_millis(250);
 /// Pause before looking again at a server that is up and not a primary yet.
 const ALMOST_READY_PAUSE: Duration = Duration::from_millis(20);
 
+/// Starts to connect. Call within a runtime.
+pub(crate) fn start(shared: &Arc<Shared>, locator: Locator) {
+    tokio::spawn(drive(Arc::clone(shared), locator));
+}
+
 /// Runs until the last handle is gone.
-pub(crate) async fn drive(shared: Arc<Shared>) {
+async fn drive(shared: Arc<Shared>, locator: Locator) {
     let ended = EndOnDrop(&shared);
     let (min, max) = shared.config.reconnect;
     let mut backoff = Backoff::new(min, max);
     let timer = shared.config.timer.clone();
-    if let Some(finder) = &shared.finder {
-        finder.start(&shared);
-    }
     while !is_closing(&shared) {
-        let error = match housekeeping(&shared, open(&shared)).await {
+        let error = match housekeeping(&shared, open(&shared, &locator)).await {
             None => break,
             Some(Ok(open)) => {
                 let since = timer.now();
-                let error = Running::new(&shared, open).await;
+                let error = Running::new(&shared, open, locator.may_move()).await;
                 if timer.now().saturating_duration_since(since) >= STABLE {
                     backoff.reset();
                 }
@@ -68,11 +70,11 @@ pub(crate) async fn drive(shared: Arc<Shared>) {
         if error.kind() == ErrorKind::Auth || error.kind() == ErrorKind::Unsupported {
             pause = pause.max(REFUSED_PAUSE);
         }
-        if error.kind() == ErrorKind::NotReady && shared.may_move() {
+        if error.kind() == ErrorKind::NotReady && locator.may_move() {
             // It is up, and may be on its way to become the primary.
             pause = pause.min(ALMOST_READY_PAUSE);
         }
-        if housekeeping(&shared, shared.sleep_unless_renamed(pause)).await.is_none() {
+        if housekeeping(&shared, locator.sleep_unless_renamed(&timer, pause)).await.is_none() {
             break;
         }
     }
@@ -97,20 +99,13 @@ fn connect_failed(shared: &Shared, error: &Error) {
     let mut wakers = Vec::new();
     let mut state = shared.lock();
     state.last_error = Some(error.clone());
-    if matches!(error.kind(), ErrorKind::Auth | ErrorKind::Unsupported) {
+    let phase = if matches!(error.kind(), ErrorKind::Auth | ErrorKind::Unsupported) {
         state.pipeline.fail_unwritten(error, &mut wakers);
-        state.phase = Phase::Refused(error.clone());
+        Phase::Refused(error.clone())
     } else {
-        state.phase = Phase::Connecting;
-    }
-    wakers.append(&mut state.phase_waiters);
-    state.phase_changes += 1;
-    let mut detached = Vec::new();
-    state.pipeline.take_detached(&mut detached);
-    drop(state);
-    shared.report(&mut detached);
-    shared.phase_changed(false);
-    wakers.into_iter().for_each(Waker::wake);
+        Phase::Connecting
+    };
+    shared.enter(state, phase, Event::Down, wakers);
 }
 
 /// Polls `work` while calls that are queued meanwhile keep their deadlines. `None` if the client is being closed.
@@ -159,6 +154,8 @@ fn remember_driver(driver: &mut Option<Waker>, waker: &Waker) {
 /// An open connection at work; the future resolves with the reason why it ended.
 struct Running<'a> {
     shared: &'a Shared,
+    /// Another server may take this one's place.
+    may_move: bool,
     stream: Stream,
     decoder: Decoder,
     input: BytesMut,
@@ -182,7 +179,7 @@ enum Turn {
 }
 
 impl<'a> Running<'a> {
-    fn new(shared: &'a Shared, open: Open) -> Self {
+    fn new(shared: &'a Shared, open: Open, may_move: bool) -> Self {
         let Open { address, stream, decoder, input, info } = open;
         let now = shared.config.timer.now();
         let identity = info.run_id.clone().unwrap_or_else(|| address.to_string());
@@ -195,34 +192,26 @@ impl<'a> Running<'a> {
         state.last_error = None;
         state.condemned = None;
         let before = state.identity.replace(identity);
-        let changed = before.is_some() && before != state.identity;
+        let replaced = before.is_some() && before != state.identity;
         state.writing = false;
         state.corked = false;
         state.pipeline.reconnect(now);
-        state.phase = Phase::Ready(stream.writer());
-        state.phase_changes += 1;
-        let wakers = std::mem::take(&mut state.phase_waiters);
-        drop(state);
-        if changed {
-            shared.server_changed();
-        }
-        shared.phase_changed(true);
-        let mut running = Self {
+        shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
+        Self {
             shared,
+            may_move,
             stream,
             decoder,
             input,
             output: BytesMut::new(),
             frames: Vec::new(),
-            wakers,
+            wakers: Vec::new(),
             detached: Vec::new(),
             timer: shared.config.timer.sleep_until(now),
             heard: now,
             next_ping: now + shared.config.heartbeat,
             closing_since: None,
-        };
-        running.wake_all();
-        running
+        }
     }
 
     fn wake_all(&mut self) {
@@ -324,7 +313,7 @@ impl<'a> Running<'a> {
             woken += self.wakers.len();
             // Before anybody hears of it, who would then ask here again.
             if let Some(moved) = moved {
-                self.shared.redirected(&moved);
+                self.shared.tell(Event::Redirected { reply: &moved, host: self.shared.host() });
             }
             self.shared.report(&mut self.detached);
             self.wake_all();
@@ -383,10 +372,10 @@ impl<'a> Running<'a> {
                 Some(since) => Some(since + config.response_timeout),
                 None => None,
             };
-            let unanswered = state.pipeline.waiting_since().filter(|_| self.shared.may_move());
+            let unanswered = state.pipeline.waiting_since().filter(|_| self.may_move);
             let silent = unanswered.map(|since| since + SILENCE);
-            let in_trouble = silent.is_some_and(|at| now >= at);
-            let silent = silent.map(|at| if in_trouble { now + SILENCE } else { at });
+            let is_silent = silent.is_some_and(|at| now >= at);
+            let silent = silent.map(|at| if is_silent { now + SILENCE } else { at });
             // Silent or busy: the PING finds a dead peer in the one case and shifted replies in the other.
             if now >= self.next_ping {
                 self.next_ping = now + config.heartbeat.max(MIN_HEARTBEAT);
@@ -397,8 +386,8 @@ impl<'a> Running<'a> {
             let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
             state.armed = Some(armed);
             drop(state);
-            if in_trouble {
-                self.shared.in_trouble();
+            if is_silent {
+                self.shared.tell(Event::Silent);
             }
             self.wake_all();
             self.timer.reset(armed);
@@ -469,17 +458,10 @@ impl<'a> Running<'a> {
         state.writing = false;
         state.corked = false;
         state.last_error = Some(error.clone());
-        state.phase = Phase::Connecting;
         // Bytes that this flush took but the socket did not accept never left.
         state.pipeline.give_back(std::mem::take(&mut self.output));
         state.pipeline.disconnect(error, &mut self.wakers);
-        self.wakers.append(&mut state.phase_waiters);
-        state.phase_changes += 1;
-        state.pipeline.take_detached(&mut self.detached);
-        drop(state);
-        self.shared.report(&mut self.detached);
-        self.shared.phase_changed(false);
-        self.wake_all();
+        self.shared.enter(state, Phase::Connecting, Event::Down, std::mem::take(&mut self.wakers));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The end of a connection. One that its runtime drops at work has some last words: what tasks have queued that were dropped
+//! The last words of a connection that its runtime drops at work: what tasks have queued that were dropped
 //! with the same runtime, and what those will queue that are dropped after it.
 //!
 //! A server that cannot write an answer, because the process has ended meanwhile, throws away what it has not read yet
@@ -6,11 +6,9 @@
 //! nothing that is queued later is answered, because nobody would read it.
 
 use std::sync::{Arc, MutexGuard};
-use std::task::Waker;
 use std::time::Duration;
 
 use crate::connection::{Phase, Shared, State};
-use crate::error::{ErrorKind, Outcome};
 
 /// How long a driver that is dropped at work listens for answers. Longer than they take; and a runtime that is shut down must
 /// not hang.
@@ -54,32 +52,5 @@ impl Shared {
             _ if state.ending => self.end_with(state),
             _ => {}
         }
-    }
-
-    pub(crate) fn end_with(&self, mut state: MutexGuard<'_, State>) {
-        let (mut wakers, mut detached) = (Vec::new(), Vec::new());
-        let detail =
-            if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
-        let closed = || self.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
-        let cause = state.retired.clone().unwrap_or_else(closed);
-        // The socket has not taken everything, and behind half a command nothing can be said.
-        let torn = state.pipeline.has_output();
-        state.pipeline.close(&cause, &mut wakers);
-        let phase = std::mem::replace(&mut state.phase, Phase::Closed(cause));
-        if let (Phase::Ready(writer), false) = (&phase, torn) {
-            state.left_open = Some(Arc::clone(writer));
-        }
-        (state.epoch, state.ending) = (state.epoch + 1, false);
-        wakers.append(&mut state.phase_waiters);
-        state.phase_changes += 1;
-        state.pipeline.take_detached(&mut detached);
-        drop(state);
-        drop(phase);
-        self.report(&mut detached);
-        self.phase_changed(false);
-        if let Some(finder) = &self.finder {
-            finder.close();
-        }
-        wakers.into_iter().for_each(Waker::wake);
     }
 }

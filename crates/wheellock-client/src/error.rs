@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::config::Address;
+use crate::address::Address;
 
 /// Whether a failed call may have taken effect on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -18,59 +18,82 @@
 //!
 //! # Layout
 //!
-//! [`Client`] is the handle. `connection` is the state it shares with the `driver`, the one task that owns the
-//! socket's reading side. `pipeline`, `channels`, `handshake` and `backoff` are plain values that decide everything
-//! and touch nothing; only `stream` touches a socket.
+//! No file uses one above it. From the top:
+//!
+//! - [`Client`] is the handle; `call` makes one call as often as it takes; `route` knows whether there is one server or a
+//!   cluster.
+//! - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
+//!   what they, and `route`, hold of one server; `started` is one attempt at a call.
+//! - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to.
+//! - `connection` is the state that callers share with the driver. It knows no other server: it tells its `listener`.
+//! - `pipeline`, `channels`, `handshake`, `backoff` and most of `topology` are plain values that decide everything and touch
+//!   nothing; only `stream` touches a socket.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+mod acks;
+mod address;
 mod backoff;
 mod call;
 mod channels;
 mod client;
 mod config;
 mod connection;
+mod connection_id;
+mod detached;
 mod driver;
 mod ending;
 mod error;
 mod events;
 mod handshake;
 mod histogram;
+mod link;
+mod listener;
+mod listening;
+mod locator;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod open;
 mod pipeline;
+mod request;
 mod retry;
 mod route;
 mod script;
+mod server;
+mod started;
 mod stream;
 mod subscription;
 #[cfg(feature = "tls")]
 mod tls;
 mod topology;
 mod url;
+mod watch;
 
-pub use call::Started;
-pub use client::{CallOptions, Client, EvalCall, Flush, Watch};
+pub use acks::Acks;
+pub use address::Address;
+pub use client::{CallOptions, Client, Flush};
 pub use config::{
-    Address, Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink,
-    Secret, Sentinels, Servers, ShardedPubSub, Translate,
+    Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
+    Sentinels, Servers, ShardedPubSub, Translate,
 };
 pub use connection::{ConnectionState, Stats};
+pub use connection_id::ConnectionId;
+pub use detached::Detached;
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use histogram::Histogram;
-pub use pipeline::{Acks, ConnectionId, Detached};
 pub use retry::Retry;
 pub use script::Script;
+pub use started::Started;
 pub use subscription::Subscription;
 #[cfg(feature = "tls")]
 pub use tls::{TlsBuilder, TlsConfig};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use topology::fuzzing;
-pub use topology::{SlotSet, slot_of};
+pub use topology::slots::{SlotSet, slot_of};
+pub use watch::Watch;
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

@@ -10,13 +10,17 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
 
-use crate::config::{Address, Credentials, Servers};
+use crate::address::Address;
+use crate::config::Credentials;
 use crate::connection::Shared;
-use crate::driver::READ_ROOM;
 use crate::error::{CONNECT, Error, ErrorKind, said};
 use crate::handshake::{Handshake, ServerInfo, Step};
+use crate::locator::Locator;
 use crate::stream::{self, Stream};
-use crate::topology::Finder;
+use crate::topology::finder::Finder;
+
+/// Spare room offered to each read. A short read tells tokio that the socket is drained, which saves a system call.
+pub(crate) const READ_ROOM: usize = 64 << 10;
 
 /// A connection that has passed its handshake.
 pub(crate) struct Open {
@@ -28,19 +32,15 @@ pub(crate) struct Open {
 }
 
 /// Finds the server and connects to it within the connect timeout, DNS, TLS and handshake included.
-pub(crate) async fn open(shared: &Shared) -> Result<Open, Error> {
-    match (&shared.config.servers, &shared.finder) {
-        (Servers::One(address), _) => open_at(shared, address).await,
-        (Servers::Replicated(addresses), _) => open_the_primary(shared, addresses).await,
-        (_, Some(finder)) => open_the_named(shared, finder).await,
-        // A cluster has a connection of its own for each node.
-        (Servers::Sentinel(_) | Servers::Cluster(_), None) => {
-            Err(shared.not_connected(ErrorKind::Config, "it has more than one server"))
-        }
+pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Error> {
+    match locator {
+        Locator::At(address) | Locator::Node(address) => open_at(shared, address).await,
+        Locator::Among(addresses) => open_the_primary(shared, addresses).await,
+        Locator::Named(finder) => open_the_named(shared, finder).await,
     }
 }
 
-pub(crate) async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
+async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
     let server = address.to_string();
     Opening { shared, address, server: &server }.run().await
 }

@@ -12,76 +12,17 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use slab::Slab;
-use wheellock_resp::{Arg, Command, Frame, Push, Value};
+use wheellock_resp::{Command, Frame, Push, Value};
 
+use crate::acks::Acks;
 use crate::channels::{Channels, Order};
+use crate::connection_id::ConnectionId;
+use crate::detached::Detached;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::histogram::Histogram;
-use crate::retry::Retry;
-use crate::script::Script;
+use crate::request::Request;
 
-use waits::Waits;
-pub use waits::{Acks, ConnectionId};
-
-/// What a caller wants sent.
-#[derive(Clone, Copy)]
-pub(crate) enum Request<'a> {
-    Command(&'a Command<'a>),
-    EvalSha(Eval<'a>),
-    Eval(Eval<'a>),
-}
-
-/// A script and its parameters: the keys, then the arguments.
-#[derive(Clone, Copy)]
-pub(crate) struct Eval<'a> {
-    pub(crate) script: &'a Script,
-    pub(crate) keys: usize,
-    pub(crate) params: &'a [Arg<'a>],
-}
-
-impl<'a> Request<'a> {
-    fn encode(&self, out: &mut BytesMut) {
-        match self {
-            Request::Command(command) => command.encode(out),
-            Request::EvalSha(eval) => eval.script.encode_evalsha(eval.keys, eval.params, out),
-            Request::Eval(eval) => eval.script.encode_eval(eval.keys, eval.params, out),
-        }
-    }
-
-    /// The command's name, for messages.
-    pub(crate) fn name(&self) -> &'a str {
-        match self {
-            Request::Command(command) => match command.iter().next() {
-                Some(Arg::Bytes(name)) => std::str::from_utf8(name).unwrap_or("a command"),
-                _ => "a command",
-            },
-            Request::EvalSha(_) => "EVALSHA",
-            Request::Eval(_) => "EVAL",
-        }
-    }
-
-    /// The same request as it is to be made after earlier attempts.
-    pub(crate) fn retried(self, retry: &Retry) -> Self {
-        match self {
-            Request::EvalSha(eval) | Request::Eval(eval) if retry.is_in_full() => Request::Eval(eval),
-            request => request,
-        }
-    }
-
-    /// The key that decides which node of a cluster serves this; the first argument is taken for it.
-    pub(crate) fn key(&self) -> Option<Arg<'a>> {
-        match self {
-            Request::Command(command) => command.iter().nth(1),
-            Request::EvalSha(eval) | Request::Eval(eval) => {
-                eval.params.first().filter(|_| eval.keys > 0).copied()
-            }
-        }
-    }
-
-    pub(crate) fn is_script(&self) -> bool {
-        !matches!(self, Request::Command(_))
-    }
-}
+use waits::{Member, Waits};
 
 /// Who may use the room that is kept free for what must not be refused: renewals and releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,18 +48,6 @@ impl Bounds {
     }
 }
 
-/// The end of a call that nobody waited for.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Detached {
-    /// What the call was queued with.
-    pub token: u64,
-    /// The reply; an error reply is an `Ok` holding an error value. Otherwise, what may have become of the call.
-    pub result: Result<Value, Outcome>,
-    /// The connection on which it was answered, or given up.
-    pub connection: ConnectionId,
-}
-
 /// How a call ended without a reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -126,6 +55,15 @@ pub(crate) struct Failure {
     pub(crate) outcome: Outcome,
     /// The broken connection, if it was one that failed many calls.
     pub(crate) cause: Option<Error>,
+}
+
+/// Why nobody can wait for acknowledgements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoWait {
+    /// The connection on which it was written has ended.
+    Ended,
+    /// There is no room.
+    Full,
 }
 
 /// Why the connection must be closed.
@@ -707,6 +645,111 @@ impl Pipeline {
             self.entries.push_back(Entry { start: self.queued, ..entry });
             self.out.extend_from_slice(bytes);
             self.close_entry();
+        }
+    }
+}
+
+/// Waits for acknowledgements.
+impl Pipeline {
+    /// Has a caller wait until what was written on `connection` is acknowledged, or so many milliseconds have passed. The
+    /// caller has an answer of that connection, so it comes before any such wait that is not on its way yet.
+    pub(crate) fn submit_wait(
+        &mut self,
+        connection: ConnectionId,
+        (acks, millis): (Acks, u64),
+        now: Instant,
+        deadline: Instant,
+        waker: Waker,
+    ) -> Result<u32, NoWait> {
+        let group = self.group(connection, acks, millis, now)?;
+        let sequence = self.waits.get(group).map_or(0, |group| group.sequence);
+        let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
+        let slot = u32::try_from(slot).map_err(|_| NoWait::Full)?;
+        self.waits.join(group, Member::Call(slot));
+        Ok(slot)
+    }
+
+    /// As [`submit_wait`](Self::submit_wait), for a result that is handed out with its token. Returns whether it was queued.
+    pub(crate) fn submit_detached_wait(
+        &mut self,
+        connection: ConnectionId,
+        (acks, millis): (Acks, u64),
+        now: Instant,
+        token: u64,
+    ) -> bool {
+        let Ok(group) = self.group(connection, acks, millis, now) else { return false };
+        self.waits.join(group, Member::Detached(token));
+        true
+    }
+
+    /// The group to join: one that is still to be written, or a new one.
+    fn group(
+        &mut self,
+        connection: ConnectionId,
+        acks: Acks,
+        millis: u64,
+        now: Instant,
+    ) -> Result<u32, NoWait> {
+        if !self.connected || self.connection != connection {
+            return Err(NoWait::Ended);
+        }
+        if let Some(group) = self.waits.unwritten(acks, millis, self.claimed) {
+            let members = self.waits.get(group).map_or(0, |group| group.members().len());
+            return self.bounds.admits(Lane::Reserved, members, 0).then_some(group).ok_or(NoWait::Full);
+        }
+        if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.out.len()) {
+            return Err(NoWait::Full);
+        }
+        let sequence = self.first + self.entries.len() as u64;
+        let group = self.waits.insert(acks, millis, self.queued, sequence);
+        self.push(What::Wait(group), now);
+        acks.encode(millis, &mut self.out);
+        self.close_entry();
+        Ok(group)
+    }
+
+    fn end_wait(&mut self, group: u32, result: &Result<Value, Failure>, wakers: &mut Vec<Waker>) {
+        for member in self.waits.end(group) {
+            match member {
+                Member::Call(slot) => self.finish(slot, result.clone(), wakers),
+                Member::Detached(token) => {
+                    let result = result.clone().map_err(|failure| failure.outcome);
+                    self.detached.push(Detached { token, result, connection: self.connection });
+                }
+            }
+        }
+    }
+
+    /// Fails those of a group whose deadlines have passed; returns the earliest deadline that is left.
+    fn expire_members(&mut self, group: u32, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
+        let members = self.waits.get(group)?.members().to_vec();
+        let mut earliest = None::<Instant>;
+        for member in members {
+            let Member::Call(slot) = member else { continue };
+            let Some(deadline) = self.slots.get(slot as usize).map(|slot| slot.deadline) else { continue };
+            if deadline > now {
+                earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+                continue;
+            }
+            self.waits.leave(group, slot);
+            let outcome = Outcome::MaybeExecuted;
+            self.finish(slot, Err(Failure { kind: ErrorKind::Timeout, outcome, cause: None }), wakers);
+        }
+        earliest
+    }
+
+    /// What was written on a connection cannot be waited for on the next one.
+    fn fail_unwritten_waits(&mut self, lost: &Failure, wakers: &mut Vec<Waker>) {
+        let waits: Vec<u32> = self
+            .entries
+            .iter()
+            .filter_map(|entry| match entry.what {
+                What::Wait(group) => Some(group),
+                _ => None,
+            })
+            .collect();
+        for group in waits {
+            self.end_wait(group, &Err(Failure { outcome: Outcome::NotSent, ..lost.clone() }), wakers);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wheellock_resp::Value;
 
-use crate::config::Address;
+use crate::address::Address;
 use crate::error::{Error, ErrorKind, Outcome, error_code};
 use crate::topology::redirect;
 
@@ -45,9 +45,7 @@ impl Retry {
     pub fn after_reply(&mut self, reply: &Value) -> Option<Duration> {
         self.asking = None;
         let text = reply.as_error()?;
-        let to = redirect::parse(text).and_then(Result::ok).filter(|to| !to.host.is_empty());
-        let to = to.map(|to| Address::Tcp { host: to.host, port: to.port });
-        self.after_code(error_code(text), to.as_ref())
+        self.after_code(error_code(text), redirect::target(text, || None).as_ref())
     }
 
     fn after_code(&mut self, code: &str, to: Option<&Address>) -> Option<Duration> {

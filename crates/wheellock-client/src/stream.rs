@@ -14,7 +14,8 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
-use crate::config::{Address, Config};
+use crate::address::Address;
+use crate::config::Config;
 #[cfg(feature = "tls")]
 use encrypted::Encrypted;
 

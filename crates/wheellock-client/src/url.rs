@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::{Address, Config, Secret, Sentinels, Servers};
+use crate::address::Address;
+use crate::config::{Config, Secret, Sentinels, Servers};
 use crate::error::{Error, ErrorKind, printable};
 
 /// The URL without the passwords.

@@ -13,7 +13,9 @@ use std::vec::Vec;
 use crate::TimerKey;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::timer::clock::{Clock, VirtualTime};
-use crate::timer::driver::{Driver, Expire, advance_manually};
+use crate::timer::driver::Driver;
+use crate::timer::expire::Expire;
+use crate::timer::manual;
 use crate::timer::shards::{Armed, Shard, Shards};
 
 /// Runs tasks after a delay; most are cancelled before. A cheap handle to one timer: clones share it.
@@ -297,7 +299,7 @@ pub struct ManualTicker {
 impl ManualTicker {
     /// Moves time on by `duration` and runs what becomes due on the calling thread, in order, each at its own tick.
     pub fn advance(&self, duration: Duration) {
-        advance_manually(self.timer.shards.hub(), &self.time, duration);
+        manual::advance(self.timer.shards.hub(), &self.time, duration);
     }
 
     /// The present of the timer.

@@ -121,8 +121,11 @@ impl World {
                 let deadline = now + Duration::from_millis(20);
                 let waker = Waker::noop().clone();
                 match self.pipeline.submit_wait(connection, WAIT, now, deadline, waker) {
-                    Some(slot) => self.waiting.push((slot.unwrap(), connection)),
-                    None => assert!(!self.is_present(connection)),
+                    Ok(slot) => self.waiting.push((slot, connection)),
+                    Err(no_wait) => {
+                        assert_eq!(no_wait, NoWait::Ended);
+                        assert!(!self.is_present(connection));
+                    }
                 }
             }
             Step::DetachedWait(n) if n < self.answered.len() => {
@@ -373,7 +376,7 @@ fn connected(bounds: usize) -> (Pipeline, ConnectionId) {
     (pipeline, connection)
 }
 
-fn wait(pipeline: &mut Pipeline, connection: ConnectionId, within: Duration) -> Option<Option<u32>> {
+fn wait(pipeline: &mut Pipeline, connection: ConnectionId, within: Duration) -> Result<u32, NoWait> {
     let now = Instant::now();
     pipeline.submit_wait(connection, WAIT, now, now + within, Waker::noop().clone())
 }
@@ -382,9 +385,9 @@ fn wait(pipeline: &mut Pipeline, connection: ConnectionId, within: Duration) -> 
 fn those_who_come_before_a_wait_is_written_share_it_and_later_ones_do_not() {
     let (mut pipeline, connection) = connected(100);
     let minute = Duration::from_secs(60);
-    let first = wait(&mut pipeline, connection, minute).unwrap().unwrap();
+    let first = wait(&mut pipeline, connection, minute).unwrap();
     let _claimed = pipeline.take_output();
-    let crowd: Vec<_> = (0..50).map(|_| wait(&mut pipeline, connection, minute).unwrap().unwrap()).collect();
+    let crowd: Vec<_> = (0..50).map(|_| wait(&mut pipeline, connection, minute).unwrap()).collect();
     assert!(pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 7));
     assert_eq!(pipeline.in_flight(), 2, "one on its way, one for all others");
     let other = (Acks::Replicas(2), 100);
@@ -412,9 +415,9 @@ fn those_who_come_before_a_wait_is_written_share_it_and_later_ones_do_not() {
 fn a_wait_ends_with_its_connection_and_never_moves_to_the_next() {
     let (mut pipeline, connection) = connected(100);
     let minute = Duration::from_secs(60);
-    let written = wait(&mut pipeline, connection, minute).unwrap().unwrap();
+    let written = wait(&mut pipeline, connection, minute).unwrap();
     let _claimed = pipeline.take_output();
-    let unwritten = wait(&mut pipeline, connection, minute).unwrap().unwrap();
+    let unwritten = wait(&mut pipeline, connection, minute).unwrap();
     assert!(pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 7));
     let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
     pipeline.disconnect(&cause, &mut Vec::new());
@@ -422,20 +425,20 @@ fn a_wait_ends_with_its_connection_and_never_moves_to_the_next() {
         let failure = pipeline.take(slot, Waker::noop()).unwrap().result.unwrap_err();
         assert_eq!(failure.kind, ErrorKind::ConnectionLost);
     }
-    assert!(wait(&mut pipeline, connection, minute).is_none(), "the connection has ended");
+    assert_eq!(wait(&mut pipeline, connection, minute), Err(NoWait::Ended), "the connection has ended");
     pipeline.reconnect(Instant::now());
     assert!(pipeline.is_empty() && !pipeline.has_output());
-    assert!(wait(&mut pipeline, connection, minute).is_none(), "this is another one");
+    assert_eq!(wait(&mut pipeline, connection, minute), Err(NoWait::Ended), "this is another one");
     assert!(!pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 8));
     let elsewhere = ConnectionId { node: NODE + 1, ..pipeline.connection };
-    assert!(wait(&mut pipeline, elsewhere, minute).is_none());
+    assert_eq!(wait(&mut pipeline, elsewhere, minute), Err(NoWait::Ended));
 }
 
 #[test]
 fn each_of_a_group_has_a_deadline_of_its_own_and_the_server_may_be_silent_for_the_group() {
     let (mut pipeline, connection) = connected(100);
-    let soon = wait(&mut pipeline, connection, Duration::from_millis(10)).unwrap().unwrap();
-    let later = wait(&mut pipeline, connection, Duration::from_millis(50)).unwrap().unwrap();
+    let soon = wait(&mut pipeline, connection, Duration::from_millis(10)).unwrap();
+    let later = wait(&mut pipeline, connection, Duration::from_millis(50)).unwrap();
     let _claimed = pipeline.take_output();
     let now = Instant::now() + Duration::from_millis(20);
     let next = pipeline.expire(now, &mut Vec::new()).unwrap();
@@ -454,7 +457,7 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
         ["WAIT cannot be used with replica instances.", "WAITAOF cannot be used with replica instances."]
     {
         let (mut pipeline, connection) = connected(100);
-        let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap().unwrap();
+        let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap();
         let _claimed = pipeline.take_output();
         let refusal = Frame::Reply(Value::Error(format!("ERR {refusal} Please").into_bytes().into()));
         pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
@@ -463,7 +466,7 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
         assert!(pipeline.unfit.is_some());
     }
     let (mut pipeline, connection) = connected(100);
-    let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap().unwrap();
+    let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap();
     let _claimed = pipeline.take_output();
     let refusal = Frame::Reply(Value::Error(b"NOPERM no WAIT".to_vec().into()));
     pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
@@ -475,7 +478,8 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
 #[test]
 fn waits_are_bounded_as_calls_are() {
     let (mut pipeline, connection) = connected(16);
-    let room = (0..100).take_while(|_| wait(&mut pipeline, connection, Duration::ZERO) != Some(None)).count();
+    let room =
+        (0..100).take_while(|_| wait(&mut pipeline, connection, Duration::ZERO) != Err(NoWait::Full)).count();
     assert_eq!(room, 18, "with the room that is reserved");
     assert!(!pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 1));
 }

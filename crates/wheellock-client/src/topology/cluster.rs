@@ -19,11 +19,15 @@ use super::nodes::{self, Node};
 use super::redirect;
 use super::slot_map::SlotMap;
 use super::slots::{SLOTS, SlotSet, slot_of};
-use crate::client::{CallOptions, Client};
-use crate::config::{Address, Change, Config, Servers, ShardedPubSub};
+use crate::address::Address;
+use crate::config::{Change, Config, Servers, ShardedPubSub};
 use crate::connection::{ConnectionState, Phase, Shared};
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::driver;
+use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::Role;
+use crate::link::{Link, VERDICT_GRACE};
+use crate::listener::{Event, Listener};
+use crate::locator::Locator;
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
@@ -95,7 +99,7 @@ impl Cluster {
             turn: 0,
         };
         let timer = config.timer.clone();
-        let nowhere = Arc::new(Shared::node(config.clone(), Role::Node, u32::MAX, Weak::new()));
+        let nowhere = Arc::new(Shared::new(config.clone(), Role::Node, u32::MAX, Box::new(|_| {})));
         let cluster = Arc::new_cyclic(|me| Self {
             config,
             nowhere,
@@ -210,6 +214,41 @@ impl Cluster {
         }
     }
 
+    /// Waits until the cluster serves. Its nodes may be in the middle of a failover, so they are given the whole time; a cluster
+    /// that lacks a node then serves the keys of the others.
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        let timer = &self.config.timer;
+        // The attempts have the timeout of their own, and know better what they waited for.
+        let deadline = timer.now() + self.config.connect_timeout + VERDICT_GRACE;
+        let verdict = std::future::poll_fn(|cx| {
+            loop {
+                // Before the look, so that no change is missed.
+                let seen = self.changes();
+                match self.state() {
+                    ConnectionState::Ready { .. } => return Poll::Ready(Ok(())),
+                    ConnectionState::Refused(error) | ConnectionState::Closed(error) => {
+                        return Poll::Ready(Err(error));
+                    }
+                    ConnectionState::Connecting { .. } => {}
+                }
+                if self.poll_changes(seen, cx.waker()).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        });
+        match timer.timeout_at(deadline, verdict).await {
+            Ok(verdict) => verdict,
+            Err(_elapsed) if self.any_ready() => Ok(()),
+            Err(_elapsed) => Err(match self.state() {
+                ConnectionState::Connecting { last_error: Some(last) } => last,
+                _ => {
+                    let server = self.config.servers.to_string();
+                    Error::step(ErrorKind::Connect, CONNECT, &server, "no answer in time".to_owned())
+                }
+            }),
+        }
+    }
+
     /// Whether any node is connected.
     pub(crate) fn any_ready(&self) -> bool {
         self.map().nodes.values().any(|node| node.is_ready())
@@ -232,7 +271,7 @@ impl Cluster {
     }
 
     /// Has the map refreshed soon.
-    pub(crate) fn look_around(&self) {
+    fn look_around(&self) {
         let mut survey = self.survey();
         survey.wanted = true;
         let surveyor = survey.surveyor.take();
@@ -242,8 +281,32 @@ impl Cluster {
         }
     }
 
+    /// Listens to the connection of a node.
+    fn listener(&self, node: u32) -> Listener {
+        let me = self.me.clone();
+        Box::new(move |event| {
+            if let Some(cluster) = me.upgrade() {
+                cluster.heard(node, event);
+            }
+        })
+    }
+
+    fn heard(&self, node: u32, event: Event<'_>) {
+        match event {
+            Event::Up { replaced } => {
+                if replaced {
+                    self.node_replaced(node);
+                }
+                self.node_changed(true);
+            }
+            Event::Down | Event::Closed => self.node_changed(false),
+            Event::Silent => self.look_around(),
+            Event::Redirected { reply, host } => self.redirected(reply, host),
+        }
+    }
+
     /// A node's connection is up, or has ended.
-    pub(crate) fn node_changed(&self, ready: bool) {
+    fn node_changed(&self, ready: bool) {
         self.tell_watchers();
         if !ready {
             self.look_around();
@@ -259,7 +322,7 @@ impl Cluster {
     }
 
     /// Another process than before answers at a node's address.
-    pub(crate) fn node_replaced(&self, node: u32) {
+    fn node_replaced(&self, node: u32) {
         let mut slots = SlotSet::default();
         for (slot, owner) in (0..).zip(&self.map().owners) {
             if owner.as_ref().is_some_and(|owner| owner.node == node) {
@@ -276,8 +339,8 @@ impl Cluster {
     }
 
     /// A node turned a call away. `host` is where it was reached, for redirections that name no host.
-    pub(crate) fn redirected(&self, text: &[u8], host: Option<String>) {
-        let target = self.target(text, host).and_then(|address| self.translated(address));
+    fn redirected(&self, text: &[u8], host: Option<String>) {
+        let target = redirect::target(text, || host).and_then(|address| self.translated(address));
         if let (Some(address), Some(Ok(to))) = (target, redirect::parse(text)) {
             let mut map = self.map_mut();
             let mut changed = SlotSet::default();
@@ -301,13 +364,6 @@ impl Cluster {
             }
         }
         self.look_around();
-    }
-
-    /// Where a redirection leads, if `text` is one. `asked` is who said so, for redirections that name no host.
-    pub(crate) fn target(&self, text: &[u8], asked: Option<String>) -> Option<Address> {
-        let to = redirect::parse(text)?.ok()?;
-        let host = if to.host.is_empty() { asked? } else { to.host };
-        Some(Address::Tcp { host, port: to.port })
     }
 
     /// An address that the cluster named, as it is to be reached; `None` if it is forbidden.
@@ -344,10 +400,10 @@ impl Cluster {
         }
         let mut config = self.config.clone();
         config.servers = Servers::One(address.clone());
-        let node = Arc::new(Shared::node(config, Role::Node, map.next_node, self.me.clone()));
+        let node = Arc::new(Shared::new(config, Role::Node, map.next_node, self.listener(map.next_node)));
         node.lock().pipeline.sharded = self.is_sharded();
         map.next_node = map.next_node.wrapping_add(1);
-        tokio::spawn(crate::driver::drive(Arc::clone(&node)));
+        driver::start(&node, Locator::Node(address.clone()));
         map.nodes.insert(address.clone(), Arc::clone(&node));
         node
     }
@@ -429,8 +485,8 @@ impl Cluster {
 
     async fn ask(&self, address: &Address) -> Result<Vec<Node>, Error> {
         let connected = self.map().nodes.get(address).filter(|node| node.is_lively()).cloned();
-        let client = match connected {
-            Some(node) => Client::of(&node),
+        let link = match connected {
+            Some(node) => Link::to(&node),
             None => {
                 // Any node will do, so this one must not keep us for long.
                 let mut config = self.config.clone();
@@ -438,11 +494,14 @@ impl Cluster {
                 config.connect_timeout = config.connect_timeout.min(PATIENCE);
                 config.scripts.clear();
                 (config.on_detached, config.on_change) = (None, None);
-                Client::connect_as(config, Role::AnyNode).await?
+                let shared = Shared::new(config, Role::AnyNode, 0, Box::new(|_| {}));
+                let link = Link::start(shared, Locator::At(address.clone()));
+                link.ready().await?;
+                link
             }
         };
-        let options = CallOptions::by(self.config.timer.now() + PATIENCE).reserved();
-        let reply = client.call_with(&Command::new("CLUSTER").arg("NODES"), options).await?;
+        let deadline = self.config.timer.now() + PATIENCE;
+        let reply = link.call(&Command::new("CLUSTER").arg("NODES"), deadline).await?;
         let text = reply.as_bytes().unwrap_or_default();
         let view = nodes::parse(text).map_err(|malformed| {
             let server = address.to_string();
@@ -450,27 +509,10 @@ impl Cluster {
             Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking for the nodes", &server, detail)
         })?;
         if self.survey().sharded.is_none() {
-            let sharded = self.knows_sharded_pubsub(&client, options).await;
+            let sharded = knows_sharded_pubsub(&link, deadline).await;
             self.survey().sharded.get_or_insert(sharded);
         }
         Ok(self.reachable(view))
-    }
-
-    /// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (`ClusterConnectionManager`). Where the
-    /// user may not ask, the version tells (Redis 7.0).
-    async fn knows_sharded_pubsub(&self, client: &Client, options: CallOptions) -> bool {
-        match client.call_with(&Command::new("PUBSUB").arg("SHARDNUMSUB"), options).await {
-            Ok(Value::Array(_)) => true,
-            Err(error) if error.kind() == ErrorKind::Permission => {
-                let version = client.server_info().map(|info| info.version).unwrap_or_default();
-                version
-                    .split('.')
-                    .next()
-                    .and_then(|major| major.parse::<u32>().ok())
-                    .is_some_and(|major| major >= 7)
-            }
-            Ok(_) | Err(_) => false,
-        }
     }
 
     /// Takes what a node says about the cluster.
@@ -558,6 +600,23 @@ impl Map {
         numbers.dedup();
         let serves = |node: &&Arc<Shared>| numbers.binary_search(&node.node).is_ok();
         self.serving = self.nodes.values().filter(serves).cloned().collect();
+    }
+}
+
+/// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (`ClusterConnectionManager`). Where the
+/// user may not ask, the version tells (Redis 7.0).
+async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> bool {
+    match link.call(&Command::new("PUBSUB").arg("SHARDNUMSUB"), deadline).await {
+        Ok(Value::Array(_)) => true,
+        Err(error) if error.kind() == ErrorKind::Permission => {
+            let version = link.lock().info.as_ref().map(|info| info.version.clone()).unwrap_or_default();
+            version
+                .split('.')
+                .next()
+                .and_then(|major| major.parse::<u32>().ok())
+                .is_some_and(|major| major >= 7)
+        }
+        Ok(_) | Err(_) => false,
     }
 }
 

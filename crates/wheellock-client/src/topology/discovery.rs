@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use wheellock_resp::Value;
 
 use super::endpoint::{Malformed, address, parse_host, parse_port};
-use crate::config::Address;
+use crate::address::Address;
 
 /// What one sentinel says about one service.
 #[derive(Clone, Debug, PartialEq, Eq)]

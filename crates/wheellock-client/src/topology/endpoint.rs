@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::slots::SLOTS;
-use crate::config::Address;
+use crate::address::Address;
 
 /// An answer about other servers that cannot be one: what is wrong with it. Never contains what the server said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,25 +1,17 @@
-//! Asks Sentinels where the primary is. Owns the connections to them; what their answers mean is `discovery`'s.
-//!
-//! Every Sentinel is asked once a second, whenever it announces something, and several times as often while the primary
-//! is in doubt. Nothing here is on the way of a call.
+//! Where the primary is, as far as the Sentinels have said. Owns who waits for that; what an answer means is `discovery`'s,
+//! and asking is that of `scouts`. Nothing here is on the way of a call.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_resp::Command;
 use wheellock_wheel::Timer;
 
-use super::discovery::{Answer, Discovery, parse_master, parse_promoted};
-use crate::client::{CallOptions, Client};
-use crate::config::{Address, Config, Sentinels, Servers};
-use crate::connection::Shared;
-use crate::error::{Error, ErrorKind, Outcome};
-use crate::handshake::Role;
-use crate::subscription::Subscription;
+use super::discovery::{Answer, Discovery};
+use crate::address::Address;
+use crate::config::Sentinels;
+use crate::error::Error;
 
 /// Knows where the primary is, as far as the Sentinels do.
 pub(crate) struct Finder {
@@ -64,34 +56,6 @@ impl Finder {
         Self { sentinels: sentinels.clone(), state: Mutex::new(state) }
     }
 
-    /// Starts to ask. Call once, within a runtime.
-    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<Shared>) {
-        for (number, address) in self.sentinels.addresses.iter().enumerate() {
-            let client = Client::lazy_as(self.config(&shared.config, address), Role::Sentinel);
-            let scout =
-                Scout { finder: Arc::downgrade(self), shared: Arc::downgrade(shared), number, client };
-            tokio::spawn(scout.run());
-        }
-    }
-
-    /// How to connect to a Sentinel: with its own credentials, and what the servers' connection has for the rest.
-    fn config(&self, of_servers: &Config, address: &Address) -> Config {
-        let mut config = Config::with(Servers::One(address.clone()));
-        config.username.clone_from(&self.sentinels.username);
-        config.password.clone_from(&self.sentinels.password);
-        #[cfg(feature = "tls")]
-        config.tls.clone_from(&self.sentinels.tls);
-        config.client_name.clone_from(&of_servers.client_name);
-        config.connect_timeout = of_servers.connect_timeout;
-        config.response_timeout = PATIENCE;
-        config.heartbeat = of_servers.heartbeat;
-        config.reconnect = RECONNECT;
-        config.limits = of_servers.limits;
-        config.random = of_servers.random;
-        config.timer = of_servers.timer.clone();
-        config
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,12 +94,12 @@ impl Finder {
         alternative
     }
 
-    /// Whether the server that is connected is the one to use, as far as the Sentinels say.
-    fn allows(&self, shared: &Shared) -> bool {
+    /// Whether the server that is connected is the one to use, as far as the Sentinels say; `is_at` tells where it is.
+    pub(crate) fn allows(&self, is_at: impl Fn(&Address) -> bool) -> bool {
         let state = self.lock();
         let makeshift =
             state.makeshift.as_ref().filter(|address| state.discovery.alternative() == Some(address));
-        state.discovery.address().into_iter().chain(makeshift).any(|address| shared.is_at(address))
+        state.discovery.address().into_iter().chain(makeshift).any(is_at)
     }
 
     pub(crate) fn version(&self) -> u64 {
@@ -165,7 +129,7 @@ impl Finder {
         format!("no Sentinel names a primary for \"{}\": {}", self.service().escape_debug(), said.join("; "))
     }
 
-    fn service(&self) -> &str {
+    pub(crate) fn service(&self) -> &str {
         &self.sentinels.service
     }
 
@@ -186,18 +150,32 @@ impl Finder {
         }
     }
 
-    fn is_hurried(&self) -> bool {
+    /// Whether to ask more often.
+    pub(crate) fn is_hurried(&self) -> bool {
         let state = self.lock();
         !state.connected || state.discovery.is_suspect()
     }
 
+    /// How often somebody has asked to hurry.
+    pub(crate) fn hurries(&self) -> u64 {
+        self.lock().hurries
+    }
+
+    /// Nobody needs the primary's address any more.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.hurry();
     }
 
+    /// Leaves a waker for any news. Returns how often somebody has asked to hurry; `None` if nobody needs answers any more.
+    pub(crate) fn wait(&self, cx: &Context<'_>) -> Option<u64> {
+        let mut state = self.lock();
+        let _pending: Poll<()> = state.wait(cx);
+        (!state.closed).then_some(state.hurries)
+    }
+
     /// Takes a Sentinel's answer.
-    fn heard(&self, number: usize, answer: Result<Answer, Error>) {
+    pub(crate) fn heard(&self, number: usize, answer: Result<Answer, Error>) {
         let mut state = self.lock();
         let before = state.discovery.address().cloned();
         let failure = match answer {
@@ -237,104 +215,7 @@ impl fmt::Debug for Finder {
     }
 }
 
-/// Asks one Sentinel, until the finder is gone.
-struct Scout {
-    finder: Weak<Finder>,
-    shared: Weak<Shared>,
-    number: usize,
-    client: Client,
-}
-
-impl Scout {
-    async fn run(self) {
-        let mut news: Vec<Subscription> =
-            NEWS.iter().map(|channel| self.client.subscribe(channel.as_bytes())).collect();
-        loop {
-            let Some(finder) = self.finder.upgrade() else { return };
-            let hurries = finder.lock().hurries;
-            let answer = self.ask(&finder).await;
-            finder.heard(self.number, answer);
-            if let Some(shared) = self.shared.upgrade().filter(|shared| !finder.allows(shared)) {
-                shared.condemn(ErrorKind::ConnectionLost, "the Sentinels name another primary now");
-            }
-            let hurried = finder.is_hurried();
-            let timer = &self.client.config().timer;
-            let mut sleep = timer.sleep(if hurried { HURRIED_INTERVAL } else { INTERVAL });
-            let closed = std::future::poll_fn(|cx| {
-                let mut state = finder.lock();
-                if state.closed || Arc::strong_count(&finder) == 1 {
-                    return Poll::Ready(true);
-                }
-                let hurried = state.hurries != hurries && !hurried;
-                let _pending: Poll<()> = state.wait(cx);
-                drop(state);
-                let told = news.iter_mut().any(|news| news.poll_changed(cx).is_ready());
-                if hurried || told || Pin::new(&mut sleep).poll(cx).is_ready() {
-                    return Poll::Ready(false);
-                }
-                Poll::Pending
-            });
-            if closed.await {
-                return;
-            }
-        }
-    }
-
-    async fn ask(&self, finder: &Finder) -> Result<Answer, Error> {
-        let options = CallOptions::by(self.client.config().timer.now() + PATIENCE);
-        let ask = async |subcommand: &str| {
-            let question = Command::new("SENTINEL").arg(subcommand).arg(finder.service());
-            self.client.call_with(&question, options).await
-        };
-        // Polled in this order they go out in this order, which is the one in which they cannot contradict each other.
-        let (mut replicas, mut master) = (pin!(ask("REPLICAS")), pin!(ask("MASTER")));
-        let mut promoted = None;
-        let master = std::future::poll_fn(|cx| {
-            if promoted.is_none()
-                && let Poll::Ready(reply) = replicas.as_mut().poll(cx)
-            {
-                promoted = Some(reply);
-            }
-            master.as_mut().poll(cx)
-        });
-        let master = master.await?;
-        let replicas = match promoted {
-            Some(replicas) => replicas?,
-            None => return Err(self.nonsense("it answers out of order")),
-        };
-        let mut answer = parse_master(&master).map_err(|malformed| self.nonsense(malformed.0))?;
-        answer.promoted = parse_promoted(&replicas).map_err(|malformed| self.nonsense(malformed.0))?;
-        answer.address = self.translated(answer.address)?;
-        answer.promoted = answer.promoted.map(|address| self.translated(address)).transpose()?;
-        Ok(answer)
-    }
-
-    fn translated(&self, address: Address) -> Result<Address, Error> {
-        let shared = self.shared.upgrade();
-        match shared.as_ref().and_then(|shared| shared.config.translate.as_ref()) {
-            None => Ok(address),
-            Some(translate) => translate(&address)
-                .ok_or_else(|| self.nonsense(&format!("it names {address}, which is forbidden"))),
-        }
-    }
-
-    fn nonsense(&self, why: &str) -> Error {
-        let server = self.client.server_address();
-        Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking a Sentinel", &server, why.to_owned())
-    }
-}
-
-/// What Sentinels announce when a primary is failing, has a successor, or was replaced.
-const NEWS: [&str; 3] = ["+odown", "+selected-slave", "+switch-master"];
-/// Time between two questions while all is well, as in Redisson (`scanInterval`).
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
-const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
 /// How long a replica that is to be promoted is waited for, before the former primary is tried again. It took 0.1 s.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long all Sentinels are waited for before any answer counts.
 const ALL_WITHIN: Duration = Duration::from_millis(250);
-/// How long a Sentinel may take to answer.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// Pauses between attempts to connect to a Sentinel. Longer than those for a server: others know as much.
-const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

@@ -1,17 +1,14 @@
 //! Which server is responsible, and how to notice that it is another one now. Owns redirections, discovery and the map of
 //! slots; the connection itself belongs to its siblings.
 
-mod cluster;
+pub(crate) mod cluster;
 mod discovery;
 mod endpoint;
-mod finder;
+pub(crate) mod finder;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod nodes;
 pub(crate) mod redirect;
+pub(crate) mod scouts;
 mod slot_map;
-mod slots;
-
-pub(crate) use cluster::Cluster;
-pub(crate) use finder::Finder;
-pub use slots::{SlotSet, slot_of};
+pub(crate) mod slots;

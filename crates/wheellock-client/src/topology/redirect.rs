@@ -3,6 +3,7 @@
 //! `MOVED <slot> <host>:<port>`, and the same for ASK. Source: the Redis Cluster specification, "MOVED Redirection".
 
 use super::endpoint::{Malformed, parse_host_port, parse_slot};
+use crate::address::Address;
 
 /// What a redirection is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,14 @@ pub(crate) fn parse(error_text: &[u8]) -> Option<Result<Redirection, Malformed>>
         _ => return None,
     };
     Some(parse_target(kind, rest))
+}
+
+/// Where a redirection leads, if `error_text` is one that can be followed. `asked` is the host that said so, for a redirection
+/// that names none.
+pub(crate) fn target(error_text: &[u8], asked: impl FnOnce() -> Option<String>) -> Option<Address> {
+    let to = parse(error_text)?.ok()?;
+    let host = if to.host.is_empty() { asked()? } else { to.host };
+    Some(Address::Tcp { host, port: to.port })
 }
 
 fn parse_target(kind: Redirect, text: &[u8]) -> Result<Redirection, Malformed> {

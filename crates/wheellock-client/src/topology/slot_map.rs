@@ -15,7 +15,7 @@ use slab::Slab;
 use super::endpoint::address;
 use super::nodes::Node;
 use super::slots::{SLOTS, SlotSet};
-use crate::config::Address;
+use crate::address::Address;
 
 /// What is known of a cluster. Starts empty: nobody owns a slot.
 #[derive(Clone)]

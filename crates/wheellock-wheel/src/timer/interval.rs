@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use super::Timer;
 use super::sleep::Sleep;
 
 /// What an [`Interval`] does after it was not polled in time.
@@ -22,20 +21,19 @@ pub enum MissedTicks {
     Skip,
 }
 
-/// Ticks at a fixed period; made by [`Timer::interval`].
+/// Ticks at a fixed period; made by [`Timer::interval`](super::Timer::interval).
 #[derive(Debug)]
 pub struct Interval {
-    timer: Timer,
     sleep: Sleep,
     period: Duration,
     missed: MissedTicks,
 }
 
 impl Interval {
-    pub(crate) fn new(timer: &Timer, start: Instant, period: Duration) -> Self {
+    /// `first` ends at the first tick.
+    pub(crate) fn new(first: Sleep, period: Duration) -> Self {
         Self {
-            timer: timer.clone(),
-            sleep: timer.sleep_until(start),
+            sleep: first,
             // A period of zero would never let its task rest.
             period: period.max(Duration::from_nanos(1)),
             missed: MissedTicks::default(),
@@ -60,7 +58,7 @@ impl Interval {
 
     /// Starts over: the next tick is one period from now.
     pub fn reset(&mut self) {
-        self.sleep.reset(add(self.timer.now(), self.period));
+        self.sleep.reset(add(self.sleep.now(), self.period));
     }
 
     /// The time between ticks.
@@ -82,7 +80,7 @@ impl Interval {
 
     fn after(&self, planned: Instant) -> Instant {
         let next = add(planned, self.period);
-        let now = self.timer.now();
+        let now = self.sleep.now();
         if next > now {
             return next;
         }

@@ -6,7 +6,9 @@
 mod alarm;
 pub(crate) mod clock;
 pub(crate) mod driver;
+pub(crate) mod expire;
 mod interval;
+pub(crate) mod manual;
 pub(crate) mod shards;
 mod sleep;
 
@@ -182,13 +184,13 @@ impl Timer {
     /// Ticks every `period`, the first time at once.
     #[must_use]
     pub fn interval(&self, period: Duration) -> Interval {
-        Interval::new(self, self.now(), period)
+        self.interval_at(self.now(), period)
     }
 
     /// Ticks every `period`, the first time at `start`.
     #[must_use]
     pub fn interval_at(&self, start: Instant, period: Duration) -> Interval {
-        Interval::new(self, start, period)
+        Interval::new(self.sleep_until(start), period)
     }
 
     async fn race<F: IntoFuture>(
@@ -238,7 +240,7 @@ impl ManualClock {
     /// Moves time on by `duration`, firing what becomes due on the calling thread: in order, and each at its own tick, which
     /// is what [`Timer::now`] answers meanwhile.
     pub fn advance(&self, duration: Duration) {
-        driver::advance_manually(self.timer.shards.hub(), &self.time, duration);
+        manual::advance(self.timer.shards.hub(), &self.time, duration);
     }
 
     /// The present of the timer.

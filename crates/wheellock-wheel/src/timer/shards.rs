@@ -16,7 +16,8 @@ use std::vec::Vec;
 
 use super::alarm::Alarm;
 use super::clock::{Clock, Ticks};
-use super::driver::{Driver, Expire};
+use super::driver::{Driver, Next};
+use super::expire::Expire;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock, thread_local};
 use crate::{TimerKey, Wheel};
@@ -147,6 +148,35 @@ impl<T: Expire> Hub<T> {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Wakes the driver, which is started if it has not been. False if it cannot be.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn start_or_wake(self: &Arc<Self>) -> bool {
+        match &self.driver {
+            Driver::Thread(thread) => thread.start_or_wake(&self.clock, || {
+                let hub = self.clone();
+                move || hub.turn_and_fire()
+            }),
+            #[cfg(feature = "tokio")]
+            Driver::Tokio(task) => task.start_or_wake(|| {
+                let ending = EndsWithRuntime(self.clone());
+                move || ending.turn_and_fire()
+            }),
+            Driver::Manual => true,
+        }
+    }
+
+    /// One turn of a driver, at the time that the clock tells.
+    fn turn_and_fire(&self) -> Next {
+        if self.is_closed() {
+            return Next::Never;
+        }
+        let next = self.turn(self.ticks.at_or_before(self.clock.now()));
+        self.fire();
+        // Nothing pending, or nothing within the next centuries.
+        next.and_then(|tick| self.ticks.start_of(tick)).map_or(Next::WhenWoken, Next::At)
+    }
+
     fn live_shards(&self) -> Vec<Arc<Shard<T>>> {
         let mut shards = lock(&self.shards);
         shards.retain(|shard| shard.strong_count() > 0);
@@ -162,6 +192,28 @@ thread_local! {
     /// The timer that the thread is firing a value of.
     #[allow(clippy::missing_const_for_thread_local, reason = "the model checker's has no such form")]
     static RUNNING: Cell<usize> = Cell::new(0);
+}
+
+/// The turns of a task: dropped by its runtime, it leaves its sleepers to look at the clock themselves.
+#[cfg(feature = "tokio")]
+struct EndsWithRuntime<T: Expire>(Arc<Hub<T>>);
+
+#[cfg(feature = "tokio")]
+impl<T: Expire> EndsWithRuntime<T> {
+    fn turn_and_fire(&self) -> Next {
+        self.0.turn_and_fire()
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl<T: Expire> Drop for EndsWithRuntime<T> {
+    fn drop(&mut self) {
+        for value in self.0.close() {
+            if value.claim() {
+                let _ = catch_unwind(AssertUnwindSafe(|| value.expire()));
+            }
+        }
+    }
 }
 
 /// Held by every handle and every shard; the driver ends when it goes.

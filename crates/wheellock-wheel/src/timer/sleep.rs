@@ -38,6 +38,11 @@ impl Sleep {
         Self { shard, deadline, state: State::Unpolled }
     }
 
+    /// The present of its timer.
+    pub(crate) fn now(&self) -> Instant {
+        self.shard.hub().clock.now()
+    }
+
     /// When it completes.
     #[must_use]
     pub fn deadline(&self) -> Instant {
@@ -69,7 +74,7 @@ impl Sleep {
 
     #[cold]
     fn poll_alone(&mut self, cx: &Context<'_>) -> Poll<()> {
-        if self.shard.hub().clock.now() >= self.deadline {
+        if self.now() >= self.deadline {
             self.state = State::Elapsed;
             return Poll::Ready(());
         }

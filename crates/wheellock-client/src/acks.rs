@@ -1,0 +1,87 @@
+//! Which acknowledgements of a write are wanted, the command that waits for them, and how its reply is read.
+
+use bytes::BytesMut;
+use wheellock_resp::{Command, Value};
+
+/// Who is to acknowledge a write before it counts as kept.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Acks {
+    /// So many replicas (`WAIT`).
+    Replicas(u32),
+    /// The server's own append-only file, fsynced, and those of so many replicas (`WAITAOF`, Redis 7.2).
+    Disks {
+        /// How many besides the server's own.
+        replicas: u32,
+    },
+}
+
+impl Acks {
+    /// How many acknowledgements are wanted.
+    pub fn wanted(self) -> u32 {
+        match self {
+            Self::Replicas(replicas) => replicas,
+            Self::Disks { replicas } => replicas.saturating_add(1),
+        }
+    }
+
+    /// How many of them the server has told of; `None` if this is no answer to the command.
+    pub fn heard(self, reply: &Value) -> Option<u32> {
+        let count = |value: &Value| value.as_i64().and_then(|count| u32::try_from(count).ok());
+        match self {
+            Self::Replicas(_) => count(reply),
+            Self::Disks { replicas } => {
+                let [own, theirs] = reply.as_array()? else { return None };
+                // More replicas than wanted do not make good for the missing own.
+                Some(count(own)?.min(1) + count(theirs)?.min(replicas))
+            }
+        }
+    }
+
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Self::Replicas(_) => "WAIT",
+            Self::Disks { .. } => "WAITAOF",
+        }
+    }
+
+    /// The command that waits for so many milliseconds; 0 would be for ever.
+    #[cold]
+    pub(crate) fn encode(self, millis: u64, out: &mut BytesMut) {
+        let command = Command::new(self.verb());
+        let command = match self {
+            Self::Replicas(replicas) => command.arg(u64::from(replicas)),
+            Self::Disks { replicas } => command.arg(1_u64).arg(u64::from(replicas)),
+        };
+        command.arg(millis.max(1)).encode(out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_disk_of_its_own_is_not_made_good_by_replicas() {
+        let disks = |own: i64, theirs: i64| Value::Array(vec![Value::Integer(own), Value::Integer(theirs)]);
+        let acks = Acks::Disks { replicas: 1 };
+        assert_eq!((acks.wanted(), acks.heard(&disks(1, 1))), (2, Some(2)));
+        assert_eq!(acks.heard(&disks(0, 5)), Some(1));
+        assert_eq!(acks.heard(&disks(1, 0)), Some(1));
+        assert_eq!(acks.heard(&Value::Integer(3)), None);
+        assert_eq!(Acks::Replicas(2).heard(&Value::Integer(3)), Some(3));
+        assert_eq!(Acks::Replicas(2).heard(&disks(1, 1)), None);
+        assert_eq!(Acks::Replicas(2).heard(&Value::Integer(-1)), None);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever() {
+        let encoded = |acks: Acks, millis| {
+            let mut out = BytesMut::new();
+            acks.encode(millis, &mut out);
+            String::from_utf8(out.to_vec()).unwrap()
+        };
+        assert_eq!(encoded(Acks::Replicas(2), 0), "*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n$1\r\n1\r\n");
+        let disks = encoded(Acks::Disks { replicas: 0 }, 900);
+        assert_eq!(disks, "*4\r\n$7\r\nWAITAOF\r\n$1\r\n1\r\n$1\r\n0\r\n$3\r\n900\r\n");
+    }
+}

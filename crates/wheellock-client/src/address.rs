@@ -1,0 +1,29 @@
+//! Where one server is, as a value. Opens and resolves nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// One server's address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Address {
+    /// A host name or IP address, and a port. Names are resolved at every connect.
+    Tcp {
+        /// Host name, IPv4 or IPv6 address (without brackets).
+        host: String,
+        /// TCP port.
+        port: u16,
+    },
+    /// A unix domain socket.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! One server's connection as its holders see it: started, counted, waited for, asked. Knows nothing of other servers.
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use wheellock_resp::{Command, Value};
+
+use crate::config::Servers;
+use crate::connection::{Phase, Shared};
+use crate::driver;
+use crate::error::{Error, ErrorKind};
+use crate::locator::Locator;
+use crate::pipeline::Lane;
+use crate::request::Request;
+use crate::server::Server;
+use crate::started::Started;
+
+/// A handle to one server's connection, which ends with its last handle.
+pub(crate) struct Link(Arc<Shared>);
+
+impl Link {
+    /// Starts to connect. Call within a runtime.
+    pub(crate) fn start(shared: Shared, locator: Locator) -> Self {
+        let shared = Arc::new(shared);
+        driver::start(&shared, locator);
+        Self(shared)
+    }
+
+    /// One handle more to a connection that somebody keeps open.
+    pub(crate) fn to(shared: &Arc<Shared>) -> Self {
+        shared.handle_cloned();
+        Self(Arc::clone(shared))
+    }
+
+    /// Waits until the server serves. One failed attempt is an error, but not while the server is up and does not serve yet,
+    /// nor where it is sought among several: they may be in the middle of a failover, or one of them is down.
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        let patient = !matches!(self.config.servers, Servers::One(_));
+        let timer = &self.config.timer;
+        // The attempt has the timeout of its own, and knows better what it waited for.
+        let deadline = timer.now() + self.config.connect_timeout + VERDICT_GRACE;
+        let verdict = std::future::poll_fn(|cx| {
+            let mut state = self.lock();
+            match &state.phase {
+                Phase::Ready(_) => return Poll::Ready(Ok(())),
+                Phase::Refused(error) | Phase::Closed(error) => return Poll::Ready(Err(error.clone())),
+                Phase::Connecting => {}
+            }
+            match &state.last_error {
+                Some(error) if !patient && error.kind() != ErrorKind::NotReady => {
+                    Poll::Ready(Err(error.clone()))
+                }
+                _ => {
+                    state.wait_for_phase(cx.waker());
+                    Poll::Pending
+                }
+            }
+        });
+        timer.timeout_at(deadline, verdict).await.unwrap_or_else(|_elapsed| {
+            let last = self.lock().last_error.clone();
+            Err(last.unwrap_or_else(|| self.not_connected(ErrorKind::Connect, "no answer in time")))
+        })
+    }
+
+    /// Makes one attempt at a call, with access to the reserved room.
+    pub(crate) async fn call(&self, command: &Command<'_>, deadline: Instant) -> Result<Value, Error> {
+        let request = Request::Command(command);
+        let mut started = None;
+        std::future::poll_fn(|cx| {
+            let started = started.get_or_insert_with(|| {
+                let (server, name) = (Server::Only(&self.0), request.name());
+                Started::new(server, name, &request, Lane::Reserved, Some(deadline), false, cx.waker())
+            });
+            Pin::new(started).poll(cx)
+        })
+        .await
+    }
+}
+
+/// How much longer than an attempt at connecting its caller waits to hear what became of it.
+pub(crate) const VERDICT_GRACE: Duration = Duration::from_millis(500);
+
+impl Deref for Link {
+    type Target = Arc<Shared>;
+
+    fn deref(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Clone for Link {
+    fn clone(&self) -> Self {
+        Self::to(&self.0)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.0.handle_dropped();
+    }
+}

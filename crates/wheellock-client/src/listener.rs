@@ -1,0 +1,28 @@
+//! What a connection tells about itself. Owns the words; what follows from them is known to the one who made the connection,
+//! and the connection knows nothing of it.
+
+use crate::config::{Change, ChangeSink};
+
+/// What has become of a connection.
+pub(crate) enum Event<'a> {
+    /// It is up. `replaced`: another server than before answers.
+    Up { replaced: bool },
+    /// It has ended, or did not come about; it is tried again.
+    Down,
+    /// It has ended for good.
+    Closed,
+    /// The server is connected and does not answer: another one may have taken its place.
+    Silent,
+    /// The server said in `reply` that another node serves a slot; `host` is where it was reached itself.
+    Redirected { reply: &'a [u8], host: Option<String> },
+}
+
+/// The one who is told. It is told on the connection's task, without any lock; it must be quick.
+pub(crate) type Listener = Box<dyn Fn(Event<'_>) + Send + Sync>;
+
+/// Tells a user's `sink` of another server, where one server answers for every key.
+pub(crate) fn tell_of_replacement(sink: Option<&ChangeSink>, event: &Event<'_>) {
+    if let (Some(tell), Event::Up { replaced: true }) = (sink, event) {
+        tell(&Change::everywhere());
+    }
+}

@@ -1,0 +1,89 @@
+//! Interest in a channel of one server, as its holder sees it. What is wanted and what is confirmed is kept by `channels`.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::connection::{Phase, Shared};
+use crate::link::Link;
+
+/// Interest in a channel of one server.
+pub(crate) struct Listening {
+    link: Link,
+    index: u32,
+    waiter: u64,
+    seen: u64,
+}
+
+impl Listening {
+    pub(crate) fn new(shared: &Arc<Shared>, channel: &[u8]) -> Self {
+        let now = shared.config.timer.now();
+        let mut state = shared.lock();
+        let index = state.pipeline.channels().want(channel);
+        let waiter = state.new_waiter();
+        // The call that usually follows takes the SUBSCRIBE along in its own write; the driver makes sure of it.
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let queued = ready && state.pipeline.reconcile(index, now);
+        let driver = if queued { state.driver_to_wake() } else { None };
+        let count = state.pipeline.channels().count(index);
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        Self { link: Link::to(shared), index, waiter, seen: count }
+    }
+
+    pub(crate) fn poll_changed(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.link.lock();
+        let channels = state.pipeline.channels();
+        let count = channels.count(self.index);
+        if count == self.seen {
+            channels.wait(self.index, self.waiter, cx.waker());
+            return Poll::Pending;
+        }
+        self.seen = count;
+        Poll::Ready(())
+    }
+
+    pub(crate) fn poll_settled(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.link.lock();
+        let channels = state.pipeline.channels();
+        if channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
+            return Poll::Ready(());
+        }
+        channels.wait(self.index, self.waiter, cx.waker());
+        Poll::Pending
+    }
+
+    pub(crate) fn take_changed(&mut self) -> bool {
+        let count = self.link.lock().pipeline.channels().count(self.index);
+        std::mem::replace(&mut self.seen, count) != count
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.link.lock().pipeline.channels().is_confirmed(self.index)
+    }
+
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.link.lock().pipeline.channels().refusal(self.index)
+    }
+
+    /// The server that was asked for the channel.
+    pub(crate) fn server(&self) -> &Arc<Shared> {
+        &self.link
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let now = self.link.config.timer.now();
+        let mut state = self.link.lock();
+        state.pipeline.channels().unwant(self.index, self.waiter);
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let queued = ready && state.pipeline.reconcile(self.index, now);
+        let driver = if queued { state.driver_to_wake() } else { None };
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+}

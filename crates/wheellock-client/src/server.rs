@@ -1,0 +1,23 @@
+//! The server of one call.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::connection::Shared;
+
+/// The server that serves a call; borrowed where it is always the same one.
+pub(crate) enum Server<'a> {
+    Only(&'a Arc<Shared>),
+    Node(Arc<Shared>),
+}
+
+impl Deref for Server<'_> {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        match self {
+            Self::Only(shared) => shared,
+            Self::Node(shared) => shared,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! One attempt at a call: a request that was submitted, and the slot in which its reply will be. Owns nothing but the slot's
+//! index, so a call allocates nothing, and dropping it at any point loses nothing but its result.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use wheellock_resp::Value;
+
+use crate::acks::Acks;
+use crate::connection::{Phase, Shared};
+use crate::connection_id::ConnectionId;
+use crate::error::{Error, ErrorKind, Outcome};
+use crate::handshake::Role;
+use crate::pipeline::{Done, Failure, Lane, NoWait};
+use crate::request::Request;
+use crate::server::Server;
+use crate::topology::redirect;
+
+/// A call that is under way: it was queued when this was made, by [`Client::start_eval`](crate::Client::start_eval).
+///
+/// Its parameters need not live on, so whoever keeps many calls keeps little.
+#[must_use = "the result is lost"]
+pub struct Started<'a> {
+    under_way: Result<UnderWay<'a>, Option<Error>>,
+}
+
+struct UnderWay<'a> {
+    server: Server<'a>,
+    stage: Stage,
+    name: &'a str,
+    script: bool,
+}
+
+/// How far a call has come. Every waiter's future contains one.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Its slot.
+    Waiting(u32),
+    /// Which of the node's connections answered.
+    Done { epoch: u32 },
+}
+
+impl<'a> Started<'a> {
+    /// `deadline` covers queueing, connecting and the reply; `None` means the configured response timeout.
+    pub(crate) fn new(
+        server: Server<'a>,
+        name: &'a str,
+        request: &Request<'_>,
+        lane: Lane,
+        deadline: Option<Instant>,
+        asking: bool,
+        waker: &Waker,
+    ) -> Self {
+        match submit(&server, request, lane, deadline, asking, waker) {
+            Ok(slot) => {
+                let script = request.is_script();
+                Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
+            }
+            Err(error) => Self::refused(error),
+        }
+    }
+
+    /// A wait for acknowledgements of what was written on `connection`.
+    pub(crate) fn wait(
+        server: Server<'a>,
+        connection: ConnectionId,
+        (acks, millis): (Acks, u64),
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Self {
+        match submit_wait(&server, connection, (acks, millis), deadline, waker) {
+            Ok(slot) => {
+                let (stage, name) = (Stage::Waiting(slot), acks.verb());
+                Self { under_way: Ok(UnderWay { server, stage, name, script: false }) }
+            }
+            Err(error) => Self::refused(error),
+        }
+    }
+
+    /// The connection on which the call was answered, or given up; `None` before that, and if it was never queued.
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match &self.under_way {
+            Ok(UnderWay { server, stage: Stage::Done { epoch }, .. }) => {
+                Some(ConnectionId { node: server.node, epoch: *epoch })
+            }
+            _ => None,
+        }
+    }
+
+    /// Why the call was not queued, if it was not; told once.
+    pub(crate) fn take_refusal(&mut self) -> Result<(), Option<Error>> {
+        match &mut self.under_way {
+            Ok(_) => Ok(()),
+            Err(refused) => Err(refused.take()),
+        }
+    }
+
+    /// A call that was not queued.
+    pub(crate) fn refused(error: Error) -> Self {
+        Self { under_way: Err(Some(error)) }
+    }
+}
+
+impl UnderWay<'_> {
+    fn finish(&self, result: Result<Value, Failure>) -> Result<Value, Error> {
+        let server = &*self.server;
+        match result {
+            Ok(value) => match value.as_error() {
+                None => Ok(value),
+                Some(text) => Err(refusal(server, self.name, self.script, text)),
+            },
+            Err(Failure { kind: ErrorKind::Timeout, outcome, .. }) => {
+                Err(server.timed_out(self.name, outcome))
+            }
+            Err(Failure { kind, outcome, cause: Some(cause) }) => {
+                Err(cause.seen_by(self.name, kind, outcome))
+            }
+            Err(Failure { kind, outcome, cause: None }) => {
+                Err(server.error(kind, outcome, self.name, "the connection ended"))
+            }
+        }
+    }
+}
+
+fn submit(
+    shared: &Shared,
+    request: &Request<'_>,
+    lane: Lane,
+    deadline: Option<Instant>,
+    asking: bool,
+    waker: &Waker,
+) -> Result<u32, Error> {
+    let now = shared.config.timer.now();
+    let deadline = deadline.unwrap_or_else(|| now + shared.config.response_timeout);
+    let waker = waker.clone();
+    let mut state = shared.lock();
+    if let Phase::Closed(cause) | Phase::Refused(cause) = &state.phase {
+        return Err(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
+    }
+    let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker, asking) else {
+        drop(state);
+        return Err(queue_is_full(shared, request.name()));
+    };
+    state.stats.calls += 1;
+    let next = state.after_append(Some(deadline), false);
+    drop(state);
+    shared.act(next);
+    Ok(slot)
+}
+
+fn submit_wait(
+    shared: &Shared,
+    connection: ConnectionId,
+    (acks, millis): (Acks, u64),
+    deadline: Instant,
+    waker: &Waker,
+) -> Result<u32, Error> {
+    let now = shared.config.timer.now();
+    let waker = waker.clone();
+    let mut state = shared.lock();
+    let slot = match state.pipeline.submit_wait(connection, (acks, millis), now, deadline, waker) {
+        Ok(slot) => slot,
+        Err(no_wait) => {
+            drop(state);
+            return Err(match no_wait {
+                NoWait::Ended => connection_has_ended(shared, acks),
+                NoWait::Full => queue_is_full(shared, acks.verb()),
+            });
+        }
+    };
+    state.stats.calls += 1;
+    let next = state.after_append(Some(deadline), false);
+    drop(state);
+    shared.act(next);
+    Ok(slot)
+}
+
+/// The error that the server sent in reply to `operation`.
+fn refusal(server: &Shared, operation: &str, script: bool, text: &[u8]) -> Error {
+    let error = Error::server(operation, &server.server(), script, text);
+    let to = (server.role == Role::Node).then(|| redirect::target(text, || server.host())).flatten();
+    match to {
+        Some(address) => error.with_redirection(address),
+        None => error,
+    }
+}
+
+fn queue_is_full(shared: &Shared, operation: &str) -> Error {
+    let detail = "the queue of this connection is full";
+    shared.error(ErrorKind::Overloaded, Outcome::NotSent, operation, detail)
+}
+
+/// What was written on a connection that has ended can be waited for no more: what the next one has written is all that a
+/// wait there would ask for.
+fn connection_has_ended(shared: &Shared, acks: Acks) -> Error {
+    let detail = "the connection on which it was written has ended";
+    shared.error(ErrorKind::ConnectionLost, Outcome::NotSent, acks.verb(), detail)
+}
+
+impl Future for Started<'_> {
+    type Output = Result<Value, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = match &mut self.under_way {
+            Ok(call) => call,
+            Err(refused) => return refused.take().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
+        };
+        let Stage::Waiting(slot) = call.stage else { return Poll::Pending };
+        let done = call.server.lock().pipeline.take(slot, cx.waker());
+        match done {
+            None => Poll::Pending,
+            Some(Done { result, epoch }) => {
+                call.stage = Stage::Done { epoch };
+                Poll::Ready(call.finish(result))
+            }
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Stage::Waiting(slot) = self.stage {
+            let remains = self.server.lock().pipeline.leave(slot);
+            drop(remains);
+        }
+    }
+}
+
+impl fmt::Debug for Started<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let call = self.under_way.as_ref().map_or("refused", |call| call.name);
+        f.debug_struct("Started").field("call", &call).finish_non_exhaustive()
+    }
+}

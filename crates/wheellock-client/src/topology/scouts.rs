@@ -1,0 +1,177 @@
+//! Asks Sentinels where the primary is. Owns the connections to them, and that to the primary is started here; what is known
+//! is kept by `finder`.
+//!
+//! Every Sentinel is asked once a second, whenever it announces something, and several times as often while the primary
+//! is in doubt. Nothing here is on the way of a call.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Weak};
+use std::task::Poll;
+use std::time::Duration;
+
+use wheellock_resp::Command;
+
+use super::discovery::{Answer, parse_master, parse_promoted};
+use super::finder::Finder;
+use crate::address::Address;
+use crate::config::{Config, Sentinels, Servers};
+use crate::connection::Shared;
+use crate::error::{Error, ErrorKind, Outcome};
+use crate::handshake::Role;
+use crate::link::Link;
+use crate::listener::{self, Event, Listener};
+use crate::listening::Listening;
+use crate::locator::Locator;
+
+/// Starts to connect to the primary that the Sentinels name, and to ask them for it. Call within a runtime.
+pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
+    let finder = Arc::new(Finder::new(sentinels));
+    let of_sentinels: Vec<Config> =
+        sentinels.addresses.iter().map(|address| of_sentinel(sentinels, &config, address)).collect();
+    let listener = tells(&finder, &config);
+    let link =
+        Link::start(Shared::new(config, Role::Primary, 0, listener), Locator::Named(Arc::clone(&finder)));
+    for ((number, address), config) in sentinels.addresses.iter().enumerate().zip(of_sentinels) {
+        let sentinel = Shared::new(config, Role::Sentinel, 0, Box::new(|_| {}));
+        let sentinel = Link::start(sentinel, Locator::At(address.clone()));
+        let (finder, shared) = (Arc::downgrade(&finder), Arc::downgrade(&link));
+        tokio::spawn(Scout { finder, shared, number, sentinel }.run());
+    }
+    link
+}
+
+/// What the finder, and the user, are to know of the connection to the primary.
+fn tells(finder: &Arc<Finder>, config: &Config) -> Listener {
+    let (finder, on_change) = (Arc::clone(finder), config.on_change.clone());
+    Box::new(move |event| {
+        listener::tell_of_replacement(on_change.as_ref(), &event);
+        match event {
+            Event::Up { .. } => finder.connected(true),
+            Event::Down => finder.connected(false),
+            Event::Closed => {
+                finder.connected(false);
+                finder.close();
+            }
+            Event::Silent => finder.hurry(),
+            // Only a cluster's nodes do that.
+            Event::Redirected { .. } => {}
+        }
+    })
+}
+
+/// How to connect to a Sentinel: with its own credentials, and what the servers' connection has for the rest.
+fn of_sentinel(sentinels: &Sentinels, of_servers: &Config, address: &Address) -> Config {
+    let mut config = Config::with(Servers::One(address.clone()));
+    config.username.clone_from(&sentinels.username);
+    config.password.clone_from(&sentinels.password);
+    #[cfg(feature = "tls")]
+    config.tls.clone_from(&sentinels.tls);
+    config.client_name.clone_from(&of_servers.client_name);
+    config.connect_timeout = of_servers.connect_timeout;
+    config.response_timeout = PATIENCE;
+    config.heartbeat = of_servers.heartbeat;
+    config.reconnect = RECONNECT;
+    config.limits = of_servers.limits;
+    config.random = of_servers.random;
+    config.timer = of_servers.timer.clone();
+    config
+}
+
+/// Asks one Sentinel, until nobody needs its answers any more.
+struct Scout {
+    finder: Weak<Finder>,
+    /// The connection to the primary.
+    shared: Weak<Shared>,
+    number: usize,
+    sentinel: Link,
+}
+
+impl Scout {
+    async fn run(self) {
+        let mut news: Vec<Listening> =
+            NEWS.iter().map(|channel| Listening::new(&self.sentinel, channel.as_bytes())).collect();
+        loop {
+            let Some(finder) = self.finder.upgrade() else { return };
+            let hurries = finder.hurries();
+            let answer = self.ask(&finder).await;
+            finder.heard(self.number, answer);
+            if let Some(shared) =
+                self.shared.upgrade().filter(|shared| !finder.allows(|address| shared.is_at(address)))
+            {
+                shared.condemn(ErrorKind::ConnectionLost, "the Sentinels name another primary now");
+            }
+            let hurried = finder.is_hurried();
+            let timer = &self.sentinel.config.timer;
+            let mut sleep = timer.sleep(if hurried { HURRIED_INTERVAL } else { INTERVAL });
+            let closed = std::future::poll_fn(|cx| {
+                let Some(hurries_now) = finder.wait(cx).filter(|_| Arc::strong_count(&finder) > 1) else {
+                    return Poll::Ready(true);
+                };
+                let hurried = hurries_now != hurries && !hurried;
+                let told = news.iter_mut().any(|news| news.poll_changed(cx).is_ready());
+                if hurried || told || Pin::new(&mut sleep).poll(cx).is_ready() {
+                    return Poll::Ready(false);
+                }
+                Poll::Pending
+            });
+            if closed.await {
+                return;
+            }
+        }
+    }
+
+    async fn ask(&self, finder: &Finder) -> Result<Answer, Error> {
+        let deadline = self.sentinel.config.timer.now() + PATIENCE;
+        let ask = async |subcommand: &str| {
+            let question = Command::new("SENTINEL").arg(subcommand).arg(finder.service());
+            self.sentinel.call(&question, deadline).await
+        };
+        // Polled in this order they go out in this order, which is the one in which they cannot contradict each other.
+        let (mut replicas, mut master) = (pin!(ask("REPLICAS")), pin!(ask("MASTER")));
+        let mut promoted = None;
+        let master = std::future::poll_fn(|cx| {
+            if promoted.is_none()
+                && let Poll::Ready(reply) = replicas.as_mut().poll(cx)
+            {
+                promoted = Some(reply);
+            }
+            master.as_mut().poll(cx)
+        });
+        let master = master.await?;
+        let replicas = match promoted {
+            Some(replicas) => replicas?,
+            None => return Err(self.nonsense("it answers out of order")),
+        };
+        let mut answer = parse_master(&master).map_err(|malformed| self.nonsense(malformed.0))?;
+        answer.promoted = parse_promoted(&replicas).map_err(|malformed| self.nonsense(malformed.0))?;
+        answer.address = self.translated(answer.address)?;
+        answer.promoted = answer.promoted.map(|address| self.translated(address)).transpose()?;
+        Ok(answer)
+    }
+
+    fn translated(&self, address: Address) -> Result<Address, Error> {
+        let shared = self.shared.upgrade();
+        match shared.as_ref().and_then(|shared| shared.config.translate.as_ref()) {
+            None => Ok(address),
+            Some(translate) => translate(&address)
+                .ok_or_else(|| self.nonsense(&format!("it names {address}, which is forbidden"))),
+        }
+    }
+
+    fn nonsense(&self, why: &str) -> Error {
+        let server = self.sentinel.server();
+        Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking a Sentinel", &server, why.to_owned())
+    }
+}
+
+/// What Sentinels announce when a primary is failing, has a successor, or was replaced.
+const NEWS: [&str; 3] = ["+odown", "+selected-slave", "+switch-master"];
+/// Time between two questions while all is well, as in Redisson (`scanInterval`).
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
+const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
+/// How long a Sentinel may take to answer.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Pauses between attempts to connect to a Sentinel. Longer than those for a server: others know as much.
+const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

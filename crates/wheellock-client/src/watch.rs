@@ -1,0 +1,55 @@
+//! Changes of where a client stands with its server, told one after the other.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use crate::connection::{ConnectionState, Shared};
+use crate::topology::cluster::Cluster;
+
+/// Reports changes of a client's [`ConnectionState`]; made by [`Client::watch`](crate::Client::watch). Does not keep the client
+/// alive.
+pub struct Watch {
+    on: Watched,
+    seen: u64,
+}
+
+enum Watched {
+    One(Arc<Shared>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Watch {
+    pub(crate) fn one(shared: &Arc<Shared>) -> Self {
+        Self { seen: shared.changes(), on: Watched::One(Arc::clone(shared)) }
+    }
+
+    pub(crate) fn cluster(cluster: &Arc<Cluster>) -> Self {
+        Self { seen: cluster.changes(), on: Watched::Cluster(Arc::clone(cluster)) }
+    }
+
+    /// The next state. After [`ConnectionState::Closed`] there is none, and this never resolves.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: the next call resolves at once.
+    pub async fn changed(&mut self) -> ConnectionState {
+        std::future::poll_fn(|cx| {
+            let (changes, state) = match &self.on {
+                Watched::One(shared) => ready!(shared.poll_changes(self.seen, cx.waker())),
+                Watched::Cluster(cluster) => {
+                    (ready!(cluster.poll_changes(self.seen, cx.waker())), cluster.state())
+                }
+            };
+            self.seen = changes;
+            Poll::Ready(state)
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}

@@ -1,0 +1,26 @@
+//! Turns the wheels of a timer whose clock is moved by hand, on the thread that moves it. Owns the order: the clock stops at
+//! each tick that has something due.
+
+use std::time::{Duration, Instant};
+
+use super::clock::VirtualTime;
+use super::expire::Expire;
+use super::shards::Hub;
+
+/// Runs due timers up to the new time, tick by tick, each at its own time.
+pub(crate) fn advance<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {
+    let Some(target) = time.now().checked_add(by) else { return };
+    loop {
+        let next = hub.turn(hub.ticks.at_or_before(time.now()));
+        let fired = hub.fire();
+        let next: Option<Instant> = next.and_then(|tick| hub.ticks.start_of(tick));
+        match next {
+            // What the fired ones have armed is only seen by another turn.
+            _ if fired => {}
+            Some(next) if next <= target => time.move_to(next),
+            // The last turn is at the target itself, so that the wheels have caught up with the clock.
+            _ if time.now() < target => time.move_to(target),
+            _ => break,
+        }
+    }
+}

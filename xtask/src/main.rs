@@ -4,6 +4,7 @@
 
 mod bench;
 mod campaign;
+mod circles;
 mod demo;
 mod fuzz;
 mod install;

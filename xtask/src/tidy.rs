@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::{promises, run};
+use crate::{circles, promises, run};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -57,6 +57,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     }
     complaints.extend(scripts_included(&files));
     complaints.extend(promises::told(&files));
+    complaints.extend(circles::circles(&files));
     let exists = |path: &str| root.join(path).exists();
     match files.iter().find(|file| file.path == ARCHITECTURE) {
         Some(architecture) => {
@@ -97,7 +98,7 @@ pub(crate) fn is_shipped(package: &str) -> bool {
 }
 
 /// What users get, and which of the project's crates each may depend on.
-const SHIPPED: &[(&str, &[&str])] = &[
+pub(crate) const SHIPPED: &[(&str, &[&str])] = &[
     ("wheellock-resp", &[]),
     ("wheellock-wheel", &[]),
     ("wheellock-client", &["wheellock-resp", "wheellock-wheel"]),

@@ -1,0 +1,196 @@
+//! Circles of source files: two files of a crate that import each other, directly or by way of others. Owns how an import is
+//! found in a text, and which file it means.
+//!
+//! A file is a module. A path that begins with `crate`, `self` or `super` means the deepest file on it. A file's own children
+//! (`mod x;`) are part of it and no import; tests are left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::tidy::{Complaint, File, SHIPPED};
+
+/// A module by the names on its path below the crate; empty for the crate itself.
+type Module = Vec<String>;
+
+/// A complaint for every circle of files in a shipped crate.
+pub(crate) fn circles(files: &[File]) -> Vec<Complaint> {
+    let crates = SHIPPED.iter().map(|(name, _)| format!("crates/{name}/src/"));
+    crates.flat_map(|source| circles_below(files, &source)).collect()
+}
+
+fn circles_below(files: &[File], source: &str) -> Vec<Complaint> {
+    let mut modules: BTreeMap<Module, String> = BTreeMap::new();
+    for file in files {
+        let Some(path) = file.path.strip_prefix(source).and_then(|path| path.strip_suffix(".rs")) else {
+            continue;
+        };
+        let mut module: Module = path.split('/').map(str::to_owned).collect();
+        module.pop_if(|last| last == "mod" || last == "lib");
+        let is_test =
+            |name: &String| ["model", "models", "oracle", "tests", "fuzzing"].contains(&name.as_str());
+        if !module.is_empty() && !module.iter().any(is_test) {
+            modules.insert(module, without_tests(&file.text));
+        }
+    }
+    let imports: BTreeMap<&Module, BTreeSet<&Module>> =
+        modules.iter().map(|(module, text)| (module, imports(module, text, &modules))).collect();
+    let mut complaints = Vec::new();
+    let mut told: BTreeSet<&Module> = BTreeSet::new();
+    for module in modules.keys() {
+        let reached = reachable(module, &imports);
+        if reached.contains(module) && !told.contains(module) {
+            let circle = reached.into_iter().filter(|other| reachable(other, &imports).contains(module));
+            let circle: Vec<&Module> = circle.collect();
+            told.extend(&circle);
+            let names: Vec<_> = circle.iter().map(|module| module.join("/")).collect();
+            let what = format!("a circle of files: {}", names.join(", "));
+            complaints.push(Complaint::of(source.trim_end_matches('/'), what));
+        }
+    }
+    complaints
+}
+
+/// All that `module` imports, and what that imports.
+fn reachable<'a>(
+    module: &Module,
+    imports: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
+) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<&Module> = imports.get(module).into_iter().flatten().copied().collect();
+    while let Some(next) = open.pop() {
+        if let Some((known, further)) = imports.get_key_value(next)
+            && reached.insert(*known)
+        {
+            open.extend(further);
+        }
+    }
+    reached
+}
+
+/// The files that `text` of `module` names.
+fn imports<'a>(module: &Module, text: &str, modules: &'a BTreeMap<Module, String>) -> BTreeSet<&'a Module> {
+    let mut found = BTreeSet::new();
+    let mut rest = text;
+    while let Some((start, base, after)) = next_root(rest, module) {
+        let mut paths = Vec::new();
+        let used = paths_behind(after, &base, &mut paths);
+        for path in &paths {
+            let deepest =
+                (1..=path.len()).rev().filter_map(|length| modules.get_key_value(path.get(..length)?));
+            found.extend(deepest.map(|(known, _)| known).next().filter(|known| *known != module));
+        }
+        rest = rest.get(start..).and_then(|_| after.get(used..)).unwrap_or_default();
+    }
+    found
+}
+
+/// The next `crate::`, `self::` or `super::..`: where it stands, the module that it means, and the text behind it.
+fn next_root<'a>(text: &'a str, module: &Module) -> Option<(usize, Module, &'a str)> {
+    let roots = ["crate::", "self::", "super::"];
+    let stands_alone = |at: usize| {
+        let before = text.get(..at).and_then(|before| before.chars().next_back());
+        before.is_none_or(|before| !before.is_alphanumeric() && !['_', ':', '$'].contains(&before))
+    };
+    let first = |root: &&str| text.match_indices(root).map(|(at, _)| at).find(|at| stands_alone(*at));
+    let (at, root) = roots.iter().filter_map(|root| Some((first(root)?, *root))).min()?;
+    let mut after = text.get(at + root.len()..)?;
+    let mut base = if root == "crate::" { Module::new() } else { module.clone() };
+    if root == "super::" {
+        base.pop();
+        while let Some(further) = after.strip_prefix("super::") {
+            base.pop();
+            after = further;
+        }
+    }
+    Some((at, base, after))
+}
+
+/// Collects the paths that go on behind `base`, groups in braces included. Returns how much of the text they take.
+fn paths_behind(text: &str, base: &Module, paths: &mut Vec<Module>) -> usize {
+    let mut path = base.clone();
+    let mut at = 0;
+    loop {
+        let rest = text.get(at..).unwrap_or_default();
+        if let Some(group) = rest.strip_prefix('{') {
+            let mut inside = at + 1;
+            let mut depth_text = group;
+            loop {
+                let skipped = depth_text.len() - depth_text.trim_start_matches([' ', '\n', ',']).len();
+                (inside, depth_text) = (inside + skipped, depth_text.get(skipped..).unwrap_or_default());
+                if depth_text.is_empty() || depth_text.starts_with('}') {
+                    return inside + usize::from(!depth_text.is_empty());
+                }
+                let used = paths_behind(depth_text, &path, paths).max(1);
+                (inside, depth_text) = (inside + used, depth_text.get(used..).unwrap_or_default());
+            }
+        }
+        let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+        at += name.len();
+        if !name.is_empty() {
+            path.push(name);
+        }
+        match text.get(at..).and_then(|rest| rest.strip_prefix("::")) {
+            Some(_) => at += 2,
+            None => {
+                paths.push(path);
+                return at;
+            }
+        }
+    }
+}
+
+/// The text without comments, and without test modules in the same file, which stand at its end.
+fn without_tests(text: &str) -> String {
+    let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let code = code.collect::<Vec<_>>().join("\n");
+    let tests = ["#[cfg(test)]\nmod ", "#[cfg(all(test"].iter().filter_map(|mark| {
+        let at = code.find(mark)?;
+        // `mod model;` is a file of its own.
+        code.get(at..)?.lines().nth(1)?.ends_with('{').then_some(at)
+    });
+    let end = tests.min().unwrap_or(code.len());
+    code.get(..end).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)]) -> Vec<String> {
+        let file = |(path, text): &(&str, &str)| File {
+            path: format!("crates/wheellock/src/{path}"),
+            text: (*text).to_owned(),
+        };
+        let files: Vec<_> = files.iter().map(file).collect();
+        circles(&files).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_circle_is_found_however_it_is_written() {
+        let circle = "crates/wheellock/src: a circle of files: a, b";
+        let back = [
+            "use crate::a::X;",
+            "use crate::{a::X, c};",
+            "fn f(_: super::a::X) {}",
+            "use crate::{\n    c,\n    a,\n};",
+        ];
+        for back in back {
+            assert_eq!(found(&[("a.rs", "use crate::b::{self, Y};"), ("b.rs", back)]), [circle], "{back}");
+        }
+        let long = [("a.rs", "use crate::b::X;"), ("b.rs", "use crate::c;"), ("c.rs", "use crate::a;")];
+        assert_eq!(found(&long), ["crates/wheellock/src: a circle of files: a, b, c"]);
+        let deep = [("a.rs", "use crate::b::c::X;"), ("b.rs", ""), ("b/c.rs", "use super::super::a;")];
+        assert_eq!(found(&deep), ["crates/wheellock/src: a circle of files: a, b/c"]);
+    }
+
+    #[test]
+    fn what_is_no_circle_is_none() {
+        let tree = [("a.rs", "use crate::b;\nuse crate::c;"), ("b.rs", "use crate::c::d;"), ("c.rs", "")];
+        assert_eq!(found(&tree), [""; 0]);
+        let mention = [("a.rs", "use crate::b;"), ("b.rs", "//! See crate::a.\n// crate::a\n$crate::a;")];
+        assert_eq!(found(&mention), [""; 0]);
+        let tests = [("a.rs", "use crate::b;"), ("b.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}")];
+        assert_eq!(found(&tests), [""; 0]);
+        let family = [("a.rs", "mod b;\nuse b::X;"), ("a/b.rs", "use super::Y;")];
+        assert_eq!(found(&family), [""; 0], "a parent and its part");
+    }
+}

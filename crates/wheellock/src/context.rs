@@ -281,7 +281,7 @@ mod tests {
     use crate::kind::REENTRANT;
 
     fn kinds() -> [&'static Kind; 2] {
-        let other = Kind::plain("other_channel");
+        let other = Kind::counted("", "other_channel");
         [&REENTRANT, Box::leak(Box::new(other))]
     }
 

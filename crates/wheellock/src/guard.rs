@@ -12,7 +12,6 @@ use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, LostReason};
 use crate::holds::{HoldIndex, Renewal, Renewed, State};
-use crate::kind;
 use crate::name::Name;
 use crate::owner::Owner;
 use crate::retry::{Retried, retry, retry_acknowledged, wait_for_owner};
@@ -159,7 +158,7 @@ impl Guard {
         let ask = |retry: &Retry, options, waker: &Waker| {
             let owners = [self.context.owner_text(*owner)];
             let params = wire::renew(std::slice::from_ref(&renewing.renewal), &owners);
-            self.context.client.start_eval(&kind::RENEW, 1, &params, retry, options, waker)
+            self.context.client.start_eval(&name.kind().renew, wire::KEYS, &params, retry, options, waker)
         };
         let read = |reply: &Value| wire::read_renewal(reply, std::slice::from_ref(&renewing.renewal));
         let renewed = async {
@@ -194,7 +193,7 @@ impl Guard {
         });
         match shortfall {
             None => self.check(),
-            Some(shortfall) => Err(Error::not_replicated(self.name.key(), shortfall)),
+            Some(shortfall) => Err(Error::not_replicated(self.name.text(), shortfall)),
         }
     }
 
@@ -223,7 +222,7 @@ impl Guard {
     }
 
     fn lost_error(&self, reason: LostReason) -> Error {
-        Error::Lost { lock: self.name.key().to_owned(), reason }
+        Error::Lost { lock: self.name.text().to_owned(), reason }
     }
 
     /// Gives the hold back and waits for the server's word.

@@ -1,5 +1,5 @@
-//! What makes a kind of lock: its scripts and its names. The only place that knows key and channel names; a new kind
-//! is a row here and its Lua files.
+//! The rows of the table of kinds: what tells one kind of lock from another. The only place that knows key and channel names; a
+//! new kind is a row here and its Lua files. What goes into the scripts and comes out of them is `wire`'s.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -8,46 +8,58 @@ use wheellock_client::Script;
 
 /// One kind of lock, as data.
 pub(crate) struct Kind {
+    /// Takes one hold.
     pub(crate) acquire: Arc<Script>,
+    /// Takes one hold of each of several locks, all or none.
+    pub(crate) acquire_all: Arc<Script>,
+    /// Extends the leases of many locks at once, or looks how long they run.
+    pub(crate) renew: Arc<Script>,
+    /// Brings a holder's count down, and tells the waiters when the lock is free.
     pub(crate) release: Arc<Script>,
+    /// Frees the lock, no matter who holds it.
     pub(crate) force_release: Arc<Script>,
+    /// What its key has before its name; empty where the name is the key.
+    key_prefix: &'static str,
     /// Prefix of the channel on which releases are told.
     channel_prefix: &'static str,
 }
 
-/// The reentrant lock: Redisson's `RLock`.
-pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind::plain("redisson_lock__channel"));
-
-impl Kind {
-    /// A hash of owner to hold count under the raw name, told of on the channel with this prefix.
-    pub(crate) fn plain(channel_prefix: &'static str) -> Self {
-        Self {
-            acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
-            release: Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4)),
-            force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2)),
-            channel_prefix,
-        }
-    }
-}
-
-/// Extends the leases of many locks at once, whatever their kind.
-pub(crate) static RENEW: LazyLock<Arc<Script>> =
-    LazyLock::new(|| Arc::new(Script::variadic(include_str!("scripts/renew.lua"))));
-
-/// Takes several locks at once, all or none.
-pub(crate) static ACQUIRE_ALL: LazyLock<Arc<Script>> =
-    LazyLock::new(|| Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua"))));
+/// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's raw name.
+pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind::counted("", "redisson_lock__channel"));
 
 /// Everything a connection should have loaded before it is used.
 pub(crate) fn scripts() -> Vec<Arc<Script>> {
-    let kind = &*REENTRANT;
-    [&kind.acquire, &kind.release, &kind.force_release, &RENEW, &ACQUIRE_ALL].map(Arc::clone).into()
+    let Kind { acquire, acquire_all, renew, release, force_release, .. } = &*REENTRANT;
+    [acquire, acquire_all, renew, release, force_release].map(Arc::clone).into()
 }
 
 impl Kind {
+    /// A lock whose holders are counted in a hash.
+    pub(crate) fn counted(key_prefix: &'static str, channel_prefix: &'static str) -> Self {
+        Self {
+            acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
+            acquire_all: Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua"))),
+            renew: Arc::new(Script::variadic(include_str!("scripts/renew.lua"))),
+            release: Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4)),
+            force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2)),
+            key_prefix,
+            channel_prefix,
+        }
+    }
+
+    /// Tells it from other kinds.
+    pub(crate) fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     /// The channel of the lock named `name`.
     pub(crate) fn channel(&self, name: &str) -> String {
         prefix_name(self.channel_prefix, name)
+    }
+
+    /// Its key, if that is not the name itself.
+    pub(crate) fn own_key(&self, name: &str) -> Option<String> {
+        (!self.key_prefix.is_empty()).then(|| prefix_name(self.key_prefix, name))
     }
 
     /// Where in its channel the name of a lock stands.
@@ -55,6 +67,16 @@ impl Kind {
         let start = self.channel_prefix.len() + if name.contains('{') { 1 } else { 2 };
         // Whoever has a name of 4 GiB is told that it is empty.
         u32::try_from(start).unwrap_or_default()..u32::try_from(start + name.len()).unwrap_or_default()
+    }
+
+    /// How long the channel is of a lock whose name stands at `name` in `text`, which begins with the channel.
+    pub(crate) fn channel_length(&self, text: &str, name: &Range<u32>) -> usize {
+        if self.key_prefix.is_empty() {
+            return text.len();
+        }
+        // The name is the channel's end, but for the brace that was added.
+        let braced = name.start as usize == self.channel_prefix.len() + 2;
+        name.end as usize + usize::from(braced)
     }
 }
 

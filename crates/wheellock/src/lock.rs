@@ -287,7 +287,8 @@ impl Lock {
     /// can always be asked for together.
     pub(crate) fn can_be_asked_for_with(&self, other: &Self) -> bool {
         let is_cluster = matches!(self.context.client.config().servers, Servers::Cluster(_));
-        Arc::ptr_eq(&self.context, &other.context) && !is_cluster
+        let same_kind = std::ptr::eq(self.name.kind(), other.name.kind());
+        Arc::ptr_eq(&self.context, &other.context) && same_kind && !is_cluster
     }
 
     pub(crate) fn has_owner(&self) -> bool {

@@ -10,14 +10,14 @@ use crate::error::{Error, MAX_NAME, Outcome};
 use crate::kind::Kind;
 use crate::waiters::Waiters;
 
-/// A process may hold a million locks, so this is kept small: one text, and a line of waiters only where somebody waited.
+/// A process may hold a million locks, so this is kept small: one text, and a wait queue only where somebody waited.
 pub(crate) struct Name {
-    /// The channel, which has the key in it.
-    channel: Box<str>,
-    key: Range<u32>,
+    /// The channel, which has the name in it; then the key, if that is not the name itself.
+    texts: Box<str>,
+    name: Range<u32>,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<Waiters>>>,
-    /// Somebody asks the server without standing in line, and will wait if the lock is held.
+    /// Somebody asks the server without standing in the queue, and will wait if the lock is held.
     asked_for: AtomicBool,
     /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
@@ -25,11 +25,12 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    pub(crate) fn new(key: &str, kind: &'static Kind) -> Self {
-        let channel = kind.channel(key).into();
+    pub(crate) fn new(text: &str, kind: &'static Kind) -> Self {
+        let mut texts = kind.channel(text);
+        texts.extend(kind.own_key(text));
         Self {
-            channel,
-            key: kind.name_in_channel(key),
+            texts: texts.into(),
+            name: kind.name_in_channel(text),
             kind,
             waiters: Mutex::default(),
             asked_for: AtomicBool::new(false),
@@ -39,16 +40,24 @@ impl Name {
 
     /// What the user calls it.
     pub(crate) fn text(&self) -> &str {
-        self.key()
+        self.texts.get(self.name.start as usize..self.name.end as usize).unwrap_or_default()
     }
 
-    /// The lock's key is its raw name.
+    /// Where its holders are on the server.
     pub(crate) fn key(&self) -> &str {
-        self.channel.get(self.key.start as usize..self.key.end as usize).unwrap_or_default()
+        match self.texts.get(self.channel_length()..) {
+            Some("") | None => self.text(),
+            Some(own) => own,
+        }
     }
 
+    /// Where its releases are told.
     pub(crate) fn channel(&self) -> &str {
-        &self.channel
+        self.texts.get(..self.channel_length()).unwrap_or_default()
+    }
+
+    fn channel_length(&self) -> usize {
+        self.kind.channel_length(&self.texts, &self.name)
     }
 
     pub(crate) fn kind(&self) -> &'static Kind {
@@ -89,23 +98,43 @@ impl Name {
     }
 
     /// Whether a lock may have this name, as far as its length goes.
-    pub(crate) fn may_be(key: &str) -> bool {
-        (1..=MAX_NAME).contains(&key.len())
+    pub(crate) fn may_be(text: &str) -> bool {
+        (1..=MAX_NAME).contains(&text.len())
     }
 
     /// The error of everybody who wants this lock after a shutdown.
     pub(crate) fn shut_down(&self, outcome: Outcome) -> Error {
-        Error::ShutDown { lock: self.key().to_owned(), outcome }
+        Error::ShutDown { lock: self.text().to_owned(), outcome }
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        let key = self.key();
-        if Self::may_be(key) { Ok(()) } else { Err(Error::InvalidName { length: key.len() }) }
+        let text = self.text();
+        if Self::may_be(text) { Ok(()) } else { Err(Error::InvalidName { length: text.len() }) }
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.key())
+        write!(f, "{:?}", self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kind::REENTRANT;
+
+    #[test]
+    fn a_name_has_its_channel_and_its_key_whatever_the_kind() {
+        let with_prefix: &'static Kind = Box::leak(Box::new(Kind::counted("keys", "told")));
+        for text in ["orders", "{a}b", "odd{", "blå lås", "ends}"] {
+            let plain = Name::new(text, &REENTRANT);
+            assert_eq!((plain.text(), plain.key(), plain.channel()), (text, text, &*REENTRANT.channel(text)));
+            let other = Name::new(text, with_prefix);
+            let (braced, channel) = (with_prefix.own_key(text).unwrap(), with_prefix.channel(text));
+            assert_eq!((other.text(), other.key(), other.channel()), (text, &*braced, &*channel));
+        }
+        assert_eq!(Name::new("orders", with_prefix).key(), "keys:{orders}");
+        assert_eq!(Name::new("a:{b}", with_prefix).key(), "keys:a:{b}");
     }
 }

@@ -13,7 +13,6 @@ use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::durability::Wanted;
 use crate::holds::{Due, Effects, Holds, Reconcile, Refused, Renewal, State};
-use crate::kind;
 use crate::name::Name;
 use crate::token::{About, Token};
 use crate::wire;
@@ -76,12 +75,13 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     next
 }
 
-/// Divides renewals among scripts: the keys of one must be in one slot. Where there are no slots, nothing changes places.
+/// Divides renewals among scripts: the keys of one are in one slot, and of one kind. Where there is only one of each, nothing changes
+/// places.
 fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
     for renewal in &mut *renewals {
         renewal.slot = slot_of(renewal);
     }
-    let place = |renewal: &Renewal| (renewal.alone, renewal.slot);
+    let place = |renewal: &Renewal| (renewal.alone, renewal.slot, renewal.name.kind().address());
     if !renewals.is_sorted_by_key(place) {
         renewals.sort_by_key(place);
     }
@@ -101,7 +101,8 @@ fn queue_renewal<'a>(
     let params = wire::renew(group, &owners);
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = Token { about: About::Renewal { batch }, with_source: retry.is_in_full() };
-    let flush = context.client.queue_eval(&kind::RENEW, group.len(), &params, retry, token.into());
+    let script = &group.first()?.name.kind().renew;
+    let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into());
     if flush.is_none() {
         holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
     }
@@ -255,6 +256,7 @@ fn refused(result: &Result<Value, Outcome>) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind;
     use crate::lease::Lease;
 
     fn renewals(slots: &[(u16, bool)]) -> Vec<Renewal> {

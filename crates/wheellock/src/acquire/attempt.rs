@@ -86,7 +86,7 @@ impl<'a> Request<'a> {
                 if context.holds().is_shut() {
                     return Err(name.shut_down(source.outcome()));
                 }
-                return Err(Error::of_lock(name.key(), self.operation(), source));
+                return Err(Error::of_lock(name.text(), self.operation(), source));
             }
         };
         match wire::read_acquire(&reply) {
@@ -96,7 +96,7 @@ impl<'a> Request<'a> {
                 let terms = Terms { lease, renew, sent };
                 if let Some(shortfall) = shortfall {
                     attempt.not_acknowledged(terms, reply);
-                    return Err(Error::not_replicated(name.key(), shortfall));
+                    return Err(Error::not_replicated(name.text(), shortfall));
                 }
                 attempt.granted(terms, reply).map(Answer::Granted)
             }

@@ -9,11 +9,10 @@ use super::attempt::{Attempt, Request};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Terms};
-use crate::kind;
 use crate::retry::{Retried, retry, retry_acknowledged};
 use crate::wire::{self, AllReply, Refusal};
 
-/// Asks for one hold of each of several locks of one manager, all or none, in one request; what came of it, and the place of
+/// Asks for one hold of each of several locks of one manager and one kind, all or none, in one request; what came of it, and the place of
 /// the lock if one was refused.
 pub(crate) async fn ask_together(
     requests: Vec<Result<Request<'_>, Error>>,
@@ -48,7 +47,7 @@ pub(crate) async fn ask_together(
         });
         let locks: Vec<_> = locks.collect();
         let params = wire::acquire_all(&locks);
-        context.client.start_eval(&kind::ACQUIRE_ALL, asked.len(), &params, retry, options, waker)
+        context.client.start_eval(&first.name.kind().acquire_all, asked.len(), &params, retry, options, waker)
     };
     let mut fresh = vec![false; asked.len()];
     let (retried, shortfall) = match context.wanted {
@@ -75,7 +74,7 @@ pub(crate) async fn ask_together(
             if context.holds().is_shut() {
                 return Err(first.name.shut_down(source.outcome()));
             }
-            return Err(Error::of_lock(first.name.key(), operation(), source));
+            return Err(Error::of_lock(first.name.text(), operation(), source));
         }
     };
     match wire::read_acquire_all(&reply, asked.len()) {
@@ -93,7 +92,7 @@ pub(crate) async fn ask_together(
             }
             match shortfall {
                 None => Ok(Ok(guards)),
-                Some(shortfall) => Err(Error::not_replicated(first.name.key(), shortfall)),
+                Some(shortfall) => Err(Error::not_replicated(first.name.text(), shortfall)),
             }
         }
         Some(AllReply::Refused(place, refusal)) => {
@@ -104,7 +103,7 @@ pub(crate) async fn ask_together(
         }
         Some(AllReply::OtherData(place)) => {
             attempts.iter_mut().for_each(Attempt::refused);
-            let lock = asked.get(place).unwrap_or(first).name.key().to_owned();
+            let lock = asked.get(place).unwrap_or(first).name.text().to_owned();
             Err(Error::OtherData { lock, server: context.client.server_address() })
         }
         None => Err(context.unexpected(first.name, operation(), &reply)),

@@ -4,6 +4,7 @@
 //! A file is a module. A path that begins with `crate`, `self` or `super` means the deepest file on it. A file's own children
 //! (`mod x;`) are part of it and no import; tests are left out.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tidy::{Complaint, File, SHIPPED};
@@ -18,21 +19,8 @@ pub(crate) fn circles(files: &[File]) -> Vec<Complaint> {
 }
 
 fn circles_below(files: &[File], source: &str) -> Vec<Complaint> {
-    let mut modules: BTreeMap<Module, String> = BTreeMap::new();
-    for file in files {
-        let Some(path) = file.path.strip_prefix(source).and_then(|path| path.strip_suffix(".rs")) else {
-            continue;
-        };
-        let mut module: Module = path.split('/').map(str::to_owned).collect();
-        module.pop_if(|last| last == "mod" || last == "lib");
-        let is_test =
-            |name: &String| ["model", "models", "oracle", "tests", "fuzzing"].contains(&name.as_str());
-        if !module.is_empty() && !module.iter().any(is_test) {
-            modules.insert(module, without_tests(&file.text));
-        }
-    }
-    let imports: BTreeMap<&Module, BTreeSet<&Module>> =
-        modules.iter().map(|(module, text)| (module, imports(module, text, &modules))).collect();
+    let modules = modules_below(files, source);
+    let imports = imports_of(&modules);
     let mut complaints = Vec::new();
     let mut told: BTreeSet<&Module> = BTreeSet::new();
     for module in modules.keys() {
@@ -47,6 +35,38 @@ fn circles_below(files: &[File], source: &str) -> Vec<Complaint> {
         }
     }
     complaints
+}
+
+/// The files below `source`, the crate's own left out, such that none imports one that stands above it.
+pub(crate) fn from_top_to_bottom(files: &[File], source: &str) -> Vec<String> {
+    let modules = modules_below(files, source);
+    let imports = imports_of(&modules);
+    let mut named: Vec<_> = files
+        .iter()
+        .filter_map(|file| Some((module_of(file, source)?, file.path.strip_prefix(source)?)))
+        .filter(|(module, _)| modules.contains_key(module))
+        .collect();
+    // What imports more stands higher: an import brings along all that it imports.
+    let height = |module: &Module| reachable(module, &imports).len();
+    named.sort_by_key(|(module, path)| (Reverse(height(module)), path.to_owned()));
+    named.into_iter().map(|(_, path)| path.to_owned()).collect()
+}
+
+fn module_of(file: &File, source: &str) -> Option<Module> {
+    let path = file.path.strip_prefix(source)?.strip_suffix(".rs")?;
+    let mut module: Module = path.split('/').map(str::to_owned).collect();
+    module.pop_if(|last| last == "mod" || last == "lib");
+    Some(module)
+}
+
+fn modules_below(files: &[File], source: &str) -> BTreeMap<Module, String> {
+    let is_test = |name: &String| ["model", "models", "oracle", "tests", "fuzzing"].contains(&name.as_str());
+    let named = files.iter().filter_map(|file| Some((module_of(file, source)?, without_tests(&file.text))));
+    named.filter(|(module, _)| !module.is_empty() && !module.iter().any(is_test)).collect()
+}
+
+fn imports_of(modules: &BTreeMap<Module, String>) -> BTreeMap<&Module, BTreeSet<&Module>> {
+    modules.iter().map(|(module, text)| (module, imports(module, text, modules))).collect()
 }
 
 /// All that `module` imports, and what that imports.

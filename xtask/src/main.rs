@@ -10,10 +10,10 @@ mod fuzz;
 mod install;
 mod interop;
 mod planted;
-mod promises;
 mod redis;
 mod run;
 mod servers;
+mod tables;
 mod test;
 mod tidy;
 

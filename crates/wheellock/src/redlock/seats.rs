@@ -70,14 +70,18 @@ pub(super) enum Seat {
 
 struct Seats {
     seats: Vec<Seat>,
-    /// Those that have not answered yet.
-    flight: Flight<'static, Result<Answer, Error>>,
+    /// Those that have not answered yet; not here while the task that waits for them polls them.
+    late: Option<Late>,
     quorum: Quorum,
     /// The quorum was lost before a late member could have saved it. What was lost once stays lost.
     broken: bool,
-    /// Who waits for late members.
+    /// The guard has ended: nobody joins any more.
+    closed: bool,
+    /// The task that waits for late members.
     usher: Option<Waker>,
 }
+
+type Late = Flight<'static, Result<Answer, Error>>;
 
 /// Where a request to all members finds one of them.
 enum Standing {
@@ -151,12 +155,19 @@ impl Seats {
     }
 
     /// Takes in late members. A quorum that was lost meanwhile is not mended by them: others may have had the lock since.
-    fn join(&mut self, cx: &mut Context<'_>) {
-        for (place, answer) in self.flight.poll(cx) {
+    /// Returns those that are of no use, to be given back when this is unlocked.
+    fn join(&mut self, answers: Vec<(usize, Result<Answer, Error>)>) -> Vec<Guard> {
+        let mut useless = Vec::new();
+        for (place, answer) in answers {
             let seat = match answer {
                 Ok(Answer::Granted(guard)) => {
                     self.broken |= !self.is_valid();
-                    if self.broken { Seat::GivenBack } else { Seat::Held(Arc::new(guard)) }
+                    if self.broken {
+                        useless.push(guard);
+                        Seat::GivenBack
+                    } else {
+                        Seat::Held(Arc::new(guard))
+                    }
                 }
                 Ok(Answer::Held(refusal)) => Seat::Refused(refusal),
                 Err(error) => Seat::Failed(error),
@@ -165,7 +176,28 @@ impl Seats {
                 *place = seat;
             }
         }
+        useless
     }
+}
+
+/// Waits for late members. Their requests are polled, and guards dropped, with the seats unlocked: either may write to a socket.
+fn poll_late(seats: &Mutex<Seats>, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(mut late) = lock(seats).late.take() else { return Poll::Ready(()) };
+    let answers = late.poll(cx);
+    let over = late.is_over();
+    let mut locked = lock(seats);
+    if locked.closed {
+        drop(locked);
+        return Poll::Ready(());
+    }
+    let useless = locked.join(answers);
+    if !over {
+        locked.late = Some(late);
+        locked.usher = Some(cx.waker().clone());
+    }
+    drop(locked);
+    drop(useless);
+    if over { Poll::Ready(()) } else { Poll::Pending }
 }
 
 impl QuorumGuard {
@@ -176,22 +208,16 @@ impl QuorumGuard {
         flight: Flight<'static, Result<Answer, Error>>,
         runtime: &Handle,
     ) -> Self {
-        let late = !flight.is_over();
         let quorum = Quorum::majority(seats.len());
-        let seats = Arc::new(Mutex::new(Seats { seats, flight, quorum, broken: false, usher: None }));
-        if late {
+        let late = (!flight.is_over()).then_some(flight);
+        let is_late = late.is_some();
+        let seats =
+            Arc::new(Mutex::new(Seats { seats, late, quorum, broken: false, closed: false, usher: None }));
+        if is_late {
             // Ends when all have answered or the guard has ended; the guard has what it waits for, so if the runtime ends
             // first, dropping the guard still takes back whatever was granted.
             let usher = Arc::clone(&seats);
-            let _detached = runtime.spawn(std::future::poll_fn(move |cx| {
-                let mut seats = lock(&usher);
-                seats.join(cx);
-                if seats.flight.is_over() {
-                    return Poll::Ready(());
-                }
-                seats.usher = Some(cx.waker().clone());
-                Poll::Pending
-            }));
+            let _detached = runtime.spawn(std::future::poll_fn(move |cx| poll_late(&usher, cx)));
         }
         Self { locks, seats }
     }
@@ -426,7 +452,8 @@ impl QuorumGuard {
     /// Nobody joins any more: what has not been answered is taken back. Returns the members.
     fn close(&self) -> Vec<Seat> {
         let mut seats = lock(&self.seats);
-        let late = std::mem::replace(&mut seats.flight, Flight::new([]));
+        seats.closed = true;
+        let late = seats.late.take();
         let members = std::mem::take(&mut seats.seats);
         let usher = seats.usher.take();
         drop(seats);

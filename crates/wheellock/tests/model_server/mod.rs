@@ -92,6 +92,17 @@ impl Network {
     }
 }
 
+/// The connection ends with its server, or whoever is dropped with a question under way would listen for an answer.
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(pipe) = &self.pipe {
+            pipe.fin();
+        }
+        self.network.set_down(true);
+        self.network.opened.lock().unwrap().iter().for_each(Pipe::fin);
+    }
+}
+
 impl Server {
     pub(crate) fn new(network: Arc<Network>) -> Self {
         Self {

@@ -485,10 +485,7 @@ impl Drop for Running<'_> {
                         return;
                     }
                 }
-                // Where time moves by hand it does not move while this waits.
-                Err(error)
-                    if error.kind() == io::ErrorKind::WouldBlock && !self.shared.config.timer.is_manual() =>
-                {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     std::thread::sleep(LAST_LOOKS);
                 }
                 Err(_) => return,

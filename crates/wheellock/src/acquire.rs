@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::name::Name;
-use crate::waiters::Waiters;
+use crate::wait_queue::WaitQueue;
 use crate::wire::Refusal;
 
 pub(crate) use attempt::{Answer, Request};
@@ -60,21 +60,21 @@ pub(crate) async fn acquire(
     let request = request?;
     let (mut fast_path, mut waiter) = (None, None);
     if let Some(refusal) = refused {
-        let joined = Waiter::join(request.context, request.name, Waiters::join);
-        waiter.insert(joined).heard_held(refusal);
+        let joined = Waiter::join(request.context, request.name, WaitQueue::join);
+        waiter.insert(joined).on_held(refusal);
     } else if wait != Wait::No
         && !(request.presented && request.context.holds().is_held_by(request.name, request.owner))
     {
         // A waiter stands in line behind those who wait or ask already, unless its owner holds the lock.
         fast_path = FastPath::begin(request.name);
         if fast_path.is_none() {
-            waiter = Some(Waiter::join(request.context, request.name, Waiters::join));
+            waiter = Some(Waiter::join(request.context, request.name, WaitQueue::join));
         }
     }
     loop {
         let by = match &mut waiter {
             None => {
-                if let Some(waiters) = &mut *request.name.crowd() {
+                if let Some(waiters) = &mut *request.name.wait_queue() {
                     waiters.about_to_ask();
                 }
                 AnswerBy::first(request.context, request.name, wait.deadline())
@@ -95,9 +95,10 @@ pub(crate) async fn acquire(
                 if wait == Wait::No || (waiter.is_none() && wait.is_over(request.context)) {
                     return Ok(None);
                 }
-                let waiter = waiter
-                    .get_or_insert_with(|| Waiter::join(request.context, request.name, Waiters::join_first));
-                waiter.heard_held(refusal);
+                let waiter = waiter.get_or_insert_with(|| {
+                    Waiter::join(request.context, request.name, WaitQueue::join_first)
+                });
+                waiter.on_held(refusal);
                 // From here on this is the first in line, who asks for all.
                 fast_path = None;
             }
@@ -110,7 +111,7 @@ pub(crate) async fn acquire(
                 // Whatever keeps us from the server keeps everybody in line from it.
                 let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);
                 if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
-                    (asks_for_all, &error, &mut *request.name.crowd())
+                    (asks_for_all, &error, &mut *request.name.wait_queue())
                 {
                     waiters.fail_all(&error).into_iter().for_each(Waker::wake);
                 }
@@ -127,7 +128,7 @@ pub(crate) async fn ask(
     deadline: Option<Instant>,
 ) -> Result<Answer, Error> {
     let request = request?;
-    if let Some(waiters) = &mut *request.name.crowd() {
+    if let Some(waiters) = &mut *request.name.wait_queue() {
         waiters.about_to_ask();
     }
     request.once(deadline).await
@@ -140,7 +141,7 @@ struct FastPath<'a> {
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
-        let nobody_waits = name.crowd().as_ref().is_none_or(|waiters| waiters.is_empty());
+        let nobody_waits = name.wait_queue().as_ref().is_none_or(|waiters| waiters.is_empty());
         (nobody_waits && name.begin_asking()).then(|| Self { name })
     }
 }

@@ -247,8 +247,8 @@ impl Context {
     }
 
     /// The lock may be free though no message says so: the first of this process' waiters asks. Takes the wait queue's lock.
-    pub(crate) fn let_waiters_look(&self, name: &Name) {
-        let head = name.crowd().as_mut().and_then(|waiters| waiters.look_now());
+    pub(crate) fn let_waiters_ask(&self, name: &Name) {
+        let head = name.wait_queue().as_mut().and_then(|waiters| waiters.poll_now());
         if let Some(head) = head {
             head.wake();
         }

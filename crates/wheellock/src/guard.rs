@@ -182,7 +182,7 @@ impl Guard {
         self.context.transact(|holds, now, effects| {
             let how = match shortfall {
                 None => renewed.lock(0),
-                Some(_) => Renewed::NotKept,
+                Some(_) => Renewed::NotAcknowledged,
             };
             holds.renewed(&renewing.renewal, how, sent, now, effects);
             let sample = Sample { server: renewed.server, sent, received: now };
@@ -277,7 +277,7 @@ impl Guard {
                 }
                 release.confirmed(false, connection);
                 // No release was published, and the server may have forgotten the lock.
-                self.context.let_waiters_look(&self.name);
+                self.context.let_waiters_ask(&self.name);
                 // An unanswered request before this one has done it if the lock was ours when it was sent.
                 Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
             }

@@ -183,7 +183,7 @@ impl Holds {
             return Poll::Pending;
         }
         hold.attempts += 1;
-        hold.gone_after = hold.gone_after.max(lease.gone_after(now));
+        hold.expired_by = hold.expired_by.max(lease.expired_by(now));
         let count = hold.wanted();
         if hold.state == State::GivenBack {
             hold.state = State::Asked;
@@ -208,7 +208,7 @@ impl Holds {
             lease,
             state: State::Asked,
             valid_until: now,
-            gone_after: now,
+            expired_by: now,
             presented,
             guards: 0,
             renewing_guards: 0,
@@ -267,7 +267,7 @@ impl Holds {
         }
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
-        hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
+        hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
         if shut {
             return self.reconcile(index).map(Granted::ShutDown);
         }
@@ -384,7 +384,7 @@ impl Holds {
         }
         self.tally.not_replicated += 1;
         let hold = self.get_mut(index)?;
-        hold.gone_after = hold.gone_after.max(terms.lease.gone_after(now));
+        hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
         self.cancel_attempt(index, now)
     }
 
@@ -392,7 +392,7 @@ impl Holds {
     pub(crate) fn cancel_attempt(&mut self, index: HoldIndex, now: BootInstant) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
-        hold.gone_after = hold.gone_after.max(hold.lease.gone_after(now));
+        hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
         self.reconcile(index)
     }
 
@@ -464,7 +464,7 @@ impl Holds {
     fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.operations -= 1;
-        if hold.is_worth_releasing() && now < hold.gone_after {
+        if hold.is_worth_releasing() && now < hold.expired_by {
             return self.reconcile(index);
         }
         self.after_request(index, effects)
@@ -611,7 +611,7 @@ impl Holds {
             hold.postponed = false;
             if hold.is_busy() {
                 hold.outdated = true;
-            } else if hold.is_worth_releasing() && now < hold.gone_after {
+            } else if hold.is_worth_releasing() && now < hold.expired_by {
                 return self.reconcile(index);
             } else {
                 hold.open_gate(effects);

@@ -67,7 +67,7 @@ impl Lease {
 
     /// By when the server has certainly expired a key whose TTL was set to this lease by a request that had been answered
     /// or given up at `after_send`.
-    pub(crate) fn gone_after(self, after_send: BootInstant) -> BootInstant {
+    pub(crate) fn expired_by(self, after_send: BootInstant) -> BootInstant {
         after_send + plus_drift(self.duration())
     }
 
@@ -123,7 +123,7 @@ mod tests {
             Duration::from_millis(30_000 - 300 - 2)
         );
         assert_eq!(
-            lease.gone_after(sent).saturating_duration_since(sent),
+            lease.expired_by(sent).saturating_duration_since(sent),
             Duration::from_millis(30_000 + 300 + 2)
         );
         let tiny = Lease(1);

@@ -32,8 +32,8 @@ use crate::acquire::{SILENT_PART, Wait, acquire, ask_together, first_answer_by, 
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::error::LostReason;
-use crate::flight::{Flight, Request};
 use crate::guard::{Guard, Released};
+use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
 use crate::quorum::Quorum;
 use crate::wire::Refusal;
@@ -260,10 +260,10 @@ impl MultiLock {
                 });
                 request
             });
-            let mut flight = Flight::new(requests.enumerate());
+            let mut flight = JoinAll::new(requests.enumerate());
             let mut refused: Option<(usize, Refusal)> = None;
             while !flight.is_over() {
-                for (_, (places, answer)) in flight.landed().await {
+                for (_, (places, answer)) in flight.ready().await {
                     // After an error those still under way are dropped, and what they were granted is given back.
                     match answer? {
                         Ok(guards) => {
@@ -335,7 +335,7 @@ impl MultiLock {
     async fn renew_fixed(&self, waited_with: &[usize], taken: &Taken) -> Result<bool, Error> {
         let fixed =
             waited_with.iter().filter(|place| self.members.get(**place).is_some_and(|lock| !lock.renews()));
-        let renewals = Flight::new(fixed.filter_map(|place| {
+        let renewals = JoinAll::new(fixed.filter_map(|place| {
             let guard = taken.get(*place)?;
             let request: Request<'_, _> = Box::pin(guard.renew());
             Some((*place, request))
@@ -498,7 +498,7 @@ impl MultiGuard {
         let releases = members.map(|(place, guard)| -> (usize, Request<'_, _>) {
             (place, Box::pin(guard.release_after_work()))
         });
-        Flight::new(releases).all().await.into_iter().collect()
+        JoinAll::new(releases).all().await.into_iter().collect()
     }
 
     /// Extends the leases of all members at once: see [`Guard::renew`].
@@ -520,7 +520,7 @@ impl MultiGuard {
         ask: impl Fn(&'a Guard) -> F,
     ) -> Result<(), Error> {
         let requests = self.members.iter().map(|guard| -> Request<'a, _> { Box::pin(ask(guard)) });
-        Flight::new(requests.enumerate()).all().await.into_iter().collect()
+        JoinAll::new(requests.enumerate()).all().await.into_iter().collect()
     }
 
     /// Gives all members back, at once, and waits for every server's word.
@@ -539,7 +539,7 @@ impl MultiGuard {
         let releases = self.members.into_iter().map(|guard| -> Request<'_, _> { Box::pin(guard.release()) });
         let mut all = Released::Released;
         let mut failed = None;
-        for released in Flight::new(releases.enumerate()).all().await {
+        for released in JoinAll::new(releases.enumerate()).all().await {
             match released {
                 Ok(Released::Released) => {}
                 Ok(Released::AlreadyLost) => all = Released::AlreadyLost,

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use crate::error::{Error, MAX_NAME, Outcome};
 use crate::kind::Kind;
-use crate::waiters::Waiters;
+use crate::wait_queue::WaitQueue;
 
 /// A process may hold a million locks, so this is kept small: one text, and a wait queue only where somebody waited.
 pub(crate) struct Name {
@@ -16,7 +16,7 @@ pub(crate) struct Name {
     texts: Box<str>,
     name: Range<u32>,
     kind: &'static Kind,
-    waiters: Mutex<Option<Box<Waiters>>>,
+    waiters: Mutex<Option<Box<WaitQueue>>>,
     /// Somebody asks the server without standing in the queue, and will wait if the lock is held.
     asked_for: AtomicBool,
     /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
@@ -65,13 +65,13 @@ impl Name {
     }
 
     /// The line of waiters; `None` if nobody waits here, and nobody has a little while ago.
-    pub(crate) fn crowd(&self) -> MutexGuard<'_, Option<Box<Waiters>>> {
+    pub(crate) fn wait_queue(&self) -> MutexGuard<'_, Option<Box<WaitQueue>>> {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does something with the line of waiters, under its lock.
-    pub(crate) fn waiters<T>(&self, with: impl FnOnce(&mut Waiters) -> T) -> T {
-        with(self.crowd().get_or_insert_default())
+    pub(crate) fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue) -> T) -> T {
+        with(self.wait_queue().get_or_insert_default())
     }
 
     /// Whether nobody else asks for this lock; if so, the caller does from now on.
@@ -82,7 +82,7 @@ impl Name {
     /// The one who asked has an answer, or none. Returns who is to ask next.
     pub(crate) fn end_asking(&self) -> Option<Waker> {
         self.asked_for.store(false, Ordering::Release);
-        self.crowd().as_mut().and_then(|waiters| waiters.head_to_wake())
+        self.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake())
     }
 
     pub(crate) fn is_asked_for(&self) -> bool {

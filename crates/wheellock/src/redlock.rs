@@ -1,6 +1,6 @@
 //! Locks on a majority of independent servers: the Redlock algorithm. Owns the rounds; every attempt is an ordinary lock's,
-//! and how a name is waited for within this process is `line`'s, who the servers are is `servers`', and what is held is
-//! `seats`'.
+//! and how a name is waited for within this process is `queue`'s, who the servers are is `servers`', and what is held is
+//! `members`'.
 //!
 //! # How it differs from what is usually built
 //!
@@ -17,8 +17,8 @@
 //!   so many members have been released that a quorum is in reach.
 //! - Too few servers is [`Error::NoQuorum`], never a busy lock.
 
-mod line;
-mod seats;
+mod members;
+mod queue;
 mod servers;
 
 use std::fmt;
@@ -32,15 +32,15 @@ use wheellock_client::{Subscription, Timer};
 use crate::acquire::{Answer, Wait, ask, first_answer_by, is_only_late};
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
-use crate::flight::{Flight, Request};
+use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::multi_lock::jitter;
 use crate::quorum::{Quorum, Verdict};
 use crate::shutdown::Leftover;
-use line::{Line, Turn};
-use seats::Seat;
-pub use seats::{MemberState, QuorumGuard, QuorumMember};
+use members::Member;
+pub use members::{MemberState, QuorumGuard, QuorumMember};
+use queue::{Queue, Turn};
 use servers::Servers;
 
 /// Independent servers of which a majority decides who holds a lock: the Redlock algorithm.
@@ -120,7 +120,7 @@ impl RedLock {
     /// A lock by name. No I/O. Members are the ordinary locks of this name on every server.
     pub fn lock(&self, name: &str) -> QuorumLock {
         let locks = self.servers.managers().map(|manager| manager.lock(name)).collect();
-        QuorumLock { locks, line: self.servers.line(name), servers: Arc::clone(&self.servers) }
+        QuorumLock { locks, queue: self.servers.queue(name), servers: Arc::clone(&self.servers) }
     }
 
     /// The servers' managers, in the order in which they were given.
@@ -139,7 +139,7 @@ impl RedLock {
         let shut_down = |(place, manager)| -> (usize, Request<'_, _>) {
             (place, Box::pin(LockManager::shutdown(manager, within)))
         };
-        let all = Flight::new(self.managers().enumerate().map(shut_down)).all().await;
+        let all = JoinAll::new(self.managers().enumerate().map(shut_down)).all().await;
         Leftover::together(all)
     }
 
@@ -168,7 +168,7 @@ impl fmt::Debug for RedLock {
 pub struct QuorumLock {
     servers: Arc<Servers>,
     locks: Arc<[Lock]>,
-    line: Arc<Line>,
+    queue: Arc<Queue>,
 }
 
 impl QuorumLock {
@@ -271,13 +271,13 @@ impl QuorumLock {
             own_news = None;
             &mut own_news
         } else {
-            match self.line.turn(timer, wait.deadline()).await {
+            match self.queue.turn(timer, wait.deadline()).await {
                 Turn::Come(turn) => {
                     first = turn;
                     &mut first
                 }
                 Turn::Failed(error) => return Err(error),
-                Turn::TooLate if self.line.knows_held() => return self.in_vain(true, Vec::new()),
+                Turn::TooLate if self.queue.knows_held() => return self.in_vain(true, Vec::new()),
                 // A lock that nobody has asked for is not known to be held.
                 Turn::TooLate => {
                     own_news = None;
@@ -293,7 +293,7 @@ impl QuorumLock {
             let until = self.answer_by(wait, known_held);
             let busy = match self.round(until, given_up).await {
                 Ok(Round::Reached(guard)) => {
-                    self.line.heard_held();
+                    self.queue.on_held();
                     return Ok(Some(guard));
                 }
                 Ok(Round::Busy(busy)) => busy,
@@ -302,13 +302,13 @@ impl QuorumLock {
                 }
                 Err(error) => {
                     if let Error::NoQuorum { .. } = &error {
-                        self.line.fail_all(&error);
+                        self.queue.fail_all(&error);
                     }
                     return Err(error);
                 }
             };
             known_held = true;
-            self.line.heard_held();
+            self.queue.on_held();
             if wait == Wait::No {
                 return Ok(None);
             }
@@ -348,7 +348,7 @@ impl QuorumLock {
         let timer = self.servers.timer();
         let began = timer.now();
         let mut give_up: Option<(Instant, Duration)> = None;
-        let mut flight = Flight::new(self.locks.iter().enumerate().map(|(place, lock)| {
+        let mut flight = JoinAll::new(self.locks.iter().enumerate().map(|(place, lock)| {
             let (servers, lock) = (Arc::clone(&self.servers), lock.clone());
             let request: Request<'static, _> = Box::pin(async move {
                 servers.identify(place, deadline).await?;
@@ -356,34 +356,34 @@ impl QuorumLock {
             });
             (place, request)
         }));
-        let mut seats: Vec<_> = self.locks.iter().map(|_| Seat::Asked).collect();
+        let mut members: Vec<_> = self.locks.iter().map(|_| Member::Asked).collect();
         let mut tally = self.servers.quorum();
         loop {
-            let landed = match give_up {
-                None => flight.landed().await,
-                Some((at, patience)) => match timer.timeout_at(at, flight.landed()).await {
-                    Ok(landed) => landed,
+            let ready = match give_up {
+                None => flight.ready().await,
+                Some((at, patience)) => match timer.timeout_at(at, flight.ready()).await {
+                    Ok(ready) => ready,
                     Err(_) => {
-                        let busy = Busy::of(&seats, tally);
+                        let busy = Busy::of(&members, tally);
                         return Ok(Round::Busy(Busy { given_up: Some(patience), ..busy }));
                     }
                 },
             };
-            for (place, answer) in landed {
-                let (seat, count) = match answer {
-                    Ok(Answer::Granted(guard)) => (Seat::Held(Arc::new(guard)), &mut tally.granted),
-                    Ok(Answer::Held(refusal)) => (Seat::Refused(refusal), &mut tally.refused),
-                    Err(error) => (Seat::Failed(error), &mut tally.failed),
+            for (place, answer) in ready {
+                let (member, count) = match answer {
+                    Ok(Answer::Granted(guard)) => (Member::Held(Arc::new(guard)), &mut tally.granted),
+                    Ok(Answer::Held(refusal)) => (Member::Refused(refusal), &mut tally.refused),
+                    Err(error) => (Member::Failed(error), &mut tally.failed),
                 };
                 *count += 1;
-                if let Some(place) = seats.get_mut(place) {
-                    *place = seat;
+                if let Some(place) = members.get_mut(place) {
+                    *place = member;
                 }
             }
             match tally.verdict() {
                 Some(Verdict::Reached) => {
                     let guard =
-                        QuorumGuard::new(Arc::clone(&self.locks), seats, flight, self.servers.runtime());
+                        QuorumGuard::new(Arc::clone(&self.locks), members, flight, self.servers.runtime());
                     if guard.is_valid() {
                         return Ok(Round::Reached(guard));
                     }
@@ -393,12 +393,13 @@ impl QuorumLock {
                         .map_or(Ok(Duration::ZERO), |lock| lock.lease().map(crate::lease::Lease::duration));
                     return Err(Error::GrantedTooLate { lock: self.name().to_owned(), lease: lease? });
                 }
-                Some(Verdict::Busy) => return Ok(Round::Busy(Busy::of(&seats, tally))),
+                Some(Verdict::Busy) => return Ok(Round::Busy(Busy::of(&members, tally))),
                 Some(Verdict::Dead) => {
-                    let failures = seats.into_iter().enumerate().filter_map(|(place, seat)| match seat {
-                        Seat::Failed(error) => Some(self.servers.failure(place, error)),
-                        _ => None,
-                    });
+                    let failures =
+                        members.into_iter().enumerate().filter_map(|(place, member)| match member {
+                            Member::Failed(error) => Some(self.servers.failure(place, error)),
+                            _ => None,
+                        });
                     return Err(self.no_quorum(tally.granted, failures.collect()));
                 }
                 None => {}
@@ -411,8 +412,8 @@ impl QuorumLock {
             }
             if tally.is_out_of_reach() {
                 // Of no use any more, while the others are still heard to know whether this is a busy lock.
-                for seat in &mut seats {
-                    seat.give_back();
+                for member in &mut members {
+                    member.give_back();
                 }
             }
         }
@@ -493,10 +494,10 @@ struct Busy {
 }
 
 impl Busy {
-    fn of(seats: &[Seat], tally: Quorum) -> Self {
+    fn of(members: &[Member], tally: Quorum) -> Self {
         let needed = tally.wanted().saturating_sub(tally.granted).max(1);
-        let elsewhere = seats.iter().enumerate().filter(|(_, seat)| seat.is_elsewhere());
-        let mut ends: Vec<_> = seats.iter().filter_map(Seat::lease_left).collect();
+        let elsewhere = members.iter().enumerate().filter(|(_, member)| member.is_elsewhere());
+        let mut ends: Vec<_> = members.iter().filter_map(Member::lease_left).collect();
         ends.sort_unstable();
         Self {
             elsewhere: elsewhere.map(|(place, _)| place).collect(),
@@ -540,13 +541,13 @@ impl News {
         let repoll = if deaf { REPOLL_WHEN_DEAF } else { REPOLL };
         // One millisecond more, because servers round down.
         let free_after = busy.free_after.map(|left| left + Duration::from_millis(1));
-        let look_at = match busy.given_up {
+        let poll_at = match busy.given_up {
             // Contenders release within the same time. If nobody does, it takes the slow ones.
             Some(patience) => now + patience.min(repoll) + jitter(random, patience.min(repoll)),
             None => now + free_after.map_or(repoll, |left| left.min(repoll)) + jitter(random, LEASE_JITTER),
         };
-        let look_at = deadline.map_or(look_at, |deadline| deadline.min(look_at));
-        let mut sleep = timer.sleep_until(look_at);
+        let poll_at = deadline.map_or(poll_at, |deadline| deadline.min(poll_at));
+        let mut sleep = timer.sleep_until(poll_at);
         let mut heard = vec![false; self.subscriptions.len()];
         let mut first = None;
         std::future::poll_fn(|cx: &mut task::Context<'_>| {
@@ -563,7 +564,7 @@ impl News {
             if count > 0 && first.is_none() {
                 let until = timer.now() + FOLLOW;
                 first = Some(until);
-                sleep.reset(look_at.min(until));
+                sleep.reset(poll_at.min(until));
             }
             Pin::new(&mut sleep).poll(cx)
         })

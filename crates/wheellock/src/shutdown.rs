@@ -10,7 +10,7 @@ use wheellock_client::{Client, Outcome};
 
 use crate::context::Context;
 use crate::manager::LockManager;
-use crate::waiters::Waiters;
+use crate::wait_queue::WaitQueue;
 
 impl LockManager {
     /// Ends everything, for all clones of this manager, and within this time: what a service does last, when its work has
@@ -74,8 +74,8 @@ fn give_everything_back(context: &Context) {
         effects.look_at_the_backlog = true;
     });
     for name in context.names() {
-        let fail = |waiters: &mut Box<Waiters>| waiters.fail_all(&name.shut_down(Outcome::NotSent));
-        let waiters = name.crowd().as_mut().map(fail).unwrap_or_default();
+        let fail = |waiters: &mut Box<WaitQueue>| waiters.fail_all(&name.shut_down(Outcome::NotSent));
+        let waiters = name.wait_queue().as_mut().map(fail).unwrap_or_default();
         waiters.into_iter().for_each(Waker::wake);
     }
 }

@@ -64,12 +64,12 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     });
     drop(flushes);
     for name in quiet {
-        let mut crowd = name.crowd();
-        let subscription = crowd.as_mut().and_then(|waiters| waiters.stop_listening());
-        if crowd.as_ref().is_some_and(|waiters| waiters.is_over()) {
-            *crowd = None;
+        let mut wait_queue = name.wait_queue();
+        let subscription = wait_queue.as_mut().and_then(|waiters| waiters.stop_listening());
+        if wait_queue.as_ref().is_some_and(|waiters| waiters.is_over()) {
+            *wait_queue = None;
         }
-        drop(crowd);
+        drop(wait_queue);
         drop(subscription);
     }
     next
@@ -127,7 +127,7 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
         (table.flushes, table.unknown)
     });
     drop(flushes);
-    unknown.iter().for_each(|name| context.let_waiters_look(name));
+    unknown.iter().for_each(|name| context.let_waiters_ask(name));
 }
 
 /// The table of holds while results are entered into it.

@@ -16,7 +16,7 @@ use crate::error::{Error, Outcome};
 use crate::guard::Guard;
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::waiters::{Known, Turn, Waiters};
+use crate::wait_queue::{Known, Turn, WaitQueue};
 use crate::wire::Refusal;
 
 /// A place in the wait queue; left when dropped.
@@ -37,7 +37,7 @@ impl<'a> Waiter<'a> {
     pub(super) fn join(
         context: &'a Arc<Context>,
         name: &'a Arc<Name>,
-        join: fn(&mut Waiters) -> u64,
+        join: fn(&mut WaitQueue) -> u64,
     ) -> Self {
         let ticket = name.waiters(join);
         context.waiting.fetch_add(1, Ordering::Relaxed);
@@ -144,7 +144,7 @@ impl<'a> Waiter<'a> {
     /// any other failure does.
     pub(super) fn cut_short(&self, error: &Error) -> Result<Option<Guard>, Error> {
         if !is_only_late(error) {
-            self.name.waiters(|waiters| waiters.heard_nothing(error));
+            self.name.waiters(|waiters| waiters.on_unanswered(error));
         }
         match self.wait_is_over(self.context.client.config().timer.now(), None)? {
             None => Ok(None),
@@ -152,12 +152,12 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    pub(super) fn heard_held(&mut self, refusal: Refusal) {
+    pub(super) fn on_held(&mut self, refusal: Refusal) {
         self.told_held = true;
         let now = self.context.client.config().timer.now();
         self.name.waiters(|waiters| {
             if waiters.is_head(self.ticket) {
-                waiters.heard_held(now, refusal.lease_left);
+                waiters.on_held(now, refusal.lease_left);
                 waiters.listen(|| self.context.client.subscribe(self.name.channel().as_bytes()));
             }
         });
@@ -221,16 +221,16 @@ pub(crate) const SILENT_PART: u32 = 3;
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let now = self.context.client.config().timer.now();
-        let mut crowd = self.name.crowd();
+        let mut wait_queue = self.name.wait_queue();
         let (mut next, mut quiet) = (None, false);
-        if let Some(waiters) = &mut *crowd {
+        if let Some(waiters) = &mut *wait_queue {
             next = waiters.leave(self.ticket, self.granted, now);
             quiet = waiters.begin_lingering();
             if waiters.is_over() {
-                *crowd = None;
+                *wait_queue = None;
             }
         }
-        drop(crowd);
+        drop(wait_queue);
         if let Some(next) = next {
             next.wake();
         }

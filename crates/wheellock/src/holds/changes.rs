@@ -128,7 +128,7 @@ impl Holds {
             }
             let index = self.insert(&name, owner, true, Lease::DEFAULT, now);
             if let Some(hold) = self.get_mut(index) {
-                (hold.state, hold.gone_after) = (State::GivenBack, Lease::DEFAULT.gone_after(now));
+                (hold.state, hold.expired_by) = (State::GivenBack, Lease::DEFAULT.expired_by(now));
             }
             due.effects.request_all(self.reconcile(index));
         }

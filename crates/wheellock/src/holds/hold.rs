@@ -22,7 +22,7 @@ pub(crate) struct Hold {
     pub(crate) state: State,
     pub(crate) valid_until: BootInstant,
     /// When the server has certainly forgotten it.
-    pub(super) gone_after: BootInstant,
+    pub(super) expired_by: BootInstant,
     pub(super) presented: bool,
     pub(super) guards: u32,
     /// Guards that want the lease renewed.

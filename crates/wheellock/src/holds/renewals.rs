@@ -55,7 +55,7 @@ pub(crate) enum Renewed {
     },
     NotOwner,
     /// Extended on the server, but too few others know of it.
-    NotKept,
+    NotAcknowledged,
     /// Refused, or nothing is known.
     Failed,
 }
@@ -121,7 +121,7 @@ impl Holds {
         if hold.reconcile_at.is_some_and(|at| now >= at) {
             if hold.is_busy() {
                 hold.reconcile_at = Some(now + hold.lease.retry_after());
-            } else if now >= hold.gone_after {
+            } else if now >= hold.expired_by {
                 hold.reconcile_at = None;
                 hold.open_gate(due.effects);
             } else {
@@ -239,7 +239,7 @@ impl Holds {
     /// What was extended has been acknowledged as wanted, or not.
     pub(crate) fn end_wait(&mut self, renewal: u32, kept: bool, now: BootInstant, effects: &mut Effects) {
         let Some(Script { group, sent, .. }) = self.renewals.try_remove(renewal as usize) else { return };
-        let how = if kept { Renewed::Extended } else { Renewed::NotKept };
+        let how = if kept { Renewed::Extended } else { Renewed::NotAcknowledged };
         for renewal in &group {
             self.end_one(renewal, how, sent, now, effects);
         }
@@ -319,7 +319,7 @@ impl Holds {
     ) {
         let Some(hold) = self.hold_of(renewal) else { return };
         if how != Renewed::NotOwner && renewal.extend {
-            hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
+            hold.expired_by = hold.expired_by.max(renewal.lease.expired_by(now));
         }
         if hold.state != State::Held {
             return;
@@ -338,12 +338,12 @@ impl Holds {
                     hold.valid_until = hold.valid_until.min(sent + less_drift(left));
                 }
                 if left < Duration::MAX {
-                    hold.gone_after = hold.gone_after.max(now + plus_drift(left));
+                    hold.expired_by = hold.expired_by.max(now + plus_drift(left));
                 }
                 hold.answered(now);
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
-            Renewed::NotKept => {
+            Renewed::NotAcknowledged => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
                 self.tally.failed_renewals += 1;
             }
@@ -363,7 +363,7 @@ impl Holds {
     /// A renewal was given up unanswered, or answered just now.
     pub(crate) fn may_have_been_renewed(&mut self, renewal: &Renewal, now: BootInstant) {
         if let Some(hold) = self.hold_of(renewal) {
-            hold.gone_after = hold.gone_after.max(renewal.lease.gone_after(now));
+            hold.expired_by = hold.expired_by.max(renewal.lease.expired_by(now));
         }
     }
 

@@ -1,4 +1,4 @@
-//! The servers of a quorum, and whether they are as independent as they have to be. Owns their identities and the lines of
+//! The servers of a quorum, and whether they are as independent as they have to be. Owns their identities and the queues of
 //! this process' waiters.
 
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use wheellock_client::{CallOptions, Command, ErrorKind, Servers as Address, Timer};
 
-use super::line::Line;
+use super::queue::Queue;
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure, Outcome};
-use crate::flight::{Flight, Request};
+use crate::join_all::{JoinAll, Request};
 use crate::manager::LockManager;
 use crate::name::Name;
 use crate::quorum::{Quorum, Verdict};
@@ -25,7 +25,7 @@ pub(super) struct Servers {
     lead: LockManager,
     /// By member; unknown until it has been asked once.
     identities: Mutex<Vec<Option<Identity>>>,
-    lines: Mutex<Lines>,
+    queues: Mutex<Queues>,
     /// Whether all of them were shut down.
     shut: watch::Sender<bool>,
     /// Where late grants are waited for.
@@ -33,8 +33,8 @@ pub(super) struct Servers {
 }
 
 #[derive(Default)]
-struct Lines {
-    known: HashMap<String, Weak<Line>>,
+struct Queues {
+    known: HashMap<String, Weak<Queue>>,
     purge_at: usize,
 }
 
@@ -63,8 +63,8 @@ impl Servers {
             }
         }
         let identities = Mutex::new(members.iter().map(|_| None).collect());
-        let (lines, shut, runtime) = (Mutex::default(), watch::Sender::new(false), Handle::current());
-        Ok(Self { members, lead, identities, lines, shut, runtime })
+        let (queues, shut, runtime) = (Mutex::default(), watch::Sender::new(false), Handle::current());
+        Ok(Self { members, lead, identities, queues, shut, runtime })
     }
 
     pub(super) fn managers(&self) -> impl ExactSizeIterator<Item = &LockManager> {
@@ -117,23 +117,23 @@ impl Servers {
         MemberFailure { server, error }
     }
 
-    /// The line of all who want `name`.
-    pub(super) fn line(&self, name: &str) -> Arc<Line> {
+    /// The queue of all who want `name`.
+    pub(super) fn queue(&self, name: &str) -> Arc<Queue> {
         if !Name::may_be(name) {
             return Arc::default();
         }
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = lines.known.get(name).and_then(Weak::upgrade) {
-            return line;
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.known.get(name).and_then(Weak::upgrade) {
+            return queue;
         }
-        if lines.known.len() >= lines.purge_at {
+        if queues.known.len() >= queues.purge_at {
             // Forgetting in bulk keeps the cost per name constant.
-            lines.known.retain(|_, line| line.strong_count() > 0);
-            lines.purge_at = 2 * lines.known.len() + 64;
+            queues.known.retain(|_, queue| queue.strong_count() > 0);
+            queues.purge_at = 2 * queues.known.len() + 64;
         }
-        let line = Arc::default();
-        lines.known.insert(name.to_owned(), Arc::downgrade(&line));
-        line
+        let queue = Arc::default();
+        queues.known.insert(name.to_owned(), Arc::downgrade(&queue));
+        queue
     }
 
     pub(super) fn findings(&self) -> Vec<Finding> {
@@ -149,7 +149,7 @@ impl Servers {
 
     /// Asks all who they are, at least a majority.
     pub(super) async fn meet(self: &Arc<Self>) -> Result<(), Error> {
-        let mut flight = Flight::new((0..self.members.len()).map(|place| {
+        let mut flight = JoinAll::new((0..self.members.len()).map(|place| {
             let servers = Arc::clone(self);
             let request: Request<'_, _> = Box::pin(async move { servers.identify(place, None).await });
             (place, request)
@@ -158,14 +158,14 @@ impl Servers {
         let mut failures = Vec::new();
         let mut enough = None;
         while !flight.is_over() {
-            let landed = match enough {
-                None => flight.landed().await,
-                Some(until) => match self.timer().timeout_at(until, flight.landed()).await {
-                    Ok(landed) => landed,
+            let ready = match enough {
+                None => flight.ready().await,
+                Some(until) => match self.timer().timeout_at(until, flight.ready()).await {
+                    Ok(ready) => ready,
                     Err(_) => return Ok(()),
                 },
             };
-            for (place, answer) in landed {
+            for (place, answer) in ready {
                 match answer {
                     Ok(()) => tally.granted += 1,
                     Err(error @ Error::NotIndependent { .. }) => return Err(error),

@@ -12,8 +12,8 @@ use crate::acquire::Answer;
 use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::error::{Error, MemberFailure};
-use crate::flight::{Flight, Request};
 use crate::guard::{Guard, Released};
+use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
 use crate::quorum::{Quorum, Verdict};
 use crate::wire::Refusal;
@@ -26,7 +26,7 @@ use crate::work::unless_lost;
 /// join it, so the failure of a minority is survived later, too.
 pub struct QuorumGuard {
     locks: Arc<[Lock]>,
-    seats: Arc<Mutex<Seats>>,
+    members: Arc<Mutex<Members>>,
 }
 
 /// One server of a quorum, as a [`QuorumGuard`] sees it.
@@ -59,7 +59,7 @@ pub enum MemberState {
 }
 
 /// One member of an attempt.
-pub(super) enum Seat {
+pub(super) enum Member {
     Asked,
     Held(Arc<Guard>),
     Refused(Refusal),
@@ -68,8 +68,8 @@ pub(super) enum Seat {
     GivenBack,
 }
 
-struct Seats {
-    seats: Vec<Seat>,
+struct Members {
+    members: Vec<Member>,
     /// Those that have not answered yet; not here while the task that waits for them polls them.
     late: Option<Late>,
     quorum: Quorum,
@@ -78,10 +78,10 @@ struct Seats {
     /// The guard has ended: nobody joins any more.
     closed: bool,
     /// The task that waits for late members.
-    usher: Option<Waker>,
+    late_joiner: Option<Waker>,
 }
 
-type Late = Flight<'static, Result<Answer, Error>>;
+type Late = JoinAll<'static, Result<Answer, Error>>;
 
 /// Where a request to all members finds one of them.
 enum Standing {
@@ -99,7 +99,7 @@ struct Asked {
     failures: Vec<MemberFailure>,
 }
 
-impl Seat {
+impl Member {
     /// Whether it is others, or nobody knows who, that the lock is with.
     pub(super) fn is_elsewhere(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Failed(_))
@@ -136,10 +136,10 @@ impl Seat {
     }
 }
 
-impl Seats {
+impl Members {
     fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
-        self.seats.iter().filter_map(|seat| match seat {
-            Seat::Held(guard) => Some(guard),
+        self.members.iter().filter_map(|member| match member {
+            Member::Held(guard) => Some(guard),
             _ => None,
         })
     }
@@ -159,33 +159,33 @@ impl Seats {
     fn join(&mut self, answers: Vec<(usize, Result<Answer, Error>)>) -> Vec<Guard> {
         let mut useless = Vec::new();
         for (place, answer) in answers {
-            let seat = match answer {
+            let member = match answer {
                 Ok(Answer::Granted(guard)) => {
                     self.broken |= !self.is_valid();
                     if self.broken {
                         useless.push(guard);
-                        Seat::GivenBack
+                        Member::GivenBack
                     } else {
-                        Seat::Held(Arc::new(guard))
+                        Member::Held(Arc::new(guard))
                     }
                 }
-                Ok(Answer::Held(refusal)) => Seat::Refused(refusal),
-                Err(error) => Seat::Failed(error),
+                Ok(Answer::Held(refusal)) => Member::Refused(refusal),
+                Err(error) => Member::Failed(error),
             };
-            if let Some(place) = self.seats.get_mut(place) {
-                *place = seat;
+            if let Some(place) = self.members.get_mut(place) {
+                *place = member;
             }
         }
         useless
     }
 }
 
-/// Waits for late members. Their requests are polled, and guards dropped, with the seats unlocked: either may write to a socket.
-fn poll_late(seats: &Mutex<Seats>, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(mut late) = lock(seats).late.take() else { return Poll::Ready(()) };
+/// Waits for late members. Their requests are polled, and guards dropped, with the members unlocked: either may write to a socket.
+fn poll_late(members: &Mutex<Members>, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(mut late) = lock(members).late.take() else { return Poll::Ready(()) };
     let answers = late.poll(cx);
     let over = late.is_over();
-    let mut locked = lock(seats);
+    let mut locked = lock(members);
     if locked.closed {
         drop(locked);
         return Poll::Ready(());
@@ -193,7 +193,7 @@ fn poll_late(seats: &Mutex<Seats>, cx: &mut Context<'_>) -> Poll<()> {
     let useless = locked.join(answers);
     if !over {
         locked.late = Some(late);
-        locked.usher = Some(cx.waker().clone());
+        locked.late_joiner = Some(cx.waker().clone());
     }
     drop(locked);
     drop(useless);
@@ -201,25 +201,31 @@ fn poll_late(seats: &Mutex<Seats>, cx: &mut Context<'_>) -> Poll<()> {
 }
 
 impl QuorumGuard {
-    /// `flight` is what has not landed yet.
+    /// `flight` is what has not ready yet.
     pub(super) fn new(
         locks: Arc<[Lock]>,
-        seats: Vec<Seat>,
-        flight: Flight<'static, Result<Answer, Error>>,
+        members: Vec<Member>,
+        flight: JoinAll<'static, Result<Answer, Error>>,
         runtime: &Handle,
     ) -> Self {
-        let quorum = Quorum::majority(seats.len());
+        let quorum = Quorum::majority(members.len());
         let late = (!flight.is_over()).then_some(flight);
         let is_late = late.is_some();
-        let seats =
-            Arc::new(Mutex::new(Seats { seats, late, quorum, broken: false, closed: false, usher: None }));
+        let members = Arc::new(Mutex::new(Members {
+            members,
+            late,
+            quorum,
+            broken: false,
+            closed: false,
+            late_joiner: None,
+        }));
         if is_late {
             // Ends when all have answered or the guard has ended; the guard has what it waits for, so if the runtime ends
             // first, dropping the guard still takes back whatever was granted.
-            let usher = Arc::clone(&seats);
-            let _detached = runtime.spawn(std::future::poll_fn(move |cx| poll_late(&usher, cx)));
+            let late_joiner = Arc::clone(&members);
+            let _detached = runtime.spawn(std::future::poll_fn(move |cx| poll_late(&late_joiner, cx)));
         }
-        Self { locks, seats }
+        Self { locks, members }
     }
 
     /// The lock's name.
@@ -230,31 +236,31 @@ impl QuorumGuard {
     /// What became of the lock on each server, in the order in which they were given. Fewer than all `Held` is degraded:
     /// so many fewer failures are survived.
     pub fn members(&self) -> Vec<QuorumMember> {
-        let seats = lock(&self.seats);
-        let members = self.locks.iter().zip(&seats.seats).map(|(lock, seat)| {
-            let state = match seat {
-                Seat::Asked => MemberState::Pending,
-                Seat::Held(guard) => match guard.reason() {
+        let members = lock(&self.members);
+        let told = self.locks.iter().zip(&members.members).map(|(lock, member)| {
+            let state = match member {
+                Member::Asked => MemberState::Pending,
+                Member::Held(guard) => match guard.reason() {
                     None => MemberState::Held { valid_until: guard.valid_until() },
                     Some(reason) => MemberState::Lost(reason),
                 },
-                Seat::Refused(_) | Seat::GivenBack => MemberState::Refused,
-                Seat::Failed(error) => MemberState::Failed(error.clone()),
+                Member::Refused(_) | Member::GivenBack => MemberState::Refused,
+                Member::Failed(error) => MemberState::Failed(error.clone()),
             };
             QuorumMember { server: lock.context.client.server_address(), state }
         });
-        members.collect()
+        told.collect()
     }
 
     /// Until when a majority may be believed held, as far as is known now. Moves when renewals succeed.
     pub fn valid_until(&self) -> BootInstant {
         let now = || self.locks.first().map_or_else(BootInstant::now, |lock| lock.context.clock.now());
-        lock(&self.seats).valid_until().unwrap_or_else(now)
+        lock(&self.members).valid_until().unwrap_or_else(now)
     }
 
     /// Whether a majority may be believed held right now.
     pub fn is_valid(&self) -> bool {
-        lock(&self.seats).is_valid()
+        lock(&self.members).is_valid()
     }
 
     /// Resolves when fewer than a majority can be believed held: no later than [`valid_until`](Self::valid_until), as long
@@ -264,7 +270,7 @@ impl QuorumGuard {
     ///
     /// Safe: it only waits.
     pub async fn lost(&self) -> LostReason {
-        let mut watch = Watch { seats: &self.seats, watchers: vec![None; self.locks.len()] };
+        let mut watch = Watch { members: &self.members, watchers: vec![None; self.locks.len()] };
         std::future::poll_fn(|cx| watch.poll(cx.waker())).await
     }
 
@@ -289,10 +295,10 @@ impl QuorumGuard {
     async fn confirm(&self) -> Result<(), Error> {
         let wanted = Quorum::majority(self.locks.len()).wanted();
         let mut asked = vec![false; self.locks.len()];
-        let (mut flight, mut confirmed) = (Flight::new([]), 0);
+        let (mut flight, mut confirmed) = (JoinAll::new([]), 0);
         loop {
-            for (place, (seat, asked)) in lock(&self.seats).seats.iter().zip(&mut asked).enumerate() {
-                if let Seat::Held(guard) = seat
+            for (place, (member, asked)) in lock(&self.members).members.iter().zip(&mut asked).enumerate() {
+                if let Member::Held(guard) = member
                     && !std::mem::replace(asked, true)
                 {
                     let guard = Arc::clone(guard);
@@ -302,7 +308,7 @@ impl QuorumGuard {
             if confirmed >= wanted || flight.is_over() {
                 return self.check();
             }
-            let answers = flight.landed().await;
+            let answers = flight.ready().await;
             confirmed += answers.into_iter().filter(|(_, answer)| matches!(answer, Ok(true))).count();
         }
     }
@@ -333,7 +339,7 @@ impl QuorumGuard {
     /// [`Error::Lost`] if a majority is lost, or turns out to be; [`Error::NoQuorum`] if too few servers could be asked. The
     /// lock may then be believed until [`valid_until`](Self::valid_until) as before.
     pub async fn renew(&self) -> Result<(), Error> {
-        let members: Vec<_> = lock(&self.seats).seats.iter().map(Seat::standing).collect();
+        let members: Vec<_> = lock(&self.members).members.iter().map(Member::standing).collect();
         let renew = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move { guard.renew().await.map(|()| Released::Released) })
         };
@@ -362,7 +368,7 @@ impl QuorumGuard {
     pub async fn release(self) -> Result<Released, Error> {
         let believed = self.is_valid();
         // Those still under way are taken back; nobody joins from here on.
-        let members: Vec<_> = self.close().into_iter().map(Seat::into_standing).collect();
+        let members: Vec<_> = self.close().into_iter().map(Member::into_standing).collect();
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move {
                 match Arc::into_inner(guard) {
@@ -402,14 +408,14 @@ impl QuorumGuard {
                 }
             }
         }
-        let mut flight = Flight::new(requests);
+        let mut flight = JoinAll::new(requests);
         loop {
             // When nobody is left to answer, there is a verdict.
             if let Some(verdict) = tally.verdict() {
                 let is_lost = lost + tally.wanted() > held;
                 return Asked { verdict, granted: tally.granted, is_lost, failures };
             }
-            for (place, answer) in flight.landed().await {
+            for (place, answer) in flight.ready().await {
                 match answer {
                     Ok(Released::Released) => tally.granted += 1,
                     Ok(Released::AlreadyLost) | Err(Error::Lost { .. }) => {
@@ -436,7 +442,7 @@ impl QuorumGuard {
     }
 
     fn reason(&self) -> LostReason {
-        let reasons = lock(&self.seats).guards().filter_map(|guard| guard.reason()).last();
+        let reasons = lock(&self.members).guards().filter_map(|guard| guard.reason()).last();
         reasons.unwrap_or(LostReason::Expired)
     }
 
@@ -450,16 +456,16 @@ impl QuorumGuard {
     }
 
     /// Nobody joins any more: what has not been answered is taken back. Returns the members.
-    fn close(&self) -> Vec<Seat> {
-        let mut seats = lock(&self.seats);
-        seats.closed = true;
-        let late = seats.late.take();
-        let members = std::mem::take(&mut seats.seats);
-        let usher = seats.usher.take();
-        drop(seats);
+    fn close(&self) -> Vec<Member> {
+        let mut locked = lock(&self.members);
+        locked.closed = true;
+        let late = locked.late.take();
+        let members = std::mem::take(&mut locked.members);
+        let late_joiner = locked.late_joiner.take();
+        drop(locked);
         drop(late);
-        if let Some(usher) = usher {
-            usher.wake();
+        if let Some(late_joiner) = late_joiner {
+            late_joiner.wake();
         }
         members
     }
@@ -486,22 +492,22 @@ impl fmt::Debug for QuorumGuard {
 /// Members that join while this waits are watched from its next turn on. That is early enough: the quorum is lost only
 /// together with one of those that were watched, who were a majority.
 struct Watch<'a> {
-    seats: &'a Mutex<Seats>,
+    members: &'a Mutex<Members>,
     watchers: Vec<Option<u64>>,
 }
 
 impl Watch<'_> {
     fn poll(&mut self, waker: &Waker) -> Poll<LostReason> {
-        let seats = lock(self.seats);
+        let members = lock(self.members);
         let (mut held, mut lost) = (0, None);
-        for (seat, watcher) in seats.seats.iter().zip(&mut self.watchers) {
-            let Seat::Held(guard) = seat else { continue };
+        for (member, watcher) in members.members.iter().zip(&mut self.watchers) {
+            let Member::Held(guard) = member else { continue };
             match guard.poll_lost(watcher, waker) {
                 Poll::Pending => held += 1,
                 Poll::Ready(reason) => lost = Some(reason),
             }
         }
-        if held >= seats.quorum.wanted() && !seats.broken {
+        if held >= members.quorum.wanted() && !members.broken {
             return Poll::Pending;
         }
         Poll::Ready(lost.unwrap_or(LostReason::Expired))
@@ -510,14 +516,14 @@ impl Watch<'_> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        for (seat, watcher) in lock(self.seats).seats.iter().zip(&self.watchers) {
-            if let (Seat::Held(guard), Some(watcher)) = (seat, watcher) {
+        for (member, watcher) in lock(self.members).members.iter().zip(&self.watchers) {
+            if let (Member::Held(guard), Some(watcher)) = (member, watcher) {
                 guard.unwatch(*watcher);
             }
         }
     }
 }
 
-fn lock(seats: &Mutex<Seats>) -> MutexGuard<'_, Seats> {
-    seats.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(members: &Mutex<Members>) -> MutexGuard<'_, Members> {
+    members.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ use super::News;
 use crate::error::Error;
 
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct Queue {
     /// First come, first served (source: tokio's documentation of `Mutex`). What is heard of releases is handed on, so that
     /// not every waiter has to subscribe, and to ask twice for it.
     turn: tokio::sync::Mutex<Option<News>>,
@@ -21,7 +21,7 @@ pub(super) struct Line {
 #[derive(Default)]
 struct Known {
     next_ticket: u64,
-    /// How many stand in line, the first included.
+    /// How many are in the queue, the first included.
     waiting: usize,
     /// Whom the same error awaits: everybody with a ticket below this one.
     failed: Option<(u64, Error)>,
@@ -36,7 +36,7 @@ pub(super) enum Turn<'a> {
     TooLate,
 }
 
-impl Line {
+impl Queue {
     pub(super) async fn turn(&self, timer: &Timer, deadline: Option<Instant>) -> Turn<'_> {
         let place = Place::join(self);
         let news = match deadline {
@@ -53,7 +53,7 @@ impl Line {
         }
     }
 
-    pub(super) fn heard_held(&self) {
+    pub(super) fn on_held(&self) {
         self.known().held = true;
     }
 
@@ -73,7 +73,7 @@ impl Line {
     }
 }
 
-/// The first in line, who asks for all. The next one's turn comes when this is dropped.
+/// The head of the queue, which asks for all. The next one's turn comes when this is dropped.
 pub(super) struct First<'a> {
     news: tokio::sync::MutexGuard<'a, Option<News>>,
     place: Place<'a>,
@@ -95,28 +95,28 @@ impl DerefMut for First<'_> {
 
 impl Drop for First<'_> {
     fn drop(&mut self) {
-        if self.place.line.known().waiting == 1 {
+        if self.place.queue.known().waiting == 1 {
             *self.news = None;
         }
     }
 }
 
 struct Place<'a> {
-    line: &'a Line,
+    queue: &'a Queue,
     ticket: u64,
 }
 
 impl<'a> Place<'a> {
-    fn join(line: &'a Line) -> Self {
-        let mut known = line.known();
+    fn join(queue: &'a Queue) -> Self {
+        let mut known = queue.known();
         known.waiting += 1;
         known.next_ticket += 1;
-        Self { line, ticket: known.next_ticket - 1 }
+        Self { queue, ticket: known.next_ticket - 1 }
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.line.known().waiting -= 1;
+        self.queue.known().waiting -= 1;
     }
 }

@@ -1,8 +1,8 @@
-//! Who waits for a lock in this process, in order. Pure but for the subscription it keeps.
+//! The waiters for one lock in this process, in order. Pure but for the subscription it keeps.
 //!
-//! Only the first in line asks the server, and only when there is a reason: a message, the end of the holder's lease,
-//! or the bounded re-poll. Everybody else just stands in line, so a thousand waiters cost the server as much as one.
-//! Whoever leaves the head of the line passes on what it may have learnt and not used.
+//! Only the head of the queue asks the server, and only when there is a reason: a message, the end of the holder's lease,
+//! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
+//! leaves passes on what it may have learnt and not used: the baton.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use wheellock_client::Subscription;
 use crate::error::Error;
 
 #[derive(Default)]
-pub(crate) struct Waiters {
+pub(crate) struct WaitQueue {
     /// By ticket.
-    line: BTreeMap<u64, Waiter>,
+    waiting: BTreeMap<u64, Waiter>,
     next_ticket: u64,
-    /// Kept while somebody waits, and a little longer.
+    /// Kept while there are waiters, and a little longer.
     subscription: Option<Subscription>,
     /// When the head asks again even if it hears nothing; `None` until the server has said that the lock is held.
-    look_at: Option<Instant>,
+    poll_at: Option<Instant>,
     /// The head has a reason to ask at once.
-    look_now: bool,
+    poll_now: bool,
     /// The end of the subscription is planned.
     lingering: bool,
     /// When the head asked for the first time after the last answer.
@@ -65,28 +65,28 @@ pub(crate) enum Known {
     Trouble(Error),
 }
 
-impl Waiters {
+impl WaitQueue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.line.is_empty()
+        self.waiting.is_empty()
     }
 
-    /// Stands in line.
+    /// A waiter joins at the end of the queue.
     pub(crate) fn join(&mut self) -> u64 {
         self.next_ticket += 1;
-        self.line.insert(MIDDLE + self.next_ticket, Waiter::default());
+        self.waiting.insert(MIDDLE + self.next_ticket, Waiter::default());
         MIDDLE + self.next_ticket
     }
 
-    /// Stands in front of the line: nobody in it has asked yet.
+    /// A waiter joins before all others, none of whom has asked yet.
     pub(crate) fn join_first(&mut self) -> u64 {
-        let first = self.line.first_key_value().map_or(MIDDLE + self.next_ticket, |(first, _)| *first);
-        self.line.insert(first - 1, Waiter::default());
+        let first = self.waiting.first_key_value().map_or(MIDDLE + self.next_ticket, |(first, _)| *first);
+        self.waiting.insert(first - 1, Waiter::default());
         first - 1
     }
 
-    /// Somebody is about to ask the server without standing in line: what was heard so far is not news to the answer.
+    /// A caller outside the queue is about to ask the server: what was heard so far is not news to the answer.
     pub(crate) fn about_to_ask(&mut self) {
-        if let Some(subscription) = self.subscription.as_mut().filter(|_| self.line.is_empty()) {
+        if let Some(subscription) = self.subscription.as_mut().filter(|_| self.waiting.is_empty()) {
             subscription.take_changed();
         }
     }
@@ -96,12 +96,12 @@ impl Waiters {
     pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
         if self.subscription.is_none() {
             self.subscription = Some(subscribe());
-            self.look_now = true;
+            self.poll_now = true;
         }
     }
 
     /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
-    pub(crate) fn heard_held(&mut self, now: Instant, lease_left: Option<Duration>) {
+    pub(crate) fn on_held(&mut self, now: Instant, lease_left: Option<Duration>) {
         self.unanswered_since = None;
         self.last_error = None;
         // One millisecond more, because the server rounds down.
@@ -109,19 +109,21 @@ impl Waiters {
         // Without messages (an ACL may forbid the channel) only asking helps.
         let deaf = self.subscription.as_ref().is_some_and(|news| news.refusal().is_some());
         let left = if deaf { left.min(POLL_WHEN_DEAF) } else { left };
-        self.look_at = Some(now + left);
+        self.poll_at = Some(now + left);
     }
 
     /// The head's question failed, and not because its own wait has ended.
-    pub(crate) fn heard_nothing(&mut self, error: &Error) {
+    pub(crate) fn on_unanswered(&mut self, error: &Error) {
         self.last_error = Some(error.clone());
     }
 
-    /// What the holder of `ticket` has to do; leaves its waker if it has to wait. Who is first waits, too, while somebody
-    /// asks without standing in line.
+    /// What the holder of `ticket` has to do; leaves its waker if it has to wait. The head waits, too, while a caller
+    /// asks from outside the queue.
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
-        let Some(waiter) = self.line.get_mut(&ticket) else { return Turn::Ask { heard: false, since: now } };
+        let Some(waiter) = self.waiting.get_mut(&ticket) else {
+            return Turn::Ask { heard: false, since: now };
+        };
         if let Some(error) = &waiter.failed {
             return Turn::Failed(Error::clone(error));
         }
@@ -130,54 +132,54 @@ impl Waiters {
             return Turn::Wait(None);
         }
         let heard = self.subscription.as_mut().is_some_and(|news| news.poll_changed(cx) == Poll::Ready(()));
-        let due = self.look_at.is_none_or(|at| now >= at);
-        if std::mem::take(&mut self.look_now) || heard || due {
+        let due = self.poll_at.is_none_or(|at| now >= at);
+        if std::mem::take(&mut self.poll_now) || heard || due {
             return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
         }
-        Turn::Wait(self.look_at)
+        Turn::Wait(self.poll_at)
     }
 
-    /// Leaves the line. Returns whom to wake: the next head, if the head left.
+    /// A waiter leaves the queue. Returns the next head's waker, if the head left.
     ///
     /// A head that leaves without an answer to its question may have consumed a wake-up, so the next one asks at once. A
     /// head that got the lock, for the time of `lease`, has nothing to pass on: the next one hears of its release. Not of
     /// its lease's end, though, so it asks then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
-        self.line.remove(&ticket);
-        if self.line.is_empty() {
+        self.waiting.remove(&ticket);
+        if self.waiting.is_empty() {
             // Nobody is left to whom an old trouble would matter; who comes later asks anew.
             self.last_error = None;
-            self.look_now |= self.unanswered_since.take().is_some();
+            self.poll_now |= self.unanswered_since.take().is_some();
         }
         if !was_head {
             return None;
         }
         match lease {
             Some(_) => {
-                self.heard_held(now, lease);
+                self.on_held(now, lease);
                 // Of a release nobody hears where nobody listens yet.
-                self.look_now = self.subscription.is_none();
+                self.poll_now = self.subscription.is_none();
             }
-            None => self.look_now |= self.unanswered_since.is_some(),
+            None => self.poll_now |= self.unanswered_since.is_some(),
         }
         self.head_to_wake()
     }
 
-    /// The lock may be free, though no message says so: the first in line is to ask. Returns whom to wake.
-    pub(crate) fn look_now(&mut self) -> Option<Waker> {
-        self.look_now = true;
+    /// The lock may be free, though no message says so: the head is to ask. Returns its waker.
+    pub(crate) fn poll_now(&mut self) -> Option<Waker> {
+        self.poll_now = true;
         self.head_to_wake()
     }
 
-    /// The waker of who is first in line.
+    /// The head's waker.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
-        self.line.first_entry().and_then(|mut head| head.get_mut().waker.take())
+        self.waiting.first_entry().and_then(|mut head| head.get_mut().waker.take())
     }
 
     /// What a waiter whose wait has ended can be told.
     pub(crate) fn known(&self) -> Known {
-        match (&self.last_error, self.look_at) {
+        match (&self.last_error, self.poll_at) {
             (Some(error), _) => Known::Trouble(error.clone()),
             (None, None) => Known::Nothing,
             (None, Some(_)) => Known::Held { unanswered_since: self.unanswered_since },
@@ -185,36 +187,36 @@ impl Waiters {
     }
 
     /// The server could not be asked for as long as anybody waits for an answer, or refused: what stopped the head stops
-    /// everybody who stands in line now.
+    /// every waiter who is in the queue now.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
         let error = Arc::new(error.clone());
         let fail = |waiter: &mut Waiter| {
             waiter.failed = Some(Arc::clone(&error));
             waiter.waker.take()
         };
-        self.line.values_mut().filter_map(fail).collect()
+        self.waiting.values_mut().filter_map(fail).collect()
     }
 
     /// Whether the last waiter has just left, and the end of its subscription is to be planned.
     pub(crate) fn begin_lingering(&mut self) -> bool {
-        let quiet = self.line.is_empty() && self.subscription.is_some();
+        let quiet = self.waiting.is_empty() && self.subscription.is_some();
         quiet && !std::mem::replace(&mut self.lingering, true)
     }
 
-    /// Gives the subscription up if nobody waits. The caller drops it after unlocking.
+    /// Gives the subscription up if there are no waiters. The caller drops it after unlocking.
     pub(crate) fn stop_listening(&mut self) -> Option<Subscription> {
         self.lingering = false;
-        if self.line.is_empty() { self.subscription.take() } else { None }
+        if self.waiting.is_empty() { self.subscription.take() } else { None }
     }
 
-    /// Whether nobody waits and nothing is listened to.
+    /// Whether there are no waiters and nothing is listened to.
     pub(crate) fn is_over(&self) -> bool {
-        self.line.is_empty() && self.subscription.is_none()
+        self.waiting.is_empty() && self.subscription.is_none()
     }
 
-    /// Whether the holder of `ticket` is first in line.
+    /// Whether the waiter with `ticket` is the head.
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
-        self.line.first_key_value().is_some_and(|(first, _)| *first == ticket)
+        self.waiting.first_key_value().is_some_and(|(first, _)| *first == ticket)
     }
 }
 
@@ -232,17 +234,17 @@ const POLL_WHEN_DEAF: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
 
-    fn ask(waiters: &mut Waiters, ticket: u64, now: Instant) -> bool {
+    fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
     }
 
     #[test]
     fn only_the_head_asks_and_the_line_is_first_come_first_served() {
-        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b, c) = (waiters.join(), waiters.join(), waiters.join());
         assert!(ask(&mut waiters, a, now), "nothing is known yet");
         assert!(!ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
-        waiters.heard_held(now, Some(Duration::from_millis(100)));
+        waiters.on_held(now, Some(Duration::from_millis(100)));
         assert!(!ask(&mut waiters, a, now));
         assert!(!ask(&mut waiters, a, now + Duration::from_millis(100)), "the server rounds down");
         assert!(ask(&mut waiters, a, now + Duration::from_millis(101)), "the lease may have ended");
@@ -260,9 +262,9 @@ mod tests {
 
     #[test]
     fn while_somebody_asks_alone_the_line_waits_and_lets_him_in_front() {
-        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b) = (waiters.join(), waiters.join());
-        let turn = |waiters: &mut Waiters, ticket, asked_for| {
+        let turn = |waiters: &mut WaitQueue, ticket, asked_for| {
             matches!(
                 waiters.turn(ticket, asked_for, now, &mut Context::from_waker(Waker::noop())),
                 Turn::Ask { .. }
@@ -271,25 +273,25 @@ mod tests {
         assert!(!turn(&mut waiters, a, true) && !turn(&mut waiters, b, true));
         assert!(matches!(waiters.known(), Known::Nothing), "nobody has heard anything yet");
         let first = waiters.join_first();
-        waiters.heard_held(now, Some(REPOLL));
+        waiters.on_held(now, Some(REPOLL));
         assert!(waiters.is_head(first) && matches!(waiters.known(), Known::Held { unanswered_since: None }));
         assert!(!turn(&mut waiters, a, false), "it stands behind");
         assert!(waiters.leave(first, None, now).is_some());
         assert!(!turn(&mut waiters, a, false), "whoever left had its answer");
-        assert!(turn(&mut waiters, a, false) || waiters.look_now().is_some());
+        assert!(turn(&mut waiters, a, false) || waiters.poll_now().is_some());
         assert!(turn(&mut waiters, a, false));
     }
 
     #[test]
     fn a_head_that_leaves_without_the_lock_passes_its_wake_up_on() {
-        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b) = (waiters.join(), waiters.join());
-        waiters.heard_held(now, None);
+        waiters.on_held(now, None);
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
         assert!(ask(&mut waiters, a, now + REPOLL));
-        waiters.look_at = None;
-        waiters.heard_held(now, None);
-        waiters.look_now = true;
+        waiters.poll_at = None;
+        waiters.on_held(now, None);
+        waiters.poll_now = true;
         assert!(ask(&mut waiters, a, now), "it has heard something");
         assert!(waiters.leave(a, None, now).is_some());
         assert!(ask(&mut waiters, b, now));
@@ -299,9 +301,9 @@ mod tests {
     /// A2: a waiter that leaves without having asked leaves no reason to ask behind.
     #[test]
     fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
-        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b) = (waiters.join(), waiters.join());
-        waiters.heard_held(now, None);
+        waiters.on_held(now, None);
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
         assert!(waiters.leave(a, None, now).is_some());
         assert!(!ask(&mut waiters, b, now));
@@ -310,10 +312,10 @@ mod tests {
     /// A3: an error reaches those who wait, and nobody who comes later.
     #[test]
     fn who_comes_after_an_error_hears_nothing_of_it() {
-        let (mut waiters, now) = (Waiters::default(), Instant::now());
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let waiting = [waiters.join(), waiters.join()];
-        waiters.heard_held(now, None);
-        waiters.heard_nothing(&Error::NoRandomness);
+        waiters.on_held(now, None);
+        waiters.on_unanswered(&Error::NoRandomness);
         assert!(matches!(waiters.known(), Known::Trouble(Error::NoRandomness)));
         waiters.fail_all(&Error::NoRandomness);
         let later = [waiters.join_first(), waiters.join()];
@@ -327,10 +329,10 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reaches_everybody_in_line() {
-        let (mut waiters, now) = (Waiters::default(), Instant::now());
+    fn an_error_reaches_every_waiter_in_the_queue() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let tickets = [waiters.join(), waiters.join()];
-        waiters.heard_held(now, None);
+        waiters.on_held(now, None);
         assert!(tickets.iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
         assert_eq!(waiters.fail_all(&Error::NoRandomness).len(), 2);
         for ticket in tickets {

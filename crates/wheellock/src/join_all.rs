@@ -6,14 +6,14 @@ use std::task::{Context, Poll};
 
 /// Requests under way, each with the number of the member it went to. Dropping it drops them all, which for an attempt
 /// means that whatever it may have been granted is given back.
-pub(crate) struct Flight<'a, T> {
+pub(crate) struct JoinAll<'a, T> {
     under_way: Vec<(usize, Request<'a, T>)>,
 }
 
 /// Boxed, because it goes on in another task when its caller does not need it any more.
 pub(crate) type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-impl<'a, T> Flight<'a, T> {
+impl<'a, T> JoinAll<'a, T> {
     pub(crate) fn new(requests: impl IntoIterator<Item = (usize, Request<'a, T>)>) -> Self {
         Self { under_way: requests.into_iter().collect() }
     }
@@ -26,25 +26,25 @@ impl<'a, T> Flight<'a, T> {
         self.under_way.is_empty()
     }
 
-    /// What has landed. The first time, everything is sent within this one turn, so what goes to one server goes in one
+    /// What has ready. The first time, everything is sent within this one turn, so what goes to one server goes in one
     /// write.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Vec<(usize, T)> {
-        let mut landed = Vec::new();
+        let mut ready = Vec::new();
         self.under_way.retain_mut(|(number, request)| match request.as_mut().poll(cx) {
             Poll::Ready(answer) => {
-                landed.push((*number, answer));
+                ready.push((*number, answer));
                 false
             }
             Poll::Pending => true,
         });
-        landed
+        ready
     }
 
-    /// Waits until something has landed; nothing has if nothing is under way.
-    pub(crate) async fn landed(&mut self) -> Vec<(usize, T)> {
+    /// Waits until something has ready; nothing has if nothing is under way.
+    pub(crate) async fn ready(&mut self) -> Vec<(usize, T)> {
         std::future::poll_fn(|cx| {
-            let landed = self.poll(cx);
-            if landed.is_empty() && !self.is_over() { Poll::Pending } else { Poll::Ready(landed) }
+            let ready = self.poll(cx);
+            if ready.is_empty() && !self.is_over() { Poll::Pending } else { Poll::Ready(ready) }
         })
         .await
     }
@@ -53,7 +53,7 @@ impl<'a, T> Flight<'a, T> {
     pub(crate) async fn all(mut self) -> Vec<T> {
         let mut answers = Vec::with_capacity(self.under_way.len());
         while !self.is_over() {
-            answers.append(&mut self.landed().await);
+            answers.append(&mut self.ready().await);
         }
         answers.sort_by_key(|(number, _)| *number);
         answers.into_iter().map(|(_, answer)| answer).collect()
@@ -82,7 +82,7 @@ mod tests {
             (number, Box::pin(answer))
         };
         let mut cx = Context::from_waker(Waker::noop());
-        let mut flight = Flight::new((0..3).map(request));
+        let mut flight = JoinAll::new((0..3).map(request));
         assert_eq!(flight.poll(&mut cx), []);
         assert_eq!(*ASKED.lock().unwrap(), [0, 1, 2]);
         *OPEN.lock().unwrap() = vec![2, 0];

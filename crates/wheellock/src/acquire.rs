@@ -22,7 +22,7 @@ pub(crate) use together::ask_together;
 use waiter::{AnswerBy, Waiter};
 pub(crate) use waiter::{SILENT_PART, first_answer_by, is_only_late};
 
-/// How long to wait for a lock that somebody else holds.
+/// How long a caller waits for a lock that another holder has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wait {
     No,
@@ -48,9 +48,9 @@ impl Wait {
     }
 }
 
-/// Takes one hold, or `None` if it is still held by somebody else when the wait is over.
+/// Takes one hold, or `None` if another holder still has the lock when the wait is over.
 ///
-/// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that nobody has asked
+/// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that was never asked
 /// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
 pub(crate) async fn acquire(
     request: Result<Request<'_>, Error>,
@@ -65,7 +65,7 @@ pub(crate) async fn acquire(
     } else if wait != Wait::No
         && !(request.presented && request.context.holds().is_held_by(request.name, request.owner))
     {
-        // A waiter stands in line behind those who wait or ask already, unless its owner holds the lock.
+        // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
         fast_path = FastPath::begin(request.name);
         if fast_path.is_none() {
             waiter = Some(Waiter::join(request.context, request.name, WaitQueue::join));
@@ -99,16 +99,16 @@ pub(crate) async fn acquire(
                     Waiter::join(request.context, request.name, WaitQueue::join_first)
                 });
                 waiter.on_held(refusal);
-                // From here on this is the first in line, who asks for all.
+                // From here on this waiter is the head, which asks for all.
                 fast_path = None;
             }
-            // This one was granted and taken back, whatever the time; the next one in line may fare better.
+            // This one was granted and taken back, whatever the time; the next waiter may fare better.
             Err(error @ Error::NotReplicated { .. }) => return Err(error),
             Err(error) => {
                 if by.is_over(request.context) {
                     return waiter.as_ref().map_or(Err(error.clone()), |waiter| waiter.cut_short(&error));
                 }
-                // Whatever keeps us from the server keeps everybody in line from it.
+                // What keeps the head from the server keeps every waiter from it.
                 let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);
                 if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
                     (asks_for_all, &error, &mut *request.name.wait_queue())
@@ -134,15 +134,15 @@ pub(crate) async fn ask(
     request.once(deadline).await
 }
 
-/// Asks without standing in line, because nobody else does: the way of a lock that nobody waits for.
+/// Asks from outside the queue while that is empty: the way of a lock without waiters.
 struct FastPath<'a> {
     name: &'a Name,
 }
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
-        let nobody_waits = name.wait_queue().as_ref().is_none_or(|waiters| waiters.is_empty());
-        (nobody_waits && name.begin_asking()).then(|| Self { name })
+        let queue_is_empty = name.wait_queue().as_ref().is_none_or(|waiters| waiters.is_empty());
+        (queue_is_empty && name.begin_asking()).then(|| Self { name })
     }
 }
 

@@ -189,7 +189,7 @@ impl Lock {
         Ok(guard.map(|guard| self.guard(guard)))
     }
 
-    /// Waits up to `wait` for the lock. Returns `None` if it is still held by somebody else then, and no later.
+    /// Waits up to `wait` for the lock. Returns `None` if another holder still has it then, and no later.
     ///
     /// # Errors
     ///

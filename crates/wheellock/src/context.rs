@@ -1,5 +1,5 @@
 //! What all locks of one manager share: the connection, the clock, this process' identity, and the tables of names and
-//! holds. Everybody who changes the table of holds does so by [`Context::transact`].
+//! holds. The table of holds is changed by [`Context::transact`] only.
 //!
 //! # Order of locks
 //!
@@ -10,8 +10,8 @@
 //! 3. the table of holds;
 //! 4. the client's: cluster, then connection.
 //!
-//! Nothing is written to a socket, woken or logged under any of them: whoever changes something collects what follows, unlocks,
-//! and carries it out then.
+//! Nothing is written to a socket, woken or logged under any of them: a change collects what follows from it, and that is carried
+//! out after unlocking.
 
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -57,7 +57,7 @@ struct Names {
     purge_at: usize,
 }
 
-/// A name in a table, found by its text. The table's is the last reference to a name that nobody uses.
+/// A name in a table, found by its text. The table's is the last reference to a name that is not in use.
 struct ByText(Arc<Name>);
 
 impl Borrow<str> for ByText {
@@ -229,13 +229,13 @@ impl Context {
     /// The lock of this kind that is named `text`.
     pub(crate) fn name(&self, text: &str, kind: &'static Kind) -> Arc<Name> {
         if !Name::may_be(text) {
-            // It will be refused, and nobody has to remember it.
+            // It will be refused, and is not worth remembering.
             return Arc::new(Name::new(text, kind));
         }
         self.names.lock().unwrap_or_else(PoisonError::into_inner).get(text, kind)
     }
 
-    /// Every name that anybody uses.
+    /// Every name in use.
     pub(crate) fn names(&self) -> Vec<Arc<Name>> {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| Arc::clone(name)).collect()
@@ -263,7 +263,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // What was to follow a request under way goes now: nobody will be there to hear that one's answer.
+        // What was to follow a request under way goes now: no table will be there to enter that one's answer.
         let watchdog = self.transact(|holds, _, effects| {
             effects.request_all(holds.last_requests());
             holds.watchdog.take()

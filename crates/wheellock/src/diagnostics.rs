@@ -214,7 +214,7 @@ const INFO: &str = "whether the server keeps its locks";
 const PERMISSIONS: &str = "what the user may do";
 const REPLICAS: &str = "how many replicas are connected";
 const OLDEST_TESTED: &[u32] = &[6, 0, 16];
-/// Nobody's start should fail or hang for want of a diagnosis.
+/// No service's start should fail or hang for want of a diagnosis.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub struct Guard {
 pub enum Released {
     /// The hold was ours until now, and now it is given back.
     Released,
-    /// The lock had been lost before: its lease ran out, somebody freed or took it by force, or its manager was shut down.
+    /// The lock had been lost before: its lease ran out, it was freed or taken by force, or its manager was shut down.
     /// Nothing was changed.
     AlreadyLost,
 }
@@ -117,7 +117,7 @@ impl Guard {
     }
 
     /// Gives the hold back after work that ended under a valid lock. An error if the server no longer knew this owner: the
-    /// lock may have been lost before the work ended. A release that nobody confirms is repeated in the background and is
+    /// lock may have been lost before the work ended. A release that is not confirmed is repeated in the background and is
     /// no error.
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
         let lost = self.lost_error(LostReason::NotOwner);
@@ -187,7 +187,7 @@ impl Guard {
             holds.renewed(&renewing.renewal, how, sent, now, effects);
             let sample = Sample { server: renewed.server, sent, received: now };
             let node_of = |name: &Name| self.context.node_of(name);
-            // If the slot has moved meanwhile nobody knows whose clock it was.
+            // If the slot has moved meanwhile it is not known whose clock it was.
             let same = node_of(&self.name) == node;
             effects.jump = same.then(|| holds.heard_server_time(node, sample, node_of)).flatten();
         });
@@ -238,7 +238,7 @@ impl Guard {
     /// [`Error::Server`] if no answer came within the response timeout. The release is then repeated in the background
     /// until the lease has ended. The source's kind is [`Closed`](wheellock_client::ErrorKind::Closed) if the client was closed
     /// before, and the lock then stays for its lease; or if its runtime has ended, and the release was sent all the same, but
-    /// nobody can hear the answer.
+    /// no task can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
         let now = self.context.clock.now();
@@ -259,7 +259,7 @@ impl Guard {
         let reply = match result {
             Ok(reply) => reply,
             Err(source) => {
-                // Of a client that is closed nobody makes another. What its runtime has left open is used when this is dropped.
+                // A client that is closed sends no other. What its runtime has left open is used when this is dropped.
                 if source.kind() != ErrorKind::Closed {
                     release.failed();
                 }

@@ -261,7 +261,7 @@ impl Holds {
         let mut index = index;
         let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
-        let nobody_knows_which_server = self.changes.since(terms.sent);
+        let server_may_have_changed = self.changes.since(terms.sent);
         if self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, effects)?;
         }
@@ -291,7 +291,7 @@ impl Holds {
                 hold.renew_at = Some(first);
             }
         }
-        if nobody_knows_which_server {
+        if server_may_have_changed {
             (hold.unverified, hold.renew_at) = (true, Some(now));
         }
         hold.state = State::Held;
@@ -388,7 +388,7 @@ impl Holds {
         self.cancel_attempt(index, now)
     }
 
-    /// An attempt ended without an answer that anybody will act on: takes back whatever it may have done.
+    /// An attempt's caller is gone before its answer: takes back what it may have done.
     pub(crate) fn cancel_attempt(&mut self, index: HoldIndex, now: BootInstant) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
@@ -477,7 +477,7 @@ impl Holds {
         }
     }
 
-    /// What is still to be told when nobody is left who could: no guard, no attempt, and soon no watchdog.
+    /// What is still to be told when the manager goes: no guard, no attempt and soon no watchdog is left to do it.
     pub(crate) fn last_requests(&mut self) -> Vec<Reconcile> {
         let untold = |hold: &Hold| {
             let waits = hold.outdated || hold.postponed;
@@ -709,7 +709,7 @@ impl Holds {
         }
     }
 
-    /// The last waiter for `name` has left: its subscription may end if nobody comes soon.
+    /// The last waiter for `name` has left: its subscription may end if no other comes soon.
     pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
         let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
         let tick = self.tick_at_or_after(now + LINGER);

@@ -65,7 +65,7 @@ impl Kind {
     /// Where in its channel the name of a lock stands.
     pub(crate) fn name_in_channel(&self, name: &str) -> Range<u32> {
         let start = self.channel_prefix.len() + if name.contains('{') { 1 } else { 2 };
-        // Whoever has a name of 4 GiB is told that it is empty.
+        // A name of 4 GiB is refused as an empty one.
         u32::try_from(start).unwrap_or_default()..u32::try_from(start + name.len()).unwrap_or_default()
     }
 

@@ -15,7 +15,7 @@ use crate::name::Name;
 use crate::owner::Owner;
 use crate::wire;
 
-/// A reentrant lock, shared by everybody who uses its name: tasks, processes, and Redisson's `RLock` in Java.
+/// A reentrant lock, shared by all who use its name: tasks, processes, and Redisson's `RLock` in Java.
 ///
 /// A handle costs no I/O and may be cloned and shared. Every acquire is a holder of its own, so two tasks that share a
 /// handle exclude each other; to take the lock once more on purpose, present the owner: [`with_owner`](Self::with_owner).
@@ -88,7 +88,7 @@ impl Lock {
         acquire(self.request(), Wait::No, None)
     }
 
-    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then.
+    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then.
     ///
     /// The server is asked at least once, so a wait shorter than a round trip, [`Duration::ZERO`] included, ends with the
     /// answer to the first question; at most 300 ms later, if the server is connected and does not answer. All other waits
@@ -101,7 +101,7 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire), and [`Error::Server`] if the wait ended while the server did not answer, or refused to
-    /// serve: nobody knows then who holds the lock. A question that the end of the wait cut short is no error.
+    /// serve: then it is not known who holds the lock. A question that the end of the wait cut short is no error.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
@@ -126,7 +126,7 @@ impl Lock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended, or if the server no
-    /// longer knew its owner when it was released: then nobody knows which came first. If the release could not be
+    /// longer knew its owner when it was released: then it is not known which came first. If the release could not be
     /// confirmed, the lease decides: what ended under a valid one is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
         let guard = self.acquire().await?;
@@ -176,8 +176,8 @@ impl Lock {
         self.ask(wire::is_held_by(&self.name, &owner), wire::read_yes).await
     }
 
-    /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if nobody holds
-    /// the lock, [`Duration::MAX`] if somebody has taken its TTL away.
+    /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if the lock
+    /// is free, [`Duration::MAX`] if an operator has taken its TTL away.
     ///
     /// # Cancel safety
     ///
@@ -190,7 +190,7 @@ impl Lock {
         self.ask(wire::remaining_lease(&self.name), wire::read_remaining_lease).await
     }
 
-    /// Frees the lock whoever holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns
+    /// Frees the lock, no matter who holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns
     /// of it at once, one elsewhere by its next renewal, within a third of its lease; until then two may work.
     ///
     /// # Cancel safety

@@ -11,16 +11,16 @@
 //! 2. With that one in hand all others are tried again. If some are still refused, only those granted are kept that come
 //!    *before* the first refused one in a fixed order, and that one is waited for, and so on.
 //!
-//! So whoever waits holds only members that come before the one it waits for. Tasks and processes that use the same order
+//! So a task that waits holds only members that come before the one it waits for. Tasks and processes that use the same order
 //! cannot wait for each other in a circle, and cannot chase each other for ever either: what is granted in a failed try
 //! of later members is given back within a round trip and makes nobody start again, only look again.
 //!
 //! The order is by name, then by server. Names are the same for all processes; addresses may be spelled in many ways, and
 //! only matter where a set has one name on several servers.
 //!
-//! Not everybody keeps the order: Redisson's `MultiLock` takes its members in the order of its arguments, and anybody may
+//! Others need not keep the order: Redisson's `MultiLock` takes its members in the order of its arguments, and any task may
 //! take single locks in any order. Therefore a task holds members while it waits only for [`PATIENCE`] and a random time
-//! more. Then it lets go of all of them and waits with empty hands, as the first time; whoever it was in a circle with goes
+//! more. Then it lets go of all of them and waits with empty hands, as the first time; the task it was in a circle with goes
 //! on. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
 
 use std::fmt;
@@ -166,7 +166,7 @@ impl MultiLock {
     }
 
     /// Waits up to `wait`, counted from this call, until all members are ours. Returns `None` if some are still held by
-    /// somebody else then. The servers are asked at least once, as in [`Lock::try_acquire_for`].
+    /// another holder then. The servers are asked at least once, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -202,7 +202,7 @@ impl MultiLock {
     async fn take(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
         self.members.iter().try_for_each(Lock::check)?;
         let mut taken = Taken(self.members.iter().map(|_| None).collect());
-        // Nobody keeps anything the first time: see above.
+        // The first time, nothing is kept: see above.
         let (mut keep, mut known_held) = (false, false);
         loop {
             taken.forget_lost();

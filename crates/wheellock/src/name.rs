@@ -1,4 +1,4 @@
-//! A lock's name with everything that hangs on it in this process: its channel, its kind and its queue of waiters.
+//! A lock's name with everything that hangs on it in this process: its channel, its kind and its wait queue.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,14 +10,14 @@ use crate::error::{Error, MAX_NAME, Outcome};
 use crate::kind::Kind;
 use crate::wait_queue::WaitQueue;
 
-/// A process may hold a million locks, so this is kept small: one text, and a wait queue only where somebody waited.
+/// A process may hold a million locks, so this is kept small: one text, and a wait queue only where there were waiters.
 pub(crate) struct Name {
     /// The channel, which has the name in it; then the key, if that is not the name itself.
     texts: Box<str>,
     name: Range<u32>,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
-    /// Somebody asks the server without standing in the queue, and will wait if the lock is held.
+    /// A caller asks the server from outside the queue, and will join it if the lock is held.
     asked_for: AtomicBool,
     /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
@@ -64,17 +64,17 @@ impl Name {
         self.kind
     }
 
-    /// The line of waiters; `None` if nobody waits here, and nobody has a little while ago.
+    /// The wait queue; `None` if there are no waiters, nor have been a little while ago.
     pub(crate) fn wait_queue(&self) -> MutexGuard<'_, Option<Box<WaitQueue>>> {
         self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the line of waiters, under its lock.
+    /// Does something with the wait queue, under its lock.
     pub(crate) fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue) -> T) -> T {
         with(self.wait_queue().get_or_insert_default())
     }
 
-    /// Whether nobody else asks for this lock; if so, the caller does from now on.
+    /// Whether no other caller asks for this lock; if so, this one does from now on.
     pub(crate) fn begin_asking(&self) -> bool {
         !self.asked_for.swap(true, Ordering::AcqRel)
     }
@@ -102,7 +102,7 @@ impl Name {
         (1..=MAX_NAME).contains(&text.len())
     }
 
-    /// The error of everybody who wants this lock after a shutdown.
+    /// The error of all who want this lock after a shutdown.
     pub(crate) fn shut_down(&self, outcome: Outcome) -> Error {
         Error::ShutDown { lock: self.text().to_owned(), outcome }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// The identity of a holder, as it stands in the lock's hash: `uuid:number`, where the uuid is the manager's and the
 /// number is unique within it (source: Redisson's `uuid:threadId`).
 ///
-/// Whoever presents the same owner may take the same lock again. Every acquire without an explicit owner is a fresh
+/// Who presents the same owner may take the same lock again. Every acquire without an explicit owner is a fresh
 /// one, so sharing a [`Lock`](crate::Lock) between tasks never lets two of them in.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Owner {

@@ -149,7 +149,7 @@ impl RedLock {
     }
 
     /// What about the servers is known to put locks at risk: what their managers found when connecting, and replicas that
-    /// somebody may promote.
+    /// an operator may promote.
     pub fn diagnostics(&self) -> Vec<Finding> {
         self.servers.findings()
     }
@@ -161,7 +161,7 @@ impl fmt::Debug for RedLock {
     }
 }
 
-/// A lock of a [`RedLock`], by name: held by whoever a majority of the servers has granted it to.
+/// A lock of a [`RedLock`], by name: held by the one to whom a majority of the servers has granted it.
 ///
 /// It is not reentrant: an owner belongs to one server's manager.
 #[derive(Clone)]
@@ -224,7 +224,7 @@ impl QuorumLock {
         self.take(Wait::No)
     }
 
-    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if it is still held by somebody else then. The
+    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then. The
     /// servers are asked at least once, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
@@ -278,7 +278,7 @@ impl QuorumLock {
                 }
                 Turn::Failed(error) => return Err(error),
                 Turn::TooLate if self.queue.knows_held() => return self.in_vain(true, Vec::new()),
-                // A lock that nobody has asked for is not known to be held.
+                // A lock that was never asked for is not known to be held.
                 Turn::TooLate => {
                     own_news = None;
                     &mut own_news
@@ -419,7 +419,7 @@ impl QuorumLock {
         }
     }
 
-    /// The wait is over. The lock is held by somebody else, unless it cannot be known.
+    /// The wait is over. Another holder has the lock, unless it cannot be known.
     fn in_vain(&self, known_held: bool, failures: Vec<MemberFailure>) -> Result<Option<QuorumGuard>, Error> {
         let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name().as_bytes());
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
@@ -446,7 +446,7 @@ impl QuorumLock {
         Error::NoQuorum { lock: self.name().to_owned(), granted, wanted, failures }
     }
 
-    /// Whether the owners that were presented hold it already: they need not stand in line behind those who wait for them.
+    /// Whether the owners that were presented hold it already: they need not queue behind those who wait for them.
     fn is_ours(&self) -> bool {
         let held = self.locks.iter().filter(|lock| lock.is_held_by_owner()).count();
         held >= self.servers.quorum().wanted()

@@ -128,8 +128,8 @@ where
     }
 }
 
-/// How long to wait before the same request has a chance; `None` if it has none. It is idempotent, so an attempt of which
-/// nobody knows the outcome may be repeated too.
+/// How long to wait before the same request has a chance; `None` if it has none. It is idempotent, so an attempt
+/// whose outcome is not known may be repeated too.
 fn pause_before_repeating(retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
     retry.after(error).or(match error.kind() {
         // The next connection is waited for in the queue.
@@ -212,7 +212,7 @@ pub(crate) fn wait_for_owner<T>(
     deadline: Option<Instant>,
     mut pass: impl FnMut(&Waker) -> Poll<T>,
 ) -> impl Future<Output = Result<(T, Option<Instant>), wheellock_client::Error>> {
-    // Boxed, because hardly anybody has to wait here and every waiter's future has room for it.
+    // Boxed, because a caller hardly ever waits here and every waiter's future has room for it.
     let mut sleep: Option<Pin<Box<Sleep>>> = None;
     std::future::poll_fn(move |cx| {
         if let Poll::Ready(passed) = pass(cx.waker()) {

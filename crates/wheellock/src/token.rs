@@ -1,4 +1,4 @@
-//! What is known of a request that nobody waits for, packed into the number that comes back with its result.
+//! What is known of a request that no task waits for, packed into the number that comes back with its result.
 
 /// See above.
 pub(crate) struct Token {

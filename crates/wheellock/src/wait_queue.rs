@@ -92,7 +92,7 @@ impl WaitQueue {
     }
 
     /// Makes sure that messages arrive. A new subscription is followed by a question at once: the answer to an earlier
-    /// one may have been overtaken by a message that nobody heard.
+    /// one may have been overtaken by a message that found no listener.
     pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
         if self.subscription.is_none() {
             self.subscription = Some(subscribe());
@@ -148,7 +148,7 @@ impl WaitQueue {
         let was_head = self.is_head(ticket);
         self.waiting.remove(&ticket);
         if self.waiting.is_empty() {
-            // Nobody is left to whom an old trouble would matter; who comes later asks anew.
+            // No waiter is left to whom an old error would matter; one that comes later asks anew.
             self.last_error = None;
             self.poll_now |= self.unanswered_since.take().is_some();
         }
@@ -158,7 +158,7 @@ impl WaitQueue {
         match lease {
             Some(_) => {
                 self.on_held(now, lease);
-                // Of a release nobody hears where nobody listens yet.
+                // Without a subscription no waiter would hear of the release.
                 self.poll_now = self.subscription.is_none();
             }
             None => self.poll_now |= self.unanswered_since.is_some(),
@@ -186,7 +186,7 @@ impl WaitQueue {
         }
     }
 
-    /// The server could not be asked for as long as anybody waits for an answer, or refused: what stopped the head stops
+    /// The server could not be asked for as long as any question waits for its answer, or refused: what stopped the head stops
     /// every waiter who is in the queue now.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
         let error = Arc::new(error.clone());

@@ -109,7 +109,7 @@ fn queue_renewal<'a>(
     flush
 }
 
-/// Takes the results of requests that nobody waited for. Runs on the connection's task.
+/// Takes the results of requests that no task waits for. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
     let (flushes, unknown) = context.transact(|holds, now, effects| {
         let mut table = Answered { context, holds, now, effects, flushes: Vec::new(), unknown: Vec::new() };

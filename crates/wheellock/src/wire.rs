@@ -1,5 +1,5 @@
-//! What goes over the wire: the parameters of every script and query, and the meaning of their replies. Nobody else builds or
-//! reads them. Which scripts, keys and channels a kind of lock has is `kind`'s.
+//! What goes over the wire: the parameters of every script and query, and the meaning of their replies. They are built and
+//! read here only. Which scripts, keys and channels a kind of lock has is `kind`'s.
 
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalRe
     Some(RenewalReply { server, locks: group.iter().enumerate().map(lock).collect() })
 }
 
-/// Asks whether anybody holds the lock.
+/// Asks whether the lock is held.
 pub(crate) fn is_held(name: &Name) -> Command<'_> {
     Command::new("EXISTS").arg(name.key())
 }
@@ -167,7 +167,7 @@ pub(crate) fn remaining_lease(name: &Name) -> Command<'_> {
     Command::new("PTTL").arg(name.key())
 }
 
-/// What [`remaining_lease`] is answered with: `None` if nobody holds the lock, without an end if somebody has taken its TTL
+/// What [`remaining_lease`] is answered with: `None` if the lock is free, without an end if an operator has taken its TTL
 /// away (source: the PTTL command's documentation). The outer `None` if it never is.
 pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
     Some(match reply.as_i64()? {

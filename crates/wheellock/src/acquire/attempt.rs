@@ -1,5 +1,5 @@
-//! One question to the server for one hold. Owns the attempt, which takes back whatever it may have been granted if nobody hears
-//! the answer.
+//! One question to the server for one hold. Owns the attempt, which takes back what the server may have granted if its
+//! caller is gone before the answer.
 
 use std::sync::Arc;
 use std::task::Waker;

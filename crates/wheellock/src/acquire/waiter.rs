@@ -69,14 +69,14 @@ impl<'a> Waiter<'a> {
                     return Poll::Ready(self.wait_is_over(now, deadline));
                 }
                 let turn = self.name.waiters(|waiters| {
-                    // Looked at under the lock, under which whoever asks alone says that it has ended.
+                    // Looked at under the queue's lock, under which a caller outside the queue says that it has its answer.
                     waiters.turn(self.ticket, self.name.is_asked_for(), now, cx)
                 });
                 let until = match turn {
                     Turn::Ask { heard, since } => {
                         self.heard = heard;
                         if heard {
-                            // Nobody but a holder sends messages: what we hold has been given away by force.
+                            // Only a holder that releases sends messages: a lock that this process holds was freed by force.
                             self.context.verify(self.name);
                         }
                         return Poll::Ready(Ok(Some(self.answer_by(since, deadline))));
@@ -122,7 +122,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
-    /// as far as anybody can know, unless the server has stopped answering: a dead server is not a busy lock.
+    /// as far as this process can know, unless the server has stopped answering: a dead server is not a busy lock.
     fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let config = self.context.client.config();
         let unanswered_since = match self.name.waiters(|waiters| waiters.known()) {
@@ -172,9 +172,9 @@ pub(crate) fn is_only_late(error: &Error) -> bool {
 /// What ends the wait for an answer.
 #[derive(Clone, Copy)]
 pub(super) enum AnswerBy {
-    /// The wait of the one who asks, which is nobody else's trouble.
+    /// The caller's own wait. That it ended says nothing to the other waiters.
     EndOfWait(Instant),
-    /// The time for which anybody waits for an answer: the response timeout from now on, or until this instant.
+    /// The time that any question has for its answer: the response timeout from now on, or until this instant.
     Patience(Option<Instant>),
 }
 

@@ -57,7 +57,7 @@ impl MultiLock {
         Ok(guard.map(|inner| MultiGuard { inner, runtime: Arc::clone(&self.runtime) }))
     }
 
-    /// Waits up to `wait` for all members. Returns `None` if some are still held by somebody else then, and no later.
+    /// Waits up to `wait` for all members. Returns `None` if others still hold some then, and no later.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl QuorumLock {
         Ok(guard.map(|inner| QuorumGuard { inner, runtime: Arc::clone(&self.runtime) }))
     }
 
-    /// Waits up to `wait` for the lock. Returns `None` if it is still held by somebody else then, and no later.
+    /// Waits up to `wait` for the lock. Returns `None` if another holder still has it then, and no later.
     ///
     /// # Errors
     ///

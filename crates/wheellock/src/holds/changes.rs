@@ -12,7 +12,7 @@ use crate::lease::Lease;
 /// Changes whose consequences are being looked at.
 #[derive(Default)]
 pub(super) struct Changes {
-    /// Whom this pass through the table looks for; nobody if there is none.
+    /// What this pass through the table looks for; nothing if there is none.
     pass: Concerns,
     /// Where it goes on.
     cursor: usize,
@@ -62,7 +62,7 @@ impl Holds {
             if !(held || releasing) || !self.changes.pass.contains(hold.name.key()) {
                 continue;
             }
-            // Nobody knows which server answers it, so another one follows.
+            // It is not known which server answers it, so another one follows.
             hold.outdated |= releasing;
             if held {
                 hold.unverified = true;

@@ -2,11 +2,11 @@
 
 use wheellock_client::Change;
 
-/// Everybody whom one of several changes concerns.
+/// The locks that one of several changes concerns.
 #[derive(Default)]
 pub(super) struct Concerns {
     changes: Vec<Change>,
-    everybody: bool,
+    all: bool,
 }
 
 impl Concerns {
@@ -14,12 +14,12 @@ impl Concerns {
         if self.changes.len() < MANY {
             self.changes.push(change);
         } else {
-            self.everybody = true;
+            self.all = true;
         }
     }
 
     pub(super) fn join(&mut self, others: Self) {
-        self.everybody |= others.everybody;
+        self.all |= others.all;
         others.changes.into_iter().for_each(|change| self.add(change));
     }
 
@@ -28,7 +28,7 @@ impl Concerns {
     }
 
     pub(super) fn contains(&self, key: &str) -> bool {
-        self.everybody || self.changes.iter().any(|change| change.concerns(key.as_bytes()))
+        self.all || self.changes.iter().any(|change| change.concerns(key.as_bytes()))
     }
 }
 

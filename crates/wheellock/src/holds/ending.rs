@@ -61,7 +61,7 @@ impl Holds {
 
 impl Hold {
     /// Whether the server still has to be told, or to answer. Attempts do not count: what takes them back does, and is
-    /// answered after them, whether or not anybody looks at their own answers.
+    /// answered after them, whether or not a task looks at their own answers.
     fn is_unreconciled(&self) -> bool {
         self.operations > 0 || self.postponed || self.outdated || self.reconcile_at.is_some()
     }

@@ -38,7 +38,7 @@ pub(crate) struct Hold {
     pub(super) outdated: bool,
     /// What the answer to the release under way will tell for the first time.
     pub(super) untold: Untold,
-    /// Who waits for something here; mostly nobody does.
+    /// Tasks that wait for something here; mostly there are none.
     pub(super) wakers: Option<Box<Wakers>>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
     pub(super) reconcile_at: Option<BootInstant>,
@@ -61,7 +61,7 @@ pub(crate) struct Hold {
 #[derive(Default)]
 pub(super) struct Wakers {
     /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
-    /// nobody would know whose count the server was told last.
+    /// it would not be known which count the server was told last.
     pub(super) gate: Vec<Waker>,
     /// Those who want to know of the loss.
     pub(super) watchers: Vec<(u64, Waker)>,
@@ -115,7 +115,7 @@ impl Hold {
 
     /// A request was refused before it had any effect, and may be made again after `pause`. Returns the pause to make:
     /// two redirections are followed at once, then there is a pause, because the client may need some milliseconds to
-    /// learn of the new place, and whoever names it may be wrong for seconds. The pauses grow.
+    /// learn of the new place, and the node that names it may be wrong for seconds. The pauses grow.
     pub(super) fn pause_after_refusal(&mut self, pause: Duration) -> Duration {
         let (round, at_once) = (self.refusals / 3, self.refusals % 3 < 2);
         self.refusals = self.refusals.wrapping_add(1);
@@ -144,8 +144,8 @@ impl Hold {
 
     /// Whether the server is to be asked whether this is still held, by extending it or otherwise.
     pub(super) fn is_to_be_asked_for(&self) -> bool {
-        let somebody_relies_on_it = self.state == State::Held && self.guards > 0;
-        somebody_relies_on_it && (self.renewing_guards > 0 || self.unverified)
+        let is_believed = self.state == State::Held && self.guards > 0;
+        is_believed && (self.renewing_guards > 0 || self.unverified)
     }
 
     pub(super) fn is_busy(&self) -> bool {
@@ -156,7 +156,7 @@ impl Hold {
         self.guards + self.attempts
     }
 
-    /// When to give up believing: early enough that whoever waits for it learns of it before `valid_until`.
+    /// When to give up believing: early enough that a task that waits for the loss learns of it before `valid_until`.
     pub(super) fn lost_at(&self) -> BootInstant {
         let early = (self.lease.duration() / 20).min(LOST_EARLY_AT_MOST) + TICK;
         self.valid_until.saturating_sub(early)

@@ -1,5 +1,5 @@
 //! Releases that were confirmed lately, for a primary confirms them before its replicas have heard: one that takes over may
-//! know the holder still, and then nobody renews the lock and nobody frees it. They are sent again when another server
+//! know the holder still, and then the lock is neither renewed nor freed. They are sent again when another server
 //! answers. Pure: remembers and chooses, and sends nothing.
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ pub(super) struct Released {
     name_bytes: usize,
     /// Sent again, and not answered yet.
     under_way: usize,
-    /// Somebody will come and have old ones forgotten.
+    /// An event is planned at which old ones are forgotten.
     pub(super) will_forget: bool,
 }
 

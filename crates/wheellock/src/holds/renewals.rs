@@ -24,7 +24,7 @@ pub(crate) struct Renewal {
     pub(crate) with_source: bool,
     /// Has a script of its own.
     pub(crate) alone: bool,
-    /// What it has in common with others that may share its script; filled in by whoever knows.
+    /// What it has in common with others that may share its script; filled in by the watchdog.
     pub(crate) slot: u16,
 }
 

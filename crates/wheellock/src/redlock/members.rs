@@ -50,7 +50,7 @@ pub enum MemberState {
     },
     /// The server has not answered yet. It joins if it grants.
     Pending,
-    /// Somebody else had it.
+    /// Another holder had it.
     Refused,
     /// The server could not be asked.
     Failed(Error),
@@ -100,7 +100,7 @@ struct Asked {
 }
 
 impl Member {
-    /// Whether it is others, or nobody knows who, that the lock is with.
+    /// Whether another holder has the lock there, or it is not known who.
     pub(super) fn is_elsewhere(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Failed(_))
     }
@@ -373,7 +373,7 @@ impl QuorumGuard {
             Box::pin(async move {
                 match Arc::into_inner(guard) {
                     Some(guard) => guard.release().await,
-                    // Somebody else has it, as a renewal by hand would; but that needs this guard, too.
+                    // A renewal by hand has it too; but that needs this guard.
                     None => Ok(Released::AlreadyLost),
                 }
             })

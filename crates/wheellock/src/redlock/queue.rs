@@ -1,5 +1,5 @@
 //! Who wants one name in this process, in order. Only the first asks the servers, so tasks of one process never split the
-//! members between them. Owns the order and what all of them may know; asks nobody.
+//! members between them. Owns the order and what all of them may know; asks no server.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ struct Known {
     next_ticket: u64,
     /// How many are in the queue, the first included.
     waiting: usize,
-    /// Whom the same error awaits: everybody with a ticket below this one.
+    /// The error that awaits every waiter with a ticket below this one.
     failed: Option<(u64, Error)>,
     /// When last heard of, the lock was held, by one of us or by others.
     held: bool,
@@ -31,7 +31,7 @@ struct Known {
 
 pub(super) enum Turn<'a> {
     Come(First<'a>),
-    /// The servers could not be asked by somebody in front; what stopped one stops everybody.
+    /// A waiter before this one could not ask the servers; what stopped it stops all.
     Failed(Error),
     TooLate,
 }

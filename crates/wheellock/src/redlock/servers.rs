@@ -76,7 +76,7 @@ impl Servers {
         Quorum::majority(self.members.len())
     }
 
-    /// From here on nobody gets anything, and everybody who wants something is told.
+    /// From here on nothing is granted, and every waiter is told.
     pub(super) fn shut_down(&self) {
         self.shut.send_replace(true);
     }
@@ -189,7 +189,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Makes sure that a member was asked once who it is, and is nobody else.
+    /// Makes sure that a member was asked once who it is, and is none of the others.
     pub(super) async fn identify(&self, place: usize, deadline: Option<Instant>) -> Result<(), Error> {
         let known = self.identities().get(place).is_none_or(Option::is_some);
         let Some(manager) = self.members.get(place).filter(|_| !known) else { return Ok(()) };

@@ -59,7 +59,7 @@ impl Kind {
 
     /// Its key, if that is not the name itself.
     pub(crate) fn own_key(&self, name: &str) -> Option<String> {
-        (!self.key_prefix.is_empty()).then(|| prefix_name(self.key_prefix, name))
+        self.has_own_key().then(|| prefix_name(self.key_prefix, name))
     }
 
     /// Where in its channel the name of a lock stands.
@@ -69,14 +69,13 @@ impl Kind {
         u32::try_from(start).unwrap_or_default()..u32::try_from(start + name.len()).unwrap_or_default()
     }
 
-    /// How long the channel is of a lock whose name stands at `name` in `text`, which begins with the channel.
-    pub(crate) fn channel_length(&self, text: &str, name: &Range<u32>) -> usize {
-        if self.key_prefix.is_empty() {
-            return text.len();
-        }
-        // The name is the channel's end, but for the brace that was added.
-        let braced = name.start as usize == self.channel_prefix.len() + 2;
-        name.end as usize + usize::from(braced)
+    pub(crate) fn has_own_key(&self) -> bool {
+        !self.key_prefix.is_empty()
+    }
+
+    /// Whether braces were put around a name that stands at `start` in its channel: it has no opening one of its own.
+    pub(crate) fn is_braced(&self, start: u32) -> bool {
+        start as usize == self.channel_prefix.len() + 2
     }
 }
 

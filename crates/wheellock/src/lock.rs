@@ -274,11 +274,11 @@ impl Lock {
     /// An error if the server could not do with this name what a lock needs.
     pub(crate) fn check_name(&self) -> Result<(), Error> {
         self.name.check()?;
-        let (client, key) = (&self.context.client, self.name.key());
-        // Without a brace the channel has the name for its hash tag.
-        let apart = || client.slot_of(key.as_bytes()) != client.slot_of(self.name.channel().as_bytes());
-        if key.contains('{') && apart() && client.publish_verb() == "SPUBLISH" {
-            return Err(Error::NoCommonSlot { lock: key.to_owned() });
+        let client = &self.context.client;
+        let slot = |text: &str| client.slot_of(text.as_bytes());
+        let apart = || slot(self.name.key()) != slot(self.name.channel());
+        if !self.name.is_braced() && apart() && client.publish_verb() == "SPUBLISH" {
+            return Err(Error::NoCommonSlot { lock: self.name.text().to_owned() });
         }
         Ok(())
     }

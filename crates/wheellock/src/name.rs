@@ -45,19 +45,30 @@ impl Name {
 
     /// Where its holders are on the server.
     pub(crate) fn key(&self) -> &str {
-        match self.texts.get(self.channel_length()..) {
-            Some("") | None => self.text(),
-            Some(own) => own,
+        if self.kind.has_own_key() {
+            self.texts.get(self.end_of_channel()..).unwrap_or_default()
+        } else {
+            self.text()
         }
     }
 
     /// Where its releases are told.
     pub(crate) fn channel(&self) -> &str {
-        self.texts.get(..self.channel_length()).unwrap_or_default()
+        if self.kind.has_own_key() {
+            self.texts.get(..self.end_of_channel()).unwrap_or_default()
+        } else {
+            &self.texts
+        }
     }
 
-    fn channel_length(&self) -> usize {
-        self.kind.channel_length(&self.texts, &self.name)
+    /// The name is the channel's end, but for the brace that was added.
+    fn end_of_channel(&self) -> usize {
+        self.name.end as usize + usize::from(self.is_braced())
+    }
+
+    /// Whether its channel has the whole name for its hash tag.
+    pub(crate) fn is_braced(&self) -> bool {
+        self.kind.is_braced(self.name.start)
     }
 
     pub(crate) fn kind(&self) -> &'static Kind {

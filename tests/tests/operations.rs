@@ -195,6 +195,18 @@ fn findings(server: &RedisServer, locks: &LockManager) -> Vec<Finding> {
     locks.diagnostics().iter().filter(told).cloned().collect()
 }
 
+/// A guard is dropped after the runtime in which its lock was taken.
+fn outlive_the_runtime(url: &str) -> Result<(), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let guard = runtime.block_on(async {
+        let locks = LockManager::connect(url).await?;
+        locks.lock("orders:43").acquire().await
+    })?;
+    drop(runtime);
+    drop(guard);
+    Ok(())
+}
+
 /// Everything that a lock can do, as a user with these permissions; says what did not work.
 async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), String> {
     let set = [&["ACL", "SETUSER", "locks", "reset", "on", ">secret"][..], rules].concat();
@@ -226,6 +238,11 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     guard.release().await.map_err(text)?;
     let _forgotten = lock.acquire().await.map_err(text)?;
     lock.force_release().await.map_err(text)?;
+    let outlived = tokio::task::spawn_blocking(move || outlive_the_runtime(&url)).await.unwrap();
+    outlived.map_err(text)?;
+    if !eventually(PATIENCE, async || server.cli(&["EXISTS", "orders:43"]) == "0").await {
+        return Err("a guard that outlived its runtime was not released".to_owned());
+    }
     // The subscription lingers, and then ends.
     let unheard = async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty();
     if !eventually(PATIENCE, unheard).await {

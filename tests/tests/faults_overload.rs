@@ -37,11 +37,6 @@ fn scripts_run(server: &RedisServer) -> u64 {
     of("evalsha").unwrap_or(0) + of("eval").unwrap_or(0)
 }
 
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or_default() * 4096
-}
-
 /// Acquires locks `0..count`, many at a time.
 async fn hold_many(locks: &LockManager, count: u32) -> Vec<Guard> {
     let mut tasks = JoinSet::new();
@@ -289,39 +284,6 @@ async fn o05_holders_on_a_busy_server_lose_their_locks_honestly_and_make_no_stor
     assert!(asked <= u64::from(LOCKS) * 6 / 5 + 100, "{asked} scripts for {LOCKS} locks");
     let again = locks.lock("many:1").try_acquire_for(PATIENCE).await.unwrap();
     assert!(again.is_some());
-}
-
-#[tokio::test]
-async fn o09_names_that_come_and_go_leave_no_memory_behind() {
-    const TASKS: u32 = 64;
-    let server = RedisServer::start();
-    let locks = manager(&server).await;
-    let churn = async |round: u32, names: u32| {
-        let mut tasks = JoinSet::new();
-        for task in 0..TASKS {
-            let locks = locks.clone();
-            tasks.spawn(async move {
-                for number in (task..names).step_by(TASKS as usize) {
-                    let guard = locks.lock(&format!("churn:{round}:{number}")).acquire().await.unwrap();
-                    assert_eq!(guard.release().await.unwrap(), Released::Released);
-                }
-            });
-        }
-        while let Some(ended) = tasks.join_next().await {
-            ended.unwrap();
-        }
-        resident_bytes()
-    };
-    let warm = churn(0, 20_000).await;
-    let mut after = warm;
-    for round in 1..4 {
-        after = churn(round, 20_000).await;
-    }
-    assert!(after <= warm + warm / 20 + (2 << 20), "{warm} bytes after 20,000 names, {after} after 80,000");
-    assert_eq!(locks.metrics().held, 0);
-    assert_eq!(locks.client().stats().in_flight, 0);
-    assert!(empty(&server).await);
-    assert_eq!(server.cli(&["PUBSUB", "CHANNELS"]), "");
 }
 
 #[tokio::test]

@@ -178,7 +178,7 @@ fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
             let manifest = String::from_utf8(std::mem::take(text))?;
             let dependency = "[dependencies]\nwheellock-planted = { path = \"../../planted\" }";
             *text = manifest.replacen("[dependencies]", dependency, 1).into_bytes();
-        } else if name.ends_with(".rs") && text.windows(8).any(|window| window == b".lua\")") {
+        } else if name.ends_with(".rs") {
             let code = String::from_utf8(std::mem::take(text))?;
             *text = choosing_scripts(&code).into_bytes();
         }
@@ -382,5 +382,7 @@ mod tests {
         lay_out(run::root(), &copy, &all(run::root()).unwrap()).unwrap();
         let text = fs::read_to_string(copy.join("crates/wheellock/src/lease.rs")).unwrap();
         assert!(text.contains("::wheellock_planted::bug(\"a lease is believed beyond its end\")"));
+        let text = fs::read_to_string(copy.join("crates/wheellock/src/kind.rs")).unwrap();
+        assert!(text.contains("::wheellock_planted::script(\"release.lua\", "));
     }
 }

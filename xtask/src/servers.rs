@@ -225,8 +225,12 @@ impl Server {
         let version = version(&printed).with_context(|| format!("{name} says {printed:?}"))?;
         // What it complains of is the first directive that it does not know.
         let complaint = printed_by(&binary, &["--tls-port", "0", "--no-such-directive", "0"]);
-        let speaks_tls =
-            complaint.is_err_and(|complaint| complaint.to_string().contains("no-such-directive"));
+        let knows_tls = complaint.is_err_and(|complaint| complaint.to_string().contains("no-such-directive"));
+        // One that knows the directives may have been built without what they are for.
+        let no_certificate = ["--port", "0", "--tls-port", "1", "--tls-cert-file", "/no/such/file"];
+        let lacks_tls = printed_by(&binary, &no_certificate)
+            .is_err_and(|complaint| complaint.to_string().contains("Failed finding TLS support"));
+        let speaks_tls = knows_tls && !lacks_tls;
         Ok(Self { name, binary, is_valkey: printed.starts_with("Valkey"), version, speaks_tls })
     }
 

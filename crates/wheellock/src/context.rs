@@ -18,7 +18,6 @@ use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
 
 use wheellock_client::{Client, Flush, Servers, Value};
 
@@ -26,7 +25,7 @@ use crate::clock::{BootInstant, Clock};
 use crate::durability::Wanted;
 use crate::error::Error;
 use crate::events;
-use crate::holds::{Effects, Holds, Reconcile};
+use crate::holds::{Effects, Holds, Reconcile, Rest};
 use crate::kind::Kind;
 use crate::lease::Lease;
 use crate::name::Name;
@@ -142,21 +141,41 @@ impl Context {
         let mut holds = self.holds();
         let now = self.clock.now();
         let changed = change(&mut holds, now, &mut effects);
-        let flushes = self.queue_requests(&mut holds, now, &mut effects);
+        let first = effects.next_request();
+        let first = first.and_then(|request| self.queue_reconcile(&mut holds, &request, &mut effects));
+        let more =
+            if effects.has_rest() { self.queue_more(&mut holds, now, &mut effects) } else { Vec::new() };
         let watchdog = holds.watchdog_to_wake();
         drop(holds);
-        drop(flushes);
+        drop((first, more));
         if let Some(watchdog) = watchdog {
             watchdog.wake();
         }
-        self.tell(effects);
+        if let Some(rest) = effects.finish() {
+            self.log(&rest);
+        }
         changed
     }
 
-    /// Wakes and logs.
-    fn tell(&self, effects: Effects) {
-        let Effects { wake, lost, failed_renewals, jump, .. } = effects;
-        wake.into_iter().for_each(Waker::wake);
+    /// Queues the other requests that a change has led to, and of those that were postponed as many as there is room for. What it
+    /// returns writes when it is dropped.
+    #[cold]
+    fn queue_more(&self, holds: &mut Holds, now: BootInstant, effects: &mut Effects) -> Vec<Flush<'_>> {
+        let mut flushes = Vec::new();
+        while let Some(request) = effects.next_request() {
+            flushes.extend(self.queue_reconcile(holds, &request, effects));
+        }
+        while effects.is_backlog_to_be_looked_at()
+            && let Some(request) = holds.next_postponed(now, effects)
+            && let Some(flush) = self.queue_reconcile(holds, &request, effects)
+        {
+            flushes.push(flush);
+        }
+        flushes
+    }
+
+    #[cold]
+    fn log(&self, Rest { lost, failed_renewals, jump, .. }: &Rest) {
         lost.iter().for_each(|(name, reason)| events::lost(name, *reason));
         if jump.is_none() && failed_renewals.is_empty() {
             return;
@@ -164,29 +183,8 @@ impl Context {
         let server = self.client.server_address();
         failed_renewals.iter().for_each(|result| events::renewal_failed(&server, result));
         if let Some(jump) = jump {
-            events::server_clock_jumped(&server, jump);
+            events::server_clock_jumped(&server, *jump);
         }
-    }
-
-    /// Queues every request that a change has led to. What it returns writes when it is dropped.
-    fn queue_requests(
-        &self,
-        holds: &mut Holds,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) -> (Option<Flush<'_>>, Vec<Flush<'_>>) {
-        let first = effects.next_request().and_then(|request| self.queue_reconcile(holds, &request, effects));
-        let mut more = Vec::new();
-        while let Some(request) = effects.next_request() {
-            more.extend(self.queue_reconcile(holds, &request, effects));
-        }
-        while let Some(request) =
-            effects.look_at_the_backlog.then(|| holds.next_postponed(now, effects)).flatten()
-        {
-            let Some(flush) = self.queue_reconcile(holds, &request, effects) else { break };
-            more.push(flush);
-        }
-        (first, more)
     }
 
     /// Queues a request that brings the server's count to what is wanted, or postpones it if there is no room.

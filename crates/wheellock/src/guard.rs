@@ -189,7 +189,7 @@ impl Guard {
             let node_of = |name: &Name| self.context.node_of(name);
             // If the slot has moved meanwhile it is not known whose clock it was.
             let same = node_of(&self.name) == node;
-            effects.jump = same.then(|| holds.heard_server_time(node, sample, node_of)).flatten();
+            effects.jumped(same.then(|| holds.heard_server_time(node, sample, node_of)).flatten());
         });
         match shortfall {
             None => self.check(),

@@ -31,7 +31,7 @@ use crate::name::Name;
 use crate::server_clock::ServerClocks;
 
 use changes::Changes;
-pub(crate) use effects::{Effects, Reconcile};
+pub(crate) use effects::{Effects, Reconcile, Rest};
 use hold::Untold;
 pub(crate) use hold::{Hold, State};
 use released::Released;
@@ -527,7 +527,7 @@ impl Holds {
                 _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, effects),
                 Untold::Released { believed } => {
                     self.tally.found_lost(found(believed));
-                    effects.lost.push((Arc::clone(&hold.name), found(believed)));
+                    effects.lost(&hold.name, found(believed));
                 }
                 Untold::Nothing => {}
             }
@@ -644,13 +644,13 @@ impl Holds {
         hold.state = State::Lost(reason);
         if hold.guards > 0 {
             self.tally.lost(reason, now.saturating_duration_since(hold.since));
-            effects.lost.push((Arc::clone(&hold.name), reason));
+            effects.lost(&hold.name, reason);
         }
         if !hold.is_worth_releasing() {
             hold.reconcile_at = None;
         }
         if let Some(wakers) = &mut hold.wakers {
-            effects.wake.extend(wakers.watchers.drain(..).map(|(_, waker)| waker));
+            effects.wake(wakers.watchers.drain(..).map(|(_, waker)| waker));
         }
         let key = presented_key(hold.owner, &hold.name);
         if self.presented.get(&key) == Some(&index) {

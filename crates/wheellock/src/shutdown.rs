@@ -71,7 +71,7 @@ fn give_everything_back(context: &Context) {
     context.transact(|holds, now, effects| {
         let under_way = holds.shut_down(now, effects);
         effects.request_all(under_way);
-        effects.look_at_the_backlog = true;
+        effects.look_at_the_backlog();
     });
     for name in context.names() {
         let fail = |waiters: &mut Box<WaitQueue>| waiters.fail_all(&name.shut_down(Outcome::NotSent));

@@ -59,7 +59,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
             let node = group.first().map(|renewal| context.node_of(&renewal.name));
             flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
         }
-        effects.look_at_the_backlog = true;
+        effects.look_at_the_backlog();
         (holds.watchdog_leaves(waker), quiet, flushes)
     });
     drop(flushes);
@@ -123,7 +123,7 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
                 About::Wait { batch } => table.acknowledged(batch, &result),
             }
         }
-        table.effects.look_at_the_backlog = true;
+        table.effects.look_at_the_backlog();
         (table.flushes, table.unknown)
     });
     drop(flushes);
@@ -201,10 +201,10 @@ impl Answered<'_, '_> {
                 }
                 (reply, _) => self.holds.end_renewal(batch, reply.as_ref(), now, node_of, self.effects),
             };
-            self.effects.jump = jump.or(self.effects.jump);
+            self.effects.jumped(jump);
         }
         if self.holds.tally.failed_renewals > failures {
-            self.effects.failed_renewals.push(result.clone());
+            self.effects.renewal_failed(result);
         }
     }
 
@@ -222,7 +222,7 @@ impl Answered<'_, '_> {
         let kept = wanted.is_some_and(|wanted| wanted.shortfall(result.as_ref().ok()).is_none());
         self.holds.end_wait(batch, kept, self.now, self.effects);
         if !kept {
-            self.effects.failed_renewals.push(result.clone());
+            self.effects.renewal_failed(result);
         }
     }
 }

@@ -22,29 +22,37 @@ pub(crate) struct Reconcile {
     pub(crate) with_source: bool,
 }
 
-/// What is to be done when the table's lock is released.
+/// What is to be done when the table's lock is released. Small, because every grant and every release makes one, and mostly
+/// there is nothing in it, or one request.
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// Requests to make, in this order. Mostly there is one, which takes no allocation.
+    /// The first request to make.
     first: Option<Reconcile>,
+    wake: Vec<Waker>,
+    rest: Option<Box<Rest>>,
+}
+
+/// What is not on the way of a lock that is neither contended for nor lost.
+#[derive(Default)]
+pub(crate) struct Rest {
+    /// Requests to make after the first one, in this order.
     more: VecDeque<Reconcile>,
-    pub(crate) wake: Vec<Waker>,
     /// There may be room for requests that were postponed.
-    pub(crate) look_at_the_backlog: bool,
+    backlog: bool,
     /// To be logged: locks that were found lost,
     pub(crate) lost: Vec<(Arc<Name>, LostReason)>,
     /// answers to renewals that have failed,
     pub(crate) failed_renewals: Vec<Result<Value, Outcome>>,
-    /// and what the server's clock has done.
+    /// and what a server's clock has done.
     pub(crate) jump: Option<Jump>,
 }
 
 impl Effects {
     pub(crate) fn request(&mut self, request: Reconcile) {
-        if self.first.is_none() && self.more.is_empty() {
+        if self.first.is_none() && self.rest.as_ref().is_none_or(|rest| rest.more.is_empty()) {
             self.first = Some(request);
         } else {
-            self.more.push_back(request);
+            self.rest().more.push_back(request);
         }
     }
 
@@ -53,6 +61,47 @@ impl Effects {
     }
 
     pub(crate) fn next_request(&mut self) -> Option<Reconcile> {
-        self.first.take().or_else(|| self.more.pop_front())
+        self.first.take().or_else(|| self.rest.as_mut()?.more.pop_front())
+    }
+
+    pub(super) fn wake(&mut self, wakers: impl IntoIterator<Item = Waker>) {
+        self.wake.extend(wakers);
+    }
+
+    pub(crate) fn look_at_the_backlog(&mut self) {
+        self.rest().backlog = true;
+    }
+
+    pub(crate) fn is_backlog_to_be_looked_at(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.backlog)
+    }
+
+    pub(super) fn lost(&mut self, name: &Arc<Name>, reason: LostReason) {
+        self.rest().lost.push((Arc::clone(name), reason));
+    }
+
+    pub(crate) fn renewal_failed(&mut self, result: &Result<Value, Outcome>) {
+        self.rest().failed_renewals.push(result.clone());
+    }
+
+    pub(crate) fn jumped(&mut self, jump: Option<Jump>) {
+        if jump.is_some() {
+            self.rest().jump = jump;
+        }
+    }
+
+    /// Whether there is anything but the first request.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
+    /// Wakes tasks; returns what is to be logged.
+    pub(crate) fn finish(self) -> Option<Box<Rest>> {
+        self.wake.into_iter().for_each(Waker::wake);
+        self.rest
+    }
+
+    fn rest(&mut self) -> &mut Rest {
+        self.rest.get_or_insert_default()
     }
 }

@@ -109,7 +109,7 @@ impl Hold {
 
     pub(super) fn open_gate(&mut self, effects: &mut Effects) {
         if let Some(wakers) = &mut self.wakers {
-            effects.wake.append(&mut wakers.gate);
+            effects.wake(wakers.gate.drain(..));
         }
     }
 

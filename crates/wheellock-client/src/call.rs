@@ -83,14 +83,9 @@ impl Future for Call<'_> {
                     let deadline =
                         *this.deadline.get_or_insert_with(|| config.timer.now() + config.response_timeout);
                     let request = this.request.retried(&this.retry);
-                    let mut started = this.route.start(
-                        request.name(),
-                        &request,
-                        this.lane,
-                        Some(deadline),
-                        &this.retry,
-                        cx.waker(),
-                    );
+                    let server = this.route.server(&request, &this.retry);
+                    let mut started =
+                        Started::new(server, request.name(), &request, this.lane, Some(deadline), cx.waker());
                     match started.take_refusal() {
                         Ok(()) => {
                             this.started = Some(started);

@@ -204,7 +204,8 @@ impl Client {
     ) -> Started<'a> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let name = if retry.is_in_full() { "EVAL" } else { "EVALSHA" };
-        self.route.start(name, &request, options.lane(), options.deadline, retry, waker)
+        let server = self.route.server(&request, retry);
+        Started::new(server, name, &request, options.lane(), options.deadline, waker)
     }
 
     fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {

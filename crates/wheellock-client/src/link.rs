@@ -72,7 +72,7 @@ impl Link {
         std::future::poll_fn(|cx| {
             let started = started.get_or_insert_with(|| {
                 let (server, name) = (Server::Only(&self.0), request.name());
-                Started::new(server, name, &request, Lane::Reserved, Some(deadline), false, cx.waker())
+                Started::new(Ok((server, false)), name, &request, Lane::Reserved, Some(deadline), cx.waker())
             });
             Pin::new(started).poll(cx)
         })

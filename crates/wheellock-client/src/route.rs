@@ -3,8 +3,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::task::Waker;
-use std::time::Instant;
 
 use wheellock_resp::Arg;
 
@@ -16,11 +14,9 @@ use crate::handshake::{Role, ServerInfo};
 use crate::link::Link;
 use crate::listener::{self, Event};
 use crate::locator::Locator;
-use crate::pipeline::Lane;
 use crate::request::Request;
 use crate::retry::Retry;
 use crate::server::Server;
-use crate::started::Started;
 use crate::subscription::Subscription;
 use crate::topology::cluster::Cluster;
 use crate::topology::scouts;
@@ -61,22 +57,6 @@ impl Route {
         match self {
             Self::One(link) => link.ready().await,
             Self::Cluster(cluster) => cluster.ready().await,
-        }
-    }
-
-    /// Queues a request at the server that it is for.
-    pub(crate) fn start<'a>(
-        &'a self,
-        name: &'a str,
-        request: &Request<'_>,
-        lane: Lane,
-        deadline: Option<Instant>,
-        retry: &Retry,
-        waker: &Waker,
-    ) -> Started<'a> {
-        match self.server(request, retry) {
-            Ok((server, asking)) => Started::new(server, name, request, lane, deadline, asking, waker),
-            Err(error) => Started::refused(error),
         }
     }
 

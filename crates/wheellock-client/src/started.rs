@@ -44,23 +44,37 @@ enum Stage {
 }
 
 impl<'a> Started<'a> {
-    /// `deadline` covers queueing, connecting and the reply; `None` means the configured response timeout.
+    /// Queues a request at `server`, if there is one. `deadline` covers queueing, connecting and the reply; `None` means the
+    /// configured response timeout. The request is asked out of turn if `asking`.
     pub(crate) fn new(
-        server: Server<'a>,
+        server: Result<(Server<'a>, bool), Error>,
         name: &'a str,
         request: &Request<'_>,
         lane: Lane,
         deadline: Option<Instant>,
-        asking: bool,
         waker: &Waker,
     ) -> Self {
-        match submit(&server, request, lane, deadline, asking, waker) {
-            Ok(slot) => {
-                let script = request.is_script();
-                Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
-            }
-            Err(error) => Self::refused(error),
+        let (server, asking) = match server {
+            Ok(found) => found,
+            Err(error) => return Self::refused(error),
+        };
+        let now = server.config.timer.now();
+        let deadline = deadline.unwrap_or_else(|| now + server.config.response_timeout);
+        let waker = waker.clone();
+        let mut state = server.lock();
+        if let Phase::Closed(cause) | Phase::Refused(cause) = &state.phase {
+            return Self::refused(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
         }
+        let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker, asking) else {
+            drop(state);
+            return Self::refused(queue_is_full(&server, request.name()));
+        };
+        state.stats.calls += 1;
+        let next = state.after_append(Some(deadline), false);
+        drop(state);
+        server.act(next);
+        let script = request.is_script();
+        Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
     }
 
     /// A wait for acknowledgements of what was written on `connection`.
@@ -88,6 +102,11 @@ impl<'a> Started<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Whether the call was queued, so that its waker will be woken. Otherwise its first poll tells why it was not.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_ok()
     }
 
     /// Why the call was not queued, if it was not; told once.
@@ -123,32 +142,6 @@ impl UnderWay<'_> {
             }
         }
     }
-}
-
-fn submit(
-    shared: &Shared,
-    request: &Request<'_>,
-    lane: Lane,
-    deadline: Option<Instant>,
-    asking: bool,
-    waker: &Waker,
-) -> Result<u32, Error> {
-    let now = shared.config.timer.now();
-    let deadline = deadline.unwrap_or_else(|| now + shared.config.response_timeout);
-    let waker = waker.clone();
-    let mut state = shared.lock();
-    if let Phase::Closed(cause) | Phase::Refused(cause) = &state.phase {
-        return Err(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
-    }
-    let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker, asking) else {
-        drop(state);
-        return Err(queue_is_full(shared, request.name()));
-    };
-    state.stats.calls += 1;
-    let next = state.after_append(Some(deadline), false);
-    drop(state);
-    shared.act(next);
-    Ok(slot)
 }
 
 fn submit_wait(

@@ -74,7 +74,9 @@ pub(crate) async fn acquire(
     loop {
         let by = match &mut waiter {
             None => {
-                if let Some(waiters) = &mut *request.name.wait_queue() {
+                if fast_path.is_none()
+                    && let Some(waiters) = &mut *request.name.wait_queue()
+                {
                     waiters.about_to_ask();
                 }
                 AnswerBy::first(request.context, request.name, wait.deadline())
@@ -141,8 +143,15 @@ struct FastPath<'a> {
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
-        let queue_is_empty = name.wait_queue().as_ref().is_none_or(|waiters| waiters.is_empty());
-        (queue_is_empty && name.begin_asking()).then(|| Self { name })
+        let mut queue = name.wait_queue();
+        if queue.as_ref().is_some_and(|waiters| !waiters.is_empty()) || !name.begin_asking() {
+            return None;
+        }
+        if let Some(waiters) = &mut *queue {
+            waiters.about_to_ask();
+        }
+        drop(queue);
+        Some(Self { name })
     }
 }
 

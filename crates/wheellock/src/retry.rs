@@ -88,12 +88,21 @@ where
             if let Some(last) = this.last.take() {
                 return Poll::Ready(*last);
             }
-            let (call, sent) = this.under_way.get_or_insert_with(|| {
-                let sent = this.context.clock.now();
-                let options = CallOptions::by(this.deadline);
-                let options = if this.reserved { options.reserved() } else { options };
-                ((this.ask)(&this.retry, options, cx.waker()), sent)
-            });
+            let (call, sent) = match &mut this.under_way {
+                Some(under_way) => under_way,
+                None => {
+                    let sent = this.context.clock.now();
+                    let options = CallOptions::by(this.deadline);
+                    let options = if this.reserved { options.reserved() } else { options };
+                    let started = (this.ask)(&this.retry, options, cx.waker());
+                    let is_under_way = started.is_under_way();
+                    let started = this.under_way.insert((started, sent));
+                    if is_under_way {
+                        return Poll::Pending;
+                    }
+                    started
+                }
+            };
             let (result, sent) = (ready!(Pin::new(&mut *call).poll(cx)), *sent);
             let connection = call.connection();
             this.under_way = None;

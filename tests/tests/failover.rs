@@ -14,7 +14,7 @@ use wheellock_tests::{RedisServer, eventually};
 #[tokio::test]
 async fn releases_that_a_failover_lost_are_repeated() {
     let mut set = SentinelSet::start(&Settings::default());
-    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), connect(&set.url(), LONG).await.unwrap());
+    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), patient(&set.url()).await);
     let names: Vec<_> = (0..300).map(|number| format!("order:{number}")).collect();
     let guards = take_and_replicate(&here, &names, 2).await;
     let old = set.primary_index();
@@ -108,7 +108,7 @@ async fn an_owner_that_holds_again_is_left_alone() {
 #[tokio::test]
 async fn a_repeated_release_frees_nobody_else() {
     let mut set = Replicas::start(1, &Settings::default());
-    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), connect(&set.url(), LONG).await.unwrap());
+    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), patient(&set.url()).await);
     let names = ["theirs", "gone"].map(str::to_owned);
     // The replica hears of the one lock's handover, and not of the other's release.
     let mut guards = take_and_replicate(&here, &names, 1).await;
@@ -134,7 +134,7 @@ async fn a_repeated_release_frees_nobody_else() {
 #[tokio::test]
 async fn a_waiter_is_woken_by_the_repetition() {
     let mut set = Replicas::start(1, &Settings::default());
-    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), connect(&set.url(), LONG).await.unwrap());
+    let (here, there) = (connect(&set.url(), LONG).await.unwrap(), patient(&set.url()).await);
     let guards = take_and_replicate(&here, &["orders".to_owned()], 1).await;
     cut_off(set.servers(), 0, &[1]);
     release(guards, &set.servers()[0]).await;
@@ -189,6 +189,12 @@ async fn release(guards: Vec<Guard>, primary: &RedisServer) {
 fn told_no_loss(locks: &LockManager) {
     let metrics = locks.metrics();
     assert_eq!((metrics.lost_not_owner, metrics.lost_expired), (0, 0));
+}
+
+/// A manager whose waiters ask for as long as a failover may take on a loaded machine; the default gives up after three seconds.
+async fn patient(url: &str) -> LockManager {
+    let builder = LockManager::builder(url).watchdog_lease(LONG);
+    builder.configure(|config| config.response_timeout = NO_HANG).connect().await.unwrap()
 }
 
 /// What ends sooner was released.

@@ -57,13 +57,16 @@ pub(crate) fn rewritten(page: &File, files: &[File]) -> Option<String> {
     })
 }
 
-/// The files of the crates that users get, from the top of each to the bottom: nothing imports what stands above it.
+/// The files of the crates that users get, and of the tests' support, from the top of each to the bottom: nothing imports what
+/// stands above it.
 fn map_of_files(files: &[File]) -> String {
+    let shipped = SHIPPED.iter().rev().map(|(name, _)| (format!("`{name}`"), format!("crates/{name}/src/")));
+    let support = ("What the tests stand on: `tests/src`".to_owned(), "tests/src/".to_owned());
     let mut map = String::new();
-    for (name, _) in SHIPPED.iter().rev() {
-        let _infallible = write!(map, "### `{name}`\n\n");
-        for path in circles::from_top_to_bottom(files, &format!("crates/{name}/src/")) {
-            let file = files.iter().find(|file| file.path == format!("crates/{name}/src/{path}"));
+    for (title, source) in shipped.chain([support]) {
+        let _infallible = write!(map, "### {title}\n\n");
+        for path in circles::from_top_to_bottom(files, &source) {
+            let file = files.iter().find(|file| file.path.strip_prefix(&*source) == Some(&path));
             let sentence = file.and_then(|file| first_sentence(&file.text)).unwrap_or_default();
             let _infallible = writeln!(map, "- **{path}**: {sentence}");
         }

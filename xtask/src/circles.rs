@@ -12,6 +12,36 @@ use crate::tidy::{Complaint, File, SHIPPED};
 /// A module by the names on its path below the crate; empty for the crate itself.
 type Module = Vec<String>;
 
+/// The layers of the lock layer, from above, by the first part of a file's path. What is named in none is a value or an edge: the
+/// lowest layer.
+const LAYERS: [&[&str]; 4] = [
+    &["manager", "lock", "multi_lock", "redlock", "blocking", "shutdown"],
+    &["acquire", "guard", "watchdog", "retry", "work", "join_all"],
+    &["context"],
+    &["wire"],
+];
+
+/// A complaint for every file of the lock layer that imports one of a layer above it.
+pub(crate) fn upward_arrows(files: &[File]) -> Vec<Complaint> {
+    let source = "crates/wheellock/src/";
+    let modules = modules_below(files, source);
+    let layer = |module: &Module| {
+        let named = |layer: &&[&str]| module.first().is_some_and(|first| layer.contains(&first.as_str()));
+        LAYERS.iter().position(|layer| named(layer)).unwrap_or(LAYERS.len())
+    };
+    let arrows = imports_of(&modules).into_iter().flat_map(|(module, imports)| {
+        imports
+            .into_iter()
+            .filter(move |import| layer(import) < layer(module))
+            .map(move |import| (module, import))
+    });
+    let complaint = |(module, import): (&Module, &Module)| {
+        let what = format!("imports {}, which is of a layer above", import.join("/"));
+        Complaint::of(format!("{source}{}.rs", module.join("/")), what)
+    };
+    arrows.map(complaint).collect()
+}
+
 /// A complaint for every circle of files in a shipped crate.
 pub(crate) fn circles(files: &[File]) -> Vec<Complaint> {
     let crates = SHIPPED.iter().map(|(name, _)| format!("crates/{name}/src/"));
@@ -200,6 +230,24 @@ mod tests {
         assert_eq!(found(&long), ["crates/wheellock/src: a circle of files: a, b, c"]);
         let deep = [("a.rs", "use crate::b::c::X;"), ("b.rs", ""), ("b/c.rs", "use super::super::a;")];
         assert_eq!(found(&deep), ["crates/wheellock/src: a circle of files: a, b/c"]);
+    }
+
+    #[test]
+    fn an_arrow_upwards_is_found() {
+        let file = |path: &str, text: &str| File {
+            path: format!("crates/wheellock/src/{path}"),
+            text: text.to_owned(),
+        };
+        let files = [
+            file("lock.rs", "use crate::acquire::X;"),
+            file("acquire.rs", "use crate::wire;"),
+            file("wire.rs", "use crate::holds::X;"),
+            file("holds.rs", ""),
+            file("holds/hold.rs", "use crate::context::X;"),
+            file("context.rs", "use crate::wire;"),
+        ];
+        let found: Vec<_> = upward_arrows(&files).iter().map(ToString::to_string).collect();
+        assert_eq!(found, ["crates/wheellock/src/holds/hold.rs: imports context, which is of a layer above"]);
     }
 
     #[test]

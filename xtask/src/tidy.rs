@@ -60,6 +60,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     complaints.extend(scripts_included(&files));
     complaints.extend(tables::told(&files));
     complaints.extend(circles::circles(&files));
+    complaints.extend(circles::upward_arrows(&files));
     let exists = |path: &str| root.join(path).exists();
     match files.iter().find(|file| file.path == ARCHITECTURE) {
         Some(architecture) => {

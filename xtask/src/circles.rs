@@ -27,7 +27,7 @@ pub(crate) fn upward_arrows(files: &[File]) -> Vec<Complaint> {
     let modules = modules_below(files, source);
     let layer = |module: &Module| {
         let named = |layer: &&[&str]| module.first().is_some_and(|first| layer.contains(&first.as_str()));
-        LAYERS.iter().position(|layer| named(layer)).unwrap_or(LAYERS.len())
+        LAYERS.iter().position(named).unwrap_or(LAYERS.len())
     };
     let arrows = imports_of(&modules).into_iter().flat_map(|(module, imports)| {
         imports

@@ -98,9 +98,10 @@ fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
         Reason::Expired if operation.renewed && !case.hindered(process, since, at) => {
             Some(format!("{lock:?} was called expired, and nothing kept it from being renewed"))
         }
+        // The server may be the first to say that a lease has run out: in its answer to the release at a closure's end, say.
         Reason::NotOwner
             if case.lost_by(operation.invoked, at).is_none()
-                && !(over && case.stalled(process, since, at)) =>
+                && !(at + early(operation) >= operation.valid_until && case.hindered(process, since, at)) =>
         {
             Some(format!("{lock:?} was called lost, and nothing had taken it away"))
         }

@@ -267,6 +267,24 @@ async fn t11_the_leases_of_a_slot_on_its_way_are_all_renewed() {
     }
 }
 
+/// A release that no task waits for follows its key to the node that has it already, while the slot is still on its way there.
+#[tokio::test]
+async fn t11_a_dropped_guard_is_released_where_its_key_has_gone() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let locks = connect(&cluster.url(), LEASE).await.unwrap();
+    let slot = slot_of(b"t11");
+    // Longer than anybody waits for the test, so that it is not the lease that frees it.
+    let lock = locks.lock("{t11}").with_lease(Duration::from_secs(600));
+    let guard = lock.acquire().await.unwrap();
+    let to = 1 - cluster.owner_of(slot);
+    cluster.begin_move(slot, to);
+    assert_eq!(cluster.migrate_keys(slot, to, 5), 1);
+    drop(guard);
+    let released = async || cluster.nodes()[to].cli(&["DBSIZE"]) == "0";
+    assert!(eventually(NO_HANG, released).await, "the release went to the node that the key had left");
+    cluster.finish_move(slot, to);
+}
+
 #[tokio::test]
 async fn t11_all_that_belongs_to_a_lock_is_in_one_slot_whatever_its_name() {
     let cluster = Cluster::start(2, 0, &Settings::default());

@@ -175,16 +175,14 @@ impl Context {
     }
 
     #[cold]
-    fn log(&self, Rest { lost, failed_renewals, jump, .. }: &Rest) {
+    fn log(&self, Rest { lost, failed_renewals, jumps, .. }: &Rest) {
         lost.iter().for_each(|(name, reason)| events::lost(name, *reason));
-        if jump.is_none() && failed_renewals.is_empty() {
+        if jumps.is_empty() && failed_renewals.is_empty() {
             return;
         }
         let server = self.client.server_address();
         failed_renewals.iter().for_each(|result| events::renewal_failed(&server, result));
-        if let Some(jump) = jump {
-            events::server_clock_jumped(&server, *jump);
-        }
+        jumps.iter().for_each(|jump| events::server_clock_jumped(&server, *jump));
     }
 
     /// Queues a request that brings the server's count to what is wanted, or postpones it if there is no room.
@@ -197,10 +195,9 @@ impl Context {
         let owner = self.owner_text(request.owner);
         let name = &request.name;
         let params = wire::release(name, owner.as_bytes(), request.count, self.client.publish_verb());
-        let token =
-            Token { about: About::Reconcile { hold: request.hold }, with_source: request.with_source };
-        let retry = wire::retry(request.with_source);
-        let flush = self.client.queue_eval(&name.kind().release, wire::KEYS, &params, &retry, token.into());
+        let retry = &request.retry;
+        let token = Token { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
+        let flush = self.client.queue_eval(&name.kind().release, wire::KEYS, &params, retry, token.into());
         if flush.is_none() {
             holds.postpone(request.hold, self.clock.now(), effects);
         }

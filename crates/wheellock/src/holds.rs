@@ -21,6 +21,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
+use wheellock_client::Retry;
 use wheellock_wheel::{Cohorts, Wheel};
 
 use crate::clock::{BootInstant, nanos};
@@ -504,7 +505,7 @@ impl Holds {
             name: Arc::clone(&hold.name),
             owner: hold.owner,
             count,
-            with_source: false,
+            retry: Retry::default(),
         })
     }
 

@@ -1,10 +1,17 @@
 //! What is known of a request that no task waits for, packed into the number that comes back with its result.
 
+use wheellock_client::Retry;
+
 /// See above.
 pub(crate) struct Token {
     pub(crate) about: About,
     /// The script's text was sent.
     pub(crate) with_source: bool,
+}
+
+/// With what the next attempt begins after one that brought the script's text along, or did not.
+pub(crate) fn retry(with_source: bool) -> Retry {
+    if with_source { Retry::in_full() } else { Retry::default() }
 }
 
 /// Whose request it is.

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::durability::Wanted;
 use crate::holds::{Due, Effects, Holds, Reconcile, Refused, Renewal, State};
 use crate::name::Name;
-use crate::token::{About, Token};
+use crate::token::{About, Token, retry};
 use crate::wire;
 
 /// Locks renewed by one script. Keeps a script well below a millisecond on the server.
@@ -55,7 +55,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
         // before is not among them.
         let slot_of = |renewal: &Renewal| context.client.slot_of(renewal.name.key().as_bytes());
         for group in batches(&mut renew, slot_of) {
-            let retry = wire::retry(group.iter().any(|renewal| renewal.with_source));
+            let retry = retry(group.iter().any(|renewal| renewal.with_source));
             let node = group.first().map(|renewal| context.node_of(&renewal.name));
             flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
         }
@@ -115,11 +115,12 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
         let mut table = Answered { context, holds, now, effects, flushes: Vec::new(), unknown: Vec::new() };
         for Detached { token, result, connection, .. } in results.drain(..) {
             let Token { about, with_source } = token.into();
-            let mut retry = wire::retry(with_source);
+            let mut retry = retry(with_source);
             let pause = pause_before_repeating(&mut retry, &result);
+            let answer = Answer { result: &result, connection, retry, pause };
             match about {
-                About::Reconcile { hold } => table.reconciled(hold, &result, connection, (&retry, pause)),
-                About::Renewal { batch } => table.renewed(batch, &result, connection, (&retry, pause)),
+                About::Reconcile { hold } => table.reconciled(hold, answer),
+                About::Renewal { batch } => table.renewed(batch, &answer),
                 About::Wait { batch } => table.acknowledged(batch, &result),
             }
         }
@@ -128,6 +129,16 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
     });
     drop(flushes);
     unknown.iter().for_each(|name| context.let_waiters_ask(name));
+}
+
+/// What became of one request, and what to do about it.
+struct Answer<'a> {
+    result: &'a Result<Value, Outcome>,
+    connection: ConnectionId,
+    /// What it has taught.
+    retry: Retry,
+    /// Before the next attempt, if this one certainly had no effect and the next one has a chance.
+    pause: Option<Duration>,
 }
 
 /// The table of holds while results are entered into it.
@@ -142,13 +153,8 @@ struct Answered<'a, 't> {
 }
 
 impl Answered<'_, '_> {
-    fn reconciled(
-        &mut self,
-        hold: u32,
-        result: &Result<Value, Outcome>,
-        connection: ConnectionId,
-        (retry, pause): (&Retry, Option<Duration>),
-    ) {
+    fn reconciled(&mut self, hold: u32, answer: Answer<'_>) {
+        let Answer { result, connection, retry, pause } = answer;
         let (now, effects) = (self.now, &mut *self.effects);
         let request = match (result, pause) {
             (_, Some(pause)) => self.holds.reconcile_refused(hold, pause, now, effects),
@@ -168,20 +174,15 @@ impl Answered<'_, '_> {
             }
         };
         if let Some(request) = request {
-            self.effects.request(Reconcile { with_source: retry.is_in_full(), ..request });
+            self.effects.request(Reconcile { retry, ..request });
         }
     }
 
-    fn renewed(
-        &mut self,
-        batch: u32,
-        result: &Result<Value, Outcome>,
-        connection: ConnectionId,
-        (retry, pause): (&Retry, Option<Duration>),
-    ) {
+    fn renewed(&mut self, batch: u32, answer: &Answer<'_>) {
+        let Answer { result, connection, retry, pause } = answer;
         let (context, now) = (self.context, self.now);
         let failures = self.holds.tally.failed_renewals;
-        if let Some(pause) = pause {
+        if let Some(pause) = *pause {
             for renewal in self.holds.renewal_refused(batch, refused(result), pause, now) {
                 // Which node that is, only the connection knows.
                 let alone = (std::slice::from_ref(&renewal), None);
@@ -195,7 +196,7 @@ impl Answered<'_, '_> {
                 (Some(reply), Some(wanted)) => {
                     let (any, jump) = self.holds.await_acks(batch, &reply, now, node_of, self.effects);
                     if any {
-                        self.wait_for_acks(batch, connection, wanted);
+                        self.wait_for_acks(batch, *connection, wanted);
                     }
                     jump
                 }

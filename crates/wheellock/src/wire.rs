@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use wheellock_client::{Arg, Command, Retry, Value};
+use wheellock_client::{Arg, Command, Value};
 
 use crate::holds::{GrantReply, Renewal, RenewalReply, Renewed};
 use crate::lease::Lease;
@@ -42,7 +42,7 @@ pub(crate) fn read_acquire(reply: &Value) -> Option<Result<GrantReply, Refusal>>
 }
 
 /// One of several locks that are asked for together.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct Part<'a> {
     pub(crate) name: &'a Name,
     pub(crate) lease: Lease,
     pub(crate) owner: OwnerText,
@@ -50,7 +50,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// For `acquire_all.lua`.
-pub(crate) fn acquire_all<'a>(locks: &'a [Wanted<'a>]) -> Vec<Arg<'a>> {
+pub(crate) fn acquire_all<'a>(locks: &'a [Part<'a>]) -> Vec<Arg<'a>> {
     let keys = locks.iter().map(|lock| Arg::from(lock.name.key()));
     let args = locks
         .iter()
@@ -174,9 +174,4 @@ pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
         -2 => None,
         millis => Some(u64::try_from(millis).map_or(Duration::MAX, Duration::from_millis)),
     })
-}
-
-/// What an earlier attempt has taught: whether the script's text has to go along.
-pub(crate) fn retry(with_source: bool) -> Retry {
-    if with_source { Retry::in_full() } else { Retry::default() }
 }

@@ -39,7 +39,7 @@ pub(crate) async fn ask_together(
         }
     }
     let ask = |retry: &Retry, options, waker: &Waker| {
-        let locks = asked.iter().zip(&counts).map(|(one, count)| wire::Wanted {
+        let locks = asked.iter().zip(&counts).map(|(one, count)| wire::Part {
             name: one.name,
             lease: one.lease,
             owner: context.owner_text(one.owner),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use wheellock_client::{Outcome, Value};
+use wheellock_client::{Outcome, Retry, Value};
 
 use super::HoldIndex;
 use crate::error::LostReason;
@@ -18,8 +18,8 @@ pub(crate) struct Reconcile {
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     pub(crate) count: u32,
-    /// Brings the script's text along.
-    pub(crate) with_source: bool,
+    /// What earlier attempts have taught.
+    pub(crate) retry: Retry,
 }
 
 /// What is to be done when the table's lock is released. Small, because every grant and every release makes one, and mostly
@@ -43,8 +43,8 @@ pub(crate) struct Rest {
     pub(crate) lost: Vec<(Arc<Name>, LostReason)>,
     /// answers to renewals that have failed,
     pub(crate) failed_renewals: Vec<Result<Value, Outcome>>,
-    /// and what a server's clock has done.
-    pub(crate) jump: Option<Jump>,
+    /// and what servers' clocks have done.
+    pub(crate) jumps: Vec<Jump>,
 }
 
 impl Effects {
@@ -85,8 +85,8 @@ impl Effects {
     }
 
     pub(crate) fn jumped(&mut self, jump: Option<Jump>) {
-        if jump.is_some() {
-            self.rest().jump = jump;
+        if let Some(jump) = jump {
+            self.rest().jumps.push(jump);
         }
     }
 

@@ -50,7 +50,7 @@ impl Guard {
 
     /// The lock's name.
     pub fn name(&self) -> &str {
-        self.name.key()
+        self.name.text()
     }
 
     /// Who holds. Present it to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more.

@@ -15,8 +15,8 @@
 //! cannot wait for each other in a circle, and cannot chase each other for ever either: what is granted in a failed try
 //! of later members is given back within a round trip and makes nobody start again, only look again.
 //!
-//! The order is by name, then by server. Names are the same for all processes; addresses may be spelled in many ways, and
-//! only matter where a set has one name on several servers.
+//! The order is by key, then by server. Keys are the same for all processes; addresses may be spelled in many ways, and
+//! only matter where a set has one key on several servers.
 //!
 //! Others need not keep the order: Redisson's `MultiLock` takes its members in the order of its arguments, and any task may
 //! take single locks in any order. Therefore a task holds members while it waits only for [`PATIENCE`] and a random time
@@ -80,10 +80,7 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
     for (first, (key, _)) in places.iter().enumerate() {
         let others = places.iter().skip(first + 1).map(|(other, _)| other);
         if others.into_iter().any(|other| key.is_same_lock_as(other)) {
-            return Err(Error::DuplicateMember {
-                lock: key.name.clone(),
-                server: key.server.as_str().into(),
-            });
+            return Err(Error::DuplicateMember { lock: key.key.clone(), server: key.server.as_str().into() });
         }
     }
     Ok(MultiLock { order: places.into_iter().map(|(_, place)| place).collect(), lead, members })
@@ -92,7 +89,7 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
 /// What tells locks apart, and their order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
-    name: String,
+    key: String,
     server: String,
     database: u32,
     run_id: Option<String>,
@@ -102,7 +99,7 @@ impl Key {
     fn of(lock: &Lock) -> Self {
         let client = &lock.context.client;
         Self {
-            name: lock.name().to_owned(),
+            key: lock.name.key().to_owned(),
             server: client.config().servers.to_string(),
             database: client.config().database,
             run_id: client.server_info().and_then(|info| info.run_id),
@@ -112,7 +109,7 @@ impl Key {
     fn is_same_lock_as(&self, other: &Self) -> bool {
         let same_process = self.run_id.is_some() && self.run_id == other.run_id;
         let same_server = same_process || self.server == other.server;
-        same_server && (&self.name, self.database) == (&other.name, other.database)
+        same_server && (&self.key, self.database) == (&other.key, other.database)
     }
 }
 
@@ -352,7 +349,7 @@ impl MultiLock {
 
     /// The first question has the time for an answer, however short the wait.
     fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
-        let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name(), deadline);
+        let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name.key(), deadline);
         let members = self.members.iter().filter(|_| !known_held);
         wait.deadline().map(|deadline| members.fold(deadline, first))
     }
@@ -360,7 +357,7 @@ impl MultiLock {
     /// Whether a question was not answered only because the wait has ended: a dead server is not a busy lock.
     fn was_cut_short(&self, wait: Wait, asked_at: Instant, error: &Error) -> bool {
         let patience = self.lead.context.client.config().response_timeout / SILENT_PART;
-        let ready = |lock: &Lock| lock.context.client.is_ready_for(lock.name().as_bytes());
+        let ready = |lock: &Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
         let soon = self.now().saturating_duration_since(asked_at) < patience;
         wait.is_over(&self.lead.context) && is_only_late(error) && soon && self.members.iter().all(ready)
     }

@@ -421,7 +421,7 @@ impl QuorumLock {
 
     /// The wait is over. Another holder has the lock, unless it cannot be known.
     fn in_vain(&self, known_held: bool, failures: Vec<MemberFailure>) -> Result<Option<QuorumGuard>, Error> {
-        let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name().as_bytes());
+        let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
         // Answers that the end of the wait cut short say nothing about their servers; other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
@@ -434,7 +434,7 @@ impl QuorumLock {
 
     fn no_answers(&self) -> Vec<MemberFailure> {
         let late = |(place, lock): (usize, &Lock)| {
-            let source = lock.context.client.timed_out(lock.name().as_bytes(), "EVALSHA");
+            let source = lock.context.client.timed_out(lock.name.key().as_bytes(), "EVALSHA");
             let operation = format!("acquire lock {:?}", lock.name);
             self.servers.failure(place, Error::Server { operation, source })
         };
@@ -454,7 +454,7 @@ impl QuorumLock {
 
     /// The first question has the time for an answer, however short the wait.
     fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
-        let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name(), deadline);
+        let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name.key(), deadline);
         let members = self.locks.iter().filter(|_| !known_held);
         wait.deadline().map(|deadline| members.fold(deadline, first))
     }

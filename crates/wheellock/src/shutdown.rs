@@ -60,7 +60,7 @@ pub(crate) async fn shut_down(context: &Context, within: Duration) -> Leftover {
     let _in_time = timer.timeout(left, context.client.close()).await;
     let mut locks: Vec<_> = names
         .into_iter()
-        .map(|name| Unreleased { lock: name.key().to_owned(), server: Arc::clone(&server) })
+        .map(|name| Unreleased { lock: name.text().to_owned(), server: Arc::clone(&server) })
         .collect();
     locks.sort_unstable_by(|one, other| one.lock.cmp(&other.lock));
     locks.dedup();

@@ -58,17 +58,15 @@ pub(crate) async fn acquire(
     refused: Option<Refusal>,
 ) -> Result<Option<Guard>, Error> {
     let request = request?;
+    request.check_upgrade()?;
     let (mut fast_path, mut waiter) = (None, None);
     if let Some(refusal) = refused {
-        let joined = Waiter::join(request.context, request.name, WaitQueue::join);
-        waiter.insert(joined).on_held(refusal);
-    } else if wait != Wait::No
-        && !(request.presented && request.context.holds().is_held_by(request.name, request.owner))
-    {
+        waiter.insert(Waiter::join(&request, WaitQueue::join)).on_held(refusal);
+    } else if wait != Wait::No && !request.is_reentrant() {
         // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
         fast_path = FastPath::begin(request.name);
         if fast_path.is_none() {
-            waiter = Some(Waiter::join(request.context, request.name, WaitQueue::join));
+            waiter = Some(Waiter::join(&request, WaitQueue::join));
         }
     }
     loop {
@@ -86,7 +84,7 @@ pub(crate) async fn acquire(
                 None => return Ok(None),
             },
         };
-        match request.once(by.instant()).await {
+        match request.once(wait, by.instant()).await {
             Ok(Answer::Granted(guard)) => {
                 if let Some(waiter) = &mut waiter {
                     waiter.granted(request.lease);
@@ -97,9 +95,7 @@ pub(crate) async fn acquire(
                 if wait == Wait::No || (waiter.is_none() && wait.is_over(request.context)) {
                     return Ok(None);
                 }
-                let waiter = waiter.get_or_insert_with(|| {
-                    Waiter::join(request.context, request.name, WaitQueue::join_first)
-                });
+                let waiter = waiter.get_or_insert_with(|| Waiter::join(&request, WaitQueue::join_first));
                 waiter.on_held(refusal);
                 // From here on this waiter is the head, which asks for all.
                 fast_path = None;
@@ -129,14 +125,11 @@ pub(crate) async fn ask(
     request: Result<Request<'_>, Error>,
     deadline: Option<Instant>,
 ) -> Result<Answer, Error> {
-    let request = request?;
-    if let Some(waiters) = &mut *request.name.wait_queue() {
-        waiters.about_to_ask();
-    }
-    request.once(deadline).await
+    request?.ask(deadline).await
 }
 
-/// Asks from outside the queue while that is empty: the way of a lock without waiters.
+/// Asks from outside the queue while that is empty: the way of a lock without waiters. Only one caller at once, unless they
+/// may hold the lock together.
 struct FastPath<'a> {
     name: &'a Name,
 }
@@ -144,7 +137,8 @@ struct FastPath<'a> {
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
         let mut queue = name.wait_queue();
-        if queue.as_ref().is_some_and(|waiters| !waiters.is_empty()) || !name.begin_asking() {
+        let may_ask = || name.kind().is_shared() || name.begin_asking();
+        if queue.as_ref().is_some_and(|waiters| !waiters.is_empty()) || !may_ask() {
             return None;
         }
         if let Some(waiters) = &mut *queue {

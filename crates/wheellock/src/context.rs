@@ -192,8 +192,8 @@ impl Context {
         request: &Reconcile,
         effects: &mut Effects,
     ) -> Option<Flush<'a>> {
-        let owner = self.owner_text(request.owner);
         let name = &request.name;
+        let owner = self.holder_text(name, request.owner);
         let params = wire::release(name, owner.as_bytes(), request.count, self.client.publish_verb());
         let retry = &request.retry;
         let token = Token { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
@@ -212,8 +212,9 @@ impl Context {
         Owner { manager: Arc::clone(&self.uuid), number }
     }
 
-    pub(crate) fn owner_text(&self, number: u64) -> OwnerText {
-        OwnerText::new(&self.uuid, number)
+    /// What the owner with this number is called in the lock `name`.
+    pub(crate) fn holder_text(&self, name: &Name, number: u64) -> OwnerText {
+        OwnerText::new(&self.uuid, number, name.kind().holder_suffix)
     }
 
     /// A number that tells the server of a lock from others.

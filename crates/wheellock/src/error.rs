@@ -64,6 +64,12 @@ pub enum Error {
         /// The server.
         server: Arc<str>,
     },
+    /// This owner holds the read-write lock for reading and asks to write: it would wait for itself for ever. Nothing was
+    /// changed. Release the read hold first, or write from the start; a writer may read.
+    Upgrade {
+        /// The lock's name.
+        lock: String,
+    },
     /// The lock was granted too late to be believed; it was released again at once.
     GrantedTooLate {
         /// The lock's name.
@@ -149,6 +155,9 @@ impl Error {
         if is_other_data(&source) {
             return Self::OtherData { lock: lock.to_owned(), server: source.server_address().into() };
         }
+        if source.code() == Some(UPGRADE) {
+            return Self::Upgrade { lock: lock.to_owned() };
+        }
         Self::Server { operation, source }
     }
 
@@ -166,7 +175,7 @@ impl Error {
             | Self::Lost { .. }
             | Self::GrantedTooLate { .. }
             | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
-            Self::OtherData { .. } => Outcome::Rejected,
+            Self::OtherData { .. } | Self::Upgrade { .. } => Outcome::Rejected,
             Self::NoQuorum { granted, failures, .. } => {
                 let outcomes = || failures.iter().map(|failure| failure.error.outcome());
                 if *granted > 0 || outcomes().any(|outcome| outcome == Outcome::MaybeExecuted) {
@@ -216,6 +225,11 @@ impl fmt::Display for Error {
             Self::OtherData { lock, server } => write!(
                 f,
                 "lock \"{}\": there is other data, or another kind of lock, under this name on {server}; it was left alone",
+                lock.escape_debug()
+            ),
+            Self::Upgrade { lock } => write!(
+                f,
+                "lock \"{}\": this owner holds it for reading, and would wait for itself in order to write",
                 lock.escape_debug()
             ),
             Self::GrantedTooLate { lock, lease } => {
@@ -290,9 +304,16 @@ impl fmt::Display for LostReason {
 }
 
 /// Whether a script of ours has refused to touch what it found: it has not changed anything then.
-pub(crate) fn is_other_data(error: &wheellock_client::Error) -> bool {
+pub(crate) fn has_changed_nothing(error: &wheellock_client::Error) -> bool {
+    is_other_data(error) || error.code() == Some(UPGRADE)
+}
+
+fn is_other_data(error: &wheellock_client::Error) -> bool {
     error.code() == Some("WRONGTYPE")
 }
+
+/// With this a write lock's script refuses a reader.
+const UPGRADE: &str = "UPGRADE";
 
 /// What kept one server of a quorum from what was asked of it.
 #[derive(Clone, Debug)]

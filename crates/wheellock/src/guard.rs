@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::num::NonZeroU64;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
@@ -31,6 +32,8 @@ pub struct Guard {
     /// Whether this guard wants the watchdog.
     renew: bool,
     released: bool,
+    /// The fencing token of its grant, if its kind of lock has them.
+    token: Option<NonZeroU64>,
 }
 
 /// How a release ended.
@@ -45,7 +48,16 @@ pub enum Released {
 
 impl Guard {
     pub(crate) fn new(context: Arc<Context>, name: Arc<Name>, hold: HoldIndex, renew: bool) -> Self {
-        Self { context, name, hold, renew, released: false }
+        Self { context, name, hold, renew, released: false, token: None }
+    }
+
+    pub(crate) fn with_token(mut self, token: Option<NonZeroU64>) -> Self {
+        self.token = token;
+        self
+    }
+
+    pub(crate) fn token(&self) -> Option<NonZeroU64> {
+        self.token
     }
 
     /// The lock's name.
@@ -156,7 +168,7 @@ impl Guard {
         let deadline = Some(self.context.client.config().timer.now() + left);
         let node = self.context.node_of(name);
         let ask = |retry: &Retry, options, waker: &Waker| {
-            let owners = [self.context.owner_text(*owner)];
+            let owners = [self.context.holder_text(name, *owner)];
             let params = wire::renew(std::slice::from_ref(&renewing.renewal), &owners);
             self.context.client.start_eval(&name.kind().renew, wire::KEYS, &params, retry, options, waker)
         };
@@ -251,7 +263,7 @@ impl Guard {
         let mut release = Release { context: &self.context, hold: Some(self.hold) };
         let (context, name) = (&self.context, &self.name);
         let ask = |retry: &Retry, options, waker: &Waker| {
-            let owner = context.owner_text(request.owner);
+            let owner = context.holder_text(name, request.owner);
             let params = wire::release(name, owner.as_bytes(), request.count, context.client.publish_verb());
             context.client.start_eval(&name.kind().release, wire::KEYS, &params, retry, options, waker)
         };

@@ -315,6 +315,9 @@ impl Holds {
         effects: &mut Effects,
     ) {
         let Some(name) = self.get(granted).map(|hold| Arc::clone(&hold.name)) else { return };
+        if name.kind().is_shared() {
+            return;
+        }
         let rival = self.believed_holder(&name).filter(|rival| *rival != granted);
         name.set_last_holder(granted);
         let Some(rival) = rival else { return };
@@ -394,6 +397,23 @@ impl Holds {
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
+        self.reconcile(index)
+    }
+
+    /// A caller who was refused waits no longer: takes back what it has left on the server.
+    pub(crate) fn withdraw(
+        &mut self,
+        name: &Arc<Name>,
+        owner: u64,
+        presented: bool,
+        now: BootInstant,
+    ) -> Option<Reconcile> {
+        // Another attempt of this owner, or its hold, says by itself what the server is to know.
+        if presented && self.presented.contains_key(&presented_key(owner, name)) {
+            return None;
+        }
+        let index = self.insert(name, owner, presented, Lease::DEFAULT, now);
+        self.get_mut(index)?.expired_by = Lease::DEFAULT.expired_by(now);
         self.reconcile(index)
     }
 

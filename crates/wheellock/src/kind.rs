@@ -10,27 +10,106 @@ use wheellock_client::Script;
 pub(crate) struct Kind {
     /// Takes one hold.
     pub(crate) acquire: Arc<Script>,
-    /// Takes one hold of each of several locks, all or none.
-    pub(crate) acquire_all: Arc<Script>,
+    /// Takes one hold of each of several locks, all or none; `None` if they are asked for one after the other.
+    pub(crate) acquire_all: Option<Arc<Script>>,
     /// Extends the leases of many locks at once, or looks how long they run.
     pub(crate) renew: Arc<Script>,
     /// Brings a holder's count down, and tells the waiters when the lock is free.
     pub(crate) release: Arc<Script>,
     /// Frees the lock, no matter who holds it.
     pub(crate) force_release: Arc<Script>,
+    /// Whether it is held.
+    pub(crate) is_held: IsHeld,
     /// What its key has before its name; empty where the name is the key.
     key_prefix: &'static str,
     /// Prefix of the channel on which releases are told.
     channel_prefix: &'static str,
+    /// What a holder's field has behind the owner.
+    pub(crate) holder_suffix: &'static str,
+    pub(crate) companions: Companions,
+    pub(crate) sharing: Sharing,
+    /// Whether a caller who was refused and waits leaves something on the server, which is taken back if it gives up.
+    pub(crate) leaves_mark: bool,
+}
+
+/// How to ask whether a lock is held.
+pub(crate) enum IsHeld {
+    /// By the key's being there.
+    ByKey,
+    /// By a script, which is told in which way.
+    ByScript(Arc<Script>, &'static str),
+}
+
+/// Keys that belong to a lock besides its own; scripts build their names from what they have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Companions {
+    None,
+    /// The counter of its fencing tokens, which only an acquire touches.
+    Token,
+    /// The leases of its readers, one key each, which every script touches.
+    ReadLeases,
+}
+
+/// How many may hold a lock at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sharing {
+    One,
+    Many,
 }
 
 /// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's raw name.
-pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind::counted("", "redisson_lock__channel"));
+pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind::counted("", PLAIN_CHANNEL));
+
+/// The reentrant lock whose every grant has a number: Redisson's `RFencedLock`.
+pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| Kind {
+    acquire: Arc::new(Script::new(include_str!("scripts/fenced/acquire.lua"), 1, 4)),
+    acquire_all: None,
+    companions: Companions::Token,
+    ..Kind::counted("", PLAIN_CHANNEL)
+});
+
+/// The shared side of a read-write lock: Redisson's `RReadWriteLock.readLock()`.
+pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| Kind {
+    acquire: Arc::new(Script::new(include_str!("scripts/read/acquire.lua"), 1, 5)),
+    release: Arc::new(Script::new(
+        concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/read/release.lua")),
+        1,
+        5,
+    )),
+    force_release: Arc::new(Script::new(include_str!("scripts/read/force_release.lua"), 1, 3)),
+    sharing: Sharing::Many,
+    ..Kind::read_write("read")
+});
+
+/// The exclusive side of a read-write lock: Redisson's `RReadWriteLock.writeLock()`.
+pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
+    acquire: Arc::new(Script::new(include_str!("scripts/write/acquire.lua"), 1, 5)),
+    release: Arc::new(Script::new(
+        concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/write/release.lua")),
+        1,
+        5,
+    )),
+    force_release: Arc::new(Script::new(include_str!("scripts/write/force_release.lua"), 1, 3)),
+    holder_suffix: ":write",
+    leaves_mark: true,
+    ..Kind::read_write("write")
+});
+
+/// The channel of all locks but the read-write lock.
+const PLAIN_CHANNEL: &str = "redisson_lock__channel";
 
 /// Everything a connection should have loaded before it is used.
 pub(crate) fn scripts() -> Vec<Arc<Script>> {
-    let Kind { acquire, acquire_all, renew, release, force_release, .. } = &*REENTRANT;
-    [acquire, acquire_all, renew, release, force_release].map(Arc::clone).into()
+    let mut scripts: Vec<Arc<Script>> = Vec::new();
+    for kind in [&*REENTRANT, &FENCED, &READ, &WRITE] {
+        let Kind { acquire, acquire_all, renew, release, force_release, .. } = kind;
+        for script in [acquire, renew, release, force_release].into_iter().chain(acquire_all) {
+            if !scripts.iter().any(|known| known.sha() == script.sha()) {
+                scripts.push(Arc::clone(script));
+            }
+        }
+    }
+    scripts
 }
 
 impl Kind {
@@ -38,13 +117,38 @@ impl Kind {
     pub(crate) fn counted(key_prefix: &'static str, channel_prefix: &'static str) -> Self {
         Self {
             acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
-            acquire_all: Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua"))),
+            acquire_all: Some(Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua")))),
             renew: Arc::new(Script::variadic(include_str!("scripts/renew.lua"))),
             release: Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4)),
             force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2)),
+            is_held: IsHeld::ByKey,
             key_prefix,
             channel_prefix,
+            holder_suffix: "",
+            companions: Companions::None,
+            sharing: Sharing::One,
+            leaves_mark: false,
         }
+    }
+
+    /// One side of a read-write lock: a hash of owner to hold count, in which `mode` says in which way it is held.
+    fn read_write(mode: &'static str) -> Self {
+        let renew = concat!(
+            include_str!("scripts/read_write/live.lua"),
+            include_str!("scripts/read_write/renew.lua")
+        );
+        let is_held = Script::new(include_str!("scripts/read_write/is_held.lua"), 1, 1);
+        Self {
+            acquire_all: None,
+            renew: Arc::new(Script::variadic(renew)),
+            is_held: IsHeld::ByScript(Arc::new(is_held), mode),
+            companions: Companions::ReadLeases,
+            ..Self::counted("", "redisson_rwlock")
+        }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.sharing == Sharing::Many
     }
 
     /// Tells it from other kinds.
@@ -71,6 +175,11 @@ impl Kind {
 
     pub(crate) fn has_own_key(&self) -> bool {
         !self.key_prefix.is_empty()
+    }
+
+    /// Where in its channel that begins which all keys of a lock have in common.
+    pub(crate) fn tag_in_channel(&self) -> usize {
+        self.channel_prefix.len() + 1
     }
 
     /// Whether braces were put around a name that stands at `start` in its channel: it has no opening one of its own.
@@ -105,11 +214,24 @@ mod tests {
     }
 
     #[test]
-    fn scripts_keep_to_their_declared_keys() {
-        for script in scripts() {
-            let text = script.text();
-            assert!(!text.contains(".."), "no key is built inside a script: {text}");
-            assert!(text.starts_with("-- "), "every script says what it does");
+    fn scripts_keep_to_the_keys_of_their_lock() {
+        for kind in [&*REENTRANT, &FENCED, &READ, &WRITE] {
+            let Kind { acquire, acquire_all, renew, release, force_release, .. } = kind;
+            for script in [acquire, renew, release, force_release].into_iter().chain(acquire_all) {
+                let text = script.text();
+                let builds_keys = text.contains("..") && kind.companions == Companions::None;
+                assert!(!builds_keys, "no key is built inside a script: {text}");
+                assert!(text.starts_with("-- "), "every script says what it does");
+            }
         }
+    }
+
+    #[test]
+    fn every_script_is_loaded_once() {
+        let mut shas: Vec<_> = scripts().iter().map(|script| script.sha().to_owned()).collect();
+        let all = shas.len();
+        shas.sort_unstable();
+        shas.dedup();
+        assert_eq!(shas.len(), all);
     }
 }

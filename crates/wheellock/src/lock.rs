@@ -7,12 +7,15 @@ use std::time::Duration;
 use wheellock_client::{Command, Servers, Value};
 
 use crate::acquire::{Request, Wait, acquire};
+use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::kind::{Companions, IsHeld};
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::owner::Owner;
+use crate::owner::{Owner, OwnerText};
+use crate::sides::Sides;
 use crate::wire;
 
 /// A reentrant lock, shared by all who use its name: tasks, processes, and Redisson's `RLock` in Java.
@@ -25,11 +28,15 @@ pub struct Lock {
     pub(crate) name: Arc<Name>,
     lease: Option<Duration>,
     owner: Option<Owner>,
+    /// Of a side of a read-write lock.
+    pub(crate) sides: Option<Sides>,
+    /// Where there are no messages to wait for.
+    backoff: Option<Backoff>,
 }
 
 impl Lock {
     pub(crate) fn new(context: Arc<Context>, name: Arc<Name>) -> Self {
-        Self { context, name, lease: None, owner: None }
+        Self { context, name, lease: None, owner: None, sides: None, backoff: None }
     }
 
     /// The lock's name, which is also its key on the server.
@@ -49,6 +56,14 @@ impl Lock {
     #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self { owner: Some(owner), ..self.clone() }
+    }
+
+    /// The same lock waited for by asking again and again after these pauses, instead of listening for releases: what
+    /// [`spin_lock`](crate::LockManager::spin_lock) does by default. A wait is never overshot. Behind a waiter of this process
+    /// who listens, a caller with a backoff hears of a release as early as that one.
+    #[must_use]
+    pub fn with_backoff(&self, backoff: Backoff) -> Self {
+        Self { backoff: Some(backoff), ..self.clone() }
     }
 
     /// Waits until the lock is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews the lease
@@ -145,6 +160,12 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_locked(&self) -> Result<bool, Error> {
+        if let IsHeld::ByScript(script, how) = &self.name.kind().is_held {
+            self.name.check()?;
+            let reply = self.context.client.eval(script, &wire::is_held_by_script(&self.name, how)).await;
+            let reply = reply.map_err(|source| self.error("query", source))?;
+            return wire::read_yes(&reply).ok_or_else(|| self.unexpected(&reply));
+        }
         self.ask(wire::is_held(&self.name), wire::read_yes).await
     }
 
@@ -158,8 +179,8 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
-        let owner = owner.to_string();
-        self.ask(wire::hold_count(&self.name, &owner), wire::read_hold_count).await
+        let holder = self.holder(owner);
+        self.ask(wire::hold_count(&self.name, &holder), wire::read_hold_count).await
     }
 
     /// Whether `owner` holds the lock.
@@ -172,8 +193,8 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
-        let owner = owner.to_string();
-        self.ask(wire::is_held_by(&self.name, &owner), wire::read_yes).await
+        let holder = self.holder(owner);
+        self.ask(wire::is_held_by(&self.name, &holder), wire::read_yes).await
     }
 
     /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if the lock
@@ -213,7 +234,11 @@ impl Lock {
     }
 
     /// Asks the primary, and reads its answer.
-    async fn ask<T>(&self, command: Command<'_>, read: impl FnOnce(&Value) -> Option<T>) -> Result<T, Error> {
+    pub(crate) async fn ask<T>(
+        &self,
+        command: Command<'_>,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Error> {
         self.name.check()?;
         let reply = self.context.client.call(&command).await;
         let reply = reply.map_err(|source| self.error("query", source))?;
@@ -242,7 +267,14 @@ impl Lock {
             presented: self.has_owner(),
             lease: self.lease()?,
             renew: self.renews(),
+            sides: self.sides.as_ref(),
+            backoff: self.backoff,
         })
+    }
+
+    /// What `owner` is called in this lock.
+    fn holder(&self, owner: &Owner) -> OwnerText {
+        OwnerText::new(&owner.manager, owner.number, self.name.kind().holder_suffix)
     }
 
     fn owner_number(&self) -> Result<u64, Error> {
@@ -274,10 +306,13 @@ impl Lock {
     /// An error if the server could not do with this name what a lock needs.
     pub(crate) fn check_name(&self) -> Result<(), Error> {
         self.name.check()?;
+        if self.name.is_in_one_slot() {
+            return Ok(());
+        }
         let client = &self.context.client;
-        let slot = |text: &str| client.slot_of(text.as_bytes());
-        let apart = || slot(self.name.key()) != slot(self.name.channel());
-        if !self.name.is_braced() && apart() && client.publish_verb() == "SPUBLISH" {
+        let has_companions = self.name.kind().companions != Companions::None;
+        let is_cluster = matches!(client.config().servers, Servers::Cluster(_));
+        if client.publish_verb() == "SPUBLISH" || (is_cluster && has_companions) {
             return Err(Error::NoCommonSlot { lock: self.name.text().to_owned() });
         }
         Ok(())
@@ -288,7 +323,8 @@ impl Lock {
     pub(crate) fn can_be_asked_for_with(&self, other: &Self) -> bool {
         let is_cluster = matches!(self.context.client.config().servers, Servers::Cluster(_));
         let same_kind = std::ptr::eq(self.name.kind(), other.name.kind());
-        Arc::ptr_eq(&self.context, &other.context) && same_kind && !is_cluster
+        let together = same_kind && self.name.kind().acquire_all.is_some();
+        Arc::ptr_eq(&self.context, &other.context) && together && !is_cluster
     }
 
     pub(crate) fn has_owner(&self) -> bool {

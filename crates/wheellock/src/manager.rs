@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use wheellock_client::{Client, Config};
 
+use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::diagnostics::{Finding, check_durability, diagnose};
 use crate::durability::{Durability, Wanted};
 use crate::error::Error;
 use crate::events;
+use crate::fenced::FencedLock;
 use crate::kind;
 use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::metrics::Metrics;
 use crate::owner::{Owner, new_uuid};
+use crate::read_write::ReadWriteLock;
 use crate::watchdog;
 
 /// Makes locks on one server. Cheap to clone; all clones share one connection, one watchdog and one identity.
@@ -75,6 +78,25 @@ impl LockManager {
     /// A reentrant lock, shared with every process that uses this name, Redisson's `getLock(name)` included. No I/O.
     pub fn lock(&self, name: &str) -> Lock {
         Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::REENTRANT))
+    }
+
+    /// A read-write lock, shared with every process that uses this name, Redisson's `getReadWriteLock(name)` included. No
+    /// I/O.
+    pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
+        ReadWriteLock::new(&self.context, name)
+    }
+
+    /// A lock whose every grant has a fencing token, shared with every process that uses this name, Redisson's
+    /// `getFencedLock(name)` included. No I/O.
+    pub fn fenced_lock(&self, name: &str) -> FencedLock {
+        FencedLock::new(Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::FENCED)))
+    }
+
+    /// The lock of [`lock`](Self::lock), waited for by polling, as Redisson's `getSpinLock(name)` is: no subscription, and so
+    /// nothing to set up for waits that are mostly short. The pauses are [`Backoff::default`]'s, unless
+    /// [`Lock::with_backoff`] says otherwise. No I/O.
+    pub fn spin_lock(&self, name: &str) -> Lock {
+        self.lock(name).with_backoff(Backoff::default())
     }
 
     /// A new owner, for taking locks reentrantly: see [`Lock::with_owner`].

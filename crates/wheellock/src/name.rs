@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
+use wheellock_client::slot_of;
+
 use crate::error::{Error, MAX_NAME, Outcome};
 use crate::kind::Kind;
 use crate::wait_queue::WaitQueue;
@@ -15,6 +17,8 @@ pub(crate) struct Name {
     /// The channel, which has the name in it; then the key, if that is not the name itself.
     texts: Box<str>,
     name: Range<u32>,
+    /// Whether its key, its channel and whatever else belongs to it have one hash slot.
+    is_in_one_slot: bool,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
     /// A caller asks the server from outside the queue, and will join it if the lock is held.
@@ -27,9 +31,15 @@ pub(crate) struct Name {
 impl Name {
     pub(crate) fn new(text: &str, kind: &'static Kind) -> Self {
         let mut texts = kind.channel(text);
-        texts.extend(kind.own_key(text));
+        let key = kind.own_key(text);
+        let slot = |text: &str| slot_of(text.as_bytes());
+        // Without braces of its own it is the hash tag of them all.
+        let is_in_one_slot =
+            !text.contains(['{', '}']) || slot(key.as_deref().unwrap_or(text)) == slot(&texts);
+        texts.extend(key);
         Self {
             texts: texts.into(),
+            is_in_one_slot,
             name: kind.name_in_channel(text),
             kind,
             waiters: Mutex::default(),
@@ -61,14 +71,19 @@ impl Name {
         }
     }
 
-    /// The name is the channel's end, but for the brace that was added.
-    fn end_of_channel(&self) -> usize {
-        self.name.end as usize + usize::from(self.is_braced())
+    /// What the keys that belong to it have in common: its name, in braces if it has none.
+    pub(crate) fn tag(&self) -> &str {
+        self.texts.get(self.kind.tag_in_channel()..self.end_of_channel()).unwrap_or_default()
     }
 
-    /// Whether its channel has the whole name for its hash tag.
-    pub(crate) fn is_braced(&self) -> bool {
-        self.kind.is_braced(self.name.start)
+    /// The name is the channel's end, but for the brace that was added.
+    fn end_of_channel(&self) -> usize {
+        self.name.end as usize + usize::from(self.kind.is_braced(self.name.start))
+    }
+
+    /// Whether its key, its channel and whatever else belongs to it have one hash slot.
+    pub(crate) fn is_in_one_slot(&self) -> bool {
+        self.is_in_one_slot
     }
 
     pub(crate) fn kind(&self) -> &'static Kind {
@@ -141,11 +156,20 @@ mod tests {
         for text in ["orders", "{a}b", "odd{", "blå lås", "ends}"] {
             let plain = Name::new(text, &REENTRANT);
             assert_eq!((plain.text(), plain.key(), plain.channel()), (text, text, &*REENTRANT.channel(text)));
+            assert_eq!(plain.channel(), format!("redisson_lock__channel:{}", plain.tag()));
             let other = Name::new(text, with_prefix);
             let (braced, channel) = (with_prefix.own_key(text).unwrap(), with_prefix.channel(text));
             assert_eq!((other.text(), other.key(), other.channel()), (text, &*braced, &*channel));
+            assert_eq!(other.tag(), plain.tag());
         }
         assert_eq!(Name::new("orders", with_prefix).key(), "keys:{orders}");
         assert_eq!(Name::new("a:{b}", with_prefix).key(), "keys:a:{b}");
+    }
+
+    #[test]
+    fn a_name_without_a_complete_hash_tag_has_its_channel_in_another_slot() {
+        let in_one_slot = |text| Name::new(text, &REENTRANT).is_in_one_slot();
+        assert!(in_one_slot("orders") && in_one_slot("a:{b}:c"));
+        assert!(!in_one_slot("odd{") && !in_one_slot("odd}"));
     }
 }

@@ -26,17 +26,17 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// An owner's text on the stack: it is written with every call and must not cost an allocation.
+/// A holder's text on the stack: its owner, and what its kind of lock puts behind it. On the stack, because it is written with every call and must not cost an allocation.
 pub(crate) struct OwnerText {
     bytes: [u8; Self::LEN],
     len: usize,
 }
 
 impl OwnerText {
-    /// A uuid, a colon, and the longest `u64`.
-    const LEN: usize = UUID + 1 + 20;
+    /// A uuid, a colon, the longest `u64`, and the longest of what a kind of lock puts behind it.
+    const LEN: usize = UUID + 1 + 20 + SUFFIX;
 
-    pub(crate) fn new(manager: &str, number: u64) -> Self {
+    pub(crate) fn new(manager: &str, number: u64, suffix: &'static str) -> Self {
         let mut bytes = [b':'; Self::LEN];
         let (uuid, rest) = bytes.split_at_mut(UUID);
         // A manager's identity is always a uuid; see `new_uuid`.
@@ -49,7 +49,14 @@ impl OwnerText {
             *place = b'0' + u8::try_from(left % 10).unwrap_or_default();
             left /= 10;
         }
-        Self { bytes, len: UUID + 1 + digits }
+        let mut len = UUID + 1 + digits;
+        if !suffix.is_empty() {
+            for (place, byte) in rest.iter_mut().skip(1 + digits).zip(suffix.bytes()) {
+                *place = byte;
+                len += 1;
+            }
+        }
+        Self { bytes, len }
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -59,6 +66,8 @@ impl OwnerText {
 
 /// Length of a uuid's text.
 const UUID: usize = 36;
+/// Length of `:write`.
+const SUFFIX: usize = 6;
 
 /// A random (version 4) UUID.
 pub(crate) fn new_uuid() -> Result<String, getrandom::Error> {
@@ -81,7 +90,9 @@ mod tests {
         let manager: Arc<str> = new_uuid().unwrap().into();
         for number in [0, 1, 9, 10, 12_345, u64::MAX] {
             let owner = Owner { manager: Arc::clone(&manager), number };
-            assert_eq!(OwnerText::new(&manager, number).as_bytes(), owner.to_string().as_bytes());
+            assert_eq!(OwnerText::new(&manager, number, "").as_bytes(), owner.to_string().as_bytes());
+            let writer = format!("{owner}:write");
+            assert_eq!(OwnerText::new(&manager, number, ":write").as_bytes(), writer.as_bytes());
         }
     }
 

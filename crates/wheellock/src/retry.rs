@@ -12,7 +12,7 @@ use wheellock_wheel::Sleep;
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::durability::{Shortfall, Wanted};
-use crate::error::{Outcome, is_other_data};
+use crate::error::{Outcome, has_changed_nothing};
 use crate::name::Name;
 
 /// The end of a call that was repeated while that could help.
@@ -108,7 +108,8 @@ where
             this.under_way = None;
             let pause = match &result {
                 Err(error) => {
-                    this.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !is_other_data(error);
+                    this.ambiguous |=
+                        error.outcome() == Outcome::MaybeExecuted && !has_changed_nothing(error);
                     pause_before_repeating(&mut this.retry, error)
                 }
                 Ok(_) => None,

@@ -38,6 +38,8 @@ struct Waiter {
     waker: Option<Waker>,
     /// The head could not ask, and what stopped it stops this one, too.
     failed: Option<Arc<Error>>,
+    /// It asks at once, head or not: another waiter was let in who does not keep it out.
+    may_ask: bool,
 }
 
 /// What a waiter has to do.
@@ -127,6 +129,9 @@ impl WaitQueue {
         if let Some(error) = &waiter.failed {
             return Turn::Failed(Error::clone(error));
         }
+        if std::mem::take(&mut waiter.may_ask) {
+            return Turn::Ask { heard: false, since: now };
+        }
         waiter.waker = Some(cx.waker().clone());
         if !is_head || asked_for {
             return Turn::Wait(None);
@@ -164,6 +169,19 @@ impl WaitQueue {
             None => self.poll_now |= self.unanswered_since.is_some(),
         }
         self.head_to_wake()
+    }
+
+    /// A waiter leaves who was let in, where many may hold the lock: all others ask at once, each for itself. Returns their
+    /// wakers.
+    pub(crate) fn leave_open(&mut self, ticket: u64) -> Vec<Waker> {
+        self.waiting.remove(&ticket);
+        self.unanswered_since = None;
+        self.last_error = None;
+        let let_in = |waiter: &mut Waiter| {
+            waiter.may_ask = true;
+            waiter.waker.take()
+        };
+        self.waiting.values_mut().filter_map(let_in).collect()
     }
 
     /// The lock may be free, though no message says so: the head is to ask. Returns its waker.
@@ -236,6 +254,18 @@ mod tests {
 
     fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
+    }
+
+    #[test]
+    fn where_many_may_hold_the_lock_one_who_is_let_in_lets_all_others_ask() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let (a, b, c) = (waiters.join(), waiters.join(), waiters.join());
+        assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
+        waiters.on_held(now, Some(REPOLL));
+        assert_eq!(waiters.leave_open(a).len(), 2, "both are woken");
+        assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
+        assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
+        assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
     }
 
     #[test]

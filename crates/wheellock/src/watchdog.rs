@@ -97,7 +97,8 @@ fn queue_renewal<'a>(
     now: BootInstant,
     effects: &mut Effects,
 ) -> Option<Flush<'a>> {
-    let owners: Vec<_> = group.iter().map(|renewal| context.owner_text(renewal.owner)).collect();
+    let owners: Vec<_> =
+        group.iter().map(|renewal| context.holder_text(&renewal.name, renewal.owner)).collect();
     let params = wire::renew(group, &owners);
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = Token { about: About::Renewal { batch }, with_source: retry.is_in_full() };

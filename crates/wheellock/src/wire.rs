@@ -1,11 +1,14 @@
 //! What goes over the wire: the parameters of every script and query, and the meaning of their replies. They are built and
 //! read here only. Which scripts, keys and channels a kind of lock has is `kind`'s.
 
+use std::num::NonZeroU64;
+use std::ops::Deref;
 use std::time::Duration;
 
 use wheellock_client::{Arg, Command, Value};
 
 use crate::holds::{GrantReply, Renewal, RenewalReply, Renewed};
+use crate::kind::Companions;
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::owner::OwnerText;
@@ -27,17 +30,98 @@ impl Refusal {
     }
 }
 
-/// For `acquire.lua`: asks that `owner` holds the lock `count` times.
-pub(crate) fn acquire<'a>(name: &'a Name, lease: Lease, owner: &'a [u8], count: u32) -> [Arg<'a>; 4] {
-    [name.key().into(), lease.millis().into(), owner.into(), count.into()]
+/// Parameters of a script about one lock, on the stack. What every kind needs comes first.
+pub(crate) struct Params<'a> {
+    all: [Arg<'a>; 6],
+    len: usize,
 }
 
-/// What `acquire.lua` returns; `None` if it never does.
-pub(crate) fn read_acquire(reply: &Value) -> Option<Result<GrantReply, Refusal>> {
+impl<'a> Deref for Params<'a> {
+    type Target = [Arg<'a>];
+
+    fn deref(&self) -> &[Arg<'a>] {
+        self.all.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// For a kind's `acquire`: asks that `holder` holds the lock `count` times.
+pub(crate) fn acquire<'a>(
+    name: &'a Name,
+    lease: Lease,
+    holder: &'a [u8],
+    count: u32,
+    precedence: Precedence,
+) -> Params<'a> {
+    let len = match name.kind().companions {
+        Companions::None => 4,
+        Companions::Token => 5,
+        Companions::ReadLeases => 6,
+    };
+    let (tag, precedence) = if len > 4 { (name.tag(), precedence.0) } else { ("", 0) };
+    let all = [
+        name.key().into(),
+        lease.millis().into(),
+        holder.into(),
+        count.into(),
+        tag.into(),
+        precedence.into(),
+    ];
+    Params { all, len }
+}
+
+/// Who goes first, where there are readers and writers. Of a reader: 1 if it stands behind a writer who waits. Of a writer: for
+/// how many milliseconds readers who come stand behind it, should it have to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Precedence(i64);
+
+impl Precedence {
+    /// Everybody for himself.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Of a reader who heeds writers.
+    pub(crate) const HEEDS_WRITERS: Self = Self(1);
+
+    /// Of a writer who waits for so long, and asks again from time to time.
+    pub(crate) fn before_readers(wait: Duration) -> Self {
+        Self(i64::try_from(wait.min(MARK).as_millis()).unwrap_or_default())
+    }
+}
+
+/// Longer than a writer who waits ever goes without asking again.
+const MARK: Duration = Duration::from_secs(6);
+
+/// A server's word that a lock is granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grant {
+    pub(crate) reply: GrantReply,
+    /// The fencing token, of a kind that has them.
+    pub(crate) token: Option<NonZeroU64>,
+}
+
+/// What a kind's `acquire` returns; `None` if it never does.
+pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, Refusal>> {
+    let answer = read_any_acquire(reply)?;
+    let has_tokens = name.kind().companions == Companions::Token;
+    let fits = |grant: &Grant| grant.token.is_some() == has_tokens;
+    answer.as_ref().map_or(true, fits).then_some(answer)
+}
+
+fn read_any_acquire(reply: &Value) -> Option<Result<Grant, Refusal>> {
+    let granted = |reply, token| Some(Ok(Grant { reply, token }));
     match reply {
-        Value::Null => Some(Ok(GrantReply::Fresh)),
+        Value::Null => granted(GrantReply::Fresh, None),
         Value::Integer(pttl) => Some(Err(Refusal::of(*pttl))),
-        reply => (reply.as_bytes() == Some(b"AGAIN")).then_some(Ok(GrantReply::Again)),
+        Value::Array(_) => {
+            let [how, token] = reply.as_array()? else { return None };
+            let token = token.as_str()?.parse().ok()?;
+            match how.as_i64()? {
+                1 => granted(GrantReply::Fresh, Some(token)),
+                2 => granted(GrantReply::Again, Some(token)),
+                _ => None,
+            }
+        }
+        reply if reply.as_bytes() == Some(b"AGAIN") => granted(GrantReply::Again, None),
+        _ => None,
     }
 }
 
@@ -85,17 +169,19 @@ pub(crate) fn read_acquire_all(reply: &Value, locks: usize) -> Option<AllReply> 
     }
 }
 
-/// For `release.lua`: brings the hold count of `owner` down to `count`.
-pub(crate) fn release<'a>(
-    name: &'a Name,
-    owner: &'a [u8],
-    count: u32,
-    publish: &'static str,
-) -> [Arg<'a>; 5] {
-    [name.key().into(), name.channel().into(), owner.into(), count.into(), publish.into()]
+/// For a kind's `release`: brings the hold count of `holder` down to `count`.
+pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish: &'static str) -> Params<'a> {
+    let (tag, len) = if has_read_leases(name) { (name.tag(), 6) } else { ("", 5) };
+    let all =
+        [name.key().into(), name.channel().into(), holder.into(), count.into(), publish.into(), tag.into()];
+    Params { all, len }
 }
 
-/// Whether the server knew the hold; `None` if `release.lua` never returns this.
+fn has_read_leases(name: &Name) -> bool {
+    name.kind().companions == Companions::ReadLeases
+}
+
+/// Whether the server knew the hold; `None` if a kind's `release` never returns this.
 pub(crate) fn read_release(reply: &Value) -> Option<bool> {
     match reply {
         Value::Integer(_) => Some(true),
@@ -104,22 +190,23 @@ pub(crate) fn read_release(reply: &Value) -> Option<bool> {
     }
 }
 
-/// For `force_release.lua`.
-pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> [Arg<'a>; 3] {
-    [name.key().into(), name.channel().into(), publish.into()]
+/// For a kind's `force_release`.
+pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
+    let tag = has_read_leases(name).then(|| name.tag().into());
+    [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).collect()
 }
 
-/// For `renew.lua`: `owners` are those of `group`.
-pub(crate) fn renew<'a>(group: &'a [Renewal], owners: &'a [OwnerText]) -> Vec<Arg<'a>> {
+/// For a kind's `renew`: `holders` are those of `group`, whose locks are all of one kind.
+pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<Arg<'a>> {
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
-    let args = group
-        .iter()
-        .zip(owners)
-        .flat_map(|(renewal, owner)| [renewal.lease_to_set().into(), owner.as_bytes().into()]);
+    let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
+        let tag = has_read_leases(&renewal.name).then(|| renewal.name.tag().into());
+        [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(tag)
+    });
     keys.chain(args).collect()
 }
 
-/// What `renew.lua` returns of the locks in `group`; `None` if it never does.
+/// What a kind's `renew` returns of the locks in `group`; `None` if it never does.
 pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalReply> {
     let [seconds, micros, locks @ ..] = reply.as_array()? else { return None };
     let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
@@ -142,9 +229,14 @@ pub(crate) fn is_held(name: &Name) -> Command<'_> {
     Command::new("EXISTS").arg(name.key())
 }
 
-/// Asks how often `owner` holds the lock.
-pub(crate) fn hold_count<'a>(name: &'a Name, owner: &'a str) -> Command<'a> {
-    Command::new("HGET").arg(name.key()).arg(owner)
+/// For the script that says whether a lock is held in one of several ways.
+pub(crate) fn is_held_by_script<'a>(name: &'a Name, how: &'a str) -> [Arg<'a>; 2] {
+    [name.key().into(), how.into()]
+}
+
+/// Asks how often `holder` holds the lock.
+pub(crate) fn hold_count<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'a> {
+    Command::new("HGET").arg(name.key()).arg(holder.as_bytes())
 }
 
 /// What [`hold_count`] is answered with; `None` if it never is.
@@ -152,9 +244,9 @@ pub(crate) fn read_hold_count(reply: &Value) -> Option<u64> {
     if reply.is_null() { Some(0) } else { reply.as_str()?.parse().ok() }
 }
 
-/// Asks whether `owner` holds the lock.
-pub(crate) fn is_held_by<'a>(name: &'a Name, owner: &'a str) -> Command<'a> {
-    Command::new("HEXISTS").arg(name.key()).arg(owner)
+/// Asks whether `holder` holds the lock.
+pub(crate) fn is_held_by<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'a> {
+    Command::new("HEXISTS").arg(name.key()).arg(holder.as_bytes())
 }
 
 /// What a question is answered with that has only yes and no for an answer; `None` if it never is.
@@ -174,4 +266,19 @@ pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
         -2 => None,
         millis => Some(u64::try_from(millis).map_or(Duration::MAX, Duration::from_millis)),
     })
+}
+
+/// Where the tokens of a fenced lock are counted (source: Redisson).
+pub(crate) fn token_key(name: &Name) -> String {
+    format!("redisson_lock_token:{}", name.tag())
+}
+
+/// Asks for the latest token, by its [key](token_key).
+pub(crate) fn token(key: &str) -> Command<'_> {
+    Command::new("GET").arg(key)
+}
+
+/// What [`token`] is answered with. The outer `None` if it never is.
+pub(crate) fn read_token(reply: &Value) -> Option<Option<u64>> {
+    if reply.is_null() { Some(None) } else { reply.as_str()?.parse().ok().map(Some) }
 }

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use wheellock_client::{Retry, Value};
 
+use super::Wait;
+use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
@@ -14,7 +16,8 @@ use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::retry::{Retried, retry, retry_acknowledged, wait_for_owner};
-use crate::wire::{self, Refusal};
+use crate::sides::{Fairness, Sides};
+use crate::wire::{self, Grant, Precedence, Refusal};
 
 /// What every attempt of one acquire has in common.
 pub(crate) struct Request<'a> {
@@ -25,6 +28,10 @@ pub(crate) struct Request<'a> {
     pub(crate) presented: bool,
     pub(crate) lease: Lease,
     pub(crate) renew: bool,
+    /// Of a side of a read-write lock.
+    pub(crate) sides: Option<&'a Sides>,
+    /// Where there are no messages to wait for.
+    pub(crate) backoff: Option<Backoff>,
 }
 
 /// What the server said to one attempt.
@@ -34,6 +41,43 @@ pub(crate) enum Answer {
 }
 
 impl<'a> Request<'a> {
+    /// Whether this owner holds the lock already, in this way or as a writer who wants to read: it must not stand behind
+    /// those who wait for it.
+    pub(super) fn is_reentrant(&self) -> bool {
+        let holds = |name| self.context.holds().is_held_by(name, self.owner);
+        let writes = || self.sides.is_some_and(|sides| self.name.kind().is_shared() && holds(&sides.other));
+        self.presented && (holds(self.name) || writes())
+    }
+
+    /// An error if this owner reads and wants to write.
+    pub(super) fn check_upgrade(&self) -> Result<(), Error> {
+        let Some(sides) = self.sides.filter(|_| self.presented && !self.name.kind().is_shared()) else {
+            return Ok(());
+        };
+        let holds = self.context.holds();
+        if holds.is_held_by(&sides.other, self.owner) && !holds.is_held_by(self.name, self.owner) {
+            return Err(Error::Upgrade { lock: self.name.text().to_owned() });
+        }
+        Ok(())
+    }
+
+    fn precedence(&self, wait: Wait) -> Precedence {
+        match self.sides {
+            Some(Sides { fairness: Fairness::WritersFirst, .. }) if self.name.kind().is_shared() => {
+                Precedence::HEEDS_WRITERS
+            }
+            Some(Sides { fairness: Fairness::WritersFirst, .. }) => {
+                let now = self.context.client.config().timer.now();
+                Precedence::before_readers(match wait {
+                    Wait::No => Duration::ZERO,
+                    Wait::Until(deadline) => deadline.saturating_duration_since(now),
+                    Wait::Forever => Duration::MAX,
+                })
+            }
+            Some(Sides { fairness: Fairness::ReadersFirst, .. }) | None => Precedence::NONE,
+        }
+    }
+
     /// Enters an attempt into the table. Returns it, the count to ask for, and by when the server has to answer.
     pub(super) async fn begin(
         &self,
@@ -51,13 +95,23 @@ impl<'a> Request<'a> {
         Ok(((Attempt { context, name, hold: Some(hold) }, count), deadline))
     }
 
+    /// Asks once and from outside the wait queue.
+    pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
+        self.check_upgrade()?;
+        if let Some(waiters) = &mut *self.name.wait_queue() {
+            waiters.about_to_ask();
+        }
+        self.once(Wait::No, deadline).await
+    }
+
     /// Asks the server once; if the answer gets lost, asks again for the very same hold.
-    pub(super) async fn once(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
+    pub(super) async fn once(&self, wait: Wait, deadline: Option<Instant>) -> Result<Answer, Error> {
         let Self { context, name, owner, lease, renew, .. } = *self;
+        let precedence = self.precedence(wait);
         let ((mut attempt, count), deadline) = self.begin(deadline).await?;
         let ask = move |retry: &Retry, options, waker: &Waker| {
-            let text = context.owner_text(owner);
-            let params = wire::acquire(name, lease, text.as_bytes(), count);
+            let holder = context.holder_text(name, owner);
+            let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence);
             context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
         };
         let (mut fresh, mut shortfall) = (false, None);
@@ -65,8 +119,8 @@ impl<'a> Request<'a> {
             None => retry(context, ask, deadline, false).await,
             Some(wanted) => {
                 let granted = |reply: &Value| {
-                    let granted = wire::read_acquire(reply).and_then(Result::ok);
-                    fresh |= granted == Some(GrantReply::Fresh);
+                    let granted = wire::read_acquire(name, reply).and_then(Result::ok);
+                    fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
                     granted.is_some()
                 };
                 // Boxed, because every waiter's future has room for it, and few managers want it.
@@ -89,8 +143,8 @@ impl<'a> Request<'a> {
                 return Err(Error::of_lock(name.text(), self.operation(), source));
             }
         };
-        match wire::read_acquire(&reply) {
-            Some(Ok(reply)) => {
+        match wire::read_acquire(name, &reply) {
+            Some(Ok(Grant { reply, token })) => {
                 // It was free when this was asked for the first time.
                 let reply = if fresh { GrantReply::Fresh } else { reply };
                 let terms = Terms { lease, renew, sent };
@@ -98,7 +152,7 @@ impl<'a> Request<'a> {
                     attempt.not_acknowledged(terms, reply);
                     return Err(Error::not_replicated(name.text(), shortfall));
                 }
-                attempt.granted(terms, reply).map(Answer::Granted)
+                attempt.granted(terms, reply).map(|guard| Answer::Granted(guard.with_token(token)))
             }
             Some(Err(refusal)) => {
                 attempt.taken_by_other();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use wheellock_client::{Retry, Value};
 
-use super::attempt::{Attempt, Request};
+use super::attempt::{Answer, Attempt, Request};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Terms};
@@ -20,6 +20,11 @@ pub(crate) async fn ask_together(
 ) -> Result<Result<Vec<Guard>, (usize, Refusal)>, Error> {
     let asked: Vec<_> = requests.into_iter().collect::<Result<_, _>>()?;
     let Some(first) = asked.first() else { return Ok(Ok(Vec::new())) };
+    let script = match &first.name.kind().acquire_all {
+        Some(script) if asked.len() > 1 => script,
+        // Those of a kind that is not asked for together come one by one.
+        _ => return ask_alone(first, deadline).await,
+    };
     let (context, operation) = (first.context, || first.operation_for(asked.len()));
     let (mut attempts, mut counts, mut until) = (Vec::new(), Vec::new(), deadline);
     for one in &asked {
@@ -42,12 +47,12 @@ pub(crate) async fn ask_together(
         let locks = asked.iter().zip(&counts).map(|(one, count)| wire::Part {
             name: one.name,
             lease: one.lease,
-            owner: context.owner_text(one.owner),
+            owner: context.holder_text(one.name, one.owner),
             count: *count,
         });
         let locks: Vec<_> = locks.collect();
         let params = wire::acquire_all(&locks);
-        context.client.start_eval(&first.name.kind().acquire_all, asked.len(), &params, retry, options, waker)
+        context.client.start_eval(script, asked.len(), &params, retry, options, waker)
     };
     let mut fresh = vec![false; asked.len()];
     let (retried, shortfall) = match context.wanted {
@@ -108,4 +113,14 @@ pub(crate) async fn ask_together(
         }
         None => Err(context.unexpected(first.name, operation(), &reply)),
     }
+}
+
+async fn ask_alone(
+    request: &Request<'_>,
+    deadline: Option<Instant>,
+) -> Result<Result<Vec<Guard>, (usize, Refusal)>, Error> {
+    Ok(match request.ask(deadline).await? {
+        Answer::Granted(guard) => Ok(vec![guard]),
+        Answer::Held(refusal) => Err((0, refusal)),
+    })
 }

@@ -5,11 +5,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::{Client, ErrorKind};
 
+use super::attempt::Request;
+use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
@@ -31,14 +33,17 @@ pub(super) struct Waiter<'a> {
     told_held: bool,
     /// The lease of the grant that ended the wait.
     granted: Option<Duration>,
+    owner: u64,
+    presented: bool,
+    /// Where there are no messages to wait for, how long to pause instead.
+    backoff: Option<Backoff>,
+    /// How often it has asked in vain.
+    questions: u32,
 }
 
 impl<'a> Waiter<'a> {
-    pub(super) fn join(
-        context: &'a Arc<Context>,
-        name: &'a Arc<Name>,
-        join: fn(&mut WaitQueue) -> u64,
-    ) -> Self {
+    pub(super) fn join(request: &Request<'a>, join: fn(&mut WaitQueue) -> u64) -> Self {
+        let Request { context, name, owner, presented, backoff, .. } = *request;
         let ticket = name.waiters(join);
         context.waiting.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -49,6 +54,10 @@ impl<'a> Waiter<'a> {
             heard: false,
             told_held: false,
             granted: None,
+            owner,
+            presented,
+            backoff,
+            questions: 0,
         }
     }
 
@@ -155,8 +164,16 @@ impl<'a> Waiter<'a> {
     pub(super) fn on_held(&mut self, refusal: Refusal) {
         self.told_held = true;
         let now = self.context.client.config().timer.now();
+        let pause = self.backoff.map(|backoff| backoff.pause(self.questions));
+        self.questions = self.questions.saturating_add(1);
         self.name.waiters(|waiters| {
-            if waiters.is_head(self.ticket) {
+            if !waiters.is_head(self.ticket) {
+                return;
+            }
+            if let Some(pause) = pause {
+                // It asks when the pause is over, if the lease does not end earlier.
+                waiters.on_held(now, refusal.lease_left.map_or(Some(pause), |left| Some(left.min(pause))));
+            } else {
                 waiters.on_held(now, refusal.lease_left);
                 waiters.listen(|| self.context.client.subscribe(self.name.channel().as_bytes()));
             }
@@ -222,21 +239,29 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let now = self.context.client.config().timer.now();
         let mut wait_queue = self.name.wait_queue();
-        let (mut next, mut quiet) = (None, false);
+        let (mut next, mut more, mut quiet) = (None, Vec::new(), false);
         if let Some(waiters) = &mut *wait_queue {
-            next = waiters.leave(self.ticket, self.granted, now);
+            if self.granted.is_some() && self.name.kind().is_shared() {
+                more = waiters.leave_open(self.ticket);
+            } else {
+                next = waiters.leave(self.ticket, self.granted, now);
+            }
             quiet = waiters.begin_lingering();
             if waiters.is_over() {
                 *wait_queue = None;
             }
         }
         drop(wait_queue);
-        if let Some(next) = next {
-            next.wake();
-        }
+        next.into_iter().chain(more).for_each(Waker::wake);
         self.context.waiting.fetch_sub(1, Ordering::Relaxed);
         if self.granted.is_none() {
-            self.context.holds().tally.waits_given_up += 1;
+            let asked_in_vain = self.told_held && self.name.kind().leaves_mark;
+            self.context.transact(|holds, now, effects| {
+                holds.tally.waits_given_up += 1;
+                if asked_in_vain {
+                    effects.request_all(holds.withdraw(self.name, self.owner, self.presented, now));
+                }
+            });
         }
         if quiet {
             self.context.transact(|holds, now, _| holds.quiet(Arc::clone(self.name), now));

@@ -1,0 +1,79 @@
+//! How long a waiter pauses between two questions where no message tells of a release. A value; draws its own randomness.
+
+use std::time::Duration;
+
+/// How long a waiter of a [spin lock](crate::LockManager::spin_lock) pauses between two questions.
+///
+/// Only the first waiter of a process asks; the others stand behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Backoff {
+    /// A random time up to a bound, which doubles with every question: full jitter.
+    Exponential {
+        /// The bound of the first pause.
+        first: Duration,
+        /// What the bound never exceeds.
+        most: Duration,
+    },
+    /// Always the same time.
+    Constant(Duration),
+}
+
+impl Backoff {
+    /// The pause after so many questions in vain, at least [`SHORTEST`].
+    pub(crate) fn pause(self, questions: u32) -> Duration {
+        let pause = match self {
+            Self::Constant(pause) => pause,
+            Self::Exponential { first, most } => {
+                let bound = first.saturating_mul(1_u32.checked_shl(questions).unwrap_or(u32::MAX)).min(most);
+                bound.mul_f64(fraction())
+            }
+        };
+        pause.max(SHORTEST)
+    }
+}
+
+/// Redisson's first pause and its longest: 1 ms and 128 ms.
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::Exponential { first: Duration::from_millis(1), most: Duration::from_millis(128) }
+    }
+}
+
+/// A zero that somebody sets would ask the server without a pause.
+const SHORTEST: Duration = Duration::from_micros(100);
+
+/// From 0 to 1.
+fn fraction() -> f64 {
+    let mut bytes = [0_u8; 4];
+    // Without randomness every pause is half its bound.
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
+        Err(_) => 0.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_stay_below_a_bound_that_doubles_and_ends() {
+        let (first, most) = (Duration::from_millis(2), Duration::from_millis(50));
+        let backoff = Backoff::Exponential { first, most };
+        for questions in 0..200 {
+            let bound = first.saturating_mul(2_u32.saturating_pow(questions)).min(most);
+            assert!((SHORTEST..=bound).contains(&backoff.pause(questions)), "{questions}");
+        }
+    }
+
+    #[test]
+    fn no_pause_is_nothing() {
+        assert_eq!(Backoff::Constant(Duration::ZERO).pause(7), SHORTEST);
+        assert_eq!(Backoff::Constant(Duration::from_secs(1)).pause(7), Duration::from_secs(1));
+        let zero = Backoff::Exponential { first: Duration::ZERO, most: Duration::MAX };
+        assert_eq!(zero.pause(40), SHORTEST);
+        let most = Backoff::Exponential { first: Duration::MAX, most: Duration::MAX };
+        assert!(most.pause(40) >= SHORTEST, "nothing overflows");
+    }
+}

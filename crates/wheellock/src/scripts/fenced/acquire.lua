@@ -1,0 +1,54 @@
+-- Takes one hold of a lock and says its fencing token, or says how long the present holder's lease still runs.
+--
+-- KEYS[1]  the lock: a hash, holder -> hold count
+-- ARGV[1]  lease in milliseconds
+-- ARGV[2]  holder
+-- ARGV[3]  the holder's hold count once this call has succeeded
+-- ARGV[4]  what the keys that belong to the lock have in common, in the lock's slot
+--
+-- Returns 1 (the lock was free) or 2 (the holder held it already), each with the token, or the present lease's remaining
+-- milliseconds alone; the error WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
+--
+-- The token is greater than every one before, also where the server has lost them: it is then the server's time in
+-- microseconds, which no counter reaches that is raised less often than a million times a second.
+local lock, lease, holder = KEYS[1], tonumber(ARGV[1]), ARGV[2]
+local counter = 'redisson_lock_token:' .. ARGV[4]
+local held = redis.pcall('hexists', lock, holder)
+if held ~= 0 and held ~= 1 then
+    return held
+end
+if held == 0 and redis.call('exists', lock) == 1 then
+    -- Only a read-write lock has this field.
+    if redis.call('hexists', lock, 'mode') == 1 then
+        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+    end
+    return redis.call('pttl', lock)
+end
+local stored = redis.pcall('get', counter)
+if type(stored) == 'table' then
+    return stored
+end
+if stored and not tonumber(stored) then
+    return redis.error_reply('WRONGTYPE what is under the name of the token is no number')
+end
+if held == 0 or not stored then
+    local time = redis.call('time')
+    local now = time[1] * 1000000 + time[2]
+    if (tonumber(stored) or 0) < now then
+        redis.call('set', counter, string.format('%.0f', now))
+    else
+        redis.call('incr', counter)
+    end
+    -- As text: a number of this script's language is exact up to 2^53 only.
+    stored = redis.call('get', counter)
+end
+if held == 0 then
+    redis.call('hset', lock, holder, 1)
+    redis.call('pexpire', lock, lease)
+    return {1, stored}
+end
+redis.call('hset', lock, holder, ARGV[3])
+if redis.call('pttl', lock) < lease then
+    redis.call('pexpire', lock, lease)
+end
+return {2, stored}

@@ -1,0 +1,48 @@
+-- Takes one hold of a read-write lock for reading, or says how long those who are in the way may stay there.
+--
+-- KEYS[1]  the lock: a hash with `mode`, and holder -> hold count; a writer's field ends with `:write`
+-- ARGV[1]  lease in milliseconds
+-- ARGV[2]  holder
+-- ARGV[3]  the holder's hold count once this call has succeeded
+-- ARGV[4]  what the keys that belong to the lock have in common, in the lock's slot
+-- ARGV[5]  1 to stand behind a writer who waits, 0 to pass by
+--
+-- Returns nil (it did not hold before), AGAIN (it did) or the remaining milliseconds of what is in the way; the error
+-- WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
+--
+-- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
+local lock, lease, holder, count, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local found = redis.pcall('hmget', lock, 'mode', holder, holder .. ':write')
+if found.err then
+    return found
+end
+local mode, held, writes = found[1], found[2], found[3]
+if not mode then
+    if redis.call('exists', lock) == 1 then
+        return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
+    end
+elseif mode ~= 'read' and mode ~= 'write' then
+    return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
+elseif mode == 'write' and not writes then
+    return redis.call('pttl', lock)
+end
+-- Who holds already must not wait for one who waits for it.
+if not held and not writes and ARGV[5] == '1' then
+    local waits = redis.call('pttl', tag .. ':wheellock_writer')
+    if waits ~= -2 then
+        return waits
+    end
+end
+if not mode then
+    redis.call('hset', lock, 'mode', 'read')
+end
+redis.call('hset', lock, holder, count)
+redis.call('set', tag .. ':' .. holder .. ':rwlock_timeout:' .. count, '1', 'px', lease)
+-- Nobody's lease is shortened.
+if redis.call('pttl', lock) < lease then
+    redis.call('pexpire', lock, lease)
+end
+if held then
+    return redis.status_reply('AGAIN')
+end
+return nil

@@ -1,0 +1,28 @@
+-- Frees a lock that is held for reading, no matter by whom, and tells the waiters.
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[2]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[3]  what the keys that belong to the lock have in common, in the lock's slot
+--
+-- Returns 1 if there were readers, 0 if not; the error WRONGTYPE, with nothing changed, if what is there is no such lock.
+local lock, tag = KEYS[1], ARGV[3]
+local mode = redis.pcall('hget', lock, 'mode')
+if type(mode) == 'table' then
+    return mode
+end
+if mode ~= 'read' then
+    if mode ~= 'write' and redis.call('exists', lock) == 1 then
+        return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
+    end
+    return 0
+end
+local holders = redis.call('hgetall', lock)
+for i = 1, #holders, 2 do
+    for hold = 1, math.min(tonumber(holders[i + 1]) or 0, 1000) do
+        redis.call('del', tag .. ':' .. holders[i] .. ':rwlock_timeout:' .. hold)
+    end
+end
+redis.call('del', lock)
+redis.pcall(ARGV[2], ARGV[1], '0')
+return 1

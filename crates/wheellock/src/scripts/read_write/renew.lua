@@ -1,0 +1,53 @@
+-- Extends many leases of read-write locks at once, or looks how long they still run.
+--
+-- KEYS     locks
+-- ARGV     for each lock: lease in milliseconds, 0 to leave it as it is; holder; what the keys that belong to the lock have in
+--          common
+--
+-- Returns the server's clock (seconds, microseconds), then for each lock 0 (the holder does not hold it; it is never
+-- created anew), or else 1 (extended); of a lease that was left as it is the remaining milliseconds instead, at least 1,
+-- or -1 if it has no end.
+--
+-- Data of another type under one lock's name is an error that must not keep the others from being renewed.
+local reply = redis.call('time')
+reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
+for i, lock in ipairs(KEYS) do
+    local lease, holder, tag = tonumber(ARGV[3 * i - 2]), ARGV[3 * i - 1], ARGV[3 * i]
+    local found = redis.pcall('hmget', lock, 'mode', holder)
+    if found.err then
+        if not string.find(found.err, 'WRONGTYPE', 1, true) then
+            return found
+        end
+        reply[i + 2] = 0
+    elseif not found[2] or (found[1] ~= 'read' and found[1] ~= 'write') then
+        reply[i + 2] = 0
+    else
+        local writes = string.sub(holder, -6) == ':write'
+        local left = redis.call('pttl', lock)
+        if not writes then
+            local own = 0
+            for hold = 1, math.min(tonumber(found[2]) or 0, 1000) do
+                local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
+                own = math.max(own, redis.call('pttl', timeout))
+                if lease > 0 then
+                    redis.call('set', timeout, '1', 'px', lease)
+                end
+            end
+            -- Another reader's watchdog has shortened the lock for everybody (Redisson's does).
+            if left >= 0 and left < own then
+                left = math.max(own, longest_read_lease(lock, tag))
+                redis.call('pexpire', lock, left)
+            end
+        end
+        if lease == 0 then
+            reply[i + 2] = left == 0 and 1 or left
+        else
+            -- Nobody else's lease is shortened.
+            if left < lease then
+                redis.call('pexpire', lock, lease)
+            end
+            reply[i + 2] = 1
+        end
+    end
+end
+return reply

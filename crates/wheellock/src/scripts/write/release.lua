@@ -1,0 +1,51 @@
+-- Brings a writer's hold count down; with its last hold the lock is free, or its own read holds stay. Waiters are told of both.
+-- A writer who waited and does so no longer takes back that readers stand behind it.
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[2]  holder, with `:write`
+-- ARGV[3]  the holder's hold count once this call has succeeded
+-- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[5]  what the keys that belong to the lock have in common, in the lock's slot
+--
+-- Returns 1 (given back), 0 (still held) or nil (this holder does not write, or what is there is no read-write lock; nothing
+-- of it was changed).
+local lock, holder, tag = KEYS[1], ARGV[2], ARGV[5]
+local found = redis.pcall('hmget', lock, 'mode', holder)
+if found.err then
+    if string.find(found.err, 'WRONGTYPE', 1, true) then
+        return nil
+    end
+    return found
+end
+if ARGV[3] ~= '0' then
+    if found[1] ~= 'write' or not found[2] then
+        return nil
+    end
+    redis.call('hset', lock, holder, ARGV[3])
+    return 0
+end
+local waits = tag .. ':wheellock_writer'
+local waited = redis.call('get', waits) == holder
+if waited then
+    redis.call('del', waits)
+end
+local held = found[1] == 'write' and found[2]
+if held then
+    redis.call('hdel', lock, holder)
+    local left = 0
+    if redis.call('hlen', lock) > 1 then
+        left = longest_read_lease(lock, tag)
+    end
+    if left > 0 then
+        redis.call('hset', lock, 'mode', 'read')
+        redis.call('pexpire', lock, left)
+    else
+        redis.call('del', lock)
+    end
+end
+if held or waited then
+    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    redis.pcall(ARGV[4], ARGV[1], '1')
+end
+return held and 1 or nil

@@ -1,0 +1,213 @@
+//! The fenced lock and the spin lock against real servers: tokens that only rise, and waits without messages.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use wheellock::{Backoff, Error, LockManager, Released};
+use wheellock_tests::locks::{PATIENCE, WOKEN, gone, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "ledger";
+const COUNTER: &str = "redisson_lock_token:{ledger}";
+
+async fn server_and_manager() -> (RedisServer, LockManager) {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    (server, locks)
+}
+
+fn set(server: &RedisServer, command: &[&str]) {
+    let _answer = server.cli(command);
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_a_fenced_lock() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fenced_lock(NAME);
+    assert_eq!(lock.token().await.unwrap(), None);
+    let guard = lock.acquire().await.unwrap();
+    let owner = guard.owner().to_string();
+    let fields = server.cli(&["HGETALL", NAME]);
+    assert_eq!(
+        fields.split_whitespace().collect::<Vec<_>>(),
+        [&owner, "1"],
+        "a plain lock beside its counter"
+    );
+    assert_eq!(server.cli(&["GET", COUNTER]), guard.token().to_string());
+    assert_eq!(server.cli(&["PTTL", COUNTER]), "-1");
+    assert_eq!(lock.token().await.unwrap(), Some(guard.token()));
+    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_none(), "it excludes the plain lock");
+    let again = lock.with_owner(guard.owner()).try_acquire().await.unwrap().unwrap();
+    assert_eq!(again.token(), guard.token(), "one owner's holds have one token");
+    assert_eq!(again.release().await.unwrap(), Released::Released);
+    let first = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let next = lock.try_acquire_for(PATIENCE).await.unwrap().unwrap();
+    assert!(next.token() > first);
+    drop(next);
+    assert!(gone(&server, NAME).await);
+    assert_eq!(server.cli(&["EXISTS", COUNTER]), "1");
+}
+
+#[tokio::test]
+async fn tokens_rise_whatever_becomes_of_the_counter() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fenced_lock(NAME);
+    let mut latest = 0;
+    let mut next = async |what: &str| {
+        let guard = lock.acquire().await.unwrap();
+        assert!(guard.token() > latest, "{what}: {} after {latest}", guard.token());
+        latest = guard.token();
+        guard.release().await.unwrap();
+        latest
+    };
+    next("the first").await;
+    set(&server, &["DEL", COUNTER]);
+    next("after its counter was deleted").await;
+    set(&server, &["SET", COUNTER, "7"]);
+    next("after its counter was set back").await;
+    let raised: u64 = server.cli(&["INCR", COUNTER]).parse().unwrap();
+    assert!(next("after Redisson has raised it").await > raised);
+    // Beyond what a number of the script's language can tell apart, and beyond the server's clock.
+    let high = (1_u64 << 53) + 1;
+    set(&server, &["SET", COUNTER, &high.to_string()]);
+    assert_eq!(next("from a high one").await, high + 1);
+    assert_eq!(next("one by one").await, high + 2);
+    set(&server, &["FLUSHALL"]);
+    set(&server, &["SET", COUNTER, "-5"]);
+    the_clock_rules(&server, &lock).await;
+}
+
+/// After a high counter was lost no clock can know of it; but what follows is the clock's time again.
+async fn the_clock_rules(server: &RedisServer, lock: &wheellock::FencedLock) {
+    let guard = lock.acquire().await.unwrap();
+    let seconds: u64 = server.cli(&["TIME"]).split_whitespace().next().unwrap().parse().unwrap();
+    assert!(guard.token().abs_diff(seconds * 1_000_000) < 10_000_000, "{}", guard.token());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_lost_its_data_gives_greater_tokens() {
+    let (mut server, locks) = server_and_manager().await;
+    let lock = locks.fenced_lock(NAME);
+    let mut latest = 0;
+    for _ in 0..3 {
+        let guard = lock.acquire().await.unwrap();
+        assert!(guard.token() > latest);
+        latest = guard.token();
+        drop(guard);
+        server.kill();
+        server.restart_clean();
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_counter_is_left_alone() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fenced_lock(NAME);
+    for set_up in [["SET", COUNTER, "x"], ["RPUSH", COUNTER, "x"]] {
+        set(&server, &set_up);
+        let before = server.cli(&["DUMP", COUNTER]);
+        let error = lock.try_acquire().await.unwrap_err();
+        assert!(matches!(error, Error::OtherData { .. }), "{error}");
+        assert_eq!((server.cli(&["DUMP", COUNTER]), server.cli(&["EXISTS", NAME])), (before, "0".to_owned()));
+        set(&server, &["DEL", COUNTER]);
+    }
+    let guard = lock.run(async |guard| guard.token()).await.unwrap();
+    assert!(guard > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_token_is_given_twice() {
+    let server = RedisServer::start();
+    let managers = [manager(&server.url()).await, manager(&server.url()).await];
+    let tasks: Vec<_> = (0..16)
+        .map(|number| {
+            let lock = managers[number % 2].fenced_lock(NAME);
+            tokio::spawn(async move {
+                let mut tokens = Vec::new();
+                for _ in 0..30 {
+                    let guard = lock.acquire().await.unwrap();
+                    tokens.push(guard.token());
+                    if number % 3 > 0 {
+                        guard.release().await.unwrap();
+                    }
+                }
+                assert!(tokens.is_sorted());
+                tokens
+            })
+        })
+        .collect();
+    let mut all = Vec::new();
+    for task in tasks {
+        all.extend(task.await.unwrap());
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 16 * 30);
+}
+
+#[tokio::test]
+async fn a_spin_lock_is_a_plain_lock_that_listens_to_nothing() {
+    let (server, locks) = server_and_manager().await;
+    let (spin, plain) = (locks.spin_lock(NAME), manager(&server.url()).await.lock(NAME));
+    let guard = plain.acquire().await.unwrap();
+    assert!(spin.try_acquire().await.unwrap().is_none(), "it excludes and is excluded");
+    let waiting = {
+        let spin = spin.clone();
+        tokio::spawn(async move { spin.try_acquire_for(WOKEN).await.unwrap() })
+    };
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    let asked = server.monitor();
+    let polls = locks.client().stats().calls;
+    assert!(eventually(PATIENCE, async || locks.client().stats().calls > polls + 5).await, "it polls");
+    assert_eq!(server.cli(&["PUBSUB", "CHANNELS", "*"]), "");
+    guard.release().await.unwrap();
+    let guard = waiting.await.unwrap().expect("it asks again soon");
+    let asked = asked.stop().unwrap();
+    assert!(!asked.iter().any(|command| command.name() == "SUBSCRIBE"));
+    // A waiter on the same key who listens is told all the same.
+    let waiting = tokio::spawn(async move { plain.try_acquire_for(WOKEN).await.unwrap() });
+    assert!(eventually(PATIENCE, async || !server.cli(&["PUBSUB", "CHANNELS", "*"]).is_empty()).await);
+    guard.release().await.unwrap();
+    assert!(waiting.await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_spin_lock_never_overshoots_its_wait() {
+    let (_server, locks) = server_and_manager().await;
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let slow = locks.spin_lock(NAME).with_backoff(Backoff::Constant(Duration::from_secs(60)));
+    let began = Instant::now();
+    assert!(slow.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    let waited = began.elapsed();
+    assert!((Duration::from_millis(300)..PATIENCE).contains(&waited), "{waited:?}");
+    drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spinning_tasks_of_two_processes_exclude_each_other() {
+    let server = RedisServer::start();
+    let managers = [manager(&server.url()).await, manager(&server.url()).await];
+    let inside = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..16)
+        .map(|number| {
+            let lock = managers[number % 2].spin_lock(NAME);
+            let inside = Arc::clone(&inside);
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let guard = lock.acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(gone(&server, NAME).await);
+}

@@ -1,0 +1,514 @@
+//! The read-write lock against real servers: its wire contract, who excludes whom, who goes first, and what is under its name
+//! when it is no such lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Barrier;
+use wheellock::{Error, Fairness, Guard, LockManager, LostReason, Outcome, Released};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager, renewed};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "prices";
+
+async fn server_and_manager() -> (RedisServer, LockManager) {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    (server, locks)
+}
+
+/// The fields of a hash and their values, sorted.
+fn fields(server: &RedisServer, key: &str) -> Vec<String> {
+    let all = server.cli(&["HGETALL", key]);
+    let all: Vec<_> = all.split_whitespace().collect();
+    let mut fields: Vec<_> = all.chunks(2).map(|pair| pair.join("=")).collect();
+    fields.sort();
+    fields
+}
+
+fn set(server: &RedisServer, command: &[&str]) {
+    let _answer = server.cli(command);
+}
+
+fn pttl(server: &RedisServer, key: &str) -> i64 {
+    server.cli(&["PTTL", key]).parse().unwrap()
+}
+
+fn keys(server: &RedisServer) -> Vec<String> {
+    let keys = server.cli(&["KEYS", "*"]);
+    let mut keys: Vec<_> = keys.split_whitespace().map(str::to_owned).collect();
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_a_read_lock() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    let first = lock.read().with_lease(Duration::from_secs(20)).acquire().await.unwrap();
+    let owner = first.owner();
+    let again = lock.read().with_owner(owner.clone()).with_lease(Duration::from_secs(60));
+    let second = again.acquire().await.unwrap();
+    let other = lock.read().with_lease(Duration::from_secs(40)).acquire().await.unwrap();
+    let others = other.owner();
+    let mut expected = vec!["mode=read".to_owned(), format!("{owner}=2"), format!("{others}=1")];
+    expected.sort();
+    assert_eq!(fields(&server, NAME), expected);
+    let timeouts = [(&owner, 1, 20_000), (&owner, 2, 60_000), (&others, 1, 40_000)];
+    for (owner, hold, lease) in timeouts {
+        let key = format!("{{{NAME}}}:{owner}:rwlock_timeout:{hold}");
+        assert_eq!(server.cli(&["GET", &key]), "1", "{key}");
+        assert!((lease - 5_000..=lease).contains(&pttl(&server, &key)), "{key}");
+    }
+    assert_eq!(keys(&server).len(), 4);
+    assert!((55_000..=60_000).contains(&pttl(&server, NAME)), "the longest of all leases");
+
+    assert_eq!(second.release().await.unwrap(), Released::Released);
+    assert!((35_000..=40_000).contains(&pttl(&server, NAME)), "the longest of those that are left");
+    assert_eq!(lock.read().hold_count(&owner).await.unwrap(), 1);
+    assert_eq!(other.release().await.unwrap(), Released::Released);
+    assert!((15_000..=20_000).contains(&pttl(&server, NAME)));
+    assert!(lock.read().is_locked().await.unwrap() && !lock.write().is_locked().await.unwrap());
+    assert_eq!(first.release().await.unwrap(), Released::Released);
+    assert!(keys(&server).is_empty() && !lock.read().is_locked().await.unwrap());
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_a_write_lock() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock("a:{tag}");
+    let first = lock.write().acquire().await.unwrap();
+    let owner = first.owner();
+    assert_eq!(fields(&server, "a:{tag}"), [format!("{owner}:write=1"), "mode=write".to_owned()]);
+    let second = lock.write().with_owner(owner.clone()).acquire().await.unwrap();
+    assert_eq!(fields(&server, "a:{tag}")[0], format!("{owner}:write=2"));
+    assert!((25_000..=30_000).contains(&pttl(&server, "a:{tag}")), "leases are not added up");
+    assert_eq!(keys(&server), ["a:{tag}"]);
+    assert!(lock.write().is_locked().await.unwrap() && !lock.read().is_locked().await.unwrap());
+    assert!(lock.write().is_held_by(&owner).await.unwrap() && !lock.read().is_held_by(&owner).await.unwrap());
+    assert_eq!(second.release().await.unwrap(), Released::Released);
+    assert_eq!(lock.write().hold_count(&owner).await.unwrap(), 1);
+    assert_eq!(first.release().await.unwrap(), Released::Released);
+    assert!(keys(&server).is_empty());
+}
+
+#[tokio::test]
+async fn readers_enter_together_and_a_writer_is_alone() {
+    let (_server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    let mut reading = Vec::new();
+    for _ in 0..5 {
+        reading.push(lock.read().try_acquire().await.unwrap().expect("readers do not exclude each other"));
+    }
+    assert!(lock.write().try_acquire().await.unwrap().is_none());
+    for guard in reading {
+        assert!(lock.write().try_acquire().await.unwrap().is_none());
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    let writing = lock.write().try_acquire().await.unwrap().expect("nobody reads");
+    assert!(lock.write().try_acquire().await.unwrap().is_none());
+    assert!(lock.read().try_acquire().await.unwrap().is_none());
+    drop(writing);
+    let reading = lock.read().acquire().await.unwrap();
+    assert_eq!(reading.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_writer_may_read_and_goes_on_reading_when_it_writes_no_longer() {
+    let (server, locks) = server_and_manager().await;
+    let (lock, others) = (locks.read_write_lock(NAME), manager(&server.url()).await.read_write_lock(NAME));
+    let writing = lock.write().acquire().await.unwrap();
+    let waiting = {
+        let read = others.read();
+        tokio::spawn(async move { read.try_acquire_for(WOKEN).await.unwrap() })
+    };
+    let listens = ["PUBSUB", "NUMSUB", "redisson_rwlock:{prices}"];
+    assert!(eventually(PATIENCE, async || server.cli(&listens).ends_with('1')).await);
+    // Others of this process wait, too, and it must not stand behind them.
+    let beside = {
+        let read = lock.read();
+        tokio::spawn(async move { read.try_acquire_for(WOKEN).await.unwrap() })
+    };
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    let reading = lock.read().with_owner(writing.owner()).acquire().await.unwrap();
+    assert!(lock.read().is_locked().await.unwrap() && lock.write().is_locked().await.unwrap());
+    assert_eq!(writing.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["HGET", NAME, "mode"]), "read");
+    for waiting in [waiting, beside] {
+        let read = waiting.await.unwrap().expect("readers are told that nobody writes any more");
+        assert!(reading.is_valid() && read.is_valid());
+    }
+    assert!(lock.write().try_acquire().await.unwrap().is_none(), "it still reads");
+    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    assert!(gone(&server, NAME).await && keys(&server).is_empty());
+}
+
+#[tokio::test]
+async fn a_reader_who_asks_to_write_is_refused_at_once() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    let reading = lock.read().acquire().await.unwrap();
+    let upgrade = lock.write().with_owner(reading.owner());
+    for refused in [upgrade.acquire().await, upgrade.try_acquire_for(PATIENCE).await.map(Option::unwrap)] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Upgrade { .. }), "{error}");
+        assert_eq!(error.outcome(), Outcome::Rejected);
+    }
+    // The server says so too, to a process that does not know.
+    let holder = reading.owner().to_string();
+    drop(reading);
+    assert!(gone(&server, NAME).await);
+    let owner = locks.owner();
+    set(&server, &["HSET", NAME, "mode", "read", &owner.to_string(), "1"]);
+    set(&server, &["SET", &format!("{{{NAME}}}:{owner}:rwlock_timeout:1"), "1", "PX", "600000"]);
+    let error = lock.write().with_owner(owner).acquire().await.unwrap_err();
+    assert!(matches!(error, Error::Upgrade { .. }), "{error}");
+    assert!(!server.cli(&["HGETALL", NAME]).contains(&holder));
+}
+
+#[tokio::test]
+async fn an_inner_hold_with_a_short_lease_shortens_nothing() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    for side in [lock.read(), lock.write()] {
+        let outer = side.with_lease(Duration::from_secs(60)).acquire().await.unwrap();
+        let inner = side.with_owner(outer.owner()).with_lease(Duration::from_secs(1));
+        let inner = inner.acquire().await.unwrap();
+        assert!(pttl(&server, NAME) > 55_000);
+        assert_eq!(inner.release().await.unwrap(), Released::Released);
+        assert!(pttl(&server, NAME) > 55_000 && outer.is_valid());
+        assert_eq!(outer.release().await.unwrap(), Released::Released);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_readers_of_a_process_who_wait_enter_when_one_does() {
+    let (server, locks) = server_and_manager().await;
+    let writer = manager(&server.url()).await;
+    let lock = locks.read_write_lock(NAME);
+    let writing = writer.read_write_lock(NAME).write().acquire().await.unwrap();
+    let inside = Arc::new(Barrier::new(50));
+    let readers: Vec<_> = (0..50)
+        .map(|_| {
+            let (read, inside) = (lock.read(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let guard = read.try_acquire_for(WOKEN).await.unwrap().expect("readers are woken");
+                // Nobody leaves before all have entered.
+                inside.wait().await;
+                guard.release().await.unwrap()
+            })
+        })
+        .collect();
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 50).await);
+    let monitor = server.monitor();
+    writing.release().await.unwrap();
+    for reader in readers {
+        assert_eq!(reader.await.unwrap(), Released::Released);
+    }
+    let asked = monitor.stop().unwrap();
+    let scripts =
+        asked.iter().filter(|command| !command.from_script() && command.name() == "EVALSHA").count();
+    assert!(
+        scripts <= 1 + 50 + 50 + 2,
+        "one release of the writer, an acquire and a release each: {scripts}"
+    );
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test]
+async fn a_writer_who_waits_goes_before_readers_who_come() {
+    let (server, locks) = server_and_manager().await;
+    let (near, far) = (locks.read_write_lock(NAME), manager(&server.url()).await.read_write_lock(NAME));
+    let reading = near.read().acquire().await.unwrap();
+    let writer = {
+        let write = far.write();
+        tokio::spawn(async move { write.acquire().await.unwrap() })
+    };
+    let mark = format!("{{{NAME}}}:wheellock_writer");
+    assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", &mark]) == "1").await);
+    assert!(near.read().try_acquire().await.unwrap().is_none(), "of the other process");
+    assert!(far.read().try_acquire().await.unwrap().is_none(), "of its own");
+    let eager = near.with_fairness(Fairness::ReadersFirst);
+    let passes = eager.read().try_acquire().await.unwrap().expect("it is not asked to stand back");
+    assert_eq!(passes.release().await.unwrap(), Released::Released);
+    let again = near.read().with_owner(reading.owner()).acquire().await.unwrap();
+    assert_eq!(again.release().await.unwrap(), Released::Released, "who reads already must not wait");
+    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    let writing = writer.await.unwrap();
+    assert_eq!(keys(&server), [NAME], "what told of the writer has gone");
+    let waiting = {
+        let read = near.read();
+        tokio::spawn(async move { read.try_acquire_for(WOKEN).await.unwrap() })
+    };
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    writing.release().await.unwrap();
+    assert!(waiting.await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_writer_asked_to_stand_back_keeps_no_reader_out() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME).with_fairness(Fairness::ReadersFirst);
+    let reading = lock.read().acquire().await.unwrap();
+    let writer = {
+        let write = lock.write();
+        tokio::spawn(async move { write.acquire().await.unwrap() })
+    };
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    assert!(locks.read_write_lock(NAME).read().try_acquire().await.unwrap().is_some());
+    reading.release().await.unwrap();
+    writer.await.unwrap().release().await.unwrap();
+    assert!(gone(&server, NAME).await);
+}
+
+/// Whatever ends a writer's wait: readers do not stand behind it any longer.
+#[tokio::test]
+async fn a_writer_who_gives_up_lets_the_readers_pass() {
+    let (server, locks) = server_and_manager().await;
+    let (near, far) = (locks.read_write_lock(NAME), manager(&server.url()).await.read_write_lock(NAME));
+    let mark = format!("{{{NAME}}}:wheellock_writer");
+    let reading = near.read().acquire().await.unwrap();
+    for dropped in [true, false] {
+        let write = far.write();
+        let wait = if dropped { PATIENCE } else { Duration::from_millis(300) };
+        let writer = tokio::spawn(async move { write.try_acquire_for(wait).await.unwrap() });
+        assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", &mark]) == "1").await);
+        let reader = {
+            let read = near.read();
+            tokio::spawn(async move { read.try_acquire_for(WOKEN).await.unwrap() })
+        };
+        assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await || !dropped);
+        if dropped {
+            writer.abort();
+        } else {
+            assert!(writer.await.unwrap().is_none());
+        }
+        let began = Instant::now();
+        let passed = reader.await.unwrap().expect("it is told");
+        assert!(began.elapsed() < WOKEN);
+        passed.release().await.unwrap();
+        assert!(gone(&server, &mark).await);
+    }
+    assert!(far.write().try_acquire().await.unwrap().is_none());
+    assert_eq!(server.cli(&["EXISTS", &mark]), "0", "who does not wait keeps nobody out");
+    reading.release().await.unwrap();
+    assert!(keys(&server).is_empty());
+}
+
+/// A process that dies while its writer waits keeps readers out for a few seconds only.
+#[tokio::test]
+async fn what_a_dead_writer_has_left_ends_by_itself() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    let reading = lock.read().acquire().await.unwrap();
+    let mark = format!("{{{NAME}}}:wheellock_writer");
+    set(&server, &["SET", &mark, "somebody:1:write", "PX", "700"]);
+    let began = Instant::now();
+    let read = lock.read().try_acquire_for(PATIENCE).await.unwrap().expect("it has ended");
+    assert!((Duration::from_millis(500)..WOKEN).contains(&began.elapsed()), "{:?}", began.elapsed());
+    drop((reading, read));
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_are_alone_and_never_starve_among_many_readers() {
+    let server = RedisServer::start();
+    let managers = [manager(&server.url()).await, manager(&server.url()).await];
+    let (readers, writers) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let written = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for number in 0..16 {
+        let lock = managers[number % 2].read_write_lock(NAME);
+        let (readers, writers, written) = (Arc::clone(&readers), Arc::clone(&writers), Arc::clone(&written));
+        tasks.push(tokio::spawn(async move {
+            if number < 2 {
+                for _ in 0..50 {
+                    let guard = lock.write().acquire().await.unwrap();
+                    assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0, "two write");
+                    assert_eq!(readers.load(Ordering::SeqCst), 0, "somebody reads");
+                    tokio::task::yield_now().await;
+                    writers.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.unwrap();
+                }
+                written.fetch_add(1, Ordering::SeqCst);
+                return 0;
+            }
+            let mut read = 0;
+            while written.load(Ordering::SeqCst) < 2 {
+                let guard = lock.read().acquire().await.unwrap();
+                readers.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(writers.load(Ordering::SeqCst), 0, "somebody writes");
+                tokio::task::yield_now().await;
+                readers.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+                read += 1;
+            }
+            read
+        }));
+    }
+    let mut read = 0;
+    for task in tasks {
+        read += task.await.unwrap();
+    }
+    assert!(read >= 14, "readers have their turns, too: {read}");
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_both_sides() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let lock = locks.read_write_lock(NAME);
+    let reading = lock.read().acquire().await.unwrap();
+    let again = lock.read().with_owner(reading.owner()).acquire().await.unwrap();
+    let beside = locks.lock("plain").acquire().await.unwrap();
+    let writing = locks.read_write_lock("other").write().acquire().await.unwrap();
+    let also_reads = locks.read_write_lock("other").read().with_owner(writing.owner());
+    let also_reads = also_reads.acquire().await.unwrap();
+    for guard in [&reading, &beside, &writing] {
+        assert!(renewed(guard, 6).await);
+    }
+    let timeout = |hold: u32| format!("{{{NAME}}}:{}:rwlock_timeout:{hold}", reading.owner());
+    assert!(pttl(&server, &timeout(1)) > 0 && pttl(&server, &timeout(2)) > 0);
+    // A release inside leaves the renewal of what is around it alone.
+    assert_eq!(also_reads.release().await.unwrap(), Released::Released);
+    assert!(renewed(&writing, 6).await);
+    for guard in [again, reading, writing, beside] {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    assert!(keys(&server).is_empty());
+}
+
+/// Redisson's watchdog of readers sets the lease of the whole lock to its own.
+#[tokio::test]
+async fn a_renewal_makes_good_what_another_readers_watchdog_has_shortened() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
+    let lock = locks.read_write_lock(NAME);
+    let reading = lock.read().acquire().await.unwrap();
+    let long = lock.read().with_lease(Duration::from_secs(600)).acquire().await.unwrap();
+    assert!(renewed(&reading, 1).await);
+    set(&server, &["PEXPIRE", NAME, "500"]);
+    assert!(eventually(PATIENCE, async || pttl(&server, NAME) > 500_000).await, "the longest lease of all");
+    assert!(long.is_valid());
+    drop((reading, long));
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test]
+async fn a_lock_that_was_lost_is_told_to_readers_and_writers() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(300), |_| {}).await;
+    let lock = locks.read_write_lock(NAME);
+    for side in [lock.read(), lock.write()] {
+        let (one, others) = (side.acquire().await.unwrap(), manager(&server.url()).await);
+        let others = others.read_write_lock(NAME);
+        let forced =
+            [others.read().force_release().await.unwrap(), others.write().force_release().await.unwrap()];
+        assert_eq!(forced.iter().filter(|forced| **forced).count(), 1, "each frees its own side only");
+        assert!(keys(&server).is_empty());
+        assert_eq!(lost(&one).await, LostReason::NotOwner);
+        assert_eq!(one.release().await.unwrap(), Released::AlreadyLost);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_read_write_lock_is_left_alone() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    let data: [&[&str]; 4] = [
+        &["SET", NAME, "x"],
+        &["HSET", NAME, "some", "data"],
+        &["HSET", NAME, "mode", "dark"],
+        &["RPUSH", NAME, "x"],
+    ];
+    for set_up in data {
+        set(&server, set_up);
+        let before = server.cli(&["DUMP", NAME]);
+        for side in [lock.read(), lock.write()] {
+            let error = side.try_acquire().await.unwrap_err();
+            assert!(matches!(error, Error::OtherData { .. }), "{error}");
+            let error = side.acquire().await.unwrap_err();
+            assert!(matches!(error, Error::OtherData { .. }), "{error}");
+            let error = side.force_release().await.unwrap_err();
+            assert!(matches!(error, Error::OtherData { .. }), "{error}");
+        }
+        assert!(at_rest(&locks).await);
+        assert_eq!(server.cli(&["DUMP", NAME]), before);
+        set(&server, &["DEL", NAME]);
+    }
+    // A plain lock, and the other way round.
+    let plain = locks.lock(NAME).acquire().await.unwrap();
+    assert!(matches!(lock.read().try_acquire().await, Err(Error::OtherData { .. })));
+    plain.release().await.unwrap();
+    let reading = lock.read().acquire().await.unwrap();
+    assert!(matches!(locks.lock(NAME).try_acquire().await, Err(Error::OtherData { .. })));
+    assert!(matches!(locks.fenced_lock(NAME).try_acquire().await, Err(Error::OtherData { .. })));
+    reading.release().await.unwrap();
+    assert!(keys(&server).is_empty());
+}
+
+#[tokio::test]
+async fn a_reader_whose_lease_key_was_deleted_gets_it_back_or_knows() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let lock = locks.read_write_lock(NAME);
+    let reading = lock.read().acquire().await.unwrap();
+    let timeout = format!("{{{NAME}}}:{}:rwlock_timeout:1", reading.owner());
+    set(&server, &["DEL", &timeout]);
+    assert!(renewed(&reading, 2).await);
+    assert_eq!(server.cli(&["EXISTS", &timeout]), "1");
+    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    assert!(keys(&server).is_empty());
+}
+
+/// A reader that died leaves its field behind; the last one that lives takes it along.
+#[tokio::test]
+async fn what_a_dead_reader_has_left_goes_with_the_last_live_one() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    let reading = lock.read().acquire().await.unwrap();
+    set(&server, &["HSET", NAME, "dead:1", "1"]);
+    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    assert!(keys(&server).is_empty());
+}
+
+#[tokio::test]
+async fn dropped_guards_and_dropped_waits_leave_nothing() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    for side in [lock.read(), lock.write()] {
+        let guard: Guard = side.acquire().await.unwrap();
+        drop(guard);
+        assert!(gone(&server, NAME).await);
+        let blocker = lock.write().acquire().await.unwrap();
+        let waiting = {
+            let side = side.clone();
+            tokio::spawn(async move { side.acquire().await.map(drop) })
+        };
+        assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+        waiting.abort();
+        assert!(waiting.await.unwrap_err().is_cancelled());
+        blocker.release().await.unwrap();
+        assert!(eventually(PATIENCE, async || keys(&server).is_empty()).await, "{:?}", keys(&server));
+    }
+}
+
+#[tokio::test]
+async fn several_kinds_are_members_of_one_set() {
+    let (server, locks) = server_and_manager().await;
+    let prices = locks.read_write_lock(NAME);
+    let fenced = locks.fenced_lock("fenced");
+    let set =
+        [prices.read(), locks.lock("plain"), fenced.as_lock().clone(), locks.read_write_lock("w").write()];
+    let set = wheellock::multi_lock(set).unwrap();
+    let guard = set.acquire().await.unwrap();
+    assert!(prices.read().try_acquire().await.unwrap().is_some());
+    assert!(prices.write().try_acquire().await.unwrap().is_none());
+    assert!(set.try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert_eq!(keys(&server), ["redisson_lock_token:{fenced}"]);
+    let both = wheellock::multi_lock([prices.read(), prices.write()]);
+    assert!(matches!(both, Err(Error::DuplicateMember { .. })), "one key: it would wait for itself");
+}

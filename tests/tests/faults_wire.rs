@@ -320,8 +320,10 @@ async fn r05_a_subscription_ended_by_the_server_is_renewed_and_a_reason_to_look(
     let (seen, orders) = std::sync::mpsc::channel();
     let server = FakeServer::ready(move |_, session| {
         loop {
-            let command = session.answer()?;
+            let command = session.command()?;
+            // Noted before the client can know that it was heard.
             let _gone = seen.send(command.clone());
+            session.reply(&command)?;
             if command.first().is_some_and(|name| name == b"ECHO") {
                 session.send(b">3\r\n$11\r\nunsubscribe\r\n$4\r\nnews\r\n:0\r\n")?;
             }

@@ -34,6 +34,7 @@ async fn behind_sentinels_java_publishes_on_the_primary_and_follows_it() {
     set.servers_mut()[old].kill();
     let new = set.wait_for_new_primary(set.servers()[old].addr());
     assert!(subscribed(&set.servers()[new], "NUMSUB", "1").await, "the waiter listens there");
+    follows(&holder).await;
     assert_eq!(holding.unlock(NAME).done().await, "unlocked");
     assert_eq!(within(WOKEN_LATE, waits.done()).await, "locked");
     assert_eq!(waiting.unlock(NAME).done().await, "unlocked");

@@ -70,6 +70,11 @@ pub enum Error {
         /// The lock's name.
         lock: String,
     },
+    /// This owner holds the lock already, and the lock is not reentrant: it would wait for itself for ever.
+    NotReentrant {
+        /// The lock's name.
+        lock: String,
+    },
     /// The lock was granted too late to be believed; it was released again at once.
     GrantedTooLate {
         /// The lock's name.
@@ -187,6 +192,7 @@ impl Error {
                 }
             }
             Self::NoMembers
+            | Self::NotReentrant { .. }
             | Self::DuplicateMember { .. }
             | Self::NotIndependent { .. }
             | Self::InvalidName { .. }
@@ -230,6 +236,11 @@ impl fmt::Display for Error {
             Self::Upgrade { lock } => write!(
                 f,
                 "lock \"{}\": this owner holds it for reading, and would wait for itself in order to write",
+                lock.escape_debug()
+            ),
+            Self::NotReentrant { lock } => write!(
+                f,
+                "lock \"{}\" is not reentrant, and this owner holds it already",
                 lock.escape_debug()
             ),
             Self::GrantedTooLate { lock, lease } => {

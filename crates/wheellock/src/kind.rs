@@ -26,6 +26,7 @@ pub(crate) struct Kind {
     channel_prefix: &'static str,
     /// What a holder's field has behind the owner.
     pub(crate) holder_suffix: &'static str,
+    pub(crate) holders: Holders,
     pub(crate) companions: Companions,
     pub(crate) sharing: Sharing,
     /// Whether a caller who was refused and waits leaves something on the server, which is taken back if it gives up.
@@ -38,6 +39,15 @@ pub(crate) enum IsHeld {
     ByKey,
     /// By a script, which is told in which way.
     ByScript(Arc<Script>, &'static str),
+}
+
+/// How a lock's key says who holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Holders {
+    /// A hash of holder to hold count.
+    Counted,
+    /// A string, the only holder; not reentrant.
+    Single,
 }
 
 /// Keys that belong to a lock besides its own; scripts build their names from what they have in common.
@@ -95,13 +105,25 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
     ..Kind::read_write("write")
 });
 
-/// The channel of all locks but the read-write lock.
+/// The lock of a single instance, as Redis's own documentation describes it: a string, set only if it is not there. Everybody
+/// else speaks it; the channel is ours.
+pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
+    acquire: Arc::new(Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3)),
+    acquire_all: None,
+    renew: Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua"))),
+    release: Arc::new(Script::new(include_str!("scripts/simple/release.lua"), 1, 4)),
+    force_release: Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2)),
+    holders: Holders::Single,
+    ..Kind::counted("", "wheellock_simple")
+});
+
+/// The channel of all locks that are a hash of holders and nothing else.
 const PLAIN_CHANNEL: &str = "redisson_lock__channel";
 
 /// Everything a connection should have loaded before it is used.
 pub(crate) fn scripts() -> Vec<Arc<Script>> {
     let mut scripts: Vec<Arc<Script>> = Vec::new();
-    for kind in [&*REENTRANT, &FENCED, &READ, &WRITE] {
+    for kind in [&*REENTRANT, &FENCED, &READ, &WRITE, &SIMPLE] {
         let Kind { acquire, acquire_all, renew, release, force_release, .. } = kind;
         for script in [acquire, renew, release, force_release].into_iter().chain(acquire_all) {
             if !scripts.iter().any(|known| known.sha() == script.sha()) {
@@ -125,6 +147,7 @@ impl Kind {
             key_prefix,
             channel_prefix,
             holder_suffix: "",
+            holders: Holders::Counted,
             companions: Companions::None,
             sharing: Sharing::One,
             leaves_mark: false,
@@ -215,7 +238,7 @@ mod tests {
 
     #[test]
     fn scripts_keep_to_the_keys_of_their_lock() {
-        for kind in [&*REENTRANT, &FENCED, &READ, &WRITE] {
+        for kind in [&*REENTRANT, &FENCED, &READ, &WRITE, &SIMPLE] {
             let Kind { acquire, acquire_all, renew, release, force_release, .. } = kind;
             for script in [acquire, renew, release, force_release].into_iter().chain(acquire_all) {
                 let text = script.text();

@@ -180,7 +180,8 @@ impl Lock {
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
         let holder = self.holder(owner);
-        self.ask(wire::hold_count(&self.name, &holder), wire::read_hold_count).await
+        let read = |reply: &Value| wire::read_hold_count(&self.name, &holder, reply);
+        self.ask(wire::hold_count(&self.name, &holder), read).await
     }
 
     /// Whether `owner` holds the lock.
@@ -193,8 +194,7 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
-        let holder = self.holder(owner);
-        self.ask(wire::is_held_by(&self.name, &holder), wire::read_yes).await
+        self.hold_count(owner).await.map(|count| count > 0)
     }
 
     /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if the lock

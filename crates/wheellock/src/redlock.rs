@@ -119,8 +119,19 @@ impl RedLock {
 
     /// A lock by name. No I/O. Members are the ordinary locks of this name on every server.
     pub fn lock(&self, name: &str) -> QuorumLock {
-        let locks = self.servers.managers().map(|manager| manager.lock(name)).collect();
-        QuorumLock { locks, queue: self.servers.queue(name), servers: Arc::clone(&self.servers) }
+        self.of(name, LockManager::lock)
+    }
+
+    /// A lock by name whose members are [simple locks](LockManager::simple_lock): a majority that is shared with redsync,
+    /// node-redlock, redlock-py and their kin. No I/O.
+    pub fn simple_lock(&self, name: &str) -> QuorumLock {
+        self.of(name, LockManager::simple_lock)
+    }
+
+    fn of(&self, name: &str, member: fn(&LockManager, &str) -> Lock) -> QuorumLock {
+        let locks: Arc<[Lock]> = self.servers.managers().map(|manager| member(manager, name)).collect();
+        let kind = locks.first().map_or(0, |lock| lock.name.kind().address());
+        QuorumLock { locks, queue: self.servers.queue(name, kind), servers: Arc::clone(&self.servers) }
     }
 
     /// The servers' managers, in the order in which they were given.

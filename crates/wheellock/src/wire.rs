@@ -8,7 +8,7 @@ use std::time::Duration;
 use wheellock_client::{Arg, Command, Value};
 
 use crate::holds::{GrantReply, Renewal, RenewalReply, Renewed};
-use crate::kind::Companions;
+use crate::kind::{Companions, Holders};
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::owner::OwnerText;
@@ -21,12 +21,14 @@ pub(crate) const KEYS: usize = 1;
 pub(crate) struct Refusal {
     /// For so long, unless the lease is renewed; `None`: for ever, by a foreign hand.
     pub(crate) lease_left: Option<Duration>,
+    /// It tells nobody of its release.
+    pub(crate) is_silent: bool,
 }
 
 impl Refusal {
     /// By the PTTL that the server told; -1: held without a TTL, which only a foreign hand can have done.
     fn of(pttl: i64) -> Self {
-        Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis) }
+        Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis), is_silent: false }
     }
 }
 
@@ -111,15 +113,18 @@ fn read_any_acquire(reply: &Value) -> Option<Result<Grant, Refusal>> {
     match reply {
         Value::Null => granted(GrantReply::Fresh, None),
         Value::Integer(pttl) => Some(Err(Refusal::of(*pttl))),
-        Value::Array(_) => {
-            let [how, token] = reply.as_array()? else { return None };
-            let token = token.as_str()?.parse().ok()?;
-            match how.as_i64()? {
-                1 => granted(GrantReply::Fresh, Some(token)),
-                2 => granted(GrantReply::Again, Some(token)),
-                _ => None,
+        Value::Array(_) => match reply.as_array()? {
+            [pttl] => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
+            [how, token] => {
+                let token = token.as_str()?.parse().ok()?;
+                match how.as_i64()? {
+                    1 => granted(GrantReply::Fresh, Some(token)),
+                    2 => granted(GrantReply::Again, Some(token)),
+                    _ => None,
+                }
             }
-        }
+            _ => None,
+        },
         reply if reply.as_bytes() == Some(b"AGAIN") => granted(GrantReply::Again, None),
         _ => None,
     }
@@ -236,17 +241,19 @@ pub(crate) fn is_held_by_script<'a>(name: &'a Name, how: &'a str) -> [Arg<'a>; 2
 
 /// Asks how often `holder` holds the lock.
 pub(crate) fn hold_count<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'a> {
-    Command::new("HGET").arg(name.key()).arg(holder.as_bytes())
+    match name.kind().holders {
+        Holders::Counted => Command::new("HGET").arg(name.key()).arg(holder.as_bytes()),
+        Holders::Single => Command::new("GET").arg(name.key()),
+    }
 }
 
 /// What [`hold_count`] is answered with; `None` if it never is.
-pub(crate) fn read_hold_count(reply: &Value) -> Option<u64> {
-    if reply.is_null() { Some(0) } else { reply.as_str()?.parse().ok() }
-}
-
-/// Asks whether `holder` holds the lock.
-pub(crate) fn is_held_by<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'a> {
-    Command::new("HEXISTS").arg(name.key()).arg(holder.as_bytes())
+pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) -> Option<u64> {
+    match name.kind().holders {
+        _ if reply.is_null() => Some(0),
+        Holders::Counted => reply.as_str()?.parse().ok(),
+        Holders::Single => Some(u64::from(reply.as_bytes()? == holder.as_bytes())),
+    }
 }
 
 /// What a question is answered with that has only yes and no for an answer; `None` if it never is.

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
+use crate::kind::Holders;
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::retry::{Retried, retry, retry_acknowledged, wait_for_owner};
@@ -109,6 +110,10 @@ impl<'a> Request<'a> {
         let Self { context, name, owner, lease, renew, .. } = *self;
         let precedence = self.precedence(wait);
         let ((mut attempt, count), deadline) = self.begin(deadline).await?;
+        if count > 1 && name.kind().holders == Holders::Single {
+            attempt.refused();
+            return Err(Error::NotReentrant { lock: name.text().to_owned() });
+        }
         let ask = move |retry: &Retry, options, waker: &Waker| {
             let holder = context.holder_text(name, owner);
             let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence);

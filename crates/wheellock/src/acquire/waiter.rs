@@ -164,17 +164,16 @@ impl<'a> Waiter<'a> {
     pub(super) fn on_held(&mut self, refusal: Refusal) {
         self.told_held = true;
         let now = self.context.client.config().timer.now();
-        let pause = self.backoff.map(|backoff| backoff.pause(self.questions));
+        let unheard = refusal.is_silent.then(Backoff::default);
+        let pause = self.backoff.or(unheard).map(|backoff| backoff.pause(self.questions));
         self.questions = self.questions.saturating_add(1);
         self.name.waiters(|waiters| {
             if !waiters.is_head(self.ticket) {
                 return;
             }
-            if let Some(pause) = pause {
-                // It asks when the pause is over, if the lease does not end earlier.
-                waiters.on_held(now, refusal.lease_left.map_or(Some(pause), |left| Some(left.min(pause))));
-            } else {
-                waiters.on_held(now, refusal.lease_left);
+            // If there is a pause, it asks when that is over or the lease ends.
+            waiters.on_held(now, refusal.lease_left.into_iter().chain(pause).min());
+            if self.backoff.is_none() {
                 waiters.listen(|| self.context.client.subscribe(self.name.channel().as_bytes()));
             }
         });

@@ -34,7 +34,7 @@ pub(super) struct Servers {
 
 #[derive(Default)]
 struct Queues {
-    known: HashMap<String, Weak<Queue>>,
+    known: HashMap<(usize, String), Weak<Queue>>,
     purge_at: usize,
 }
 
@@ -117,13 +117,13 @@ impl Servers {
         MemberFailure { server, error }
     }
 
-    /// The queue of all who want `name`.
-    pub(super) fn queue(&self, name: &str) -> Arc<Queue> {
+    /// The queue of all who want `name`, of the kind with this [address](crate::kind::Kind::address).
+    pub(super) fn queue(&self, name: &str, kind: usize) -> Arc<Queue> {
         if !Name::may_be(name) {
             return Arc::default();
         }
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(queue) = queues.known.get(name).and_then(Weak::upgrade) {
+        if let Some(queue) = queues.known.get(&(kind, name.to_owned())).and_then(Weak::upgrade) {
             return queue;
         }
         if queues.known.len() >= queues.purge_at {
@@ -132,7 +132,7 @@ impl Servers {
             queues.purge_at = 2 * queues.known.len() + 64;
         }
         let queue = Arc::default();
-        queues.known.insert(name.to_owned(), Arc::downgrade(&queue));
+        queues.known.insert((kind, name.to_owned()), Arc::downgrade(&queue));
         queue
     }
 

@@ -1,0 +1,174 @@
+//! The lock of a single instance against real servers: what everybody else speaks, and what others do to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use wheellock::{Error, LockManager, LostReason, Outcome, RedLock, Released};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager, renewed};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "backup";
+
+async fn server_and_manager() -> (RedisServer, LockManager) {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    (server, locks)
+}
+
+fn set(server: &RedisServer, command: &[&str]) {
+    let _answer = server.cli(command);
+}
+
+/// Takes the lock as any other library does.
+fn taken_by_another(server: &RedisServer, lease: u32) -> bool {
+    server.cli(&["SET", NAME, "random", "NX", "PX", &lease.to_string()]) == "OK"
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_a_simple_lock() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.simple_lock(NAME);
+    let guard = lock.with_lease(Duration::from_secs(20)).acquire().await.unwrap();
+    let owner = guard.owner();
+    assert_eq!(server.cli(&["GET", NAME]), owner.to_string());
+    let left: i64 = server.cli(&["PTTL", NAME]).parse().unwrap();
+    assert!((15_000..=20_000).contains(&left), "{left}");
+    assert_eq!(server.cli(&["KEYS", "*"]), NAME);
+    assert!(!taken_by_another(&server, 1000));
+    assert!(lock.is_locked().await.unwrap() && lock.is_held_by(&owner).await.unwrap());
+    assert!(!lock.is_held_by(&locks.owner()).await.unwrap());
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 1);
+    assert!(lock.remaining_lease().await.unwrap().is_some());
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["EXISTS", NAME]), "0");
+    assert_eq!(lock.hold_count(&owner).await.unwrap(), 0);
+    assert!(taken_by_another(&server, 60_000));
+    assert!(lock.try_acquire().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_second_acquire_of_one_owner_is_refused() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.simple_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let again = lock.with_owner(guard.owner());
+    for refused in [again.acquire().await.map(Some), again.try_acquire().await] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::NotReentrant { .. }), "{error}");
+        assert_eq!(error.outcome(), Outcome::NotSent);
+    }
+    assert!(at_rest(&locks).await && guard.is_valid());
+    assert_eq!(server.cli(&["EXISTS", NAME]), "1");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let guard = again.acquire().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_waiter_hears_of_our_releases_and_asks_for_those_of_others() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.simple_lock(NAME);
+    let others = manager(&server.url()).await.simple_lock(NAME);
+    let wait = || {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap() })
+    };
+    let guard = others.acquire().await.unwrap();
+    let waiting = wait();
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    let calls = locks.client().stats().calls;
+    guard.release().await.unwrap();
+    drop(waiting.await.unwrap().expect("it is woken"));
+    let asked = locks.client().stats().calls - calls;
+    assert!(asked <= 3, "it does not poll: {asked}");
+    assert!(gone(&server, NAME).await);
+
+    assert!(taken_by_another(&server, 600_000));
+    let waiting = wait();
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    set(&server, &["DEL", NAME]);
+    drop(waiting.await.unwrap().expect("nobody tells it, so it asks"));
+    assert!(gone(&server, NAME).await);
+
+    assert!(taken_by_another(&server, 700));
+    let began = Instant::now();
+    drop(wait().await.unwrap().expect("the lease of another has ended"));
+    assert!((Duration::from_millis(500)..WOKEN).contains(&began.elapsed()));
+}
+
+#[tokio::test]
+async fn the_watchdog_renews_and_knows_of_a_loss() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let guard = locks.simple_lock(NAME).acquire().await.unwrap();
+    assert!(renewed(&guard, 6).await);
+    set(&server, &["SET", NAME, "random", "PX", "600000"]);
+    assert_eq!(lost(&guard).await, LostReason::NotOwner);
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(server.cli(&["GET", NAME]), "random", "what another has taken is left alone");
+    assert!(locks.simple_lock(NAME).force_release().await.unwrap());
+    assert!(!locks.simple_lock(NAME).force_release().await.unwrap());
+}
+
+#[tokio::test]
+async fn what_is_no_simple_lock_is_left_alone() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.simple_lock(NAME);
+    set(&server, &["RPUSH", NAME, "x"]);
+    let before = server.cli(&["DUMP", NAME]);
+    for error in [lock.try_acquire().await.unwrap_err(), lock.acquire().await.unwrap_err()] {
+        assert!(matches!(error, Error::OtherData { .. }), "{error}");
+    }
+    assert!(matches!(lock.force_release().await, Err(Error::OtherData { .. })));
+    assert_eq!(server.cli(&["DUMP", NAME]), before);
+    set(&server, &["DEL", NAME]);
+    let guard = lock.acquire().await.unwrap();
+    assert!(matches!(locks.lock(NAME).try_acquire().await, Err(Error::OtherData { .. })));
+    assert!(matches!(locks.read_write_lock(NAME).read().try_acquire().await, Err(Error::OtherData { .. })));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_two_processes_exclude_each_other() {
+    let server = RedisServer::start();
+    let managers = [manager(&server.url()).await, manager(&server.url()).await];
+    let inside = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..16)
+        .map(|number| {
+            let lock = managers[number % 2].simple_lock(NAME);
+            let inside = Arc::clone(&inside);
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let guard = lock.acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    if number % 2 == 0 {
+                        guard.release().await.unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test]
+async fn a_majority_is_shared_with_everybody_else() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let lock = red.simple_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(servers.iter().filter(|server| taken_by_another(server, 1000)).count(), 0);
+    assert!(red.lock("beside").try_acquire().await.unwrap().is_some());
+    guard.release().await.unwrap();
+    let theirs = servers.iter().take(2).filter(|server| taken_by_another(server, 600_000)).count();
+    assert_eq!(theirs, 2);
+    assert!(lock.try_acquire().await.unwrap().is_none(), "they have the majority");
+    assert!(gone(&servers[2], NAME).await, "and nothing of ours is left");
+}

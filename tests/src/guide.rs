@@ -17,6 +17,20 @@ pub fn permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
     rules
 }
 
+/// What a user for locks of another kind is to be given besides [`permissions`], by what the guide calls the kind.
+///
+/// # Panics
+///
+/// As [`permissions`].
+#[must_use]
+pub fn kind_permissions(kind: &str, version: (u32, u32, u32)) -> Vec<&'static str> {
+    let (_, kinds) = GUIDE.split_once("For other kinds of locks").expect("the guide has other kinds");
+    let line =
+        kinds.lines().find_map(|line| line.trim().strip_prefix(kind)).expect("and this one among them");
+    let knows = |rule: &&str| version >= (6, 2, 0) || !rule.starts_with('&');
+    line.split_whitespace().filter(knows).collect()
+}
+
 /// The same in a cluster of Redis 7 or later.
 ///
 /// # Panics

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use wheellock::{BootInstant, Error, Finding, LockManager, LostReason, Outcome};
+use wheellock::{BootInstant, Error, Finding, Lock, LockManager, LostReason, Outcome};
 use wheellock_tests::{RedisServer, eventually, guide};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -251,6 +251,83 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     let refused = server.cli(&["ACL", "LOG"]);
     assert_eq!(server.cli(&["ACL", "LOG", "RESET"]), "OK");
     if refused.is_empty() { Ok(()) } else { Err(refused) }
+}
+
+#[tokio::test]
+async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
+    let server = {
+        let version = RedisServer::start().redis_version();
+        let builder = RedisServer::builder().tcp().arg("appendonly", "yes");
+        if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
+    };
+    let version = server.redis_version();
+    for kind in ["fenced", "read-write", "simple"] {
+        let (base, added) = (guide::permissions(version), guide::kind_permissions(kind, version));
+        let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
+        assert_eq!(use_kind(&server, &rules, kind).await, Ok(()), "{kind}");
+        for left_out in &added {
+            let without: Vec<&str> = rules.iter().filter(|rule| rule != &left_out).copied().collect();
+            assert!(use_kind(&server, &without, kind).await.is_err(), "{kind} does without {left_out}");
+        }
+    }
+}
+
+/// An error if locks of this kind cannot be used in every way with these permissions, or if anything was refused.
+async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<(), String> {
+    let set = [&["ACL", "SETUSER", "locks", "reset", "on", ">secret"][..], rules].concat();
+    assert_eq!(server.cli(&set), "OK");
+    let url = server.tcp_url().replace("redis://", "redis://locks:secret@");
+    let locks = LockManager::connect(&url).await.map_err(|error| error.to_string())?;
+    let used = async {
+        match kind {
+            "fenced" => {
+                let lock = locks.fenced_lock("orders:42");
+                use_side(&locks, lock.as_lock(), lock.as_lock()).await?;
+                // Beyond the server's clock tokens are counted.
+                let ahead = ["SET", "redisson_lock_token:{orders:42}", "9000000000000000"];
+                assert_eq!(server.cli(&ahead), "OK");
+                let _token = lock.acquire().await?.token();
+                lock.token().await.map(drop)
+            }
+            "read-write" => {
+                let lock = locks.read_write_lock("orders:42");
+                use_side(&locks, &lock.read(), &lock.write()).await?;
+                use_side(&locks, &lock.write(), &lock.read()).await
+            }
+            _ => {
+                let lock = locks.simple_lock("orders:42");
+                use_side(&locks, &lock, &lock).await
+            }
+        }
+    };
+    let used = used.await.map_err(|error: Error| error.to_string());
+    let idle = async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty();
+    assert!(eventually(PATIENCE, idle).await, "still subscribed");
+    let refused = server.cli(&["ACL", "LOG"]);
+    assert_eq!(server.cli(&["ACL", "LOG", "RESET"]), "OK");
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    used?;
+    if refused.is_empty() { Ok(()) } else { Err(refused) }
+}
+
+/// Does with a lock whatever there is to do; `other` is one that waits for it.
+async fn use_side(locks: &LockManager, lock: &Lock, other: &Lock) -> Result<(), Error> {
+    let guard = lock.acquire().await?;
+    guard.renew().await?;
+    let _known =
+        (lock.hold_count(&guard.owner()).await?, lock.remaining_lease().await?, lock.is_locked().await?);
+    let waiting = {
+        let other = other.clone();
+        tokio::spawn(async move { other.try_acquire_for(Duration::from_secs(1)).await })
+    };
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    assert!(other.try_acquire_for(Duration::from_millis(10)).await?.is_none());
+    guard.release().await?;
+    if let Some(guard) = waiting.await.unwrap()? {
+        guard.release().await?;
+    }
+    let _forgotten = lock.acquire().await?;
+    lock.force_release().await.map(drop)
 }
 
 #[tokio::test]

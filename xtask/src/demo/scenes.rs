@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Runtime;
 use wheellock::Released;
-use wheellock_tests::poll_until;
 use wheellock_tests::worker::{Outcome, Request, Worker, connect};
+use wheellock_tests::{eventually, poll_until};
 
 use super::{Finding, Latency, Stage};
 
@@ -29,6 +29,8 @@ pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(f) try_acquire_for gives up on time", show: a_wait_ends_on_time },
     Scene { claim: "(g) a fixed lease ends by itself, and release says so", show: a_fixed_lease_ends },
     Scene { claim: "(h) a free lock costs one round trip each way", show: a_free_lock_is_quick },
+    Scene { claim: "(i) readers share, a writer is alone and goes first", show: readers_and_a_writer },
+    Scene { claim: "(j) fencing tokens rise, also when the counter is lost", show: tokens_rise },
 ];
 
 /// (a) Workers read a file, add one, and write it back; without the lock, updates get lost.
@@ -257,6 +259,69 @@ fn a_free_lock_is_quick(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
                 sent.len()
             ),
             latency: Some(Latency::of("acquire + release, nobody else wants it", samples)),
+        })
+    })
+}
+
+/// (i) Ten readers of two managers, and a writer who comes while they read.
+fn readers_and_a_writer(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:prices";
+    const READERS: usize = 10;
+    runtime.block_on(async {
+        let (one, other) =
+            (connect(&stage.server.url(), LEASE).await?, connect(&stage.server.url(), LEASE).await?);
+        let prices = [one.read_write_lock(NAME), other.read_write_lock(NAME)];
+        let mut reading = Vec::new();
+        for number in 0..READERS {
+            reading.extend(prices[number % 2].read().try_acquire().await?);
+        }
+        let together = reading.len();
+        let write = prices[0].write();
+        let writer = tokio::spawn(async move { write.acquire().await });
+        let waits = || stage.redis(&["EXISTS", "{demo:prices}:wheellock_writer"]) == "1";
+        let mut late_readers = 0;
+        if eventually(LEASE, async || waits()).await {
+            for lock in &prices {
+                late_readers += usize::from(lock.read().try_acquire().await?.is_some());
+            }
+        }
+        for guard in reading {
+            let _ = guard.release().await?;
+        }
+        let writing = writer.await??;
+        let beside = prices[1].read().try_acquire().await?.is_some();
+        let _ = writing.release().await?;
+        Ok(Finding {
+            held: together == READERS && late_readers == 0 && !beside,
+            seen: format!(
+                "{together} read at once; {late_readers} of 2 who came after the writer passed it; beside it {}",
+                usize::from(beside)
+            ),
+            latency: None,
+        })
+    })
+}
+
+/// (j) Tokens of one grant after the other, while the counter is deleted and the server's data thrown away.
+fn tokens_rise(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:ledger";
+    const GRANTS: usize = 300;
+    runtime.block_on(async {
+        let ledger = connect(&stage.server.url(), LEASE).await?.fenced_lock(NAME);
+        let mut tokens = Vec::with_capacity(GRANTS);
+        for grant in 0..GRANTS {
+            if grant % 100 == 99 {
+                let _answer = stage.redis(&["DEL", "redisson_lock_token:{demo:ledger}"]);
+            }
+            let guard = ledger.acquire().await?;
+            tokens.push(guard.token());
+            let _ = guard.release().await?;
+        }
+        let rising = tokens.windows(2).filter(|pair| pair[0] < pair[1]).count() + 1;
+        Ok(Finding {
+            held: rising == GRANTS,
+            seen: format!("{rising} of {GRANTS} greater than all before; the counter was deleted 3 times"),
+            latency: None,
         })
     })
 }

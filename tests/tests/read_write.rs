@@ -396,6 +396,22 @@ async fn a_renewal_makes_good_what_another_readers_watchdog_has_shortened() {
     assert!(gone(&server, NAME).await);
 }
 
+/// The same for a reader with a fixed lease, which nobody renews; and it learns of a loss before its lease has ended.
+#[tokio::test]
+async fn a_reader_with_a_fixed_lease_looks_after_itself() {
+    let (server, locks) = server_and_manager().await;
+    let read = locks.read_write_lock(NAME).read().with_lease(Duration::from_secs(9));
+    let reading = read.acquire().await.unwrap();
+    let timeout = format!("{{{NAME}}}:{}:rwlock_timeout:1", reading.owner());
+    set(&server, &["PEXPIRE", NAME, "5000"]);
+    let kept = async || pttl(&server, NAME) + 100 > pttl(&server, &timeout);
+    assert!(eventually(PATIENCE, kept).await);
+    assert!(reading.is_valid() && pttl(&server, &timeout) > 1000);
+    set(&server, &["DEL", NAME]);
+    assert_eq!(lost(&reading).await, LostReason::NotOwner);
+    assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
+}
+
 #[tokio::test]
 async fn a_lock_that_was_lost_is_told_to_readers_and_writers() {
     let server = RedisServer::start();

@@ -295,6 +295,7 @@ impl Holds {
         if server_may_have_changed {
             (hold.unverified, hold.renew_at) = (true, Some(now));
         }
+        hold.look_again_if_others_may_shorten_it(now);
         hold.state = State::Held;
         self.tally.acquired(first_guard);
         self.join_or_leave_the_beat(index, now);

@@ -47,7 +47,7 @@ pub(crate) struct Hold {
     /// A renewal out of turn: after one that failed, or because the next beat comes too late.
     pub(super) renew_at: Option<BootInstant>,
     pub(super) renewal_under_way: bool,
-    /// Another server than before may answer for it, and has not been asked.
+    /// The server is to be asked whether it is still held: another one than before may answer, or others may shorten it.
     pub(super) unverified: bool,
     /// The next renewal brings the script's text along: the server may lack it.
     pub(super) renew_with_source: bool,
@@ -131,6 +131,14 @@ impl Hold {
     pub(super) fn answered(&mut self, now: BootInstant) {
         (self.renew_with_source, self.renew_alone, self.refusals) = (false, false, 0);
         self.renew_at = self.unverified.then_some(now);
+    }
+
+    /// Where many hold a lock, one of them can shorten it for all (the watchdog of Redisson's readers does). A holder whose lease is
+    /// renewed makes that good each time; one with a fixed lease looks as often.
+    pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant) {
+        if self.name.kind().is_shared() && self.renewing_guards == 0 && self.renew_at.is_none() {
+            (self.unverified, self.renew_at) = (true, Some(now + self.lease.renew_after()));
+        }
     }
 
     /// Whether the lease was extended, or granted, by a request that was sent no earlier than `sent`.

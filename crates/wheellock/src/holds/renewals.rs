@@ -341,6 +341,7 @@ impl Holds {
                     hold.expired_by = hold.expired_by.max(now + plus_drift(left));
                 }
                 hold.answered(now);
+                hold.look_again_if_others_may_shorten_it(now);
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotAcknowledged => {

@@ -22,10 +22,10 @@ for i, lock in ipairs(KEYS) do
     elseif not found[2] or (found[1] ~= 'read' and found[1] ~= 'write') then
         reply[i + 2] = 0
     else
-        local writes = string.sub(holder, -6) == ':write'
         local left = redis.call('pttl', lock)
-        if not writes then
-            local own = 0
+        local own = left
+        if string.sub(holder, -6) ~= ':write' then
+            own = 0
             for hold = 1, math.min(tonumber(found[2]) or 0, 1000) do
                 local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
                 own = math.max(own, redis.call('pttl', timeout))
@@ -35,12 +35,13 @@ for i, lock in ipairs(KEYS) do
             end
             -- Another reader's watchdog has shortened the lock for everybody (Redisson's does).
             if left >= 0 and left < own then
-                left = math.max(own, longest_read_lease(lock, tag))
+                left = longest_read_lease(lock, tag)
                 redis.call('pexpire', lock, left)
             end
         end
         if lease == 0 then
-            reply[i + 2] = left == 0 and 1 or left
+            -- A reader whose own lease has ended holds nothing, however long others hold on.
+            reply[i + 2] = own
         else
             -- Nobody else's lease is shortened.
             if left < lease then

@@ -13,6 +13,7 @@ use wheellock_client::Timer;
 use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::kind::Wake;
 use crate::name::Name;
 use crate::wait_queue::WaitQueue;
 use crate::wire::Refusal;
@@ -92,7 +93,9 @@ pub(crate) async fn acquire(
                 return Ok(Some(guard));
             }
             Ok(Answer::Held(refusal)) => {
-                if wait == Wait::No || (waiter.is_none() && wait.is_over(request.context)) {
+                // What it has left on the server is taken back by a waiter who leaves.
+                let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
+                if wait == Wait::No || (leaves && wait.is_over(request.context)) {
                     return Ok(None);
                 }
                 let waiter = waiter.get_or_insert_with(|| Waiter::join(&request, WaitQueue::join_first));
@@ -128,8 +131,8 @@ pub(crate) async fn ask(
     request?.ask(deadline).await
 }
 
-/// Asks from outside the queue while that is empty: the way of a lock without waiters. Only one caller at once, unless they
-/// may hold the lock together.
+/// Asks from outside the queue while that is empty: the way of a lock without waiters. Only one caller at once, unless each asks
+/// for itself.
 struct FastPath<'a> {
     name: &'a Name,
 }
@@ -137,8 +140,13 @@ struct FastPath<'a> {
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
         let mut queue = name.wait_queue();
-        let may_ask = || name.kind().is_shared() || name.begin_asking();
-        if queue.as_ref().is_some_and(|waiters| !waiters.is_empty()) || !may_ask() {
+        let somebody_waits = queue.as_ref().is_some_and(|waiters| !waiters.is_empty());
+        let may_ask = match name.kind() {
+            // The server keeps the order.
+            kind if kind.wake == Wake::OwnChannel => true,
+            kind => !somebody_waits && (kind.is_shared() || name.begin_asking()),
+        };
+        if !may_ask {
             return None;
         }
         if let Some(waiters) = &mut *queue {

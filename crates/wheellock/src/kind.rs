@@ -29,6 +29,7 @@ pub(crate) struct Kind {
     pub(crate) holders: Holders,
     pub(crate) companions: Companions,
     pub(crate) sharing: Sharing,
+    pub(crate) wake: Wake,
     /// Whether a caller who was refused and waits leaves something on the server, which is taken back if it gives up.
     pub(crate) leaves_mark: bool,
 }
@@ -58,6 +59,17 @@ pub(crate) enum Companions {
     Token,
     /// The leases of its readers, one key each, which every script touches.
     ReadLeases,
+    /// The server's queue of those who wait, which every script touches but the renewal.
+    Queue,
+}
+
+/// What a waiter listens to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wake {
+    /// The lock's channel: the first waiter of a process listens and asks for all.
+    Channel,
+    /// A channel of its own, because the server knows who is next: every waiter listens and asks for itself.
+    OwnChannel,
 }
 
 /// How many may hold a lock at once.
@@ -105,6 +117,30 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
     ..Kind::read_write("write")
 });
 
+/// The reentrant lock that is granted in the order in which callers came, over all processes: Redisson's `RFairLock`.
+pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| Kind {
+    acquire: Arc::new(Script::new(
+        concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/acquire.lua")),
+        1,
+        7,
+    )),
+    acquire_all: None,
+    release: Arc::new(Script::new(
+        concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/release.lua")),
+        1,
+        5,
+    )),
+    force_release: Arc::new(Script::new(
+        concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/force_release.lua")),
+        1,
+        3,
+    )),
+    companions: Companions::Queue,
+    wake: Wake::OwnChannel,
+    leaves_mark: true,
+    ..Kind::counted("", PLAIN_CHANNEL)
+});
+
 /// The lock of a single instance, as Redis's own documentation describes it: a string, set only if it is not there. Everybody
 /// else speaks it; the channel is ours.
 pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
@@ -123,7 +159,7 @@ const PLAIN_CHANNEL: &str = "redisson_lock__channel";
 /// Everything a connection should have loaded before it is used.
 pub(crate) fn scripts() -> Vec<Arc<Script>> {
     let mut scripts: Vec<Arc<Script>> = Vec::new();
-    for kind in [&*REENTRANT, &FENCED, &READ, &WRITE, &SIMPLE] {
+    for kind in [&*REENTRANT, &FENCED, &FAIR, &READ, &WRITE, &SIMPLE] {
         let Kind { acquire, acquire_all, renew, release, force_release, .. } = kind;
         for script in [acquire, renew, release, force_release].into_iter().chain(acquire_all) {
             if !scripts.iter().any(|known| known.sha() == script.sha()) {
@@ -150,6 +186,7 @@ impl Kind {
             holders: Holders::Counted,
             companions: Companions::None,
             sharing: Sharing::One,
+            wake: Wake::Channel,
             leaves_mark: false,
         }
     }
@@ -238,7 +275,7 @@ mod tests {
 
     #[test]
     fn scripts_keep_to_the_keys_of_their_lock() {
-        for kind in [&*REENTRANT, &FENCED, &READ, &WRITE, &SIMPLE] {
+        for kind in [&*REENTRANT, &FENCED, &FAIR, &READ, &WRITE, &SIMPLE] {
             let Kind { acquire, acquire_all, renew, release, force_release, .. } = kind;
             for script in [acquire, renew, release, force_release].into_iter().chain(acquire_all) {
                 let text = script.text();

@@ -211,6 +211,24 @@ impl Lock {
         self.ask(wire::remaining_lease(&self.name), wire::read_remaining_lease).await
     }
 
+    /// How many wait for a [fair lock](crate::LockManager::fair_lock), in all processes; `None` for other kinds, of which the
+    /// server does not know who waits.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn queue_length(&self) -> Result<Option<u64>, Error> {
+        if self.name.kind().companions != Companions::Queue {
+            return self.name.check().map(|()| None);
+        }
+        let key = wire::queue_key(&self.name);
+        self.ask(wire::queue_length(&key), wire::read_queue_length).await.map(Some)
+    }
+
     /// Frees the lock, no matter who holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns
     /// of it at once, one elsewhere by its next renewal, within a third of its lease; until then two may work.
     ///

@@ -86,6 +86,15 @@ impl LockManager {
         ReadWriteLock::new(&self.context, name)
     }
 
+    /// A lock that is granted in the order in which callers have asked for it, over all processes that use this name,
+    /// Redisson's `getFairLock(name)` included. No I/O.
+    ///
+    /// The order is that in which the server has heard of those who wait. A waiter keeps its place for as long as its future
+    /// lives; one whose process dies loses it within 5 s. A [`try_acquire`](Lock::try_acquire) is refused while anybody waits.
+    pub fn fair_lock(&self, name: &str) -> Lock {
+        Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::FAIR))
+    }
+
     /// A lock whose every grant has a fencing token, shared with every process that uses this name, Redisson's
     /// `getFencedLock(name)` included. No I/O.
     pub fn fenced_lock(&self, name: &str) -> FencedLock {

@@ -34,7 +34,7 @@ impl Refusal {
 
 /// Parameters of a script about one lock, on the stack. What every kind needs comes first.
 pub(crate) struct Params<'a> {
-    all: [Arg<'a>; 6],
+    all: [Arg<'a>; 8],
     len: usize,
 }
 
@@ -53,26 +53,25 @@ pub(crate) fn acquire<'a>(
     holder: &'a [u8],
     count: u32,
     precedence: Precedence,
+    publish: &'static str,
 ) -> Params<'a> {
-    let len = match name.kind().companions {
-        Companions::None => 4,
-        Companions::Token => 5,
-        Companions::ReadLeases => 6,
+    let none = || Arg::from("");
+    let (key, lease, holder, count) = (name.key().into(), lease.millis().into(), holder.into(), count.into());
+    let (rest, len) = match name.kind().companions {
+        Companions::None => ([none(), none(), none(), none()], 4),
+        Companions::Token => ([name.tag().into(), none(), none(), none()], 5),
+        Companions::ReadLeases => ([name.tag().into(), precedence.0.into(), none(), none()], 6),
+        Companions::Queue => {
+            ([precedence.0.into(), name.channel().into(), publish.into(), name.tag().into()], 8)
+        }
     };
-    let (tag, precedence) = if len > 4 { (name.tag(), precedence.0) } else { ("", 0) };
-    let all = [
-        name.key().into(),
-        lease.millis().into(),
-        holder.into(),
-        count.into(),
-        tag.into(),
-        precedence.into(),
-    ];
-    Params { all, len }
+    let [one, two, three, four] = rest;
+    Params { all: [key, lease, holder, count, one, two, three, four], len }
 }
 
 /// Who goes first, where there are readers and writers. Of a reader: 1 if it stands behind a writer who waits. Of a writer: for
-/// how many milliseconds readers who come stand behind it, should it have to wait.
+/// how many milliseconds readers who come stand behind it, should it have to wait. Of one who wants a fair lock: 1 if it stands in
+/// the queue, should it have to wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Precedence(i64);
 
@@ -82,6 +81,9 @@ impl Precedence {
 
     /// Of a reader who heeds writers.
     pub(crate) const HEEDS_WRITERS: Self = Self(1);
+
+    /// Of one who waits for a fair lock.
+    pub(crate) const STANDS_IN_THE_QUEUE: Self = Self(1);
 
     /// Of a writer who waits for so long, and asks again from time to time.
     pub(crate) fn before_readers(wait: Duration) -> Self {
@@ -176,14 +178,14 @@ pub(crate) fn read_acquire_all(reply: &Value, locks: usize) -> Option<AllReply> 
 
 /// For a kind's `release`: brings the hold count of `holder` down to `count`.
 pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish: &'static str) -> Params<'a> {
-    let (tag, len) = if has_read_leases(name) { (name.tag(), 6) } else { ("", 5) };
-    let all =
-        [name.key().into(), name.channel().into(), holder.into(), count.into(), publish.into(), tag.into()];
-    Params { all, len }
+    let none = || Arg::from("");
+    let (tag, len) = if release_has_tag(name) { (name.tag().into(), 6) } else { (none(), 5) };
+    let (key, channel) = (name.key().into(), name.channel().into());
+    Params { all: [key, channel, holder.into(), count.into(), publish.into(), tag, none(), none()], len }
 }
 
-fn has_read_leases(name: &Name) -> bool {
-    name.kind().companions == Companions::ReadLeases
+fn release_has_tag(name: &Name) -> bool {
+    matches!(name.kind().companions, Companions::ReadLeases | Companions::Queue)
 }
 
 /// Whether the server knew the hold; `None` if a kind's `release` never returns this.
@@ -197,7 +199,7 @@ pub(crate) fn read_release(reply: &Value) -> Option<bool> {
 
 /// For a kind's `force_release`.
 pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
-    let tag = has_read_leases(name).then(|| name.tag().into());
+    let tag = release_has_tag(name).then(|| name.tag().into());
     [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).collect()
 }
 
@@ -205,7 +207,8 @@ pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Ar
 pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<Arg<'a>> {
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
-        let tag = has_read_leases(&renewal.name).then(|| renewal.name.tag().into());
+        let has_tag = renewal.name.kind().companions == Companions::ReadLeases;
+        let tag = has_tag.then(|| renewal.name.tag().into());
         [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(tag)
     });
     keys.chain(args).collect()
@@ -288,4 +291,24 @@ pub(crate) fn token(key: &str) -> Command<'_> {
 /// What [`token`] is answered with. The outer `None` if it never is.
 pub(crate) fn read_token(reply: &Value) -> Option<Option<u64>> {
     if reply.is_null() { Some(None) } else { reply.as_str()?.parse().ok().map(Some) }
+}
+
+/// The channel on which one waiter of a fair lock is told that it is next (source: Redisson).
+pub(crate) fn own_channel(name: &Name, holder: &OwnerText) -> Vec<u8> {
+    [name.channel().as_bytes(), b":", holder.as_bytes()].concat()
+}
+
+/// Asks how many wait for a fair lock.
+pub(crate) fn queue_length(key: &str) -> Command<'_> {
+    Command::new("LLEN").arg(key)
+}
+
+/// Where those who wait for a fair lock are listed (source: Redisson).
+pub(crate) fn queue_key(name: &Name) -> String {
+    format!("redisson_lock_queue:{}", name.tag())
+}
+
+/// What [`queue_length`] is answered with; `None` if it never is.
+pub(crate) fn read_queue_length(reply: &Value) -> Option<u64> {
+    u64::try_from(reply.as_i64()?).ok()
 }

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
-use crate::kind::Holders;
+use crate::kind::{Holders, Wake};
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::retry::{Retried, retry, retry_acknowledged, wait_for_owner};
@@ -75,6 +75,9 @@ impl<'a> Request<'a> {
                     Wait::Forever => Duration::MAX,
                 })
             }
+            None if self.name.kind().wake == Wake::OwnChannel && wait != Wait::No => {
+                Precedence::STANDS_IN_THE_QUEUE
+            }
             Some(Sides { fairness: Fairness::ReadersFirst, .. }) | None => Precedence::NONE,
         }
     }
@@ -116,7 +119,8 @@ impl<'a> Request<'a> {
         }
         let ask = move |retry: &Retry, options, waker: &Waker| {
             let holder = context.holder_text(name, owner);
-            let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence);
+            let publish = context.client.publish_verb();
+            let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
             context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
         };
         let (mut fresh, mut shortfall) = (false, None);

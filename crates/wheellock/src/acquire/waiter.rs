@@ -3,12 +3,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_client::{Client, ErrorKind};
+use wheellock_client::{Client, ErrorKind, Subscription};
 
 use super::attempt::Request;
 use crate::backoff::Backoff;
@@ -16,16 +16,24 @@ use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
+use crate::kind::Wake;
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::wait_queue::{Known, Turn, WaitQueue};
-use crate::wire::Refusal;
+use crate::wire::{self, Refusal};
+
+struct Own {
+    ticket: u64,
+    queue: Mutex<WaitQueue>,
+}
 
 /// A place in the wait queue; left when dropped.
 pub(super) struct Waiter<'a> {
     context: &'a Arc<Context>,
     name: &'a Arc<Name>,
     ticket: u64,
+    /// Where every waiter asks for itself: a queue in which it is alone. In the name's it only hears what stops all.
+    own: Option<Box<Own>>,
     since: BootInstant,
     /// The last question was asked because a release was heard.
     heard: bool,
@@ -45,11 +53,16 @@ impl<'a> Waiter<'a> {
     pub(super) fn join(request: &Request<'a>, join: fn(&mut WaitQueue) -> u64) -> Self {
         let Request { context, name, owner, presented, backoff, .. } = *request;
         let ticket = name.waiters(join);
+        let own = (name.kind().wake == Wake::OwnChannel).then(|| {
+            let mut queue = WaitQueue::default();
+            Box::new(Own { ticket: queue.join(), queue: Mutex::new(queue) })
+        });
         context.waiting.fetch_add(1, Ordering::Relaxed);
         Self {
             context,
             name,
             ticket,
+            own,
             since: context.clock.now(),
             heard: false,
             told_held: false,
@@ -58,6 +71,15 @@ impl<'a> Waiter<'a> {
             presented,
             backoff,
             questions: 0,
+        }
+    }
+
+    /// Does something with the queue in which this waiter asks when its turn comes, and with its ticket there, under the queue's
+    /// lock.
+    fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue, u64) -> T) -> T {
+        match &self.own {
+            Some(own) => with(&mut own.queue.lock().unwrap_or_else(PoisonError::into_inner), own.ticket),
+            None => self.name.waiters(|waiters| with(waiters, self.ticket)),
         }
     }
 
@@ -77,9 +99,14 @@ impl<'a> Waiter<'a> {
                 if deadline.is_some_and(|deadline| now >= deadline) {
                     return Poll::Ready(self.wait_is_over(now, deadline));
                 }
-                let turn = self.name.waiters(|waiters| {
+                if self.own.is_some()
+                    && let Turn::Failed(error) = self.name.waiters(|all| all.turn(self.ticket, true, now, cx))
+                {
+                    return Poll::Ready(Err(error));
+                }
+                let turn = self.waiters(|waiters, ticket| {
                     // Looked at under the queue's lock, under which a caller outside the queue says that it has its answer.
-                    waiters.turn(self.ticket, self.name.is_asked_for(), now, cx)
+                    waiters.turn(ticket, self.name.is_asked_for(), now, cx)
                 });
                 let until = match turn {
                     Turn::Ask { heard, since } => {
@@ -123,18 +150,18 @@ impl<'a> Waiter<'a> {
     }
 
     fn knows_held(&self) -> bool {
-        self.told_held || !matches!(self.name.waiters(|waiters| waiters.known()), Known::Nothing)
+        self.told_held || !matches!(self.waiters(|waiters, _| waiters.known()), Known::Nothing)
     }
 
     pub(super) fn is_head(&self) -> bool {
-        self.name.waiters(|waiters| waiters.is_head(self.ticket))
+        self.waiters(|waiters, ticket| waiters.is_head(ticket))
     }
 
     /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
     /// as far as this process can know, unless the server has stopped answering: a dead server is not a busy lock.
     fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let config = self.context.client.config();
-        let unanswered_since = match self.name.waiters(|waiters| waiters.known()) {
+        let unanswered_since = match self.waiters(|waiters, _| waiters.known()) {
             Known::Trouble(error) => return Err(error),
             Known::Held { unanswered_since } => unanswered_since,
             Known::Nothing if self.told_held => None,
@@ -153,12 +180,20 @@ impl<'a> Waiter<'a> {
     /// any other failure does.
     pub(super) fn cut_short(&self, error: &Error) -> Result<Option<Guard>, Error> {
         if !is_only_late(error) {
-            self.name.waiters(|waiters| waiters.on_unanswered(error));
+            self.waiters(|waiters, _| waiters.on_unanswered(error));
         }
         match self.wait_is_over(self.context.client.config().timer.now(), None)? {
             None => Ok(None),
             Some(_) => Err(error.clone()),
         }
+    }
+
+    fn subscribe(&self) -> Subscription {
+        let (context, name) = (self.context, self.name);
+        if self.own.is_none() {
+            return context.client.subscribe(name.channel().as_bytes());
+        }
+        context.client.subscribe(&wire::own_channel(name, &context.holder_text(name, self.owner)))
     }
 
     pub(super) fn on_held(&mut self, refusal: Refusal) {
@@ -167,14 +202,14 @@ impl<'a> Waiter<'a> {
         let unheard = refusal.is_silent.then(Backoff::default);
         let pause = self.backoff.or(unheard).map(|backoff| backoff.pause(self.questions));
         self.questions = self.questions.saturating_add(1);
-        self.name.waiters(|waiters| {
-            if !waiters.is_head(self.ticket) {
+        self.waiters(|waiters, ticket| {
+            if !waiters.is_head(ticket) {
                 return;
             }
             // If there is a pause, it asks when that is over or the lease ends.
             waiters.on_held(now, refusal.lease_left.into_iter().chain(pause).min());
             if self.backoff.is_none() {
-                waiters.listen(|| self.context.client.subscribe(self.name.channel().as_bytes()));
+                waiters.listen(|| self.subscribe());
             }
         });
     }
@@ -237,6 +272,7 @@ pub(crate) const SILENT_PART: u32 = 3;
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let now = self.context.client.config().timer.now();
+        self.own = None;
         let mut wait_queue = self.name.wait_queue();
         let (mut next, mut more, mut quiet) = (None, Vec::new(), false);
         if let Some(waiters) = &mut *wait_queue {

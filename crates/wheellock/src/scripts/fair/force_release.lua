@@ -1,0 +1,28 @@
+-- Frees a fair lock, no matter who holds it, and tells the first in the queue.
+--
+-- KEYS[1]  the lock
+-- ARGV[1]  its channel; a waiter's own has the holder behind it. Not a key, because a user's key patterns need not cover it
+-- ARGV[2]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[3]  what the keys that belong to the lock have in common, in the lock's slot
+--
+-- Returns 1 if the lock was held, 0 if it was free; the error WRONGTYPE, with nothing changed, if what is there is no lock.
+local found = redis.pcall('hscan', KEYS[1], 0)
+if found.err then
+    return found
+end
+-- The fields of a lock are all shown at once: holders, which end with a number, and their counts.
+local is_lock = found[1] == '0'
+for i = 1, #found[2], 2 do
+    is_lock = is_lock and string.find(found[2][i], ':%d+$') and tonumber(found[2][i + 1])
+end
+if not is_lock then
+    return redis.error_reply('WRONGTYPE what is under this name is no lock of this kind')
+end
+if redis.call('del', KEYS[1]) == 0 then
+    return 0
+end
+local head = head_of_queue()
+if head then
+    redis.pcall(ARGV[2], ARGV[1] .. ':' .. head, '0')
+end
+return 1

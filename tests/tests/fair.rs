@@ -1,0 +1,288 @@
+//! The fair lock against real servers: its wire contract, the order of its grants, and what becomes of those who leave or die.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use wheellock::{Error, Lock, LockManager, LostReason, Released};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, gone, lost, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "tickets";
+const QUEUE: &str = "redisson_lock_queue:{tickets}";
+const DEADLINES: &str = "redisson_lock_timeout:{tickets}";
+const WAITERS: &str = "{tickets}:wheellock_waiters";
+
+async fn server_and_manager() -> (RedisServer, LockManager) {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    (server, locks)
+}
+
+fn set(server: &RedisServer, command: &[&str]) {
+    let _answer = server.cli(command);
+}
+
+/// Waits until so many stand in the server's queue.
+async fn queued(server: &RedisServer, count: usize) -> bool {
+    eventually(PATIENCE, async || server.cli(&["LLEN", QUEUE]) == count.to_string()).await
+}
+
+fn waiter(lock: &Lock) -> tokio::task::JoinHandle<wheellock::Guard> {
+    let lock = lock.clone();
+    tokio::spawn(async move { lock.acquire().await.unwrap() })
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_a_fair_lock() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let fields = server.cli(&["HGETALL", NAME]);
+    assert_eq!(fields.split_whitespace().collect::<Vec<_>>(), [&guard.owner().to_string(), "1"]);
+    assert_eq!(server.cli(&["KEYS", "*"]), NAME, "no queue");
+    let owner = locks.owner();
+    let waiting = waiter(&lock.with_owner(owner.clone()));
+    assert!(queued(&server, 1).await);
+    let holder = owner.to_string();
+    assert_eq!(server.cli(&["LINDEX", QUEUE, "0"]), holder);
+    let deadline: f64 = server.cli(&["ZSCORE", DEADLINES, &holder]).parse().unwrap();
+    let now: f64 = server.cli(&["TIME"]).split_whitespace().next().unwrap().parse().unwrap();
+    let ahead = deadline / 1000.0 - now;
+    assert!((300.0..340.0).contains(&ahead), "as Redisson's: what is left of the lease, and 300 s: {ahead}");
+    let channel = format!("redisson_lock__channel:{{{NAME}}}:{holder}");
+    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]) == channel).await);
+    assert_eq!(lock.queue_length().await.unwrap(), Some(1));
+    assert_eq!(locks.lock("plain").queue_length().await.unwrap(), None);
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let guard = waiting.await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), NAME, "the queue has gone");
+    let again = lock.with_owner(guard.owner()).acquire().await.unwrap();
+    assert_eq!(lock.hold_count(&guard.owner()).await.unwrap(), 2);
+    assert_eq!(again.release().await.unwrap(), Released::Released);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_follow_arrival_over_several_processes() {
+    const WAITERS_OF_ALL: usize = 60;
+    let (server, locks) = server_and_manager().await;
+    let mut managers = Vec::new();
+    for _ in 0..3 {
+        managers.push(manager(&server.url()).await);
+    }
+    let guard = locks.fair_lock(NAME).acquire().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..WAITERS_OF_ALL {
+        let (lock, served) = (managers[number * 7 % 3].fair_lock(NAME), Arc::clone(&served));
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.lock().unwrap().push(number);
+            if number % 2 == 0 {
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }
+        }));
+        assert!(queued(&server, number + 1).await);
+    }
+    guard.release().await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), (0..WAITERS_OF_ALL).collect::<Vec<_>>());
+    assert!(gone(&server, NAME).await);
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
+#[tokio::test]
+async fn who_leaves_loses_its_place_and_nobody_else_does() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let first = waiter(&lock);
+    assert!(queued(&server, 1).await);
+    let gives_up = {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.try_acquire_for(Duration::from_millis(400)).await.unwrap() })
+    };
+    assert!(queued(&server, 2).await);
+    let dropped = waiter(&lock);
+    assert!(queued(&server, 3).await);
+    let last = waiter(&lock);
+    assert!(queued(&server, 4).await);
+    dropped.abort();
+    assert!(queued(&server, 3).await);
+    assert!(gives_up.await.unwrap().is_none());
+    assert!(queued(&server, 2).await);
+    first.abort();
+    assert!(queued(&server, 1).await);
+    assert_eq!(server.cli(&["ZCARD", DEADLINES]), "1");
+    assert_eq!(server.cli(&["ZCARD", WAITERS]), "1");
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(WOKEN, last).await.expect("it is told").unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
+/// A head that leaves when the lock has just become free passes that on.
+#[tokio::test]
+async fn a_head_that_leaves_a_free_lock_tells_the_next() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    for round in 0..20 {
+        let guard = lock.acquire().await.unwrap();
+        let head = waiter(&lock);
+        assert!(queued(&server, 1).await);
+        let next = waiter(&lock);
+        assert!(queued(&server, 2).await);
+        drop(guard);
+        if round % 2 == 0 {
+            tokio::task::yield_now().await;
+        }
+        head.abort();
+        let began = Instant::now();
+        let guard = next.await.unwrap();
+        assert!(began.elapsed() < Duration::from_millis(1500), "it was not told: {:?}", began.elapsed());
+        guard.release().await.unwrap();
+        if let Ok(guard) = head.await {
+            let _ = guard.release().await.unwrap();
+        }
+    }
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
+/// One whose process has died holds up those behind it for a few seconds only.
+#[tokio::test]
+async fn a_dead_head_is_passed_within_its_time() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let dead = manager(&server.url()).await;
+    let waiting = waiter(&dead.fair_lock(NAME));
+    assert!(queued(&server, 1).await);
+    // Nothing that it would do on its way out arrives.
+    let id = server.cli(&["LINDEX", QUEUE, "0"]);
+    dead.client().close().await;
+    waiting.abort();
+    let next = waiter(&lock);
+    assert!(queued(&server, 2).await);
+    assert_eq!(server.cli(&["LINDEX", QUEUE, "0"]), id);
+    guard.release().await.unwrap();
+    let began = Instant::now();
+    let guard = next.await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    guard.release().await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
+#[tokio::test]
+async fn one_who_waits_long_keeps_its_place() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let first = waiter(&lock);
+    assert!(queued(&server, 1).await);
+    let others = manager(&server.url()).await.fair_lock(NAME);
+    let second = waiter(&others);
+    assert!(queued(&server, 2).await);
+    let head = server.cli(&["LINDEX", QUEUE, "0"]);
+    // Each has had to say several times that it lives.
+    let until = |holder: &str| -> u64 { server.cli(&["ZSCORE", WAITERS, holder]).parse().unwrap_or(0) };
+    let began = until(&head);
+    assert!(eventually(2 * PATIENCE, async || until(&head) > began + 6_000).await);
+    assert_eq!((server.cli(&["LLEN", QUEUE]), server.cli(&["LINDEX", QUEUE, "0"])), ("2".to_owned(), head));
+    guard.release().await.unwrap();
+    let guard = first.await.unwrap();
+    assert!(!second.is_finished());
+    guard.release().await.unwrap();
+    drop(second.await.unwrap());
+    assert!(gone(&server, NAME).await);
+}
+
+/// Redisson's entries are respected until their deadlines, and those behind them are moved up as Redisson does it.
+#[tokio::test]
+async fn entries_of_others_are_respected_until_their_deadlines() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let seconds: u64 = server.cli(&["TIME"]).split_whitespace().next().unwrap().parse().unwrap();
+    let soon = ((seconds + 2) * 1000).to_string();
+    set(&server, &["RPUSH", QUEUE, "java:1"]);
+    set(&server, &["ZADD", DEADLINES, &soon, "java:1"]);
+    assert!(lock.try_acquire().await.unwrap().is_none(), "it is free, but somebody came first");
+    let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("the other one's time is over");
+    assert_eq!(server.cli(&["EXISTS", QUEUE, DEADLINES, WAITERS]), "0");
+    // One behind us: its deadline comes earlier when we are served.
+    let waiting = waiter(&lock);
+    assert!(queued(&server, 1).await);
+    let late = ((seconds + 700) * 1000).to_string();
+    set(&server, &["RPUSH", QUEUE, "java:2"]);
+    set(&server, &["ZADD", DEADLINES, &late, "java:2"]);
+    guard.release().await.unwrap();
+    let guard = waiting.await.unwrap();
+    assert_eq!(server.cli(&["ZSCORE", DEADLINES, "java:2"]), ((seconds + 400) * 1000).to_string());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lost_connection_and_a_forced_release_cost_nobody_its_place() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
+    let others = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
+    let guard = locks.fair_lock(NAME).acquire().await.unwrap();
+    let first = waiter(&others.fair_lock(NAME));
+    assert!(queued(&server, 1).await);
+    let second = waiter(&locks.fair_lock(NAME));
+    assert!(queued(&server, 2).await);
+    set(&server, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    assert!(others.fair_lock(NAME).force_release().await.unwrap());
+    assert_eq!(lost(&guard).await, LostReason::NotOwner);
+    let guard = tokio::time::timeout(WOKEN, first).await.expect("it is told, or asks").unwrap();
+    assert!(!second.is_finished());
+    guard.release().await.unwrap();
+    drop(second.await.unwrap());
+    assert!(gone(&server, NAME).await);
+    assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
+}
+
+#[tokio::test]
+async fn a_shutdown_tells_waiters_at_once_and_leaves_no_entry() {
+    let (server, locks) = server_and_manager().await;
+    let others = manager(&server.url()).await;
+    let guard = others.fair_lock(NAME).acquire().await.unwrap();
+    let lock = locks.fair_lock(NAME);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    assert!(queued(&server, 1).await);
+    let began = Instant::now();
+    let left = locks.shutdown(PATIENCE).await;
+    assert!(left.is_empty(), "{left}");
+    assert!(matches!(waiting.await.unwrap(), Err(Error::ShutDown { .. })));
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+    guard.release().await.unwrap();
+    let guard =
+        others.fair_lock(NAME).try_acquire_for(2 * PATIENCE).await.unwrap().expect("its time is over");
+    guard.release().await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
+#[tokio::test]
+async fn what_is_no_fair_lock_is_left_alone() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let data: [&[&str]; 2] = [&["SET", NAME, "x"], &["HSET", NAME, "mode", "read"]];
+    for set_up in data {
+        set(&server, set_up);
+        let before = server.cli(&["DUMP", NAME]);
+        for error in [lock.try_acquire().await.unwrap_err(), lock.acquire().await.unwrap_err()] {
+            assert!(matches!(error, Error::OtherData { .. }), "{error}");
+        }
+        assert!(matches!(lock.force_release().await, Err(Error::OtherData { .. })));
+        assert_eq!(server.cli(&["DUMP", NAME]), before);
+        set(&server, &["DEL", NAME]);
+    }
+    let plain = locks.lock(NAME).acquire().await.unwrap();
+    assert!(lock.try_acquire().await.unwrap().is_none(), "a plain lock under the name excludes it");
+    plain.release().await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}

@@ -1,0 +1,94 @@
+//! What the blocking API asks of an asynchronous lock and its guard. Owns the list of verbs, and which types have them.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::{
+    BootInstant, Error, Guard, Lock, LostMember, LostReason, MultiGuard, MultiLock, QuorumGuard, QuorumLock,
+    Released,
+};
+
+/// A lock whose verbs are asynchronous, and the guard that it gives. No other crate can implement it: nobody can name it.
+pub trait AsyncLock: Clone + Debug {
+    /// What acquiring gives.
+    type Guard: Debug;
+    /// What is known of a loss.
+    type Loss;
+
+    /// The same lock with every lock that it is made of changed.
+    fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self;
+
+    fn acquire(&self) -> impl Future<Output = Result<Self::Guard, Error>>;
+    fn try_acquire(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>>;
+    fn try_acquire_for(&self, wait: Duration) -> impl Future<Output = Result<Option<Self::Guard>, Error>>;
+
+    fn valid_until(guard: &Self::Guard) -> BootInstant;
+    fn is_valid(guard: &Self::Guard) -> bool;
+    fn lost(guard: &Self::Guard) -> impl Future<Output = Self::Loss>;
+    fn renew(guard: &Self::Guard) -> impl Future<Output = Result<(), Error>>;
+    fn release(guard: Self::Guard) -> impl Future<Output = Result<Released, Error>>;
+    /// Releases after work that was done under the guard. An error if that was not under the lock to its end.
+    fn end_work(guard: Self::Guard) -> impl Future<Output = Result<(), Error>>;
+}
+
+/// The verbs of a lock and a guard that have them under these names. Only a macro can pass a call on to what has the same
+/// name in another type.
+macro_rules! verbs_by_their_names {
+    () => {
+        async fn acquire(&self) -> Result<Self::Guard, Error> {
+            self.acquire().await
+        }
+        async fn try_acquire(&self) -> Result<Option<Self::Guard>, Error> {
+            self.try_acquire().await
+        }
+        async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Self::Guard>, Error> {
+            self.try_acquire_for(wait).await
+        }
+        fn valid_until(guard: &Self::Guard) -> BootInstant {
+            guard.valid_until()
+        }
+        fn is_valid(guard: &Self::Guard) -> bool {
+            guard.is_valid()
+        }
+        async fn lost(guard: &Self::Guard) -> Self::Loss {
+            guard.lost().await
+        }
+        async fn renew(guard: &Self::Guard) -> Result<(), Error> {
+            guard.renew().await
+        }
+        async fn release(guard: Self::Guard) -> Result<Released, Error> {
+            guard.release().await
+        }
+        async fn end_work(guard: Self::Guard) -> Result<(), Error> {
+            guard.check()?;
+            guard.release_after_work().await
+        }
+    };
+}
+
+impl AsyncLock for Lock {
+    type Guard = Guard;
+    type Loss = LostReason;
+    fn map(&self, change: impl Fn(&Self) -> Self) -> Self {
+        change(self)
+    }
+    verbs_by_their_names!();
+}
+
+impl AsyncLock for MultiLock {
+    type Guard = MultiGuard;
+    type Loss = LostMember;
+    fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        self.map(change)
+    }
+    verbs_by_their_names!();
+}
+
+impl AsyncLock for QuorumLock {
+    type Guard = QuorumGuard;
+    type Loss = LostReason;
+    fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        self.map(change)
+    }
+    verbs_by_their_names!();
+}

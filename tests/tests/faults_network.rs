@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Retry, Script};
+use wheellock_client::layer::Retry;
+use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script};
 use wheellock_tests::fault::{At, Direction, FakeServer, Fault, Gate, Proxy, Rule, Upstream};
 use wheellock_tests::{RedisServer, eventually};
 

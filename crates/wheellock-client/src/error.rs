@@ -171,6 +171,7 @@ impl Error {
 
     /// The same failure, of a call that had been made before without an answer: whatever became of this attempt, that one
     /// may have taken effect.
+    #[doc(hidden)]
     #[must_use]
     pub fn after_an_unanswered_attempt(&self) -> Self {
         self.seen_by(&self.0.operation, self.0.kind, Outcome::MaybeExecuted)

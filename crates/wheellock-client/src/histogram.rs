@@ -12,6 +12,7 @@ pub struct Histogram {
 
 impl Histogram {
     /// Counts one duration.
+    #[doc(hidden)]
     pub fn record(&mut self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         if let Some(bucket) = self.buckets.get_mut(bucket_of(nanos)) {

@@ -20,7 +20,7 @@
 //!
 //! No file uses one above it. From the top:
 //!
-//! - [`Client`] is the handle; `call` makes one call as often as it takes; `route` knows whether there is one server or a
+//! - `layer` is what the lock layer asks beyond what users do; [`Client`] is the handle; `call` makes one call as often as it takes; `route` knows whether there is one server or a
 //!   cluster.
 //! - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
 //!   what they, and `route`, hold of one server; `started` is one attempt at a call.
@@ -49,6 +49,8 @@ mod error;
 mod events;
 mod handshake;
 mod histogram;
+#[doc(hidden)]
+pub mod layer;
 mod link;
 mod listener;
 mod listening;
@@ -71,29 +73,24 @@ mod topology;
 mod url;
 mod watch;
 
-pub use acks::Acks;
 pub use address::Address;
-pub use client::{CallOptions, Client, Flush};
+pub use client::{CallOptions, Client};
 pub use config::{
-    Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, DetachedSink, Secret,
-    Sentinels, Servers, ShardedPubSub, Translate,
+    Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, Secret, Sentinels,
+    Servers, ShardedPubSub, Translate,
 };
 pub use connection::{ConnectionState, Stats};
-pub use connection_id::ConnectionId;
-pub use detached::Detached;
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use histogram::Histogram;
-pub use retry::Retry;
 pub use script::Script;
-pub use started::Started;
 pub use subscription::Subscription;
 #[cfg(feature = "tls")]
 pub use tls::{TlsBuilder, TlsConfig};
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use topology::fuzzing;
-pub use topology::slots::{SlotSet, slot_of};
+pub use topology::slots::slot_of;
 pub use watch::Watch;
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;

@@ -9,10 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use wheellock_client::layer::{Detached, Retry};
 use wheellock_client::memory::Pipe;
-use wheellock_client::{
-    CallOptions, Client, Command, Config, Detached, Error, ErrorKind, Outcome, Retry, Script, Timer,
-};
+use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script, Timer};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 

@@ -19,7 +19,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wheellock_client::{Client, Flush, Servers, Value};
+use wheellock_client::layer::Flush;
+use wheellock_client::{Client, Servers, Value};
 
 use crate::clock::{BootInstant, Clock};
 use crate::durability::Wanted;

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use wheellock_client::{Acks, Config, Value};
+use wheellock_client::layer::Acks;
+use wheellock_client::{Config, Value};
 
 /// How many servers have to keep a grant or a renewal before it counts. Set with
 /// [`LockManagerBuilder::durability`](crate::LockManagerBuilder::durability).

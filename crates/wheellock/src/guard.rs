@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 
-use wheellock_client::{ConnectionId, ErrorKind, Retry, Value};
+use wheellock_client::layer::{ConnectionId, Retry};
+use wheellock_client::{ErrorKind, Value};
 
 use crate::clock::BootInstant;
 use crate::context::Context;

@@ -21,7 +21,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use slab::Slab;
-use wheellock_client::Retry;
+use wheellock_client::layer::Retry;
 use wheellock_wheel::{Cohorts, Wheel};
 
 use crate::clock::{BootInstant, nanos};

@@ -6,7 +6,8 @@ use std::pin::Pin;
 use std::task::{self, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use wheellock_client::{CallOptions, ConnectionId, ErrorKind, Retry, Started, Value};
+use wheellock_client::layer::{ConnectionId, Retry, Started};
+use wheellock_client::{CallOptions, ErrorKind, Value};
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;

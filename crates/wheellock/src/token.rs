@@ -1,6 +1,6 @@
 //! What is known of a request that no task waits for, packed into the number that comes back with its result.
 
-use wheellock_client::Retry;
+use wheellock_client::layer::Retry;
 
 /// See above.
 pub(crate) struct Token {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use wheellock_client::{Change, ConnectionId, Detached, Flush, Outcome, Retry, Timer, Value};
+use wheellock_client::layer::{ConnectionId, Detached, Flush, Retry};
+use wheellock_client::{Change, Outcome, Timer, Value};
 
 use crate::clock::BootInstant;
 use crate::context::Context;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use wheellock_client::{Retry, Value};
+use wheellock_client::Value;
+use wheellock_client::layer::Retry;
 
 use super::Wait;
 use crate::backoff::Backoff;

@@ -3,7 +3,8 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use wheellock_client::{Retry, Value};
+use wheellock_client::Value;
+use wheellock_client::layer::Retry;
 
 use super::attempt::{Answer, Attempt, Request};
 use crate::error::Error;

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use wheellock_client::{Outcome, Retry, Value};
+use wheellock_client::layer::Retry;
+use wheellock_client::{Outcome, Value};
 
 use super::HoldIndex;
 use crate::error::LostReason;

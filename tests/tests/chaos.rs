@@ -86,7 +86,7 @@ async fn a_lease_that_ends_earlier_on_the_server_that_answers_now_is_believed_no
 
 /// As the connection does when another server answers.
 fn tell_of_a_change(locks: &LockManager) {
-    let tell = locks.client().config().on_change.as_ref().expect("the manager wants to know");
+    let tell = locks.client().config().hooks.on_change.as_ref().expect("the manager wants to know");
     tell(&Change::everywhere());
 }
 

@@ -1,8 +1,12 @@
 //! `wheellock-client` against real servers: calls, scripts, pushes, deadlines, reconnects.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use wheellock_client::{CallOptions, Client, Command, Config, ConnectionState, ErrorKind, Outcome, Script};
+use wheellock_client::{
+    CallOptions, ChangeSink, Client, Command, Config, ConnectionState, ErrorKind, Outcome, Script,
+};
 use wheellock_tests::{RedisServer, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -215,6 +219,28 @@ async fn connection_events_tell_the_story() {
     while !matches!(watch.changed().await, ConnectionState::Ready { connection: 2 }) {}
     drop(client);
     while !matches!(watch.changed().await, ConnectionState::Closed(_)) {}
+}
+
+#[tokio::test]
+async fn another_server_is_told_to_the_user_and_to_the_layer_above() {
+    let mut server = RedisServer::start();
+    let mut config = config(&server);
+    let told = [(); 2].map(|()| Arc::new(AtomicU32::new(0)));
+    let [theirs, ours] = told.each_ref().map(|told| -> ChangeSink {
+        let told = Arc::clone(told);
+        Arc::new(move |change| {
+            assert!(change.concerns(b"any"));
+            told.fetch_add(1, Ordering::SeqCst);
+        })
+    });
+    (config.on_change, config.hooks.on_change) = (Some(theirs), Some(ours));
+    let client = Client::connect(config).await.unwrap();
+    let mut watch = client.watch();
+    server.kill();
+    server.restart();
+    while !matches!(watch.changed().await, ConnectionState::Ready { connection: 2 }) {}
+    let each = || told.each_ref().map(|told| told.load(Ordering::SeqCst));
+    assert!(eventually(PATIENCE, async || each() == [1, 1]).await, "{:?}", each());
 }
 
 #[tokio::test]

@@ -318,7 +318,7 @@ type Seen = Arc<Mutex<Vec<(u64, Option<i64>)>>>;
 
 fn collect_detached(config: &mut Config) -> Seen {
     let seen = Seen::default();
-    config.on_detached = Some(Arc::new({
+    config.hooks.on_detached = Some(Arc::new({
         let seen = Arc::clone(&seen);
         move |results| {
             let results = results.drain(..);

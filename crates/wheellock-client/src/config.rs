@@ -57,8 +57,24 @@ pub type Translate = Arc<dyn Fn(&Address) -> Option<Address> + Send + Sync>;
 /// See [`Config::on_change`].
 pub type ChangeSink = Arc<dyn Fn(&Change) + Send + Sync>;
 
-/// See [`Config::on_detached`].
+/// See [`Hooks::on_detached`].
 pub type DetachedSink = Arc<dyn Fn(&mut Vec<Detached>) + Send + Sync>;
+
+/// What the layer above is to be told, besides the user.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    /// Receives the results of [detached](crate::Client::queue_eval) calls, in batches and in order, on the task of the
+    /// connection. Must be quick and must not block. What it leaves in the vector is dropped.
+    pub on_detached: Option<DetachedSink>,
+    /// As [`Config::on_change`], and told after it.
+    pub on_change: Option<ChangeSink>,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").finish_non_exhaustive()
+    }
+}
 
 /// Where a client finds the server that is responsible for a key.
 #[derive(Clone, Debug)]
@@ -132,6 +148,7 @@ pub struct Change {
 
 impl Change {
     /// Everything is answered by another server now.
+    #[doc(hidden)]
     pub fn everywhere() -> Self {
         Self { slots: None }
     }
@@ -245,20 +262,20 @@ pub struct Config {
     pub limits: Limits,
     /// Scripts loaded while connecting, so that the first call finds them.
     pub scripts: Vec<Arc<Script>>,
-    /// Receives the results of [detached](crate::Client::queue_eval) calls, in batches and in order, on the task of the
-    /// connection. Must be quick and must not block. What it leaves in the vector is dropped.
-    pub on_detached: Option<DetachedSink>,
     /// Applied to every address that a Sentinel or a cluster names, for clients behind an address translation; `None` in
     /// return forbids the address. Default: used as they are.
     pub translate: Option<Translate>,
-    /// Whether [detached](crate::Client::queue_eval) calls are written by who queues them even where the connection's task
-    /// would soon write them together. For runtimes that nobody drops: their tasks end with the process, without a word.
+    /// Whether calls whose results nobody waits for are written by who makes them even where the connection's task would soon
+    /// write them together. For runtimes that nobody drops: their tasks end with the process, without a word.
     pub write_at_once: bool,
     /// Whether messages go by sharded pub/sub. Must be what all users of the same channels do.
     pub sharded_pubsub: ShardedPubSub,
     /// Told whenever a server answers for keys for which another one did before: after a failover, a restart (told by the
     /// server's `run_id`, if the user may run `INFO`), a slot's move. Must be quick and must not block.
     pub on_change: Option<ChangeSink>,
+    /// What the layer above is told.
+    #[doc(hidden)]
+    pub hooks: Hooks,
     /// Where randomness for the pauses between attempts to connect comes from. Default: the operating system.
     pub random: fn() -> u64,
     /// Opens in-memory connections instead of sockets.
@@ -293,11 +310,11 @@ impl Config {
             max_queued_bytes: 16 << 20,
             limits: Limits::default(),
             scripts: Vec::new(),
-            on_detached: None,
             translate: None,
             write_at_once: false,
             sharded_pubsub: ShardedPubSub::default(),
             on_change: None,
+            hooks: Hooks::default(),
             random: system_random,
             #[cfg(feature = "testing")]
             connector: None,

@@ -460,7 +460,7 @@ impl Shared {
     /// Hands the results of detached calls to whoever asked for them. Not called under the lock.
     pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
         if !detached.is_empty() {
-            if let Some(sink) = &self.config.on_detached {
+            if let Some(sink) = &self.config.hooks.on_detached {
                 sink(detached);
             }
             detached.clear();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use wheellock_resp::Arg;
 
 pub use crate::acks::Acks;
-pub use crate::config::DetachedSink;
+pub use crate::config::{DetachedSink, Hooks};
 pub use crate::connection_id::ConnectionId;
 pub use crate::detached::Detached;
 pub use crate::retry::Retry;
@@ -46,7 +46,7 @@ impl Client {
         Started::new(server, name, &request, options.lane(), options.deadline, waker)
     }
 
-    /// Queues `script` without waiting for its reply; the result goes to [`Config::on_detached`] with `token`. The
+    /// Queues `script` without waiting for its reply; the result goes to [`Hooks::on_detached`] with `token`. The
     /// first `keys` of `params` are its keys. `retry` is what earlier attempts have taught.
     ///
     /// Only appends to a buffer: it may be called under a caller's own lock, which is how the order of effects and the
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// As [`start_wait`](Self::start_wait) for a result that goes to [`Config::on_detached`] with `token`; like
+    /// As [`start_wait`](Self::start_wait) for a result that goes to [`Hooks::on_detached`] with `token`; like
     /// [`queue_eval`](Self::queue_eval) it only appends to a buffer. Returns `None` if that connection has ended, or its
     /// queue is full.
     pub fn queue_wait(

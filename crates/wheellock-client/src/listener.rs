@@ -1,7 +1,7 @@
 //! What a connection tells about itself. Owns the words; what follows from them is known to the one who made the connection,
 //! and the connection knows nothing of it.
 
-use crate::config::{Change, ChangeSink};
+use crate::config::{Change, ChangeSink, Config};
 
 /// What has become of a connection.
 pub(crate) enum Event<'a> {
@@ -20,9 +20,22 @@ pub(crate) enum Event<'a> {
 /// The one who is told. It is told on the connection's task, without any lock; it must be quick.
 pub(crate) type Listener = Box<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// Tells a user's `sink` of another server, where one server answers for every key.
-pub(crate) fn tell_of_replacement(sink: Option<&ChangeSink>, event: &Event<'_>) {
-    if let (Some(tell), Event::Up { replaced: true }) = (sink, event) {
-        tell(&Change::everywhere());
+/// Those who want to know when another server answers than before: the user, then the layer above.
+pub(crate) struct Audience([Option<ChangeSink>; 2]);
+
+impl Audience {
+    pub(crate) fn of(config: &Config) -> Self {
+        Self([config.on_change.clone(), config.hooks.on_change.clone()])
+    }
+
+    pub(crate) fn tell(&self, change: &Change) {
+        self.0.iter().flatten().for_each(|tell| tell(change));
+    }
+
+    /// Tells of another server, where one server answers for every key.
+    pub(crate) fn tell_of_replacement(&self, event: &Event<'_>) {
+        if let Event::Up { replaced: true } = event {
+            self.tell(&Change::everywhere());
+        }
     }
 }

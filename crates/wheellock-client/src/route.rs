@@ -12,7 +12,7 @@ use crate::connection_id::ConnectionId;
 use crate::error::Error;
 use crate::handshake::{Role, ServerInfo};
 use crate::link::Link;
-use crate::listener::{self, Event};
+use crate::listener::{Audience, Event};
 use crate::locator::Locator;
 use crate::request::Request;
 use crate::retry::Retry;
@@ -46,8 +46,8 @@ impl Route {
                 return Self::Cluster(Cluster::start(config, seeds));
             }
         };
-        let on_change = config.on_change.clone();
-        let listener = move |event: Event<'_>| listener::tell_of_replacement(on_change.as_ref(), &event);
+        let audience = Audience::of(&config);
+        let listener = move |event: Event<'_>| audience.tell_of_replacement(&event);
         let shared = Shared::new(config, Role::Primary, 0, Box::new(listener));
         Self::One(Link::start(shared, locator))
     }

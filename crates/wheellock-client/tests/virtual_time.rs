@@ -381,7 +381,7 @@ fn before_the_end() -> (tokio::runtime::Runtime, World, Arc<Mutex<Vec<Detached>>
     let sink = Arc::clone(&ended);
     let world = runtime.block_on(async {
         let mut world = World::with(|config| {
-            config.on_detached = Some(Arc::new(move |results| sink.lock().unwrap().append(results)));
+            config.hooks.on_detached = Some(Arc::new(move |results| sink.lock().unwrap().append(results)));
         });
         world.until(|world| world.client.is_ready()).await;
         world

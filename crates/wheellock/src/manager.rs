@@ -240,17 +240,13 @@ impl LockManagerBuilder {
         config.scripts.extend(kind::scripts());
         let reports_to = Arc::new(OnceLock::<Weak<Context>>::new());
         let sink = Arc::clone(&reports_to);
-        config.on_detached = Some(Arc::new(move |results| {
+        config.hooks.on_detached = Some(Arc::new(move |results| {
             if let Some(context) = sink.get().and_then(Weak::upgrade) {
                 watchdog::on_results(&context, results);
             }
         }));
         let sink = Arc::clone(&reports_to);
-        let theirs = config.on_change.take();
-        config.on_change = Some(Arc::new(move |change| {
-            if let Some(tell) = &theirs {
-                tell(change);
-            }
+        config.hooks.on_change = Some(Arc::new(move |change| {
             if let Some(context) = sink.get().and_then(Weak::upgrade) {
                 watchdog::on_change(&context, change);
             }

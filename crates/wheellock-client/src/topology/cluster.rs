@@ -20,13 +20,13 @@ use super::redirect;
 use super::slot_map::SlotMap;
 use super::slots::{SLOTS, SlotSet, slot_of};
 use crate::address::Address;
-use crate::config::{Change, Config, Servers, ShardedPubSub};
+use crate::config::{Change, Config, Hooks, Servers, ShardedPubSub};
 use crate::connection::{ConnectionState, Phase, Shared};
 use crate::driver;
 use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::Role;
 use crate::link::{Link, VERDICT_GRACE};
-use crate::listener::{Event, Listener};
+use crate::listener::{Audience, Event, Listener};
 use crate::locator::Locator;
 
 pub(crate) struct Cluster {
@@ -333,8 +333,8 @@ impl Cluster {
     }
 
     fn tell_of_change(&self, slots: &SlotSet) {
-        if let Some(tell) = self.config.on_change.as_ref().filter(|_| !slots.is_empty()) {
-            tell(&Change::of(slots.clone()));
+        if !slots.is_empty() {
+            Audience::of(&self.config).tell(&Change::of(slots.clone()));
         }
     }
 
@@ -493,7 +493,7 @@ impl Cluster {
                 config.servers = Servers::One(address.clone());
                 config.connect_timeout = config.connect_timeout.min(PATIENCE);
                 config.scripts.clear();
-                (config.on_detached, config.on_change) = (None, None);
+                (config.on_change, config.hooks) = (None, Hooks::default());
                 let shared = Shared::new(config, Role::AnyNode, 0, Box::new(|_| {}));
                 let link = Link::start(shared, Locator::At(address.clone()));
                 link.ready().await?;

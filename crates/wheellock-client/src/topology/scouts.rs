@@ -20,7 +20,7 @@ use crate::connection::Shared;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::Role;
 use crate::link::Link;
-use crate::listener::{self, Event, Listener};
+use crate::listener::{Audience, Event, Listener};
 use crate::listening::Listening;
 use crate::locator::Locator;
 
@@ -43,9 +43,9 @@ pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
 
 /// What the finder, and the user, are to know of the connection to the primary.
 fn tells(finder: &Arc<Finder>, config: &Config) -> Listener {
-    let (finder, on_change) = (Arc::clone(finder), config.on_change.clone());
+    let (finder, audience) = (Arc::clone(finder), Audience::of(config));
     Box::new(move |event| {
-        listener::tell_of_replacement(on_change.as_ref(), &event);
+        audience.tell_of_replacement(&event);
         match event {
             Event::Up { .. } => finder.connected(true),
             Event::Down => finder.connected(false),

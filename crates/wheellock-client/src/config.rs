@@ -12,7 +12,9 @@ use wheellock_wheel::Timer;
 
 use crate::address::Address;
 use crate::detached::Detached;
+use crate::memory::Connector;
 use crate::script::Script;
+use crate::tls::TlsConfig;
 use crate::topology::slots::{SlotSet, slot_of};
 
 /// Who we are to the server.
@@ -103,9 +105,8 @@ pub struct Sentinels {
     pub username: Option<String>,
     /// Password for the Sentinels themselves.
     pub password: Option<Secret>,
-    /// TLS settings for the Sentinels themselves; plain if `None`. `rediss+sentinel://` sets them for both.
-    #[cfg(feature = "tls")]
-    pub tls: Option<crate::TlsConfig>,
+    /// TLS settings for the Sentinels themselves; plain if `None`, as always without the feature `tls`. `rediss+sentinel://` sets them for both.
+    pub tls: Option<TlsConfig>,
 }
 
 /// For messages: the addresses.
@@ -236,9 +237,8 @@ pub struct Config {
     /// Asked at every handshake instead of `username` and `password`, for credentials that change. If it names no user,
     /// the user is `username` all the same. Its time counts towards `connect_timeout`.
     pub credentials: Option<CredentialsProvider>,
-    /// TLS settings; plain if `None`. `rediss://` sets those of [`TlsConfig::new`](crate::TlsConfig::new).
-    #[cfg(feature = "tls")]
-    pub tls: Option<crate::TlsConfig>,
+    /// TLS settings; plain if `None`, as always without the feature `tls`. `rediss://` sets those of `TlsConfig::new()`.
+    pub tls: Option<TlsConfig>,
     /// Logical database; 0 if not set.
     pub database: u32,
     /// Name shown by `CLIENT LIST`. Printable ASCII without spaces (a rule of Redis).
@@ -278,9 +278,9 @@ pub struct Config {
     pub hooks: Hooks,
     /// Where randomness for the pauses between attempts to connect comes from. Default: the operating system.
     pub random: fn() -> u64,
-    /// Opens in-memory connections instead of sockets.
-    #[cfg(feature = "testing")]
-    pub connector: Option<crate::memory::Connector>,
+    /// Opens in-memory connections instead of sockets. There is none without the feature `testing`.
+    #[doc(hidden)]
+    pub connector: Option<Connector>,
     /// Clock and timer. Default: the process-wide timer thread.
     pub timer: Timer,
 }
@@ -298,7 +298,6 @@ impl Config {
             username: None,
             password: None,
             credentials: None,
-            #[cfg(feature = "tls")]
             tls: None,
             database: 0,
             client_name: "wheellock".to_owned(),
@@ -316,7 +315,6 @@ impl Config {
             on_change: None,
             hooks: Hooks::default(),
             random: system_random,
-            #[cfg(feature = "testing")]
             connector: None,
             timer: Timer::global().clone(),
         }
@@ -325,26 +323,15 @@ impl Config {
 
 impl Config {
     pub(crate) fn is_encrypted(&self) -> bool {
-        #[cfg(feature = "tls")]
-        return self.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        false
+        self.tls.is_some()
     }
 
-    #[cfg(feature = "tls")]
     pub(crate) fn encrypt(&mut self) -> Result<(), String> {
-        let tls = crate::TlsConfig::new().build().map_err(|error| error.detail().to_owned())?;
+        self.tls = Some(TlsConfig::of_the_system()?);
         if let Servers::Sentinel(sentinels) = &mut self.servers {
-            sentinels.tls = Some(tls.clone());
+            sentinels.tls.clone_from(&self.tls);
         }
-        self.tls = Some(tls);
         Ok(())
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unused_self, reason = "the other feature's form sets a field")]
-    pub(crate) fn encrypt(&mut self) -> Result<(), String> {
-        Err("it asks for TLS, and wheellock-client was built without its feature `tls`".to_owned())
     }
 }
 

@@ -33,6 +33,8 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(not(all(feature = "tls", feature = "testing")))]
+mod absent;
 mod acks;
 mod address;
 mod backoff;
@@ -72,6 +74,11 @@ mod tls;
 mod topology;
 mod url;
 mod watch;
+
+#[cfg(not(feature = "testing"))]
+use absent as memory;
+#[cfg(not(feature = "tls"))]
+use absent as tls;
 
 pub use address::Address;
 pub use client::{CallOptions, Client};

@@ -37,6 +37,12 @@ enum End {
     Rst,
 }
 
+/// Opens a connection. Returns what reads and what writes: both are its client's end.
+pub(crate) fn open(connector: &Connector) -> io::Result<(Pipe, Pipe)> {
+    let pipe = connector()?;
+    Ok((pipe.clone(), pipe))
+}
+
 impl Pipe {
     /// A connection that accepts everything.
     #[expect(clippy::new_without_default, reason = "a connection is not a value with a default")]

@@ -14,9 +14,11 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
+#[cfg(not(feature = "tls"))]
+use crate::absent as encrypted;
 use crate::address::Address;
 use crate::config::Config;
-#[cfg(feature = "tls")]
+use crate::memory::{self, Pipe};
 use encrypted::Encrypted;
 
 /// An open connection, owned by the driver.
@@ -28,20 +30,16 @@ pub(crate) struct Stream {
 enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
     Unix(unix::OwnedReadHalf),
-    #[cfg(feature = "tls")]
     Tls(Encrypted),
-    #[cfg(feature = "testing")]
-    Memory(crate::memory::Pipe),
+    Memory(Pipe),
 }
 
 /// The writing half of a connection. Shared with callers who write for themselves, through `&self`.
 pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     Unix(unix::OwnedWriteHalf),
-    #[cfg(feature = "tls")]
     Tls(Encrypted),
-    #[cfg(feature = "testing")]
-    Memory(crate::memory::Pipe),
+    Memory(Pipe),
 }
 
 /// Opens a connection. A host name is resolved anew on every call, and every address it has is tried.
@@ -49,10 +47,9 @@ pub(crate) enum WriteHalf {
 /// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead; its own
 /// default is about 15 minutes.
 pub(crate) async fn connect(config: &Config, address: &Address, liveness: Duration) -> io::Result<Stream> {
-    #[cfg(feature = "testing")]
     if let Some(connector) = &config.connector {
-        let pipe = connector()?;
-        return Ok(Stream::new(ReadHalf::Memory(pipe.clone()), WriteHalf::Memory(pipe)));
+        let (read, write) = memory::open(connector)?;
+        return Ok(Stream::new(ReadHalf::Memory(read), WriteHalf::Memory(write)));
     }
     match address {
         Address::Tcp { host, port } => {
@@ -65,12 +62,9 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
             socket.set_tcp_keepalive(&keepalive)?;
             #[cfg(any(target_os = "linux", target_os = "android"))]
             socket.set_tcp_user_timeout(Some(liveness))?;
-            #[cfg(not(feature = "tls"))]
-            let _unencrypted = config;
-            #[cfg(feature = "tls")]
             if let Some(tls) = &config.tls {
-                let stream = Encrypted::new(tls.connector().connect(tls.server_name(host)?, stream).await?);
-                return Ok(Stream::new(ReadHalf::Tls(stream.clone()), WriteHalf::Tls(stream)));
+                let (read, write) = Encrypted::connect(tls, host, stream).await?;
+                return Ok(Stream::new(ReadHalf::Tls(read), WriteHalf::Tls(write)));
             }
             let (read, write) = stream.into_split();
             Ok(Stream::new(ReadHalf::Tcp(read), WriteHalf::Tcp(write)))
@@ -99,9 +93,7 @@ impl Stream {
         let read = match &self.read {
             ReadHalf::Tcp(half) => (&*SockRef::from(half.as_ref())).read(&mut bytes),
             ReadHalf::Unix(half) => (&*SockRef::from(half.as_ref())).read(&mut bytes),
-            #[cfg(feature = "tls")]
             ReadHalf::Tls(stream) => stream.try_read(&mut bytes),
-            #[cfg(feature = "testing")]
             ReadHalf::Memory(pipe) => pipe.try_read(&mut bytes),
         }?;
         buf.extend_from_slice(bytes.get(..read).unwrap_or_default());
@@ -148,9 +140,7 @@ impl AsyncRead for Stream {
         match &mut self.get_mut().read {
             ReadHalf::Tcp(read) => Pin::new(read).poll_read(cx, buf),
             ReadHalf::Unix(read) => Pin::new(read).poll_read(cx, buf),
-            #[cfg(feature = "tls")]
             ReadHalf::Tls(stream) => stream.poll_read(cx, buf),
-            #[cfg(feature = "testing")]
             ReadHalf::Memory(pipe) => pipe.poll_read(cx, buf),
         }
     }
@@ -162,9 +152,7 @@ impl WriteHalf {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
             Self::Unix(half) => half.try_write(bytes),
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.try_write(bytes),
-            #[cfg(feature = "testing")]
             Self::Memory(pipe) => pipe.try_write(bytes),
         }
     }
@@ -172,7 +160,6 @@ impl WriteHalf {
     /// Moves what the layers above the socket still hold into it, as far as it takes it now.
     pub(crate) fn try_flush(&self) -> io::Result<()> {
         match self {
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.try_flush(),
             _ => Ok(()),
         }
@@ -183,9 +170,7 @@ impl WriteHalf {
         match self {
             Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
             Self::Unix(half) => half.as_ref().poll_write_ready(cx),
-            #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.poll_writable(cx),
-            #[cfg(feature = "testing")]
             Self::Memory(pipe) => pipe.poll_writable(cx),
         }
     }

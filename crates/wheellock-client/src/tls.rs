@@ -50,6 +50,11 @@ impl TlsConfig {
         Self { shared: config, server_name: None }
     }
 
+    /// Those that a URL asks for.
+    pub(crate) fn of_the_system() -> Result<Self, String> {
+        Self::new().build().map_err(|error| error.detail().to_owned())
+    }
+
     pub(crate) fn connector(&self) -> tokio_rustls::TlsConnector {
         Arc::clone(&self.shared).into()
     }

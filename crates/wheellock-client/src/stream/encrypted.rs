@@ -11,14 +11,19 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::tls::TlsConfig;
+
 /// Clones are the same session. Its lock is held while bytes are encrypted or decrypted and handed to the socket, which
 /// never blocks.
 #[derive(Clone)]
 pub(crate) struct Encrypted(Arc<Mutex<TlsStream<TcpStream>>>);
 
 impl Encrypted {
-    pub(super) fn new(stream: TlsStream<TcpStream>) -> Self {
-        Self(Arc::new(Mutex::new(stream)))
+    /// Shakes hands over `socket`. Returns what reads and what writes: both are the same session.
+    pub(super) async fn connect(tls: &TlsConfig, host: &str, socket: TcpStream) -> io::Result<(Self, Self)> {
+        let stream = tls.connector().connect(tls.server_name(host)?, socket).await?;
+        let session = Self(Arc::new(Mutex::new(stream)));
+        Ok((session.clone(), session))
     }
 
     pub(super) fn poll_read(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {

@@ -65,7 +65,6 @@ fn of_sentinel(sentinels: &Sentinels, of_servers: &Config, address: &Address) ->
     let mut config = Config::with(Servers::One(address.clone()));
     config.username.clone_from(&sentinels.username);
     config.password.clone_from(&sentinels.password);
-    #[cfg(feature = "tls")]
     config.tls.clone_from(&sentinels.tls);
     config.client_name.clone_from(&of_servers.client_name);
     config.connect_timeout = of_servers.connect_timeout;

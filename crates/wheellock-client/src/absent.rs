@@ -1,0 +1,53 @@
+//! What stands in for TLS and for in-memory connections where their features are off: types without values. So whoever
+//! connects, reads and writes need not ask which features are on.
+#![allow(dead_code, reason = "where one of the features is on, what the other needs is left")]
+
+use std::io;
+use std::task::{Context, Poll};
+
+use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
+
+/// Nothing: its feature is off.
+#[derive(Clone, Debug)]
+pub enum Absent {}
+
+pub(crate) type TlsConfig = Absent;
+pub(crate) type Encrypted = Absent;
+pub(crate) type Connector = Absent;
+pub(crate) type Pipe = Absent;
+
+/// Opens nothing, as there is no connector.
+pub(crate) fn open(connector: &Connector) -> io::Result<(Pipe, Pipe)> {
+    match *connector {}
+}
+
+impl Absent {
+    pub(crate) fn of_the_system() -> Result<Self, String> {
+        Err("it asks for TLS, and wheellock-client was built without its feature `tls`".to_owned())
+    }
+
+    pub(crate) async fn connect(tls: &Self, _host: &str, _socket: TcpStream) -> io::Result<(Self, Self)> {
+        match *tls {}
+    }
+
+    pub(crate) fn poll_read(&self, _cx: &mut Context<'_>, _buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match *self {}
+    }
+
+    pub(crate) fn try_read(&self, _bytes: &mut [u8]) -> io::Result<usize> {
+        match *self {}
+    }
+
+    pub(crate) fn try_write(&self, _bytes: &[u8]) -> io::Result<usize> {
+        match *self {}
+    }
+
+    pub(crate) fn try_flush(&self) -> io::Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn poll_writable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match *self {}
+    }
+}

@@ -128,3 +128,41 @@ fn guards_may_be_dropped_in_asynchronous_code() {
     runtime.block_on(async move { drop(guard) });
     assert!(poll_until(PATIENCE, || !lock.is_locked().unwrap()));
 }
+
+/// Every kind of lock has its face for threads, with the thread as owner.
+#[test]
+fn all_kinds_are_there_for_threads() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server), manager(&server));
+    let prices = locks.read_write_lock("prices");
+    let writing = prices.write().acquire().unwrap();
+    let reading = prices.read().acquire().unwrap();
+    assert!(others.read_write_lock("prices").read().try_acquire().unwrap().is_none());
+    assert_eq!(writing.release().unwrap(), Released::Released);
+    assert!(matches!(prices.write().acquire(), Err(Error::Upgrade { .. })), "this thread reads");
+    assert_eq!(reading.release().unwrap(), Released::Released);
+
+    let ledger = locks.fenced_lock("ledger");
+    let first = ledger.run(|guard| guard.token()).unwrap();
+    let guard = ledger.acquire().unwrap();
+    assert!(guard.token() > first && guard.is_valid());
+    assert_eq!(ledger.token().unwrap(), Some(guard.token()));
+    assert_eq!(guard.release().unwrap(), Released::Released);
+
+    let tickets = locks.fair_lock("tickets");
+    let guard = tickets.acquire().unwrap();
+    let waiting = {
+        let tickets = others.fair_lock("tickets");
+        std::thread::spawn(move || tickets.acquire().unwrap().release().unwrap())
+    };
+    assert!(poll_until(PATIENCE, || tickets.queue_length().unwrap() == Some(1)));
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    assert_eq!(waiting.join().unwrap(), Released::Released);
+
+    let guard = locks.spin_lock("spun").acquire().unwrap();
+    assert!(others.spin_lock("spun").try_acquire_for(Duration::from_millis(20)).unwrap().is_none());
+    assert_eq!(guard.release().unwrap(), Released::Released);
+    let guard = locks.simple_lock("simple").acquire().unwrap();
+    assert!(matches!(locks.simple_lock("simple").acquire(), Err(Error::NotReentrant { .. })));
+    assert_eq!(guard.release().unwrap(), Released::Released);
+}

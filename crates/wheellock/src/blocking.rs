@@ -30,6 +30,7 @@
 //! [`tokio::runtime::Handle::block_on`]). Guards may be dropped anywhere.
 
 mod async_lock;
+mod kinds;
 mod lock;
 mod served;
 mod sets;
@@ -37,6 +38,7 @@ mod sets;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use kinds::{FencedGuard, FencedLock, ReadWriteLock};
 pub use lock::{Guard, Lock};
 pub use sets::{MultiGuard, MultiLock, QuorumGuard, QuorumLock, RedLock, multi_lock};
 

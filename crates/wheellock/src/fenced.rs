@@ -95,7 +95,7 @@ impl FencedLock {
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&FencedGuard) -> T) -> Result<T, Error> {
         let guard = self.acquire().await?;
         let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.guard.release_after_work().await?;
+        guard.release_after_work().await?;
         Ok(result)
     }
 
@@ -148,6 +148,10 @@ impl FencedGuard {
     /// As [`Guard::release`].
     pub async fn release(self) -> Result<Released, Error> {
         self.guard.release().await
+    }
+
+    pub(crate) async fn release_after_work(self) -> Result<(), Error> {
+        self.guard.release_after_work().await
     }
 }
 

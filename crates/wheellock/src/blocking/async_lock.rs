@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::{
-    BootInstant, Error, Guard, Lock, LostMember, LostReason, MultiGuard, MultiLock, QuorumGuard, QuorumLock,
-    Released,
+    BootInstant, Error, FencedGuard, FencedLock, Guard, Lock, LostMember, LostReason, MultiGuard, MultiLock,
+    QuorumGuard, QuorumLock, Released,
 };
 
 /// A lock whose verbs are asynchronous, and the guard that it gives. No other crate can implement it: nobody can name it.
@@ -89,6 +89,15 @@ impl AsyncLock for QuorumLock {
     type Loss = LostReason;
     fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
         self.map(change)
+    }
+    verbs_by_their_names!();
+}
+
+impl AsyncLock for FencedLock {
+    type Guard = FencedGuard;
+    type Loss = LostReason;
+    fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        Self::new(change(self.as_lock()))
     }
     verbs_by_their_names!();
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::async_lock::AsyncLock;
 use super::served::Served;
 use crate::context::Context;
-use crate::{BootInstant, Error, Owner, Released};
+use crate::{Backoff, BootInstant, Error, Owner, Released};
 
 /// A reentrant lock by name, as [`crate::Lock`] is, taken by threads.
 ///
@@ -101,6 +101,21 @@ impl Lock {
     #[must_use]
     pub fn with_owner(&self, owner: Owner) -> Self {
         Self::new(self.inner.with_owner(owner), &self.runtime)
+    }
+
+    /// As [`crate::Lock::with_backoff`].
+    #[must_use]
+    pub fn with_backoff(&self, backoff: Backoff) -> Self {
+        Self::new(self.inner.with_backoff(backoff), &self.runtime)
+    }
+
+    /// As [`crate::Lock::queue_length`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn queue_length(&self) -> Result<Option<u64>, Error> {
+        self.runtime.block_on(self.inner.queue_length())
     }
 
     /// As [`crate::Lock::is_locked`].

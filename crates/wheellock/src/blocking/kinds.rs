@@ -1,0 +1,90 @@
+//! Locks of other kinds, for threads: how each is made, and what it has beside the verbs of all.
+
+use super::LockManager;
+use super::lock::{Guard, Lock};
+use crate::{Error, Fairness};
+
+/// A read-write lock for threads, as [`crate::ReadWriteLock`] is: each side is a [`Lock`]. A thread that writes may read as well,
+/// because it is the same owner; one that reads and asks to write is refused with [`Error::Upgrade`].
+#[derive(Clone, Debug)]
+pub struct ReadWriteLock {
+    manager: LockManager,
+    inner: crate::ReadWriteLock,
+}
+
+impl ReadWriteLock {
+    /// The lock's name.
+    pub fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    /// As [`crate::ReadWriteLock::with_fairness`].
+    #[must_use]
+    pub fn with_fairness(&self, fairness: Fairness) -> Self {
+        Self { manager: self.manager.clone(), inner: self.inner.with_fairness(fairness) }
+    }
+
+    /// The side for those who read, any number at once.
+    #[must_use]
+    pub fn read(&self) -> Lock {
+        Lock::new(self.inner.read(), &self.manager.runtime)
+    }
+
+    /// The side for the one who writes.
+    #[must_use]
+    pub fn write(&self) -> Lock {
+        Lock::new(self.inner.write(), &self.manager.runtime)
+    }
+}
+
+/// A lock whose every grant has a token, for threads, as [`crate::FencedLock`] is. It has the verbs of [`Lock`].
+pub type FencedLock = Lock<crate::FencedLock>;
+
+/// One hold of a [`FencedLock`]. It has the verbs of [`Guard`].
+pub type FencedGuard = Guard<crate::FencedLock>;
+
+impl FencedLock {
+    /// As [`crate::FencedLock::token`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn token(&self) -> Result<Option<u64>, Error> {
+        self.runtime.block_on(self.inner.token())
+    }
+}
+
+impl FencedGuard {
+    /// As [`crate::FencedGuard::token`].
+    pub fn token(&self) -> u64 {
+        self.inner.token()
+    }
+}
+
+impl LockManager {
+    /// As [`crate::LockManager::fair_lock`].
+    pub fn fair_lock(&self, name: &str) -> Lock {
+        Lock::new(self.inner.fair_lock(name), &self.runtime)
+    }
+
+    /// As [`crate::LockManager::read_write_lock`].
+    pub fn read_write_lock(&self, name: &str) -> ReadWriteLock {
+        ReadWriteLock { manager: self.clone(), inner: self.inner.read_write_lock(name) }
+    }
+
+    /// As [`crate::LockManager::fenced_lock`].
+    pub fn fenced_lock(&self, name: &str) -> FencedLock {
+        Lock::new(self.inner.fenced_lock(name), &self.runtime)
+    }
+
+    /// As [`crate::LockManager::spin_lock`].
+    pub fn spin_lock(&self, name: &str) -> Lock {
+        Lock::new(self.inner.spin_lock(name), &self.runtime)
+    }
+
+    /// As [`crate::LockManager::simple_lock`]. A thread that holds it and asks again is refused with
+    /// [`Error::NotReentrant`].
+    pub fn simple_lock(&self, name: &str) -> Lock {
+        Lock::new(self.inner.simple_lock(name), &self.runtime)
+    }
+}

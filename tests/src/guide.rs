@@ -25,10 +25,11 @@ pub fn permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
 #[must_use]
 pub fn kind_permissions(kind: &str, version: (u32, u32, u32)) -> Vec<&'static str> {
     let (_, kinds) = GUIDE.split_once("For other kinds of locks").expect("the guide has other kinds");
-    let line =
-        kinds.lines().find_map(|line| line.trim().strip_prefix(kind)).expect("and this one among them");
-    let knows = |rule: &&str| version >= (6, 2, 0) || !rule.starts_with('&');
-    line.split_whitespace().filter(knows).collect()
+    let (kinds, _) = kinds.split_once("```\n\n").expect("in a block");
+    let mut words = kinds.split_whitespace().skip_while(|word| *word != kind).skip(1);
+    let is_rule = |word: &&str| word.starts_with(['~', '&', '+']);
+    let rules = std::iter::from_fn(|| words.next().filter(is_rule));
+    rules.filter(|rule| version >= (6, 2, 0) || !rule.starts_with('&')).collect()
 }
 
 /// The same in a cluster of Redis 7 or later.

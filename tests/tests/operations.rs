@@ -261,7 +261,7 @@ async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
         if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
     };
     let version = server.redis_version();
-    for kind in ["fenced", "read-write", "simple"] {
+    for kind in ["fair", "fenced", "read-write", "simple"] {
         let (base, added) = (guide::permissions(version), guide::kind_permissions(kind, version));
         let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
         assert_eq!(use_kind(&server, &rules, kind).await, Ok(()), "{kind}");
@@ -280,6 +280,30 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
     let locks = LockManager::connect(&url).await.map_err(|error| error.to_string())?;
     let used = async {
         match kind {
+            "fair" => {
+                let lock = locks.fair_lock("orders:42");
+                use_side(&locks, &lock, &lock).await?;
+                // Another library's entry behind one who is served, and before one who leaves.
+                let guard = lock.acquire().await?;
+                let waiting = {
+                    let lock = lock.clone();
+                    tokio::spawn(async move { lock.try_acquire_for(Duration::from_secs(1)).await })
+                };
+                let queued = async || waiting.is_finished() || server.cli(&["LLEN", QUEUE]) == "1";
+                assert!(eventually(PATIENCE, queued).await);
+                assert_eq!(server.cli(&["RPUSH", QUEUE, "java:1"]), "2");
+                let deadline = "99999999999999";
+                assert_eq!(
+                    server.cli(&["ZADD", "redisson_lock_timeout:{orders:42}", deadline, "java:1"]),
+                    "1"
+                );
+                assert!(lock.try_acquire_for(Duration::from_millis(10)).await?.is_none());
+                guard.release().await?;
+                if let Some(guard) = waiting.await.unwrap()? {
+                    guard.release().await?;
+                }
+                lock.queue_length().await.map(drop)
+            }
             "fenced" => {
                 let lock = locks.fenced_lock("orders:42");
                 use_side(&locks, lock.as_lock(), lock.as_lock()).await?;
@@ -301,6 +325,8 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
         }
     };
     let used = used.await.map_err(|error: Error| error.to_string());
+    // What could not be done is not tried again in the background.
+    let _left = locks.shutdown(Duration::from_millis(300)).await;
     let idle = async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty();
     assert!(eventually(PATIENCE, idle).await, "still subscribed");
     let refused = server.cli(&["ACL", "LOG"]);
@@ -309,6 +335,8 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
     used?;
     if refused.is_empty() { Ok(()) } else { Err(refused) }
 }
+
+const QUEUE: &str = "redisson_lock_queue:{orders:42}";
 
 /// Does with a lock whatever there is to do; `other` is one that waits for it.
 async fn use_side(locks: &LockManager, lock: &Lock, other: &Lock) -> Result<(), Error> {
@@ -320,7 +348,8 @@ async fn use_side(locks: &LockManager, lock: &Lock, other: &Lock) -> Result<(), 
         let other = other.clone();
         tokio::spawn(async move { other.try_acquire_for(Duration::from_secs(1)).await })
     };
-    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    let waits = async || locks.metrics().waiting == 1 || waiting.is_finished();
+    assert!(eventually(PATIENCE, waits).await);
     assert!(other.try_acquire_for(Duration::from_millis(10)).await?.is_none());
     guard.release().await?;
     if let Some(guard) = waiting.await.unwrap()? {

@@ -96,6 +96,55 @@ async fn grants_follow_arrival_over_several_processes() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
+/// Of a thousand a tenth leaves and the process of another tenth dies: the rest is served in the order in which the server heard
+/// of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival() {
+    const PROCESSES: usize = 10;
+    const EACH: usize = 100;
+    let (server, locks) = server_and_manager().await;
+    let guard = locks.fair_lock(NAME).acquire().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut managers = Vec::new();
+    for _ in 0..PROCESSES {
+        managers.push(manager(&server.url()).await);
+    }
+    let tasks: Vec<_> = (0..PROCESSES * EACH)
+        .map(|number| {
+            let (lock, served) = (managers[number % PROCESSES].fair_lock(NAME), Arc::clone(&served));
+            tokio::spawn(async move {
+                let guard = lock.acquire().await?;
+                served.lock().unwrap().push(guard.owner().to_string());
+                guard.release().await
+            })
+        })
+        .collect();
+    assert!(queued(&server, PROCESSES * EACH).await);
+    // Those of one process die with it; of the others every ninth leaves.
+    managers[0].client().close().await;
+    let leaves = |number: usize| number % PROCESSES != 0 && number % 9 == 0;
+    let all: Vec<_> = tasks.into_iter().enumerate().collect();
+    all.iter().filter(|(number, _)| leaves(*number)).for_each(|(_, task)| task.abort());
+    let left = all.iter().filter(|(number, _)| leaves(*number)).count();
+    assert!(queued(&server, PROCESSES * EACH - left).await);
+    let dead = managers[0].id().to_owned();
+    let order = server.cli(&["LRANGE", QUEUE, "0", "-1"]);
+    let expected: Vec<_> = order.lines().filter(|holder| !holder.starts_with(&dead)).collect();
+    guard.release().await.unwrap();
+    for (number, task) in all {
+        match task.await {
+            Ok(released) if number % PROCESSES == 0 => {
+                assert!(released.is_err(), "its connection was closed")
+            }
+            Ok(released) => assert_eq!(released.unwrap(), Released::Released),
+            Err(aborted) => assert!(aborted.is_cancelled() && leaves(number)),
+        }
+    }
+    assert_eq!(*served.lock().unwrap(), expected);
+    assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
+    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
+}
+
 #[tokio::test]
 async fn who_leaves_loses_its_place_and_nobody_else_does() {
     let (server, locks) = server_and_manager().await;

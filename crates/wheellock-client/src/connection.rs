@@ -118,7 +118,7 @@ pub struct Stats {
     pub in_flight: usize,
     /// Bytes that wait to be written now.
     pub queued_bytes: usize,
-    /// Time from queueing to reply of every answered call that somebody waited for.
+    /// Time from queueing to reply of every answered call whose caller had not left.
     pub latency: Histogram,
 }
 

@@ -3,7 +3,7 @@
 use wheellock_resp::Value;
 
 use crate::connection_id::ConnectionId;
-use crate::error::Outcome;
+use crate::error::{Error, ErrorKind, Outcome};
 
 /// The end of a call that nobody waited for.
 #[derive(Debug)]
@@ -15,4 +15,6 @@ pub struct Detached {
     pub result: Result<Value, Outcome>,
     /// The connection on which it was answered, or given up.
     pub connection: ConnectionId,
+    /// What ended the connection, if that is why there is no reply, and how a caller is told.
+    pub(crate) cause: Option<(ErrorKind, Error)>,
 }

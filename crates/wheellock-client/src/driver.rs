@@ -310,7 +310,8 @@ impl<'a> Running<'a> {
             let moved = state.pipeline.moved.take();
             state.stats.wakeups += self.wakers.len() as u64;
             drop(state);
-            woken += self.wakers.len();
+            // Most of what is reported has a task that waits for it, too.
+            woken += self.wakers.len() + self.detached.len();
             // Before anybody hears of it, who would then ask here again.
             if let Some(moved) = moved {
                 self.shared.tell(Event::Redirected { reply: &moved, host: self.shared.host() });

@@ -21,6 +21,7 @@ use crate::error::{Error, ErrorKind, Outcome};
 use crate::request::{Eval, Request};
 use crate::script::Script;
 use crate::server::Server;
+use crate::started::error_of_detached;
 
 #[doc(hidden)]
 impl Client {
@@ -66,7 +67,7 @@ impl Client {
         let (server, asking) = self.route.server(&request, retry).ok()?;
         let now = server.config.timer.now();
         let mut state = server.lock();
-        let closed = matches!(state.phase, Phase::Closed(_)) && state.left_open.is_none();
+        let closed = closed_for_good(&state.phase) && state.left_open.is_none();
         if closed || matches!(state.phase, Phase::Refused(_)) {
             return None;
         }
@@ -77,8 +78,27 @@ impl Client {
             return None;
         }
         state.stats.calls += 1;
+        let is_answered = !closed_for_good(&state.phase);
         drop(state);
-        Some(Flush { server })
+        Some(Flush { server, is_answered })
+    }
+
+    /// Why a call about `key` would fail at once, if it would.
+    pub fn refusal(&self, key: &[u8], operation: &str) -> Option<Error> {
+        match self.route.server_for(key) {
+            Ok(server) => match &server.lock().phase {
+                Phase::Closed(cause) | Phase::Refused(cause) => {
+                    Some(cause.seen_by(operation, cause.kind(), Outcome::NotSent))
+                }
+                Phase::Connecting | Phase::Ready(_) => None,
+            },
+            Err(error) => Some(error),
+        }
+    }
+
+    /// The error that the caller of a [detached](Self::queue_eval) call would be told; `None` if it was answered without one.
+    pub fn error_of(&self, detached: &Detached, operation: &str) -> Option<Error> {
+        error_of_detached(&self.route.server_that_was(detached.connection), operation, detached)
     }
 
     /// Waits until everything that was written on `connection` so far is acknowledged as `acks` says, or `timeout` has passed
@@ -130,13 +150,13 @@ impl Client {
         }
         state.stats.calls += 1;
         drop(state);
-        Some(Flush { server })
+        Some(Flush { server, is_answered: true })
     }
 
     /// Whether `connection` was the last one to its server: this client was closed, or its runtime has ended. What was
     /// written there and not answered never will be, and what is queued there from now on neither.
     pub fn has_ended(&self, connection: ConnectionId) -> bool {
-        self.route.server_of(connection).is_some_and(|server| matches!(server.lock().phase, Phase::Closed(_)))
+        self.route.server_of(connection).is_some_and(|server| closed_for_good(&server.lock().phase))
     }
 
     /// A number that keys have in common if one server serves them now; for telling the clocks of servers apart.
@@ -173,6 +193,19 @@ impl Client {
 #[must_use = "drop it outside of your own locks: it may make a system call"]
 pub struct Flush<'a> {
     server: Server<'a>,
+    is_answered: bool,
+}
+
+impl Flush<'_> {
+    /// Whether what became of the call will be heard. If not, the client's runtime has ended, and what it has left open takes
+    /// bytes and gives none.
+    pub fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+}
+
+fn closed_for_good(phase: &Phase) -> bool {
+    matches!(phase, Phase::Closed(_))
 }
 
 impl Drop for Flush<'_> {

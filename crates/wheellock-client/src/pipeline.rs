@@ -364,8 +364,8 @@ impl Pipeline {
                 self.finish(slot, Ok(value), wakers);
             }
             What::Detached(token) => {
-                let (result, connection) = (Ok(value), self.connection);
-                self.detached.push(Detached { token, result, connection });
+                self.latency.record(now.saturating_duration_since(entry.at));
+                self.finish_detached(token, Ok(value));
             }
             // A replica cannot wait: its connection ends, and with it everything that was to be waited for.
             What::Wait(group) if self.unfit.is_some() => {
@@ -453,8 +453,12 @@ impl Pipeline {
         }
     }
 
-    fn fail_detached(&mut self, token: u64, outcome: Outcome) {
-        self.detached.push(Detached { token, result: Err(outcome), connection: self.connection });
+    fn finish_detached(&mut self, token: u64, result: Result<Value, Failure>) {
+        let (result, cause) = match result {
+            Ok(value) => (Ok(value), None),
+            Err(Failure { kind, outcome, cause }) => (Err(outcome), cause.map(|cause| (kind, cause))),
+        };
+        self.detached.push(Detached { token, result, connection: self.connection, cause });
     }
 
     /// Moves the results of detached calls to `into`, which must be empty.
@@ -544,7 +548,7 @@ impl Pipeline {
         while let Some(entry) = self.pop_written() {
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
-                What::Detached(token) => self.fail_detached(token, Outcome::MaybeExecuted),
+                What::Detached(token) => self.finish_detached(token, Err(lost.clone())),
                 What::Wait(group) => self.end_wait(group, &Err(lost.clone()), wakers),
                 _ => {}
             }
@@ -612,7 +616,7 @@ impl Pipeline {
         for entry in entries {
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
-                What::Detached(token) => self.fail_detached(token, Outcome::NotSent),
+                What::Detached(token) => self.finish_detached(token, Err(failure.clone())),
                 What::Wait(group) => self.end_wait(group, &Err(failure.clone()), wakers),
                 _ => {}
             }
@@ -712,10 +716,7 @@ impl Pipeline {
         for member in self.waits.end(group) {
             match member {
                 Member::Call(slot) => self.finish(slot, result.clone(), wakers),
-                Member::Detached(token) => {
-                    let result = result.clone().map_err(|failure| failure.outcome);
-                    self.detached.push(Detached { token, result, connection: self.connection });
-                }
+                Member::Detached(token) => self.finish_detached(token, result.clone()),
             }
         }
     }

@@ -96,6 +96,14 @@ impl Route {
         }
     }
 
+    /// The server to which `connection` led; if it is not used any more, one that stands for all of them in messages.
+    pub(crate) fn server_that_was(&self, connection: ConnectionId) -> Server<'_> {
+        self.server_of(connection).unwrap_or_else(|| match self {
+            Self::One(link) => Server::Only(link),
+            Self::Cluster(cluster) => Server::Node(cluster.nowhere()),
+        })
+    }
+
     /// Every server that is used now.
     pub(crate) fn servers(&self) -> Vec<Arc<Shared>> {
         match self {

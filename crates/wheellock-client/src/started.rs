@@ -12,6 +12,7 @@ use wheellock_resp::Value;
 use crate::acks::Acks;
 use crate::connection::{Phase, Shared};
 use crate::connection_id::ConnectionId;
+use crate::detached::Detached;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::Role;
 use crate::pipeline::{Done, Failure, Lane, NoWait};
@@ -140,6 +141,17 @@ impl UnderWay<'_> {
             Err(Failure { kind, outcome, cause: None }) => {
                 Err(server.error(kind, outcome, self.name, "the connection ended"))
             }
+        }
+    }
+}
+
+/// The error of a script that was queued without a caller and ended like this; `None` if it was answered without one.
+pub(crate) fn error_of_detached(server: &Shared, operation: &str, detached: &Detached) -> Option<Error> {
+    match (&detached.result, &detached.cause) {
+        (Ok(value), _) => value.as_error().map(|text| refusal(server, operation, true, text)),
+        (Err(outcome), Some((kind, cause))) => Some(cause.seen_by(operation, *kind, *outcome)),
+        (Err(outcome), None) => {
+            Some(server.error(ErrorKind::ConnectionLost, *outcome, operation, "the connection ended"))
         }
     }
 }

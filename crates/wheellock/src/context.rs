@@ -19,14 +19,14 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wheellock_client::layer::Flush;
+use wheellock_client::layer::{Flush, Retry};
 use wheellock_client::{Client, Servers, Value};
 
 use crate::clock::{BootInstant, Clock};
 use crate::durability::Wanted;
 use crate::error::Error;
 use crate::events;
-use crate::holds::{Effects, Holds, Reconcile, Rest};
+use crate::holds::{Effects, End, Holds, Reconcile, Rest};
 use crate::kind::Kind;
 use crate::lease::Lease;
 use crate::name::Name;
@@ -144,15 +144,22 @@ impl Context {
         let changed = change(&mut holds, now, &mut effects);
         let first = effects.next_request();
         let first = first.and_then(|request| self.queue_reconcile(&mut holds, &request, &mut effects));
-        let more =
-            if effects.has_rest() { self.queue_more(&mut holds, now, &mut effects) } else { Vec::new() };
+        let more = if effects.has_more_requests() || holds.may_send_postponed(&effects) {
+            self.queue_more(&mut holds, now, &mut effects)
+        } else {
+            Vec::new()
+        };
         let watchdog = holds.watchdog_to_wake();
         drop(holds);
         drop((first, more));
         if let Some(watchdog) = watchdog {
             watchdog.wake();
         }
-        if let Some(rest) = effects.finish() {
+        let (rest, room) = effects.finish();
+        if room.capacity() > 0 {
+            self.holds().keep_room(room);
+        }
+        if let Some(rest) = rest {
             self.log(&rest);
         }
         changed
@@ -199,10 +206,31 @@ impl Context {
         let retry = &request.retry;
         let token = Token { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
         let flush = self.client.queue_eval(&name.kind().release, wire::KEYS, &params, retry, token.into());
-        if flush.is_none() {
-            holds.postpone(request.hold, self.clock.now(), effects);
+        if !flush.as_ref().is_some_and(Flush::is_answered) {
+            self.not_queued(holds, request, flush.is_some(), effects);
         }
         flush
+    }
+
+    /// There is no room for a request, or nothing will be heard of it.
+    #[cold]
+    fn not_queued(&self, holds: &mut Holds, request: &Reconcile, is_sent: bool, effects: &mut Effects) {
+        let now = self.clock.now();
+        if !is_sent {
+            holds.postpone(request.hold, now, effects);
+        }
+        if !holds.is_awaited(request.hold) {
+            return;
+        }
+        let Some(error) = self.client.refusal(request.name.key().as_bytes(), wire::verb(&request.retry))
+        else {
+            return;
+        };
+        if Retry::default().after(&error).is_some() {
+            holds.remember_failure(request.hold, &error, now);
+        } else {
+            holds.tell_failure(request.hold, &End::Failed(error), effects);
+        }
     }
 
     pub(crate) fn new_owner(&self) -> u64 {
@@ -253,8 +281,13 @@ impl Context {
 
     /// A script was answered with what it never returns. The connection is not to be trusted any more.
     pub(crate) fn unexpected(&self, name: &Name, operation: String, reply: &Value) -> Error {
+        self.distrust(name);
+        Error::unexpected(operation, reply.type_name())
+    }
+
+    /// Ends the connection on which a script of this lock was answered with what it never returns.
+    pub(crate) fn distrust(&self, name: &Name) {
         self.client.condemn(name.key().as_bytes(), "a script was answered with what it never returns");
-        Error::UnexpectedReply { operation, reply: format!("reply of type {}", reply.type_name()) }
     }
 }
 

@@ -166,6 +166,11 @@ impl Error {
         Self::Server { operation, source }
     }
 
+    /// A script was answered with a reply of this type, which it never returns.
+    pub(crate) fn unexpected(operation: String, reply_type: &str) -> Self {
+        Self::UnexpectedReply { operation, reply: format!("reply of type {reply_type}") }
+    }
+
     pub(crate) fn not_replicated(lock: &str, Shortfall { acked, wanted }: Shortfall) -> Self {
         Self::NotReplicated { lock: lock.to_owned(), acked, wanted }
     }

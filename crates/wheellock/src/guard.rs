@@ -7,16 +7,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 
-use wheellock_client::layer::{ConnectionId, Retry};
-use wheellock_client::{ErrorKind, Value};
+use wheellock_client::Value;
+use wheellock_client::layer::Retry;
 
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, LostReason};
-use crate::holds::{HoldIndex, Renewal, Renewed, State};
+use crate::holds::{End, HoldIndex, Renewal, Renewed, State, ViewIndex};
 use crate::name::Name;
 use crate::owner::Owner;
-use crate::retry::{Retried, retry, retry_acknowledged, wait_for_owner};
+use crate::retry::{Retried, retry, retry_acknowledged};
 use crate::server_clock::Sample;
 use crate::wire;
 use crate::work::unless_lost;
@@ -253,52 +253,26 @@ impl Guard {
     /// before, and the lock then stays for its lease; or if its runtime has ended, and the release was sent all the same, but
     /// no task can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
-        let believed = self.is_valid();
-        let now = self.context.clock.now();
-        let begin = |waker: &Waker| self.context.holds().begin_release(self.hold, self.renew, now, waker);
-        let began = wait_for_owner(&self.context, &self.name, None, begin).await;
-        let (request, deadline) =
-            began.map_err(|source| Error::Server { operation: self.operation(), source })?;
+        // From its first poll on the release takes place, and this only looks.
         self.released = true;
-        let Some(request) = request else { return Ok(Released::AlreadyLost) };
-        let mut release = Release { context: &self.context, hold: Some(self.hold) };
-        let (context, name) = (&self.context, &self.name);
-        let ask = |retry: &Retry, options, waker: &Waker| {
-            let owner = context.holder_text(name, request.owner);
-            let params = wire::release(name, owner.as_bytes(), request.count, context.client.publish_verb());
-            context.client.start_eval(&name.kind().release, wire::KEYS, &params, retry, options, waker)
-        };
-        let Retried { result, ambiguous, connection, .. } = retry(context, ask, deadline, true).await;
-        let reply = match result {
-            Ok(reply) => reply,
-            Err(source) => {
-                // A client that is closed sends no other. What its runtime has left open is used when this is dropped.
-                if source.kind() != ErrorKind::Closed {
-                    release.failed();
-                }
-                return Err(Error::Server { operation: self.operation(), source });
+        let mut release = Release { guard: &self, view: None };
+        let end = std::future::poll_fn(|cx| release.poll(cx.waker())).await;
+        match end {
+            Some(End::Answered { released: true }) => Ok(Released::Released),
+            Some(End::Answered { released: false }) | None => Ok(Released::AlreadyLost),
+            Some(End::Failed(source)) => Err(Error::Server { operation: self.release_operation(), source }),
+            Some(End::Unexpected(reply_type)) => Err(Error::unexpected(self.release_operation(), reply_type)),
+            Some(End::TimedOut { ambiguous, asked, reason }) => {
+                let (client, key) = (&self.context.client, self.name.key().as_bytes());
+                let ambiguous = ambiguous || (asked && client.is_ready_for(key));
+                let source = reason.unwrap_or_else(|| client.timed_out(key, "EVALSHA"));
+                let source = if ambiguous { source.after_an_unanswered_attempt() } else { source };
+                Err(Error::Server { operation: self.release_operation(), source })
             }
-        };
-        match wire::read_release(&reply) {
-            Some(true) => {
-                release.confirmed(true, connection);
-                Ok(Released::Released)
-            }
-            Some(false) => {
-                if ambiguous {
-                    self.context.holds().may_be_reconciled(self.hold);
-                }
-                release.confirmed(false, connection);
-                // No release was published, and the server may have forgotten the lock.
-                self.context.let_waiters_ask(&self.name);
-                // An unanswered request before this one has done it if the lock was ours when it was sent.
-                Ok(if ambiguous && believed { Released::Released } else { Released::AlreadyLost })
-            }
-            None => Err(self.context.unexpected(&self.name, self.operation(), &reply)),
         }
     }
 
-    fn operation(&self) -> String {
+    fn release_operation(&self) -> String {
         format!("release lock {:?}", self.name)
     }
 }
@@ -337,33 +311,42 @@ impl Drop for Renewing<'_> {
     }
 }
 
-/// A release under way. Dropped before it has ended, it goes on in the background.
+/// What a caller sees of its release, which takes place whether or not anybody looks.
 struct Release<'a> {
-    context: &'a Context,
-    hold: Option<HoldIndex>,
+    guard: &'a Guard,
+    view: Option<ViewIndex>,
 }
 
 impl Release<'_> {
-    fn confirmed(&mut self, known: bool, by: Option<ConnectionId>) {
-        let Some(hold) = self.hold.take() else { return };
-        let node = by.map_or(u32::MAX, ConnectionId::node);
-        self.context.transact(|holds, now, effects| {
-            let next = holds.reconciled(hold, known, node, now, effects);
-            effects.request_all(next);
-        });
-    }
-
-    fn failed(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            self.context.transact(|holds, now, effects| holds.reconcile_failed(hold, now, effects));
+    /// Gives the guard's hold back at the first poll. What became of it; `None` if there was nothing to give back.
+    fn poll(&mut self, waker: &Waker) -> Poll<Option<End>> {
+        let Guard { context, hold, renew, .. } = self.guard;
+        if let Some(view) = self.view {
+            let end = context.holds().released(view, waker);
+            return match end {
+                Some(end) => {
+                    self.view = None;
+                    Poll::Ready(Some(end))
+                }
+                None => Poll::Pending,
+            };
         }
+        self.view = context.transact(|holds, now, effects| {
+            let until = now + context.client.config().response_timeout;
+            let (view, request) = holds.release_awaited(*hold, *renew, (now, until), waker);
+            effects.request_all(request);
+            view
+        });
+        // If it has ended already, the waker was woken.
+        if self.view.is_some() { Poll::Pending } else { Poll::Ready(None) }
     }
 }
 
 impl Drop for Release<'_> {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            self.context.transact(|holds, _, effects| effects.request_all(holds.reconcile_again(hold)));
+        if let Some(view) = self.view {
+            let waker = self.guard.context.holds().leave(view);
+            drop(waker);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
 //! wanted count is the number of guards plus the attempts that are under way.
 
+mod awaited;
 mod changes;
 mod concerns;
 mod effects;
@@ -31,6 +32,8 @@ use crate::metrics::Tally;
 use crate::name::Name;
 use crate::server_clock::ServerClocks;
 
+use awaited::{Awaited, Views};
+pub(crate) use awaited::{End, ViewIndex};
 use changes::Changes;
 pub(crate) use effects::{Effects, Reconcile, Rest};
 use hold::Untold;
@@ -69,6 +72,9 @@ pub(crate) struct Holds {
     renewals: Slab<Script>,
     /// Holds whose release found no room on its way out, in order.
     backlog: VecDeque<HoldIndex>,
+    awaited: Awaited,
+    /// For those whom the results of one batch wake.
+    room: Vec<Waker>,
     /// Names whose last waiter has left a little while ago.
     quiet: Slab<Arc<Name>>,
     /// Where tick 0 of the wheel lies.
@@ -90,6 +96,8 @@ enum Event {
     Backlog,
     /// There may be releases that are remembered for long enough.
     Forget,
+    /// A caller may have waited for its release for long enough.
+    Overdue,
 }
 
 /// What the watchdog has to do now.
@@ -134,6 +142,8 @@ impl Holds {
             tally: Tally::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
+            awaited: Awaited::default(),
+            room: Vec::new(),
             quiet: Slab::new(),
             start: now,
             next_serial: 0,
@@ -219,6 +229,7 @@ impl Holds {
             postponed: false,
             outdated: false,
             untold: Untold::Nothing,
+            views: Views::default(),
             wakers: None,
             reconcile_at: None,
             member: None,
@@ -446,29 +457,91 @@ impl Holds {
         self.reconcile(index)
     }
 
-    /// As [`release`](Self::release) for a caller who can wait until no request is under way.
-    pub(crate) fn begin_release(
+    /// As [`release`](Self::release) for a caller who waits, until `until` at most, for what becomes of it: the returned place
+    /// says so. There is none if there is nothing to give back.
+    pub(crate) fn release_awaited(
         &mut self,
         index: HoldIndex,
         renew: bool,
-        now: BootInstant,
+        (now, until): (BootInstant, BootInstant),
         waker: &Waker,
-    ) -> Poll<Option<Reconcile>> {
-        let shut = self.shut;
-        match self.get_mut(index) {
-            Some(hold) if hold.is_busy() && hold.is_worth_releasing() && !shut => {
-                hold.wait_at_gate(waker);
-                Poll::Pending
-            }
-            _ => Poll::Ready(self.release(index, renew, now)),
+    ) -> (Option<ViewIndex>, Option<Reconcile>) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
+        let view = (hold.is_worth_releasing() && !self.shut).then(|| {
+            let believed = hold.state == State::Held && now < hold.valid_until;
+            self.awaited.begin(index, &mut hold.views, (believed, until), waker)
+        });
+        if view.is_some() && !std::mem::replace(&mut self.awaited.will_look, true) {
+            self.look_at_deadlines_at(until);
+        }
+        (view, self.release(index, renew, now))
+    }
+
+    fn look_at_deadlines_at(&mut self, at: BootInstant) {
+        let tick = self.tick_at_or_after(at);
+        self.wheel.insert(tick, Event::Overdue);
+        self.plan(self.start_of(tick));
+    }
+
+    /// Ends the waits for releases whose deadlines have passed. The requests go on.
+    fn end_overdue(&mut self, now: BootInstant, effects: &mut Effects) {
+        for index in self.awaited.holds_overdue(now) {
+            let Some(hold) = self.holds.get_mut(index as usize) else { continue };
+            let asked = hold.operations > 0;
+            self.awaited.overdue(&mut hold.views, asked, now, |waker| effects.wake_one(waker));
+        }
+        let next = self.awaited.earliest();
+        self.awaited.will_look = next.is_some();
+        if let Some(next) = next {
+            self.look_at_deadlines_at(next);
         }
     }
 
-    /// A reconciling request, which may have been executed unheard, is made once more with the count that is wanted now.
-    pub(crate) fn reconcile_again(&mut self, index: HoldIndex) -> Option<Reconcile> {
-        self.may_be_reconciled(index);
-        self.get_mut(index)?.operations -= 1;
-        self.reconcile(index)
+    /// What a caller of [`release_awaited`](Self::release_awaited) is told, once; leaves its waker if there is nothing yet.
+    pub(crate) fn released(&mut self, view: ViewIndex, waker: &Waker) -> Option<End> {
+        self.awaited.take(view, waker)
+    }
+
+    /// A caller does not wait any more. The returned waker is to be dropped outside the table's lock.
+    pub(crate) fn leave(&mut self, view: ViewIndex) -> Option<Waker> {
+        let hold = self.awaited.hold_of(view).and_then(|hold| self.holds.get_mut(hold as usize));
+        self.awaited.leave(view, hold.map(|hold| &mut hold.views))
+    }
+
+    /// Room for many wakers, to be given back by [`keep_room`](Self::keep_room).
+    pub(crate) fn take_room(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.room)
+    }
+
+    pub(crate) fn keep_room(&mut self, room: Vec<Waker>) {
+        // One flood must not keep much for ever.
+        if room.capacity() <= MOST_ROOM {
+            self.room = room;
+        }
+    }
+
+    /// Whether a caller waits for a release of this hold.
+    pub(crate) fn is_awaited(&self, index: HoldIndex) -> bool {
+        self.get(index).is_some_and(|hold| !hold.views.is_empty())
+    }
+
+    /// Callers that wait for releases of this hold are told that they failed. The watchdog goes on.
+    pub(crate) fn tell_failure(&mut self, index: HoldIndex, end: &End, effects: &mut Effects) {
+        if let Some(hold) = self.holds.get_mut(index as usize) {
+            self.awaited.failed(&mut hold.views, end, |waker| effects.wake_one(waker));
+        }
+    }
+
+    /// Why a request failed that is made again: what callers are told who do not hear of the next one in time.
+    pub(crate) fn remember_failure(
+        &mut self,
+        index: HoldIndex,
+        why: &wheellock_client::Error,
+        now: BootInstant,
+    ) {
+        if let Some(hold) = self.holds.get(index as usize) {
+            self.awaited.failed_once(hold.views, why, now);
+        }
     }
 
     /// A reconciling request was lost with its connection: another follows at once, unless the lock is no longer this hold's to
@@ -486,16 +559,17 @@ impl Holds {
     fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.operations -= 1;
-        if hold.is_worth_releasing() && now < hold.expired_by {
+        if hold.is_to_be_released(now) {
             return self.reconcile(index);
         }
         self.after_request(index, effects)
     }
 
     /// A reconciling request may have been executed unheard: what the next one is told proves nothing about the time before.
-    pub(crate) fn may_be_reconciled(&mut self, index: HoldIndex) {
-        if let Some(hold) = self.get_mut(index) {
+    fn may_be_reconciled(&mut self, index: HoldIndex) {
+        if let Some(hold) = self.holds.get_mut(index as usize) {
             hold.untold = Untold::Nothing;
+            self.awaited.unheard(hold.views);
         }
     }
 
@@ -516,10 +590,11 @@ impl Holds {
 
     fn reconcile(&mut self, index: HoldIndex) -> Option<Reconcile> {
         let shut = self.shut;
-        let hold = self.get_mut(index)?;
+        let hold = self.holds.get_mut(index as usize)?;
         hold.operations += 1;
         hold.reconcile_at = None;
         hold.outdated = false;
+        self.awaited.asked(hold.views);
         let count = if shut { 0 } else { hold.wanted() };
         Some(Reconcile {
             hold: index,
@@ -542,6 +617,7 @@ impl Holds {
         let hold = self.holds.get_mut(index as usize)?;
         hold.operations -= 1;
         hold.refusals = 0;
+        self.awaited.answered(&mut hold.views, known, |waker| effects.wake_one(waker));
         let untold = std::mem::take(&mut hold.untold);
         if !known && hold.state == State::Held {
             let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
@@ -626,6 +702,11 @@ impl Holds {
         self.plan(self.start_of(tick));
     }
 
+    /// Whether there may be room now for requests that were postponed.
+    pub(crate) fn may_send_postponed(&self, effects: &Effects) -> bool {
+        effects.is_backlog_to_be_looked_at() && !self.backlog.is_empty()
+    }
+
     /// The next request that was postponed and is still of use.
     pub(crate) fn next_postponed(&mut self, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         while let Some(index) = self.backlog.pop_front() {
@@ -633,11 +714,11 @@ impl Holds {
             hold.postponed = false;
             if hold.is_busy() {
                 hold.outdated = true;
-            } else if hold.is_worth_releasing() && now < hold.expired_by {
+            } else if hold.is_to_be_released(now) {
                 return self.reconcile(index);
             } else {
                 hold.open_gate(effects);
-                self.free_if_unused(index);
+                self.settle(index, effects);
             }
         }
         None
@@ -657,8 +738,16 @@ impl Holds {
             return self.reconcile(index);
         }
         hold.open_gate(effects);
-        self.free_if_unused(index);
+        self.settle(index, effects);
         None
+    }
+
+    /// If no request is to come any more, whoever waits for one is told, and what nobody needs is freed.
+    fn settle(&mut self, index: HoldIndex, effects: &mut Effects) {
+        if let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.is_settled()) {
+            self.awaited.given_up(&mut hold.views, |waker| effects.wake_one(waker));
+        }
+        self.free_if_unused(index);
     }
 
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
@@ -680,7 +769,7 @@ impl Holds {
         }
         self.join_or_leave_the_beat(index, now);
         self.schedule(index);
-        self.free_if_unused(index);
+        self.settle(index, effects);
     }
 
     /// The owner of a hold is about to be shown to the outside.
@@ -791,10 +880,7 @@ impl Holds {
     }
 
     fn free_if_unused(&mut self, index: HoldIndex) {
-        let unused = |hold: &Hold| {
-            let idle = hold.guards == 0 && hold.attempts == 0 && hold.operations == 0;
-            idle && hold.reconcile_at.is_none() && !hold.postponed
-        };
+        let unused = |hold: &Hold| hold.guards == 0 && hold.is_settled();
         if !self.get(index).is_some_and(unused) {
             return;
         }
@@ -857,6 +943,8 @@ const TICKS: usize = 8192;
 /// Beats per period of the watchdog. So a renewal is early by less than half a percent of its period, and those of one
 /// beat share their commands.
 const BEATS: u64 = 256;
+/// Wakers for which room is kept between two batches of results.
+const MOST_ROOM: usize = 4096;
 /// How soon to look for room again if no answer tells that there is some.
 const BACKLOG_PAUSE: Duration = Duration::from_millis(20);
 

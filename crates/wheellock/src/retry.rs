@@ -1,4 +1,4 @@
-//! One idempotent request: repeated while that can help, and then, if that is wanted, acknowledged by other servers. Owns the
+//! One idempotent request of a caller: repeated while that can help, and then, if that is wanted, acknowledged by other servers. Owns the
 //! judgement which failures a repetition may heal.
 
 use std::future::Future;

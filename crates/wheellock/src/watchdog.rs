@@ -13,7 +13,7 @@ use wheellock_client::{Change, Outcome, Timer, Value};
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::durability::Wanted;
-use crate::holds::{Due, Effects, Holds, Reconcile, Refused, Renewal, State};
+use crate::holds::{Due, Effects, End, Hold, Holds, Reconcile, Refused, Renewal, State};
 use crate::name::Name;
 use crate::token::{About, Token, retry};
 use crate::wire;
@@ -113,30 +113,35 @@ fn queue_renewal<'a>(
 
 /// Takes the results of requests that no task waits for. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
-    let (flushes, unknown) = context.transact(|holds, now, effects| {
-        let mut table = Answered { context, holds, now, effects, flushes: Vec::new(), unknown: Vec::new() };
-        for Detached { token, result, connection, .. } in results.drain(..) {
-            let Token { about, with_source } = token.into();
+    let (flushes, unknown, unexpected) = context.transact(|holds, now, effects| {
+        effects.reuse(holds.take_room());
+        let (flushes, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new());
+        let mut table = Answered { context, holds, now, effects, flushes, unknown, unexpected };
+        for detached in results.drain(..) {
+            let Token { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
-            let pause = pause_before_repeating(&mut retry, &result);
-            let answer = Answer { result: &result, connection, retry, pause };
+            let verb = wire::verb(&retry);
+            let pause = pause_before_repeating(&mut retry, &detached.result);
+            let answer = Answer { detached: &detached, verb, retry, pause };
             match about {
-                About::Reconcile { hold } => table.reconciled(hold, answer),
+                About::Reconcile { hold } => table.reconciled(hold, &answer),
                 About::Renewal { batch } => table.renewed(batch, &answer),
-                About::Wait { batch } => table.acknowledged(batch, &result),
+                About::Wait { batch } => table.acknowledged(batch, &detached.result),
             }
         }
         table.effects.look_at_the_backlog();
-        (table.flushes, table.unknown)
+        (table.flushes, table.unknown, table.unexpected)
     });
     drop(flushes);
     unknown.iter().for_each(|name| context.let_waiters_ask(name));
+    unexpected.iter().for_each(|name| context.distrust(name));
 }
 
 /// What became of one request, and what to do about it.
 struct Answer<'a> {
-    result: &'a Result<Value, Outcome>,
-    connection: ConnectionId,
+    detached: &'a Detached,
+    /// The command that was sent, for messages.
+    verb: &'static str,
     /// What it has taught.
     retry: Retry,
     /// Before the next attempt, if this one certainly had no effect and the next one has a chance.
@@ -152,36 +157,77 @@ struct Answered<'a, 't> {
     flushes: Vec<Flush<'a>>,
     /// Locks of which the server knows nothing any more: no release was published.
     unknown: Vec<Arc<Name>>,
+    /// Locks whose scripts were answered with what they never return.
+    unexpected: Vec<Arc<Name>>,
 }
 
 impl Answered<'_, '_> {
-    fn reconciled(&mut self, hold: u32, answer: Answer<'_>) {
-        let Answer { result, connection, retry, pause } = answer;
-        let (now, effects) = (self.now, &mut *self.effects);
-        let request = match (result, pause) {
-            (_, Some(pause)) => self.holds.reconcile_refused(hold, pause, now, effects),
+    fn reconciled(&mut self, hold: u32, answer: &Answer<'_>) {
+        let Answer { detached, retry, pause, .. } = answer;
+        let (now, connection) = (self.now, detached.connection);
+        let request = match (&detached.result, *pause) {
+            (_, Some(pause)) => {
+                self.will_be_repeated(hold, answer);
+                self.holds.reconcile_refused(hold, pause, now, self.effects)
+            }
             // It waits in the queue for the next connection, if there is to be one.
             (Err(Outcome::MaybeExecuted), None) if !self.context.client.has_ended(connection) => {
-                self.holds.reconcile_unanswered(hold, now, effects)
+                self.will_be_repeated(hold, answer);
+                self.holds.reconcile_unanswered(hold, now, self.effects)
             }
-            (Ok(reply), None) if !reply.is_error() => {
-                let known = wire::read_release(reply).unwrap_or(true);
-                let held = self.holds.get(hold).filter(|hold| !known && hold.state == State::Held);
-                self.unknown.extend(held.map(|hold| Arc::clone(&hold.name)));
-                self.holds.reconciled(hold, known, connection.node(), now, effects)
-            }
+            (Ok(reply), None) if !reply.is_error() => match wire::read_release(reply) {
+                Some(known) => {
+                    if !known {
+                        self.server_knows_nothing(hold);
+                    }
+                    self.holds.reconciled(hold, known, connection.node(), now, self.effects)
+                }
+                None => {
+                    self.unexpected.extend(self.holds.get(hold).map(|hold| Arc::clone(&hold.name)));
+                    self.failed(hold, &End::Unexpected(reply.type_name()));
+                    None
+                }
+            },
             (Ok(_) | Err(_), None) => {
-                self.holds.reconcile_failed(hold, now, effects);
+                match self.error_for_callers(hold, answer) {
+                    Some(error) => self.failed(hold, &End::Failed(error)),
+                    None => self.holds.reconcile_failed(hold, now, self.effects),
+                }
                 None
             }
         };
         if let Some(request) = request {
-            self.effects.request(Reconcile { retry, ..request });
+            self.effects.request(Reconcile { retry: retry.clone(), ..request });
         }
     }
 
+    /// A release found nothing. If it was the last one of a guard, no message told the waiters that the lock is free.
+    fn server_knows_nothing(&mut self, hold: u32) {
+        let had = |hold: &&Hold| matches!(hold.state, State::Held | State::Lost(_));
+        self.unknown.extend(self.holds.get(hold).filter(had).map(|hold| Arc::clone(&hold.name)));
+    }
+
+    /// A release is made again. Callers that wait for it are told why if they do not hear of the next one in time.
+    fn will_be_repeated(&mut self, hold: u32, answer: &Answer<'_>) {
+        if let Some(error) = self.error_for_callers(hold, answer) {
+            self.holds.remember_failure(hold, &error, self.now);
+        }
+    }
+
+    /// A release has no chance now: callers that wait for it are told, and the watchdog will make another.
+    fn failed(&mut self, hold: u32, end: &End) {
+        self.holds.tell_failure(hold, end, self.effects);
+        self.holds.reconcile_failed(hold, self.now, self.effects);
+    }
+
+    /// How a request failed, if a caller waits for it.
+    fn error_for_callers(&self, hold: u32, answer: &Answer<'_>) -> Option<wheellock_client::Error> {
+        let awaited = self.holds.is_awaited(hold);
+        awaited.then(|| self.context.client.error_of(answer.detached, answer.verb)).flatten()
+    }
+
     fn renewed(&mut self, batch: u32, answer: &Answer<'_>) {
-        let Answer { result, connection, retry, pause } = answer;
+        let Answer { detached: Detached { result, connection, .. }, retry, pause, .. } = answer;
         let (context, now) = (self.context, self.now);
         let failures = self.holds.tally.failed_renewals;
         if let Some(pause) = *pause {

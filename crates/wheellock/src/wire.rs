@@ -5,6 +5,7 @@ use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::time::Duration;
 
+use wheellock_client::layer::Retry;
 use wheellock_client::{Arg, Command, Value};
 
 use crate::holds::{GrantReply, Renewal, RenewalReply, Renewed};
@@ -15,6 +16,11 @@ use crate::owner::OwnerText;
 
 /// Keys of a script that is about one lock.
 pub(crate) const KEYS: usize = 1;
+
+/// The command that runs a script, for messages.
+pub(crate) fn verb(retry: &Retry) -> &'static str {
+    if retry.is_in_full() { "EVAL" } else { "EVALSHA" }
+}
 
 /// Another holder has the lock.
 #[derive(Clone, Copy, Debug)]

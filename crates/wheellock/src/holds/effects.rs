@@ -29,7 +29,11 @@ pub(crate) struct Reconcile {
 pub(crate) struct Effects {
     /// The first request to make.
     first: Option<Reconcile>,
+    /// The first task to wake.
+    first_woken: Option<Waker>,
     wake: Vec<Waker>,
+    /// There may be room for requests that were postponed.
+    backlog: bool,
     rest: Option<Box<Rest>>,
 }
 
@@ -38,8 +42,6 @@ pub(crate) struct Effects {
 pub(crate) struct Rest {
     /// Requests to make after the first one, in this order.
     more: VecDeque<Reconcile>,
-    /// There may be room for requests that were postponed.
-    backlog: bool,
     /// To be logged: locks that were found lost,
     pub(crate) lost: Vec<(Arc<Name>, LostReason)>,
     /// answers to renewals that have failed,
@@ -69,12 +71,19 @@ impl Effects {
         self.wake.extend(wakers);
     }
 
+    pub(super) fn wake_one(&mut self, waker: Waker) {
+        match &self.first_woken {
+            None => self.first_woken = Some(waker),
+            Some(_) => self.wake.push(waker),
+        }
+    }
+
     pub(crate) fn look_at_the_backlog(&mut self) {
-        self.rest().backlog = true;
+        self.backlog = true;
     }
 
     pub(crate) fn is_backlog_to_be_looked_at(&self) -> bool {
-        self.rest.as_ref().is_some_and(|rest| rest.backlog)
+        self.backlog
     }
 
     pub(super) fn lost(&mut self, name: &Arc<Name>, reason: LostReason) {
@@ -91,15 +100,20 @@ impl Effects {
         }
     }
 
-    /// Whether there is anything but the first request.
-    pub(crate) fn has_rest(&self) -> bool {
-        self.rest.is_some()
+    /// Whether there are requests but the first one.
+    pub(crate) fn has_more_requests(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| !rest.more.is_empty())
     }
 
-    /// Wakes tasks; returns what is to be logged.
-    pub(crate) fn finish(self) -> Option<Box<Rest>> {
-        self.wake.into_iter().for_each(Waker::wake);
-        self.rest
+    /// Where many may have to be woken: uses the room that was made for those before.
+    pub(crate) fn reuse(&mut self, room: Vec<Waker>) {
+        self.wake = room;
+    }
+
+    /// Wakes tasks; returns what is to be logged, and the room for the next ones.
+    pub(crate) fn finish(mut self) -> (Option<Box<Rest>>, Vec<Waker>) {
+        self.first_woken.into_iter().chain(self.wake.drain(..)).for_each(Waker::wake);
+        (self.rest, self.wake)
     }
 
     fn rest(&mut self) -> &mut Rest {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use wheellock_wheel::{Member, TimerKey};
 
+use super::awaited::Views;
 use super::{Effects, TICK};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
@@ -27,17 +28,19 @@ pub(crate) struct Hold {
     pub(super) guards: u32,
     /// Guards that want the lease renewed.
     pub(super) renewing_guards: u32,
-    pub(super) attempts: u32,
+    pub(super) attempts: u16,
     /// When the first guard got it.
     pub(super) since: BootInstant,
     /// Releases under way.
-    pub(super) operations: u32,
+    pub(super) operations: u16,
     /// Stands in the backlog.
     pub(super) postponed: bool,
     /// The wanted count changed while a request was under way; another one must follow it.
     pub(super) outdated: bool,
     /// What the answer to the release under way will tell for the first time.
     pub(super) untold: Untold,
+    /// Callers that wait for their releases.
+    pub(super) views: Views,
     /// Tasks that wait for something here; mostly there are none.
     pub(super) wakers: Option<Box<Wakers>>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
@@ -156,12 +159,23 @@ impl Hold {
         is_believed && (self.renewing_guards > 0 || self.unverified)
     }
 
+    /// Whether the next reconciling request is to be made at `now`, after one that had no answer or no effect. Somebody who
+    /// waits for the server's word gets it though the lease has ended.
+    pub(super) fn is_to_be_released(&self, now: BootInstant) -> bool {
+        self.is_worth_releasing() && (now < self.expired_by || !self.views.is_empty())
+    }
+
+    /// Whether no reconciling request is under way or to come.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.is_busy() && self.reconcile_at.is_none() && !self.postponed
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.attempts > 0 || self.operations > 0
     }
 
     pub(super) fn wanted(&self) -> u32 {
-        self.guards + self.attempts
+        self.guards + u32::from(self.attempts)
     }
 
     /// When to give up believing: early enough that a task that waits for the loss learns of it before `valid_until`.

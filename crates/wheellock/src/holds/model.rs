@@ -10,6 +10,8 @@ use crate::kind;
 use crate::server_clock::{Jump, Sample};
 
 const LEASE: Duration = Duration::from_millis(600);
+/// How long a caller waits for its release.
+const WAIT: Duration = Duration::from_millis(300);
 
 /// A table, a clock, and a server that may or may not answer.
 struct World {
@@ -21,6 +23,8 @@ struct World {
     guards: Vec<HoldIndex>,
     renewals: Vec<u32>,
     settles: Vec<Reconcile>,
+    /// Releases that are waited for, and until when.
+    views: Vec<(ViewIndex, BootInstant)>,
     /// How many of these are older than the shutdown.
     older: usize,
     /// Something was held at the shutdown, and has not been given back.
@@ -35,11 +39,17 @@ enum Event {
     Refused,
     Cancel,
     Release,
+    /// For a caller who waits for what becomes of it.
+    ReleaseAwaited,
+    /// The caller that began to wait last is gone.
+    Leave,
     /// Time passes, and the watchdog does what is due.
     Tick,
     Renewed(Renewed),
     Reconciled(bool),
     ReconcileFailed,
+    /// With its connection.
+    ReconcileUnanswered,
     RenewalRefused(Refused),
     /// After this pause, in milliseconds.
     ReconcileRefused(u64),
@@ -52,12 +62,14 @@ enum Event {
     ShutDownAsked,
 }
 
-const EVENTS: [Event; 20] = [
+const EVENTS: [Event; 23] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
     Event::Cancel,
     Event::Release,
+    Event::ReleaseAwaited,
+    Event::Leave,
     Event::Tick,
     Event::Renewed(Renewed::Extended),
     Event::Renewed(Renewed::NotOwner),
@@ -65,6 +77,7 @@ const EVENTS: [Event; 20] = [
     Event::Reconciled(true),
     Event::Reconciled(false),
     Event::ReconcileFailed,
+    Event::ReconcileUnanswered,
     Event::RenewalRefused(Refused::Elsewhere),
     Event::RenewalRefused(Refused::Arrived),
     Event::ReconcileRefused(0),
@@ -88,6 +101,7 @@ impl World {
             guards: Vec::new(),
             renewals: Vec::new(),
             settles: Vec::new(),
+            views: Vec::new(),
             older: 0,
             owed: false,
             renewals_after_release: 0,
@@ -235,6 +249,18 @@ impl World {
                 assert!(settle.is_none() || !self.holds.is_shut(), "that was given back already");
                 self.settles.extend(settle);
             }
+            Event::ReleaseAwaited => {
+                let Some(hold) = self.guards.pop() else { return ControlFlow::Break(()) };
+                let until = self.now + WAIT;
+                let (view, settle) = self.holds.release_awaited(hold, true, (self.now, until), Waker::noop());
+                assert!(view.is_some() || settle.is_none(), "nobody is told of it");
+                self.views.extend(view.map(|view| (view, until)));
+                self.settles.extend(settle);
+            }
+            Event::Leave => {
+                let Some((view, _)) = self.views.pop() else { return ControlFlow::Break(()) };
+                let _waker = self.holds.leave(view);
+            }
             Event::Tick => {
                 self.now = self.now + LEASE / 5;
                 self.keep();
@@ -258,7 +284,12 @@ impl World {
             }
             Event::ReconcileFailed => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
+                self.holds.tell_failure(settle.hold, &End::Unexpected("nothing"), &mut effects);
                 self.holds.reconcile_failed(settle.hold, self.now, &mut effects);
+            }
+            Event::ReconcileUnanswered => {
+                let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
+                self.settles.extend(self.holds.reconcile_unanswered(settle.hold, self.now, &mut effects));
             }
             Event::RenewalRefused(refused) => {
                 if self.renewals.is_empty() {
@@ -322,6 +353,8 @@ impl World {
         self.settles.extend(requests);
         self.settles.extend(self.holds.next_postponed(self.now, &mut Effects::default()));
         self.begin_renewals(renew);
+        self.look();
+        assert!(self.views.iter().all(|(_, until)| self.now < *until + TICK), "waits beyond its deadline");
     }
 
     fn begin_renewals(&mut self, renewals: Vec<Renewal>) {
@@ -344,6 +377,7 @@ impl World {
             self.owed &= since.is_empty();
         }
         assert_eq!(self.renewals_after_release, 0, "renewed what was released");
+        self.look();
         // A shutdown takes back an attempt at once, and again when it turns out to be granted.
         let most = if self.holds.is_shut() { 4 } else { 2 };
         assert!(self.settles.len() <= most, "requests pile up");
@@ -359,10 +393,24 @@ impl World {
         }
     }
 
+    /// Callers look at what has become of their releases: each waits for something that is to come.
+    fn look(&mut self) {
+        let holds = &mut self.holds;
+        self.views.retain(|(view, _)| {
+            let Some(hold) = holds.awaited.hold_of(*view) else {
+                assert!(holds.released(*view, Waker::noop()).is_some());
+                return false;
+            };
+            let hold = holds.get(hold).expect("what is waited for is kept");
+            assert!(!hold.is_settled() && !hold.views.is_empty(), "waits for nothing");
+            true
+        });
+    }
+
     /// Everything is released and answered: nothing may be left, after a lease at the latest.
     fn settle_down(mut self, path: &[Event]) {
         while !self.guards.is_empty() {
-            let _step = self.step(Event::Release);
+            let _step = self.step(Event::ReleaseAwaited);
         }
         while !self.settles.is_empty() {
             let _step = self.step(Event::Reconciled(true));
@@ -381,6 +429,10 @@ impl World {
         assert!(
             self.holds.holds.is_empty() && self.holds.presented.is_empty() && self.holds.backlog.is_empty(),
             "a hold was left behind by {path:?}"
+        );
+        assert!(
+            self.views.is_empty() && self.holds.awaited.is_empty(),
+            "a caller was left behind by {path:?}"
         );
         // What was released is forgotten, unless nothing is remembered.
         self.now = self.now + 2 * KEPT;

@@ -102,6 +102,7 @@ impl Holds {
                 Event::Backlog if self.backlog.is_empty() => {}
                 Event::Backlog => self.look_at_the_backlog_again(now),
                 Event::Forget => self.forget_releases(now),
+                Event::Overdue => self.end_overdue(now, due.effects),
                 Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
             }
         }
@@ -121,14 +122,14 @@ impl Holds {
         if hold.reconcile_at.is_some_and(|at| now >= at) {
             if hold.is_busy() {
                 hold.reconcile_at = Some(now + hold.lease.retry_after());
-            } else if now >= hold.expired_by {
+            } else if hold.is_to_be_released(now) {
+                due.effects.request_all(self.reconcile(index));
+            } else {
                 hold.reconcile_at = None;
                 hold.open_gate(due.effects);
-            } else {
-                due.effects.request_all(self.reconcile(index));
             }
         }
-        self.free_if_unused(index);
+        self.settle(index, due.effects);
         let Some(hold) = self.get(index) else { return };
         if hold.state == State::Held && hold.guards > 0 && now >= hold.lost_at() {
             return self.lose(index, LostReason::Expired, now, due.effects);

@@ -26,7 +26,7 @@ use crate::clock::{BootInstant, Clock};
 use crate::durability::Wanted;
 use crate::error::Error;
 use crate::events;
-use crate::holds::{Effects, End, Holds, Reconcile, Rest};
+use crate::holds::{Effects, Failed, Holds, Reconcile, Rest};
 use crate::kind::Kind;
 use crate::lease::Lease;
 use crate::name::Name;
@@ -229,7 +229,7 @@ impl Context {
         if Retry::default().after(&error).is_some() {
             holds.remember_failure(request.hold, &error, now);
         } else {
-            holds.tell_failure(request.hold, &End::Failed(error), effects);
+            holds.tell_failure(request.hold, &Failed::Error(error), effects);
         }
     }
 

@@ -7,18 +7,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 
-use wheellock_client::Value;
-use wheellock_client::layer::Retry;
-
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, LostReason};
-use crate::holds::{End, HoldIndex, Renewal, Renewed, State, ViewIndex};
+use crate::holds::{Failed, Fulfilled, HoldIndex, State, ViewIndex, Want};
 use crate::name::Name;
 use crate::owner::Owner;
-use crate::retry::{Retried, retry, retry_acknowledged};
-use crate::server_clock::Sample;
-use crate::wire;
+use crate::watchdog;
 use crate::work::unless_lost;
 
 /// One hold of a lock. Dropping it releases the hold in the background; [`release`](Self::release) does so with
@@ -123,7 +118,7 @@ impl Guard {
     /// Asks the server whether the lock is still held; false if it could not be asked, which proves nothing. An error only
     /// if the lock is lost.
     pub(crate) async fn confirm(&self) -> Result<bool, Error> {
-        match self.ask_the_server(false).await {
+        match self.ask_the_server(Want::Word).await {
             Err(lost @ Error::Lost { .. }) => Err(lost),
             asked => self.check().map(|()| asked.is_ok()),
         }
@@ -155,58 +150,22 @@ impl Guard {
     /// timeout; [`Error::NotReplicated`] if too few servers know of it. The lock may then be believed until
     /// [`valid_until`](Self::valid_until) as before.
     pub async fn renew(&self) -> Result<(), Error> {
-        self.ask_the_server(true).await
+        self.ask_the_server(Want::Extension).await
     }
 
-    /// Extends the lease, or only asks whether it still runs.
-    async fn ask_the_server(&self, extend: bool) -> Result<(), Error> {
-        let Some(renewal) = self.context.holds().renewal_by_hand(self.hold, extend) else {
-            return Err(self.lost_error(self.lost().await));
-        };
-        let renewing = Renewing { context: &self.context, renewal };
-        let Renewal { name, owner, .. } = &renewing.renewal;
-        let left = self.valid_until().saturating_duration_since(self.context.clock.now());
-        let deadline = Some(self.context.client.config().timer.now() + left);
-        let node = self.context.node_of(name);
-        let ask = |retry: &Retry, options, waker: &Waker| {
-            let owners = [self.context.holder_text(name, *owner)];
-            let params = wire::renew(std::slice::from_ref(&renewing.renewal), &owners);
-            self.context.client.start_eval(&name.kind().renew, wire::KEYS, &params, retry, options, waker)
-        };
-        let read = |reply: &Value| wire::read_renewal(reply, std::slice::from_ref(&renewing.renewal));
-        let renewed = async {
-            match self.context.wanted.filter(|_| extend) {
-                None => (retry(&self.context, ask, deadline, true).await, None),
-                Some(wanted) => {
-                    let extended =
-                        |reply: &Value| read(reply).is_some_and(|reply| reply.lock(0) == Renewed::Extended);
-                    Box::pin(retry_acknowledged(&self.context, wanted, ask, deadline, true, extended)).await
-                }
+    /// Has the watchdog ask the server now, and waits for what it says.
+    async fn ask_the_server(&self, want: Want) -> Result<(), Error> {
+        let mut wish = Wish { guard: self, want, number: None };
+        let fulfilled = std::future::poll_fn(|cx| wish.poll(cx.waker())).await;
+        // Whatever was said, a lock that is lost is lost.
+        self.check()?;
+        match fulfilled {
+            None | Some(Ok(None)) => Ok(()),
+            Some(Ok(Some(shortfall))) => Err(Error::not_replicated(self.name.text(), shortfall)),
+            Some(Err(failed)) => {
+                let what = if want == Want::Extension { "renew" } else { "ask for" };
+                Err(self.failure(format!("{what} lock {:?}", self.name), failed))
             }
-        };
-        // Not repeated once the lock is lost: a shutdown has given it back.
-        let (retried, shortfall) = self.run_unconfirmed(renewed).await?;
-        let Retried { result, sent, .. } = retried;
-        let operation = || format!("{} lock {:?}", if extend { "renew" } else { "ask for" }, self.name);
-        let reply = result.map_err(|source| Error::Server { operation: operation(), source })?;
-        let Some(renewed) = read(&reply) else {
-            return Err(self.context.unexpected(&self.name, operation(), &reply));
-        };
-        self.context.transact(|holds, now, effects| {
-            let how = match shortfall {
-                None => renewed.lock(0),
-                Some(_) => Renewed::NotAcknowledged,
-            };
-            holds.renewed(&renewing.renewal, how, sent, now, effects);
-            let sample = Sample { server: renewed.server, sent, received: now };
-            let node_of = |name: &Name| self.context.node_of(name);
-            // If the slot has moved meanwhile it is not known whose clock it was.
-            let same = node_of(&self.name) == node;
-            effects.jumped(same.then(|| holds.heard_server_time(node, sample, node_of)).flatten());
-        });
-        match shortfall {
-            None => self.check(),
-            Some(shortfall) => Err(Error::not_replicated(self.name.text(), shortfall)),
         }
     }
 
@@ -258,22 +217,25 @@ impl Guard {
         let mut release = Release { guard: &self, view: None };
         let end = std::future::poll_fn(|cx| release.poll(cx.waker())).await;
         match end {
-            Some(End::Answered { released: true }) => Ok(Released::Released),
-            Some(End::Answered { released: false }) | None => Ok(Released::AlreadyLost),
-            Some(End::Failed(source)) => Err(Error::Server { operation: self.release_operation(), source }),
-            Some(End::Unexpected(reply_type)) => Err(Error::unexpected(self.release_operation(), reply_type)),
-            Some(End::TimedOut { ambiguous, asked, reason }) => {
-                let (client, key) = (&self.context.client, self.name.key().as_bytes());
-                let ambiguous = ambiguous || (asked && client.is_ready_for(key));
-                let source = reason.unwrap_or_else(|| client.timed_out(key, "EVALSHA"));
-                let source = if ambiguous { source.after_an_unanswered_attempt() } else { source };
-                Err(Error::Server { operation: self.release_operation(), source })
-            }
+            Some(Ok(true)) => Ok(Released::Released),
+            Some(Ok(false)) | None => Ok(Released::AlreadyLost),
+            Some(Err(failed)) => Err(self.failure(format!("release lock {:?}", self.name), failed)),
         }
     }
 
-    fn release_operation(&self) -> String {
-        format!("release lock {:?}", self.name)
+    /// Why the server's word did not come.
+    fn failure(&self, operation: String, failed: Failed) -> Error {
+        let (client, key) = (&self.context.client, self.name.key().as_bytes());
+        match failed {
+            Failed::Error(source) => Error::Server { operation, source },
+            Failed::Unexpected(reply_type) => Error::unexpected(operation, reply_type),
+            Failed::TimedOut { ambiguous, asked, reason } => {
+                let ambiguous = ambiguous || (asked && client.is_ready_for(key));
+                let source = reason.unwrap_or_else(|| client.timed_out(key, "EVALSHA"));
+                let source = if ambiguous { source.after_an_unanswered_attempt() } else { source };
+                Error::Server { operation, source }
+            }
+        }
     }
 }
 
@@ -296,18 +258,35 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// A renewal by hand under way. Answered or dropped, the server may keep the key for a whole lease from here.
-struct Renewing<'a> {
-    context: &'a Context,
-    renewal: Renewal,
+/// What a caller sees of what it wants to hear from the server.
+struct Wish<'a> {
+    guard: &'a Guard,
+    want: Want,
+    number: Option<u64>,
 }
 
-impl Drop for Renewing<'_> {
-    fn drop(&mut self) {
-        if !self.renewal.extend {
-            return;
+impl Wish<'_> {
+    /// `None` if the hold is lost.
+    fn poll(&mut self, waker: &Waker) -> Poll<Option<Fulfilled>> {
+        let Guard { context, hold, .. } = self.guard;
+        let Some(number) = self.number else {
+            self.number = watchdog::wish(context, *hold, self.want, waker);
+            return if self.number.is_some() { Poll::Pending } else { Poll::Ready(None) };
+        };
+        let fulfilled = context.holds().fulfilled(*hold, number, waker);
+        if fulfilled.is_some() {
+            self.number = None;
         }
-        self.context.holds().may_have_been_renewed(&self.renewal, self.context.clock.now());
+        fulfilled.map_or(Poll::Pending, |fulfilled| Poll::Ready(Some(fulfilled)))
+    }
+}
+
+impl Drop for Wish<'_> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let waker = self.guard.context.holds().forget_wish(self.guard.hold, number);
+            drop(waker);
+        }
     }
 }
 
@@ -319,7 +298,7 @@ struct Release<'a> {
 
 impl Release<'_> {
     /// Gives the guard's hold back at the first poll. What became of it; `None` if there was nothing to give back.
-    fn poll(&mut self, waker: &Waker) -> Poll<Option<End>> {
+    fn poll(&mut self, waker: &Waker) -> Poll<Option<Result<bool, Failed>>> {
         let Guard { context, hold, renew, .. } = self.guard;
         if let Some(view) = self.view {
             let end = context.holds().released(view, waker);

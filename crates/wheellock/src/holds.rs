@@ -15,6 +15,7 @@ mod hold;
 mod model;
 mod released;
 mod renewals;
+mod wishes;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::name::Name;
 use crate::server_clock::ServerClocks;
 
 use awaited::{Awaited, Views};
-pub(crate) use awaited::{End, ViewIndex};
+pub(crate) use awaited::{Failed, ViewIndex};
 use changes::Changes;
 pub(crate) use effects::{Effects, Reconcile, Rest};
 use hold::Untold;
@@ -41,6 +42,8 @@ pub(crate) use hold::{Hold, State};
 use released::Released;
 use renewals::Script;
 pub(crate) use renewals::{Refused, Renewal, RenewalReply, Renewed};
+use wishes::Wishes;
+pub(crate) use wishes::{Fulfilled, Want};
 
 /// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
 type Presented = (u64, usize);
@@ -73,6 +76,9 @@ pub(crate) struct Holds {
     /// Holds whose release found no room on its way out, in order.
     backlog: VecDeque<HoldIndex>,
     awaited: Awaited,
+    wishes: Wishes,
+    /// An event is planned at which the deadlines of those that wait are looked at.
+    looks_at_deadlines: bool,
     /// For those whom the results of one batch wake.
     room: Vec<Waker>,
     /// Names whose last waiter has left a little while ago.
@@ -96,7 +102,7 @@ enum Event {
     Backlog,
     /// There may be releases that are remembered for long enough.
     Forget,
-    /// A caller may have waited for its release for long enough.
+    /// A caller may have waited for the server's word for long enough.
     Overdue,
 }
 
@@ -143,6 +149,8 @@ impl Holds {
             renewals: Slab::new(),
             backlog: VecDeque::new(),
             awaited: Awaited::default(),
+            wishes: Wishes::default(),
+            looks_at_deadlines: false,
             room: Vec::new(),
             quiet: Slab::new(),
             start: now,
@@ -471,34 +479,41 @@ impl Holds {
             let believed = hold.state == State::Held && now < hold.valid_until;
             self.awaited.begin(index, &mut hold.views, (believed, until), waker)
         });
-        if view.is_some() && !std::mem::replace(&mut self.awaited.will_look, true) {
+        if view.is_some() {
             self.look_at_deadlines_at(until);
         }
         (view, self.release(index, renew, now))
     }
 
+    /// Plans to look at the deadlines of those that wait, of whom the one that came last has this one. All wait for the same
+    /// time, so what is planned already is early enough.
     fn look_at_deadlines_at(&mut self, at: BootInstant) {
+        if std::mem::replace(&mut self.looks_at_deadlines, true) {
+            return;
+        }
         let tick = self.tick_at_or_after(at);
         self.wheel.insert(tick, Event::Overdue);
         self.plan(self.start_of(tick));
     }
 
-    /// Ends the waits for releases whose deadlines have passed. The requests go on.
+    /// Ends the waits whose deadlines have passed. The requests go on.
     fn end_overdue(&mut self, now: BootInstant, effects: &mut Effects) {
         for index in self.awaited.holds_overdue(now) {
             let Some(hold) = self.holds.get_mut(index as usize) else { continue };
             let asked = hold.operations > 0;
             self.awaited.overdue(&mut hold.views, asked, now, |waker| effects.wake_one(waker));
         }
-        let next = self.awaited.earliest();
-        self.awaited.will_look = next.is_some();
-        if let Some(next) = next {
+        let holds = &self.holds;
+        let asked = |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewal_under_way);
+        self.wishes.overdue(now, asked, |waker| effects.wake_one(waker));
+        self.looks_at_deadlines = false;
+        if let Some(next) = self.awaited.earliest().into_iter().chain(self.wishes.earliest()).min() {
             self.look_at_deadlines_at(next);
         }
     }
 
     /// What a caller of [`release_awaited`](Self::release_awaited) is told, once; leaves its waker if there is nothing yet.
-    pub(crate) fn released(&mut self, view: ViewIndex, waker: &Waker) -> Option<End> {
+    pub(crate) fn released(&mut self, view: ViewIndex, waker: &Waker) -> Option<Result<bool, Failed>> {
         self.awaited.take(view, waker)
     }
 
@@ -526,9 +541,9 @@ impl Holds {
     }
 
     /// Callers that wait for releases of this hold are told that they failed. The watchdog goes on.
-    pub(crate) fn tell_failure(&mut self, index: HoldIndex, end: &End, effects: &mut Effects) {
+    pub(crate) fn tell_failure(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
         if let Some(hold) = self.holds.get_mut(index as usize) {
-            self.awaited.failed(&mut hold.views, end, |waker| effects.wake_one(waker));
+            self.awaited.failed(&mut hold.views, why, |waker| effects.wake_one(waker));
         }
     }
 
@@ -767,6 +782,7 @@ impl Holds {
         if self.presented.get(&key) == Some(&index) {
             self.presented.remove(&key);
         }
+        self.wishes.lost(index, |waker| effects.wake_one(waker));
         self.join_or_leave_the_beat(index, now);
         self.schedule(index);
         self.settle(index, effects);

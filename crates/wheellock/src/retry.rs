@@ -33,7 +33,6 @@ pub(crate) struct Retrying<'a, F> {
     ask: F,
     deadline: Instant,
     under_way: Option<(Started<'a>, BootInstant)>,
-    reserved: bool,
     retry: Retry,
     ambiguous: bool,
     pause: Option<Box<Sleep>>,
@@ -46,12 +45,7 @@ pub(crate) struct Retrying<'a, F> {
 /// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
 /// response timeout, whichever is earlier; not a moment less, so that the clock tells which of the two has ended it. `ask`
 /// starts one run, as its earlier ones have taught.
-pub(crate) fn retry<'a, F>(
-    context: &'a Context,
-    ask: F,
-    deadline: Option<Instant>,
-    reserved: bool,
-) -> Retrying<'a, F>
+pub(crate) fn retry<'a, F>(context: &'a Context, ask: F, deadline: Option<Instant>) -> Retrying<'a, F>
 where
     F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
 {
@@ -63,7 +57,6 @@ where
         ask,
         deadline,
         under_way: None,
-        reserved,
         retry: Retry::default(),
         ambiguous: false,
         pause: None,
@@ -94,7 +87,6 @@ where
                 None => {
                     let sent = this.context.clock.now();
                     let options = CallOptions::by(this.deadline);
-                    let options = if this.reserved { options.reserved() } else { options };
                     let started = (this.ask)(&this.retry, options, cx.waker());
                     let is_under_way = started.is_under_way();
                     let started = this.under_way.insert((started, sent));
@@ -159,7 +151,6 @@ pub(crate) async fn retry_acknowledged<'a, F>(
     wanted: Wanted,
     ask: F,
     deadline: Option<Instant>,
-    reserved: bool,
     mut wrote: impl FnMut(&Value) -> bool,
 ) -> (Retried, Option<Shortfall>)
 where
@@ -170,7 +161,7 @@ where
     let until = deadline.map_or(patience, |deadline| deadline.min(patience));
     let mut written = false;
     loop {
-        let mut retried = retry(context, ask, Some(until), reserved).await;
+        let mut retried = retry(context, ask, Some(until)).await;
         if written {
             retried.ambiguous = true;
             retried.result = retried.result.map_err(|error| error.after_an_unanswered_attempt());

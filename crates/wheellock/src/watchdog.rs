@@ -1,5 +1,5 @@
-//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. Besides it only
-//! [`Guard::renew`](crate::Guard::renew) renews, at its holder's wish.
+//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. What a guard wishes
+//! to be renewed now is queued here, too, and answered as any other renewal.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,10 @@ use wheellock_client::{Change, Outcome, Timer, Value};
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::durability::Wanted;
-use crate::holds::{Due, Effects, End, Hold, Holds, Reconcile, Refused, Renewal, State};
+use crate::holds::{
+    Due, Effects, Failed, Hold, HoldIndex, Holds, Reconcile, Refused, Renewal, RenewalReply, Renewed, State,
+    Want,
+};
 use crate::name::Name;
 use crate::token::{About, Token, retry};
 use crate::wire;
@@ -76,6 +79,21 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     next
 }
 
+/// A guard wants its hold renewed now, or only to hear of it. Returns the number of its wish; `None` if the hold is lost.
+pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker) -> Option<u64> {
+    let (number, flush) = context.transact(|holds, now, effects| {
+        let until = now + context.client.config().response_timeout;
+        let (number, renewal) = holds.wish(hold, want, until, waker)?;
+        let flush = renewal.and_then(|renewal| {
+            let (node, retry) = (Some(context.node_of(&renewal.name)), retry(renewal.with_source));
+            queue_renewal(context, holds, (std::slice::from_ref(&renewal), node), &retry, now, effects)
+        });
+        Some((number, flush))
+    })?;
+    drop(flush);
+    Some(number)
+}
+
 /// Divides renewals among scripts: the keys of one are in one slot, and of one kind. Where there is only one of each, nothing changes
 /// places.
 fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
@@ -105,11 +123,30 @@ fn queue_renewal<'a>(
     let token = Token { about: About::Renewal { batch }, with_source: retry.is_in_full() };
     let script = &group.first()?.name.kind().renew;
     let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into());
-    if flush.is_none() {
-        holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
+    if !flush.as_ref().is_some_and(Flush::is_answered) {
+        let wishing = holds.wishing(batch);
+        let key = group.first()?.name.key();
+        let refusal = || context.client.refusal(key.as_bytes(), wire::verb(retry));
+        if let Some(error) = (!wishing.is_empty()).then(refusal).flatten() {
+            let may_serve_soon = Retry::default().after(&error).is_some();
+            for index in &wishing {
+                if may_serve_soon {
+                    holds.remember_failed_wish(*index, &error, false, now);
+                } else {
+                    holds.tell_wishes(*index, &Failed::Error(error.clone()), effects);
+                }
+            }
+        }
+        if flush.is_none() {
+            holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
+        }
+        wishing.iter().for_each(|index| holds.renew_for_wishes(*index, now + NO_ROOM_PAUSE));
     }
     flush
 }
+
+/// How soon to look for room again for a renewal that a guard waits for.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the results of requests that no task waits for. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
@@ -120,13 +157,13 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
         for detached in results.drain(..) {
             let Token { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
-            let verb = wire::verb(&retry);
+            let verb = if matches!(about, About::Wait { .. }) { "WAIT" } else { wire::verb(&retry) };
             let pause = pause_before_repeating(&mut retry, &detached.result);
             let answer = Answer { detached: &detached, verb, retry, pause };
             match about {
                 About::Reconcile { hold } => table.reconciled(hold, &answer),
                 About::Renewal { batch } => table.renewed(batch, &answer),
-                About::Wait { batch } => table.acknowledged(batch, &detached.result),
+                About::Wait { batch } => table.acknowledged(batch, &answer),
             }
         }
         table.effects.look_at_the_backlog();
@@ -184,13 +221,13 @@ impl Answered<'_, '_> {
                 }
                 None => {
                     self.unexpected.extend(self.holds.get(hold).map(|hold| Arc::clone(&hold.name)));
-                    self.failed(hold, &End::Unexpected(reply.type_name()));
+                    self.failed(hold, &Failed::Unexpected(reply.type_name()));
                     None
                 }
             },
             (Ok(_) | Err(_), None) => {
                 match self.error_for_callers(hold, answer) {
-                    Some(error) => self.failed(hold, &End::Failed(error)),
+                    Some(error) => self.failed(hold, &Failed::Error(error)),
                     None => self.holds.reconcile_failed(hold, now, self.effects),
                 }
                 None
@@ -215,8 +252,8 @@ impl Answered<'_, '_> {
     }
 
     /// A release has no chance now: callers that wait for it are told, and the watchdog will make another.
-    fn failed(&mut self, hold: u32, end: &End) {
-        self.holds.tell_failure(hold, end, self.effects);
+    fn failed(&mut self, hold: u32, why: &Failed) {
+        self.holds.tell_failure(hold, why, self.effects);
         self.holds.reconcile_failed(hold, self.now, self.effects);
     }
 
@@ -230,7 +267,9 @@ impl Answered<'_, '_> {
         let Answer { detached: Detached { result, connection, .. }, retry, pause, .. } = answer;
         let (context, now) = (self.context, self.now);
         let failures = self.holds.tally.failed_renewals;
+        let wishing = self.holds.wishing(batch);
         if let Some(pause) = *pause {
+            self.wishes_wait(&wishing, answer, false);
             for renewal in self.holds.renewal_refused(batch, refused(result), pause, now) {
                 // Which node that is, only the connection knows.
                 let alone = (std::slice::from_ref(&renewal), None);
@@ -239,6 +278,18 @@ impl Answered<'_, '_> {
         } else {
             let reply = result.as_ref().ok();
             let reply = reply.and_then(|reply| wire::read_renewal(reply, self.holds.batch(batch)));
+            match (result, &reply) {
+                (Ok(_), Some(reply)) => self.tell_of_odd_words(batch, reply),
+                (Ok(odd), None) if !odd.is_error() => {
+                    let name = self.holds.batch(batch).first().map(|renewal| Arc::clone(&renewal.name));
+                    self.unexpected.extend(name);
+                    self.tell_wishes(&wishing, &Failed::Unexpected(odd.type_name()));
+                }
+                (Err(Outcome::MaybeExecuted), _) if !context.client.has_ended(*connection) => {
+                    self.wishes_wait(&wishing, answer, true);
+                }
+                _ => self.wishes_fail(&wishing, answer),
+            }
             let node_of = |name: &Name| context.node_of(name);
             let jump = match (reply, context.wanted) {
                 (Some(reply), Some(wanted)) => {
@@ -251,6 +302,7 @@ impl Answered<'_, '_> {
                 (reply, _) => self.holds.end_renewal(batch, reply.as_ref(), now, node_of, self.effects),
             };
             self.effects.jumped(jump);
+            wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, now));
         }
         if self.holds.tally.failed_renewals > failures {
             self.effects.renewal_failed(result);
@@ -262,17 +314,72 @@ impl Answered<'_, '_> {
         let token = Token { about: About::Wait { batch }, with_source: false };
         match self.context.client.queue_wait(connection, acks, timeout, token.into()) {
             Some(flush) => self.flushes.push(flush),
-            None => self.holds.end_wait(batch, false, self.now, self.effects),
+            None => {
+                let wishing = self.holds.wishing(batch);
+                self.holds.end_wait(batch, false, self.now, self.effects);
+                let soon = self.now + NO_ROOM_PAUSE;
+                wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, soon));
+            }
         }
     }
 
-    fn acknowledged(&mut self, batch: u32, result: &Result<Value, Outcome>) {
+    fn acknowledged(&mut self, batch: u32, answer: &Answer<'_>) {
+        let Detached { result, connection, .. } = answer.detached;
+        let wishing = self.holds.wishing(batch);
         let wanted = self.context.wanted.filter(|_| result.is_ok());
-        let kept = wanted.is_some_and(|wanted| wanted.shortfall(result.as_ref().ok()).is_none());
+        let shortfall = wanted.map(|wanted| wanted.shortfall(result.as_ref().ok()));
+        match (result, shortfall) {
+            (Ok(reply), Some(Some(by))) if !reply.is_error() => {
+                wishing.iter().for_each(|index| self.holds.wishes_fell_short(*index, by, self.effects));
+            }
+            (Ok(_), Some(None)) => {}
+            (Err(_), _) if !self.context.client.has_ended(*connection) => {
+                self.wishes_wait(&wishing, answer, true);
+            }
+            _ => self.wishes_fail(&wishing, answer),
+        }
+        let kept = shortfall == Some(None);
         self.holds.end_wait(batch, kept, self.now, self.effects);
         if !kept {
             self.effects.renewal_failed(result);
         }
+        wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, self.now));
+    }
+
+    /// The renewal is made again for guards that wait for it; they are told why if they do not hear of the next one in time.
+    fn wishes_wait(&mut self, wishing: &[HoldIndex], answer: &Answer<'_>, executed: bool) {
+        if let Some(error) = self.error_for_wishes(wishing, answer) {
+            for index in wishing {
+                self.holds.remember_failed_wish(*index, &error, executed, self.now);
+            }
+        }
+    }
+
+    fn wishes_fail(&mut self, wishing: &[HoldIndex], answer: &Answer<'_>) {
+        if let Some(error) = self.error_for_wishes(wishing, answer) {
+            self.tell_wishes(wishing, &Failed::Error(error));
+        }
+    }
+
+    fn tell_wishes(&mut self, wishing: &[HoldIndex], why: &Failed) {
+        wishing.iter().for_each(|index| self.holds.tell_wishes(*index, why, self.effects));
+    }
+
+    fn error_for_wishes(
+        &self,
+        wishing: &[HoldIndex],
+        answer: &Answer<'_>,
+    ) -> Option<wheellock_client::Error> {
+        let wanted = !wishing.is_empty();
+        wanted.then(|| self.context.client.error_of(answer.detached, answer.verb)).flatten()
+    }
+
+    /// Guards are told whose locks the script has said something of that it never says.
+    fn tell_of_odd_words(&mut self, batch: u32, reply: &RenewalReply) {
+        let odd = |(place, hold): (usize, u32)| (reply.lock(place) == Renewed::Failed).then_some(hold);
+        let holds = self.holds.batch(batch).iter().map(|renewal| renewal.hold).enumerate();
+        let odd: Vec<_> = holds.filter_map(odd).collect();
+        self.tell_wishes(&odd, &Failed::Unexpected("array"));
     }
 }
 

@@ -126,7 +126,7 @@ impl<'a> Request<'a> {
         };
         let (mut fresh, mut shortfall) = (false, None);
         let retried = match context.wanted {
-            None => retry(context, ask, deadline, false).await,
+            None => retry(context, ask, deadline).await,
             Some(wanted) => {
                 let granted = |reply: &Value| {
                     let granted = wire::read_acquire(name, reply).and_then(Result::ok);
@@ -135,7 +135,7 @@ impl<'a> Request<'a> {
                 };
                 // Boxed, because every waiter's future has room for it, and few managers want it.
                 let acknowledged =
-                    Box::pin(retry_acknowledged(context, wanted, ask, deadline, false, granted)).await;
+                    Box::pin(retry_acknowledged(context, wanted, ask, deadline, granted)).await;
                 shortfall = acknowledged.1;
                 acknowledged.0
             }

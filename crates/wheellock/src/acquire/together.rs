@@ -57,7 +57,7 @@ pub(crate) async fn ask_together(
     };
     let mut fresh = vec![false; asked.len()];
     let (retried, shortfall) = match context.wanted {
-        None => (retry(context, ask, until, false).await, None),
+        None => (retry(context, ask, until).await, None),
         Some(wanted) => {
             let granted = |reply: &Value| match wire::read_acquire_all(reply, asked.len()) {
                 Some(AllReply::Granted(statuses)) => {
@@ -67,7 +67,7 @@ pub(crate) async fn ask_together(
                 }
                 _ => false,
             };
-            Box::pin(retry_acknowledged(context, wanted, &ask, until, false, granted)).await
+            Box::pin(retry_acknowledged(context, wanted, &ask, until, granted)).await
         }
     };
     let Retried { result, sent, ambiguous, .. } = retried;

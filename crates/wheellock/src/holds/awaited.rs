@@ -15,8 +15,6 @@ use crate::clock::BootInstant;
 #[derive(Default)]
 pub(super) struct Awaited {
     views: Slab<View>,
-    /// An event is planned at which the deadlines are looked at.
-    pub(super) will_look: bool,
 }
 
 /// Place of a view. Valid until its caller takes the end, or leaves.
@@ -47,13 +45,14 @@ enum Stage {
     Ended(End),
 }
 
-/// What a caller is told.
+/// What a caller is told: whether the lock was given back, and not lost before.
+type End = Result<bool, Failed>;
+
+/// Why a caller that waits for the server's word does not get it.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
-    /// Whether the lock was given back, and not lost before.
-    Answered { released: bool },
+pub(crate) enum Failed {
     /// No request has a chance that is made now.
-    Failed(wheellock_client::Error),
+    Error(wheellock_client::Error),
     /// The server answered with something of this type, which the script never returns.
     Unexpected(&'static str),
     /// No answer came in time.
@@ -65,6 +64,16 @@ pub(crate) enum End {
         /// Why an earlier one failed.
         reason: Option<wheellock_client::Error>,
     },
+}
+
+impl Failed {
+    /// What a caller is told for whom a request before may have been executed without an answer.
+    pub(super) fn for_caller(&self, ambiguous: bool) -> Self {
+        match self {
+            Self::Error(error) if ambiguous => Self::Error(error.after_an_unanswered_attempt()),
+            failed => failed.clone(),
+        }
+    }
 }
 
 impl Views {
@@ -129,12 +138,8 @@ impl Awaited {
     }
 
     /// Nothing that is asked for now has a chance: whatever stopped one request stops them all.
-    pub(super) fn failed(&mut self, views: &mut Views, end: &End, woken: impl FnMut(Waker)) {
-        let told = |view: &View| match end {
-            End::Failed(error) if view.ambiguous => End::Failed(error.after_an_unanswered_attempt()),
-            end => end.clone(),
-        };
-        self.end(views, |_| true, told, woken);
+    pub(super) fn failed(&mut self, views: &mut Views, why: &Failed, woken: impl FnMut(Waker)) {
+        self.end(views, |_| true, |view| Err(why.for_caller(view.ambiguous)), woken);
     }
 
     /// The holds with views whose deadlines have passed.
@@ -150,10 +155,9 @@ impl Awaited {
         now: BootInstant,
         woken: impl FnMut(Waker),
     ) {
-        let told = |view: &View| End::TimedOut {
-            ambiguous: view.ambiguous,
-            asked: asked && view.asked,
-            reason: view.reason.clone(),
+        let told = |view: &View| {
+            let (ambiguous, reason) = (view.ambiguous, view.reason.clone());
+            Err(Failed::TimedOut { ambiguous, asked: asked && view.asked, reason })
         };
         self.end(views, |view| now >= view.until, told, woken);
     }
@@ -251,7 +255,7 @@ impl Awaited {
 impl View {
     /// An unanswered request has done it, if the lock was ours when the guard was given back.
     fn end_of_unknown(&self, known: bool) -> End {
-        End::Answered { released: known || (self.ambiguous && self.believed) }
+        Ok(known || (self.ambiguous && self.believed))
     }
 }
 
@@ -268,7 +272,7 @@ mod tests {
         Unheard,
         Answered { known: bool },
         GivenUp,
-        Failed,
+        Fails,
         Overdue,
         LeaveFirst,
         LeaveLast,
@@ -284,11 +288,16 @@ mod tests {
         Answered { known: true },
         Answered { known: false },
         GivenUp,
-        Failed,
+        Fails,
         Overdue,
         LeaveFirst,
         LeaveLast,
     ];
+
+    #[expect(clippy::needless_pass_by_value, reason = "made to be told")]
+    fn told(end: End) -> String {
+        format!("{end:?}")
+    }
 
     /// What a caller is told that began to wait just before `later` happened.
     fn expected(believed: bool, later: &[Event]) -> Option<String> {
@@ -298,14 +307,14 @@ mod tests {
                 Asked => asked = true,
                 Unheard => ambiguous |= asked,
                 Answered { known } if asked => {
-                    return Some(format!(
-                        "{:?}",
-                        End::Answered { released: *known || (ambiguous && believed) }
-                    ));
+                    return Some(told(Ok(*known || (ambiguous && believed))));
                 }
-                GivenUp => return Some(format!("{:?}", End::Answered { released: ambiguous && believed })),
-                Failed => return Some(format!("{:?}", End::Unexpected("x"))),
-                Overdue => return Some(format!("{:?}", End::TimedOut { ambiguous, asked, reason: None })),
+                GivenUp => return Some(told(Ok(ambiguous && believed))),
+                Fails => return Some(told(Err(Failed::Unexpected("x")))),
+                Overdue => {
+                    let reason = None;
+                    return Some(told(Err(Failed::TimedOut { ambiguous, asked, reason })));
+                }
                 _ => {}
             }
         }
@@ -330,7 +339,7 @@ mod tests {
                 Unheard => awaited.unheard(views),
                 Answered { known } => awaited.answered(&mut views, known, wake),
                 GivenUp => awaited.given_up(&mut views, wake),
-                Failed => awaited.failed(&mut views, &End::Unexpected("x"), wake),
+                Fails => awaited.failed(&mut views, &Failed::Unexpected("x"), wake),
                 Overdue => {
                     let overdue = awaited.holds_overdue(until);
                     assert_eq!(overdue.is_empty(), views.is_empty());
@@ -349,7 +358,7 @@ mod tests {
         }
         let mut ended = 0;
         for (index, believed, began) in &callers {
-            let told = awaited.take(*index, Waker::noop()).map(|end| format!("{end:?}"));
+            let told = awaited.take(*index, Waker::noop()).map(told);
             assert_eq!(told, expected(*believed, &path[began + 1..]), "{path:?}");
             ended += usize::from(told.is_some());
         }

@@ -153,10 +153,11 @@ impl Hold {
         self.valid_until > self.lease.valid_until(sent)
     }
 
-    /// Whether the server is to be asked whether this is still held, by extending it or otherwise.
-    pub(super) fn is_to_be_asked_for(&self) -> bool {
+    /// Whether the server is to be asked whether this is still held, by extending it or otherwise; `wished` if a guard waits
+    /// for that.
+    pub(super) fn is_to_be_asked_for(&self, wished: bool) -> bool {
         let is_believed = self.state == State::Held && self.guards > 0;
-        is_believed && (self.renewing_guards > 0 || self.unverified)
+        is_believed && (self.renewing_guards > 0 || self.unverified || wished)
     }
 
     /// Whether the next reconciling request is to be made at `now`, after one that had no answer or no effect. Somebody who

@@ -25,6 +25,8 @@ struct World {
     settles: Vec<Reconcile>,
     /// Releases that are waited for, and until when.
     views: Vec<(ViewIndex, BootInstant)>,
+    /// Guards that wait for a renewal, by their holds, and until when.
+    wishes: Vec<(HoldIndex, u64, BootInstant)>,
     /// How many of these are older than the shutdown.
     older: usize,
     /// Something was held at the shutdown, and has not been given back.
@@ -43,6 +45,8 @@ enum Event {
     ReleaseAwaited,
     /// The caller that began to wait last is gone.
     Leave,
+    /// The last guard waits for an extension.
+    Wish,
     /// Time passes, and the watchdog does what is due.
     Tick,
     Renewed(Renewed),
@@ -62,7 +66,7 @@ enum Event {
     ShutDownAsked,
 }
 
-const EVENTS: [Event; 23] = [
+const EVENTS: [Event; 24] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
@@ -70,6 +74,7 @@ const EVENTS: [Event; 23] = [
     Event::Release,
     Event::ReleaseAwaited,
     Event::Leave,
+    Event::Wish,
     Event::Tick,
     Event::Renewed(Renewed::Extended),
     Event::Renewed(Renewed::NotOwner),
@@ -102,6 +107,7 @@ impl World {
             renewals: Vec::new(),
             settles: Vec::new(),
             views: Vec::new(),
+            wishes: Vec::new(),
             older: 0,
             owed: false,
             renewals_after_release: 0,
@@ -201,6 +207,15 @@ impl World {
         let _jump = self.holds.end_renewal(script, Some(&reply), self.now, |_| 0, &mut Effects::default());
     }
 
+    /// A guard has its lease extended at this moment.
+    fn extend_by_hand(&mut self, hold: HoldIndex) {
+        let until = self.now + WAIT;
+        let (wish, renewal) = self.holds.wish(hold, Want::Extension, until, Waker::noop()).unwrap();
+        let script = self.holds.begin_renewal(vec![renewal.unwrap()], None, self.now);
+        self.answer(script, &[1]);
+        assert!(matches!(self.holds.fulfilled(hold, wish, Waker::noop()), Some(Ok(None))));
+    }
+
     fn valid_until(&self, hold: HoldIndex) -> BootInstant {
         self.holds.get(hold).unwrap().valid_until
     }
@@ -244,13 +259,13 @@ impl World {
                 self.settles.extend(self.holds.cancel_attempt(hold, self.now));
             }
             Event::Release => {
-                let Some(hold) = self.guards.pop() else { return ControlFlow::Break(()) };
+                let Some(hold) = self.pop_guard() else { return ControlFlow::Break(()) };
                 let settle = self.holds.release(hold, true, self.now);
                 assert!(settle.is_none() || !self.holds.is_shut(), "that was given back already");
                 self.settles.extend(settle);
             }
             Event::ReleaseAwaited => {
-                let Some(hold) = self.guards.pop() else { return ControlFlow::Break(()) };
+                let Some(hold) = self.pop_guard() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;
                 let (view, settle) = self.holds.release_awaited(hold, true, (self.now, until), Waker::noop());
                 assert!(view.is_some() || settle.is_none(), "nobody is told of it");
@@ -261,6 +276,15 @@ impl World {
                 let Some((view, _)) = self.views.pop() else { return ControlFlow::Break(()) };
                 let _waker = self.holds.leave(view);
             }
+            Event::Wish => {
+                let Some(hold) = self.guards.last().copied() else { return ControlFlow::Break(()) };
+                let until = self.now + WAIT;
+                let wished = self.holds.wish(hold, Want::Extension, until, Waker::noop());
+                let Some((wish, renewal)) = wished else { return ControlFlow::Break(()) };
+                assert!(renewal.as_ref().is_none_or(|renewal| renewal.extend));
+                self.wishes.push((hold, wish, until));
+                self.begin_renewals(renewal.into_iter().collect());
+            }
             Event::Tick => {
                 self.now = self.now + LEASE / 5;
                 self.keep();
@@ -270,6 +294,7 @@ impl World {
                     return ControlFlow::Break(());
                 }
                 let renewal = self.renewals.remove(0);
+                let wishing = self.holds.wishing(renewal);
                 let reply = RenewalReply { server: self.server_time(), locks: vec![how] };
                 let reply = (how != Renewed::Failed).then_some(&reply);
                 assert_eq!(
@@ -277,6 +302,7 @@ impl World {
                     None,
                     "time goes on evenly"
                 );
+                wishing.iter().for_each(|hold| self.holds.renew_for_wishes(*hold, self.now));
             }
             Event::Reconciled(known) => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
@@ -284,7 +310,7 @@ impl World {
             }
             Event::ReconcileFailed => {
                 let Some(settle) = self.pop_settle() else { return ControlFlow::Break(()) };
-                self.holds.tell_failure(settle.hold, &End::Unexpected("nothing"), &mut effects);
+                self.holds.tell_failure(settle.hold, &Failed::Unexpected("nothing"), &mut effects);
                 self.holds.reconcile_failed(settle.hold, self.now, &mut effects);
             }
             Event::ReconcileUnanswered => {
@@ -354,6 +380,7 @@ impl World {
         self.settles.extend(self.holds.next_postponed(self.now, &mut Effects::default()));
         self.begin_renewals(renew);
         self.look();
+        assert!(self.wishes.iter().all(|(.., until)| self.now < *until + TICK), "waits beyond its deadline");
         assert!(self.views.iter().all(|(_, until)| self.now < *until + TICK), "waits beyond its deadline");
     }
 
@@ -405,6 +432,22 @@ impl World {
             assert!(!hold.is_settled() && !hold.views.is_empty(), "waits for nothing");
             true
         });
+        self.wishes.retain(|(index, wish, _)| {
+            let told = holds.fulfilled(*index, *wish, Waker::noop());
+            let hold = holds.get(*index).expect("what has guards is kept");
+            let to_come = hold.renewal_under_way || hold.renew_at.is_some();
+            assert!(told.is_some() || (hold.state == State::Held && to_come), "waits for nothing");
+            told.is_none()
+        });
+    }
+
+    /// A guard is about to be released: nobody who has borrowed it waits any more.
+    fn pop_guard(&mut self) -> Option<HoldIndex> {
+        let hold = self.guards.pop()?;
+        for (index, wish, _) in self.wishes.extract_if(.., |(index, ..)| *index == hold) {
+            let _waker = self.holds.forget_wish(index, wish);
+        }
+        Some(hold)
     }
 
     /// Everything is released and answered: nothing may be left, after a lease at the latest.
@@ -434,6 +477,7 @@ impl World {
             self.views.is_empty() && self.holds.awaited.is_empty(),
             "a caller was left behind by {path:?}"
         );
+        assert!(self.holds.wishes.is_empty(), "a wish was left behind by {path:?}");
         // What was released is forgotten, unless nothing is remembered.
         self.now = self.now + 2 * KEPT;
         self.keep();
@@ -548,8 +592,7 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     let (kept, fixed, extended) = (world.take(1, true), world.take(2, false), world.take(3, true));
     let hear = |world: &mut World, at: Duration, server: Duration| {
         world.now = start + at;
-        let renewal = world.holds.renewal_by_hand(extended, true).unwrap();
-        world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Effects::default());
+        world.extend_by_hand(extended);
         world.hear(0, server)
     };
     assert_eq!(hear(&mut world, LEASE / 10, LEASE / 10), None);
@@ -640,18 +683,27 @@ fn a_verified_lease_is_never_believed_for_longer_than_before() {
 }
 
 #[test]
-fn a_lease_that_was_extended_by_hand_meanwhile_is_not_shortened_by_its_verification() {
+fn what_is_extended_by_hand_follows_a_verification_under_way() {
     let mut world = World::new();
     let hold = world.take(1, false);
     world.holds.changed(&Change::everywhere(), world.now);
     let asked = world.due();
     let script = world.holds.begin_renewal(asked, Some(0), world.now);
     world.now = world.now + LEASE / 10;
-    let renewal = world.holds.renewal_by_hand(hold, true).unwrap();
-    world.holds.renewed(&renewal, Renewed::Extended, world.now, world.now, &mut Effects::default());
-    let extended = world.valid_until(hold);
+    // The wish waits for an answer to a question of its own.
+    let until = world.now + WAIT;
+    let (wish, at_once) = world.holds.wish(hold, Want::Extension, until, Waker::noop()).unwrap();
+    assert!(at_once.is_none());
     world.answer(script, &[100]);
-    assert_eq!(world.valid_until(hold), extended);
+    assert!(world.holds.fulfilled(hold, wish, Waker::noop()).is_none());
+    world.holds.renew_for_wishes(hold, world.now);
+    world.now = world.now + TICK;
+    let asked = world.due();
+    assert!(asked.len() == 1 && asked[0].extend);
+    let (sent, script) = (world.now, world.holds.begin_renewal(asked, Some(0), world.now));
+    world.answer(script, &[1]);
+    assert!(matches!(world.holds.fulfilled(hold, wish, Waker::noop()), Some(Ok(None))));
+    assert_eq!(world.valid_until(hold), Lease::new(LEASE).unwrap().valid_until(sent));
 }
 
 #[test]

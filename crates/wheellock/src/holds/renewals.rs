@@ -1,10 +1,14 @@
 //! Who is renewed when, and what a renewal changes. The watchdog's judgement; it sends nothing itself.
 
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
+use super::awaited::Failed;
+use super::wishes::{Fulfilled, Want};
 use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::clock::BootInstant;
+use crate::durability::Shortfall;
 use crate::error::LostReason;
 use crate::lease::{Lease, less_drift, plus_drift};
 use crate::name::Name;
@@ -142,18 +146,26 @@ impl Holds {
 
     /// Renews a hold that the watchdog keeps; one that it does not keep is only verified, if there is a reason to.
     pub(super) fn ask(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
+        let wished = self.wishes.most(index);
         let Some(hold) = self.get_mut(index) else { return };
         hold.renew_at = None;
-        if !hold.is_to_be_asked_for() || hold.renewal_under_way {
+        if !hold.is_to_be_asked_for(wished.is_some()) || hold.renewal_under_way {
             return;
         }
         if now >= hold.lost_at() {
             return self.lose(index, LostReason::Expired, now, due.effects);
         }
+        due.renew.extend(self.start_renewal(index, wished));
+    }
+
+    /// The server is to be asked now, whatever is planned.
+    fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
+        let hold = self.get_mut(index)?;
         (hold.renewal_under_way, hold.unverified) = (true, false);
-        let extend = hold.renewing_guards > 0;
-        due.renew.extend(self.renewal(index, extend));
+        let extend = hold.renewing_guards > 0 || wished == Some(Want::Extension);
+        self.wishes.asked(index, if extend { Want::Extension } else { Want::Word });
         self.schedule(index);
+        self.renewal(index, extend)
     }
 
     fn renewal(&self, index: HoldIndex, extend: bool) -> Option<Renewal> {
@@ -171,9 +183,73 @@ impl Holds {
         })
     }
 
-    /// What renews a hold at its guard's own wish, or only asks for it; `None` if it is lost.
-    pub(crate) fn renewal_by_hand(&self, index: HoldIndex, extend: bool) -> Option<Renewal> {
-        self.renewal(index, extend).filter(|_| self.get(index).is_some_and(|hold| hold.state == State::Held))
+    /// A guard wants the server to be asked now, and waits until `until` at most for what it says; `None` if its hold is lost.
+    /// Returns the wish's number, and what is to be asked at once: nothing if a renewal is under way, which another one
+    /// follows.
+    pub(crate) fn wish(
+        &mut self,
+        index: HoldIndex,
+        want: Want,
+        until: BootInstant,
+        waker: &Waker,
+    ) -> Option<(u64, Option<Renewal>)> {
+        let under_way = self.get(index).filter(|hold| hold.state == State::Held)?.renewal_under_way;
+        let number = self.wishes.begin(index, want, until, waker);
+        self.look_at_deadlines_at(until);
+        let renewal = if under_way { None } else { self.start_renewal(index, Some(want)) };
+        Some((number, renewal))
+    }
+
+    /// What became of a wish, told once; leaves a waker if there is nothing yet.
+    pub(crate) fn fulfilled(&mut self, index: HoldIndex, wish: u64, waker: &Waker) -> Option<Fulfilled> {
+        self.wishes.take(index, wish, waker)
+    }
+
+    /// Nobody waits for a wish any more. The returned waker is to be dropped outside the table's lock.
+    pub(crate) fn forget_wish(&mut self, index: HoldIndex, wish: u64) -> Option<Waker> {
+        self.wishes.forget(index, wish)
+    }
+
+    /// The holds of a renewal under way, if any guard waits for what the server says.
+    pub(crate) fn wishing(&self, renewal: u32) -> Vec<HoldIndex> {
+        let group = if self.wishes.is_empty() { &[] } else { self.batch(renewal) };
+        let is_same =
+            |renewal: &Renewal| self.get(renewal.hold).is_some_and(|hold| hold.serial == renewal.serial);
+        let wished = |renewal: &&Renewal| is_same(renewal) && self.wishes.most(renewal.hold).is_some();
+        group.iter().filter(wished).map(|renewal| renewal.hold).collect()
+    }
+
+    /// Guards that wait are told that it failed.
+    pub(crate) fn tell_wishes(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
+        self.wishes.failed(index, why, |waker| effects.wake_one(waker));
+    }
+
+    /// Why a renewal failed that is made again: what guards are told that do not hear of the next one in time. `executed` if it
+    /// may have been.
+    pub(crate) fn remember_failed_wish(
+        &mut self,
+        index: HoldIndex,
+        why: &wheellock_client::Error,
+        executed: bool,
+        now: BootInstant,
+    ) {
+        self.wishes.failed_once(index, why, executed, now);
+    }
+
+    /// Too few servers know of an extension for which guards wait.
+    pub(crate) fn wishes_fell_short(&mut self, index: HoldIndex, by: Shortfall, effects: &mut Effects) {
+        self.wishes.fell_short(index, by, |waker| effects.wake_one(waker));
+    }
+
+    /// A renewal has ended. If a guard waits for another one, it is made at `at`, or when it is planned if that is earlier.
+    pub(crate) fn renew_for_wishes(&mut self, index: HoldIndex, at: BootInstant) {
+        if self.wishes.most(index).is_none() {
+            return;
+        }
+        if let Some(hold) = self.get_mut(index).filter(|hold| !hold.renewal_under_way) {
+            hold.renew_at = Some(hold.renew_at.map_or(at, |planned| planned.min(at)));
+            self.schedule(index);
+        }
     }
 
     /// Remembers renewals that are about to be sent, to `node` if that is certain; returns their number.
@@ -223,7 +299,12 @@ impl Holds {
         let mut extended = Vec::new();
         for (place, renewal) in group.into_iter().enumerate() {
             match reply.lock(place) {
-                Renewed::Extended => extended.push(renewal),
+                Renewed::Extended => {
+                    if self.hold_of(&renewal).is_some() {
+                        self.wishes.fulfilled(renewal.hold, Want::Word, |waker| effects.wake_one(waker));
+                    }
+                    extended.push(renewal);
+                }
                 how => self.end_one(&renewal, how, sent, now, effects),
             }
         }
@@ -259,6 +340,15 @@ impl Holds {
     ) {
         if let Some(hold) = self.hold_of(renewal) {
             hold.renewal_under_way = false;
+            let done = match how {
+                Renewed::Extended => Some(Want::Extension),
+                Renewed::StillHeld { .. } => Some(Want::Word),
+                Renewed::NotOwner | Renewed::NotAcknowledged | Renewed::Failed => None,
+            };
+            if let Some(done) = done {
+                self.wishes.fulfilled(renewal.hold, done, |waker| effects.wake_one(waker));
+            }
+            self.wishes.in_vain(renewal.hold);
         }
         self.renewed(renewal, how, sent, now, effects);
     }
@@ -277,10 +367,13 @@ impl Holds {
         };
         let mut at_once = Vec::new();
         for renewal in group {
+            let wished = self.wishes.most(renewal.hold).is_some();
             let Some(hold) = self.hold_of(&renewal) else { continue };
             hold.renewal_under_way = false;
+            self.wishes.in_vain(renewal.hold);
+            let Some(hold) = self.get_mut(renewal.hold) else { continue };
             hold.unverified |= !renewal.extend;
-            if !hold.is_to_be_asked_for() {
+            if !hold.is_to_be_asked_for(wished) {
                 continue;
             }
             // A redirection that is followed is no failure, and neither is each of many questions whether the server serves.
@@ -289,14 +382,13 @@ impl Holds {
             hold.renew_alone |= matches!(refused, Refused::OnItsWay | Refused::Arrived);
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
-                hold.renewal_under_way = true;
-                hold.unverified = false;
-                at_once.extend(self.renewal(renewal.hold, renewal.extend));
+                let want = if renewal.extend { Want::Extension } else { Want::Word };
+                at_once.extend(self.start_renewal(renewal.hold, Some(want)));
             } else {
                 hold.renew_at = Some(now + pause);
+                self.schedule(renewal.hold);
             }
             self.tally.failed_renewals += u64::from(failed);
-            self.schedule(renewal.hold);
         }
         if self.may_verify() {
             self.plan(now);
@@ -310,7 +402,7 @@ impl Holds {
 
     /// The end of a renewal that was sent no earlier than `sent`. One that is too late changes nothing: what was lost
     /// stays lost.
-    pub(crate) fn renewed(
+    pub(super) fn renewed(
         &mut self,
         renewal: &Renewal,
         how: Renewed,
@@ -362,15 +454,8 @@ impl Holds {
         self.schedule(renewal.hold);
     }
 
-    /// A renewal was given up unanswered, or answered just now.
-    pub(crate) fn may_have_been_renewed(&mut self, renewal: &Renewal, now: BootInstant) {
-        if let Some(hold) = self.hold_of(renewal) {
-            hold.expired_by = hold.expired_by.max(renewal.lease.expired_by(now));
-        }
-    }
-
     /// A server told its time. If its clock has jumped ahead, every lease there ends that much earlier than was thought.
-    pub(crate) fn heard_server_time(
+    pub(super) fn heard_server_time(
         &mut self,
         node: u32,
         sample: Sample,
@@ -412,10 +497,11 @@ impl Holds {
     /// A hold is in the watchdog's care as long as it is held and one of its guards wants that.
     pub(super) fn join_or_leave_the_beat(&mut self, index: HoldIndex, now: BootInstant) {
         let beat = self.beat_at(now);
+        let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         let wanted = hold.state == State::Held && hold.renewing_guards > 0;
         if !wanted {
-            if !hold.is_to_be_asked_for() {
+            if !hold.is_to_be_asked_for(wished) {
                 hold.renew_at = None;
             }
             if let Some(member) = hold.member.take() {

@@ -1,0 +1,319 @@
+//! Guards that have the server asked for their holds now, and wait for what it says: that the lease is extended, or only that it
+//! still runs. What is waited for is a renewal as the watchdog makes it; here is a caller's wish for one, which begins, looks and
+//! leaves.
+//!
+//! A wish is not fulfilled by a renewal that was under way before it.
+
+use std::collections::HashMap;
+use std::task::Waker;
+
+use super::HoldIndex;
+use super::awaited::Failed;
+use crate::clock::BootInstant;
+use crate::durability::Shortfall;
+
+/// The wishes of one table, by hold. A hold lives as long as its guards, and these wait.
+#[derive(Default)]
+pub(super) struct Wishes {
+    of: HashMap<HoldIndex, Vec<Wish>>,
+    last: u64,
+}
+
+/// What is wished of the server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Want {
+    /// To say whether the lease still runs.
+    Word,
+    /// To extend it.
+    Extension,
+}
+
+/// What a caller is told: by how much too few other servers know of the extension, if they do. Whether the lock is held, the hold
+/// says.
+pub(crate) type Fulfilled = Result<Option<Shortfall>, Failed>;
+
+struct Wish {
+    number: u64,
+    want: Want,
+    until: BootInstant,
+    /// A renewal has begun that fulfils it.
+    asked: bool,
+    /// A renewal before may have been executed without an answer.
+    ambiguous: bool,
+    /// Why a renewal before failed.
+    reason: Option<wheellock_client::Error>,
+    stage: Stage,
+}
+
+enum Stage {
+    Waiting(Waker),
+    Ended(Fulfilled),
+}
+
+impl Wish {
+    fn waits(&self) -> bool {
+        matches!(self.stage, Stage::Waiting(_))
+    }
+}
+
+impl Wishes {
+    pub(super) fn begin(&mut self, hold: HoldIndex, want: Want, until: BootInstant, waker: &Waker) -> u64 {
+        self.last += 1;
+        let stage = Stage::Waiting(waker.clone());
+        let (asked, ambiguous, reason) = (false, false, None);
+        let wish = Wish { number: self.last, want, until, asked, ambiguous, reason, stage };
+        self.of.entry(hold).or_default().push(wish);
+        self.last
+    }
+
+    /// The most that is wished of this hold.
+    pub(super) fn most(&self, hold: HoldIndex) -> Option<Want> {
+        self.of.get(&hold)?.iter().filter(|wish| wish.waits()).map(|wish| wish.want).max()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
+    /// A renewal begins.
+    pub(super) fn asked(&mut self, hold: HoldIndex, what: Want) {
+        self.each(hold, |wish| wish.asked |= wish.want <= what);
+    }
+
+    /// The renewal under way has not fulfilled what is still wished.
+    pub(super) fn in_vain(&mut self, hold: HoldIndex) {
+        self.each(hold, |wish| wish.asked = false);
+    }
+
+    /// Why the renewal under way failed, if another one follows; `executed` if it may have been.
+    pub(super) fn failed_once(
+        &mut self,
+        hold: HoldIndex,
+        why: &wheellock_client::Error,
+        executed: bool,
+        now: BootInstant,
+    ) {
+        self.each(hold, |wish| {
+            wish.ambiguous |= executed && wish.asked;
+            // What ends with the wait is not what has ended it.
+            if wish.asked && now < wish.until {
+                wish.reason = Some(why.clone());
+            }
+        });
+    }
+
+    /// The server has done what was asked for, up to this much.
+    pub(super) fn fulfilled(&mut self, hold: HoldIndex, what: Want, woken: impl FnMut(Waker)) {
+        self.end(hold, |wish| wish.asked && wish.want <= what, |_| Ok(None), woken);
+    }
+
+    /// The lease was extended, and too few other servers know of it.
+    pub(super) fn fell_short(&mut self, hold: HoldIndex, shortfall: Shortfall, woken: impl FnMut(Waker)) {
+        self.end(hold, |wish| wish.asked, |_| Ok(Some(shortfall)), woken);
+    }
+
+    /// The hold is lost, which it says by itself.
+    pub(super) fn lost(&mut self, hold: HoldIndex, woken: impl FnMut(Waker)) {
+        self.end(hold, |_| true, |_| Ok(None), woken);
+    }
+
+    /// Nothing that is asked for now has a chance.
+    pub(super) fn failed(&mut self, hold: HoldIndex, why: &Failed, woken: impl FnMut(Waker)) {
+        self.end(hold, |_| true, |wish| Err(why.for_caller(wish.ambiguous)), woken);
+    }
+
+    /// Wishes whose deadlines have passed end; `asked` tells of a hold whether a renewal is under way.
+    pub(super) fn overdue(
+        &mut self,
+        now: BootInstant,
+        asked: impl Fn(HoldIndex) -> bool,
+        mut woken: impl FnMut(Waker),
+    ) {
+        let holds: Vec<_> = self.of.keys().copied().collect();
+        for hold in holds {
+            let under_way = asked(hold);
+            let told = |wish: &Wish| {
+                let (ambiguous, reason) = (wish.ambiguous, wish.reason.clone());
+                Err(Failed::TimedOut { ambiguous, asked: under_way && wish.asked, reason })
+            };
+            self.end(hold, |wish| now >= wish.until, told, &mut woken);
+        }
+    }
+
+    /// The earliest deadline of those that wait.
+    pub(super) fn earliest(&self) -> Option<BootInstant> {
+        self.of.values().flatten().filter(|wish| wish.waits()).map(|wish| wish.until).min()
+    }
+
+    /// What a caller is told; leaves its waker if there is nothing yet.
+    pub(super) fn take(&mut self, hold: HoldIndex, number: u64, waker: &Waker) -> Option<Fulfilled> {
+        let wish = self.of.get_mut(&hold)?.iter_mut().find(|wish| wish.number == number)?;
+        if let Stage::Waiting(known) = &mut wish.stage {
+            known.clone_from(waker);
+            return None;
+        }
+        match self.leave(hold, number)?.stage {
+            Stage::Ended(end) => Some(end),
+            Stage::Waiting(_) => None,
+        }
+    }
+
+    /// A caller has left. What is returned is to be dropped outside the table's lock.
+    pub(super) fn forget(&mut self, hold: HoldIndex, number: u64) -> Option<Waker> {
+        match self.leave(hold, number)?.stage {
+            Stage::Waiting(waker) => Some(waker),
+            Stage::Ended(_) => None,
+        }
+    }
+
+    fn leave(&mut self, hold: HoldIndex, number: u64) -> Option<Wish> {
+        let wishes = self.of.get_mut(&hold)?;
+        let place = wishes.iter().position(|wish| wish.number == number)?;
+        let wish = wishes.swap_remove(place);
+        if wishes.is_empty() {
+            self.of.remove(&hold);
+        }
+        Some(wish)
+    }
+
+    fn each(&mut self, hold: HoldIndex, with: impl FnMut(&mut Wish)) {
+        if let Some(wishes) = self.of.get_mut(&hold) {
+            wishes.iter_mut().for_each(with);
+        }
+    }
+
+    fn end(
+        &mut self,
+        hold: HoldIndex,
+        which: impl Fn(&Wish) -> bool,
+        told: impl Fn(&Wish) -> Fulfilled,
+        mut woken: impl FnMut(Waker),
+    ) {
+        self.each(hold, |wish| {
+            if wish.waits() && which(wish) {
+                let end = Stage::Ended(told(wish));
+                if let Stage::Waiting(waker) = std::mem::replace(&mut wish.stage, end) {
+                    woken(waker);
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    enum Event {
+        Begin(Want),
+        /// A renewal that asks for this much.
+        Asked(Want),
+        Done(Want),
+        FellShort,
+        InVain,
+        Fails,
+        Overdue,
+        Forget,
+    }
+
+    use Event::*;
+
+    const EVENTS: [Event; 11] = [
+        Begin(Want::Word),
+        Begin(Want::Extension),
+        Asked(Want::Word),
+        Asked(Want::Extension),
+        Done(Want::Word),
+        Done(Want::Extension),
+        FellShort,
+        InVain,
+        Fails,
+        Overdue,
+        Forget,
+    ];
+
+    const SHORTFALL: Shortfall = Shortfall { acked: 0, wanted: 1 };
+
+    #[expect(clippy::needless_pass_by_value, reason = "made to be told")]
+    fn told(end: Fulfilled) -> String {
+        format!("{end:?}")
+    }
+
+    /// What a caller is told that began to wait just before `later` happened.
+    fn expected(want: Want, later: &[Event]) -> Option<String> {
+        let mut asked = false;
+        for event in later {
+            match event {
+                Asked(what) => asked |= want <= *what,
+                InVain => asked = false,
+                Done(what) if asked && want <= *what => return Some(told(Ok(None))),
+                FellShort if asked => return Some(told(Ok(Some(SHORTFALL)))),
+                Fails => return Some(told(Err(Failed::Unexpected("x")))),
+                Overdue => {
+                    let (ambiguous, reason) = (false, None);
+                    return Some(told(Err(Failed::TimedOut { ambiguous, asked, reason })));
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// One path from the beginning. False if its last event cannot happen.
+    fn follow(path: &[Event]) -> bool {
+        const HOLD: HoldIndex = 7;
+        let (mut wishes, mut woken) = (Wishes::default(), 0);
+        let until = BootInstant::now() + Duration::from_secs(1);
+        let mut callers: Vec<(u64, Want, usize)> = Vec::new();
+        for (at, event) in path.iter().enumerate() {
+            let wake = |_waker| woken += 1;
+            match *event {
+                Begin(want) => callers.push((wishes.begin(HOLD, want, until, Waker::noop()), want, at)),
+                Asked(what) => wishes.asked(HOLD, what),
+                Done(what) => wishes.fulfilled(HOLD, what, wake),
+                FellShort => wishes.fell_short(HOLD, SHORTFALL, wake),
+                InVain => wishes.in_vain(HOLD),
+                Fails => wishes.failed(HOLD, &Failed::Unexpected("x"), wake),
+                Overdue => {
+                    wishes.overdue(until, |_| true, wake);
+                    assert!(wishes.earliest().is_none() && wishes.most(HOLD).is_none());
+                }
+                Forget => {
+                    let Some((number, want, began)) = callers.pop() else { return false };
+                    let waits = expected(want, &path[began + 1..at]).is_none();
+                    assert_eq!(wishes.forget(HOLD, number).is_some(), waits, "{path:?}");
+                }
+            }
+        }
+        let waits = |(_, want, began): &&(u64, Want, usize)| expected(*want, &path[began + 1..]).is_none();
+        let most = callers.iter().filter(waits).map(|(_, want, _)| *want).max();
+        assert_eq!(wishes.most(HOLD), most, "{path:?}");
+        let mut ended = 0;
+        for (number, want, began) in &callers {
+            let heard = wishes.take(HOLD, *number, Waker::noop()).map(told);
+            assert_eq!(heard, expected(*want, &path[began + 1..]), "{path:?}");
+            ended += usize::from(heard.is_some());
+        }
+        assert!(woken >= ended, "somebody sleeps on: {path:?}");
+        assert_eq!(wishes.is_empty(), most.is_none(), "{path:?}");
+        true
+    }
+
+    /// Every order of up to five events, against a reading of the same order backwards.
+    #[test]
+    fn every_caller_is_told_once_what_became_of_its_own_wish() {
+        fn explore(path: &mut Vec<Event>, depth: usize) {
+            for event in EVENTS {
+                path.push(event);
+                if follow(path) && depth > 1 {
+                    explore(path, depth - 1);
+                }
+                path.pop();
+            }
+        }
+        explore(&mut Vec::new(), 5);
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -21,8 +21,9 @@ pub(crate) struct Name {
     is_in_one_slot: bool,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
-    /// A caller asks the server from outside the queue, and will join it if the lock is held.
-    asked_for: AtomicBool,
+    /// [`ASKED_FOR`] and [`WAITED_FOR`]: in one word, so that of a caller that has its answer and a waiter that comes one sees
+    /// the other.
+    interest: AtomicU8,
     /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
     last_holder: AtomicU32,
@@ -43,7 +44,7 @@ impl Name {
             name: kind.name_in_channel(text),
             kind,
             waiters: Mutex::default(),
-            asked_for: AtomicBool::new(false),
+            interest: AtomicU8::new(0),
             last_holder: AtomicU32::new(0),
         }
     }
@@ -102,17 +103,35 @@ impl Name {
 
     /// Whether no other caller asks for this lock; if so, this one does from now on.
     pub(crate) fn begin_asking(&self) -> bool {
-        !self.asked_for.swap(true, Ordering::AcqRel)
+        self.interest.fetch_or(ASKED_FOR, Ordering::AcqRel) & ASKED_FOR == 0
     }
 
-    /// The one who asked has an answer, or none. Returns who is to ask next.
+    /// The one who asked has an answer, or none. Returns who is to ask next. Takes the wait queue's lock only if there may be a
+    /// waiter: one that says so later finds that nobody asks.
     pub(crate) fn end_asking(&self) -> Option<Waker> {
-        self.asked_for.store(false, Ordering::Release);
-        self.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake())
+        if self.no_longer_asked_for() {
+            self.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake())
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether there may be a waiter who has seen that somebody asks.
+    fn no_longer_asked_for(&self) -> bool {
+        self.interest.fetch_and(!ASKED_FOR, Ordering::AcqRel) & WAITED_FOR != 0
     }
 
     pub(crate) fn is_asked_for(&self) -> bool {
-        self.asked_for.load(Ordering::Acquire)
+        self.interest.load(Ordering::Acquire) & ASKED_FOR != 0
+    }
+
+    /// Whether there are waiters. Said under the wait queue's lock, and by each of them before it looks whether it may ask.
+    pub(crate) fn set_waited_for(&self, waited_for: bool) {
+        if waited_for {
+            self.interest.fetch_or(WAITED_FOR, Ordering::AcqRel);
+        } else {
+            self.interest.fetch_and(!WAITED_FOR, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn last_holder(&self) -> Option<u32> {
@@ -139,6 +158,11 @@ impl Name {
     }
 }
 
+/// A caller asks the server from outside the queue, and will join it if the lock is held.
+const ASKED_FOR: u8 = 1;
+/// There are waiters.
+const WAITED_FOR: u8 = 2;
+
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.text())
@@ -147,8 +171,112 @@ impl fmt::Debug for Name {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Context, Wake};
+    use std::time::Instant;
+
     use super::*;
     use crate::kind::REENTRANT;
+    use crate::wait_queue::Turn;
+
+    /// One who asks, and two who come, look whether they may ask, and go: whoever is left at the head either may ask or is
+    /// woken, in whatever order the steps happen. Each step is one atomic access, or one turn of the queue's lock.
+    #[test]
+    fn a_waiter_is_never_left_asleep_behind_one_who_asked() {
+        #[derive(Default)]
+        struct World {
+            /// How far the asker and the waiters have come.
+            steps: [usize; 3],
+            tickets: [Option<u64>; 2],
+            /// Who has left a waker, and has not been woken since.
+            asleep: [bool; 2],
+            /// The asker is about to take the queue's lock.
+            looks: bool,
+        }
+
+        fn step(world: &mut World, name: &Name, actor: usize, wakers: &[Arc<Flag>; 2]) {
+            let (at, waiter) = (world.steps[actor], actor.wrapping_sub(1));
+            world.steps[actor] += 1;
+            match (actor, at) {
+                (0, 0) => assert!(name.begin_asking()),
+                (0, 1) => world.looks = name.no_longer_asked_for(),
+                (0, _) if world.looks => {
+                    let head = name.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake());
+                    head.into_iter().for_each(Waker::wake);
+                }
+                (0, _) => {}
+                (_, 0) => {
+                    world.tickets[waiter] = Some(name.waiters(|waiters| {
+                        name.set_waited_for(true);
+                        waiters.join()
+                    }));
+                }
+                (_, 1) => {
+                    let waker = Waker::from(Arc::clone(&wakers[waiter]));
+                    let mut cx = Context::from_waker(&waker);
+                    let (ticket, now) = (world.tickets[waiter].unwrap(), Instant::now());
+                    let turn =
+                        name.waiters(|waiters| waiters.turn(ticket, name.is_asked_for(), now, &mut cx));
+                    world.asleep[waiter] = matches!(turn, Turn::Wait(_));
+                }
+                (_, _) => {
+                    let ticket = world.tickets[waiter].take().unwrap();
+                    let next = name.waiters(|waiters| {
+                        let next = waiters.leave(ticket, None, Instant::now());
+                        name.set_waited_for(!waiters.is_empty());
+                        next
+                    });
+                    next.into_iter().for_each(Waker::wake);
+                }
+            }
+        }
+
+        fn explore(order: &mut Vec<usize>, steps: [usize; 3], orders: &mut usize) {
+            let mut is_over = true;
+            for actor in 0..3 {
+                if order.iter().filter(|done| **done == actor).count() < steps[actor] {
+                    is_over = false;
+                    order.push(actor);
+                    explore(order, steps, orders);
+                    order.pop();
+                }
+            }
+            if !is_over {
+                return;
+            }
+            *orders += 1;
+            let (name, mut world) = (Name::new("n", &REENTRANT), World::default());
+            let wakers: [Arc<Flag>; 2] = Default::default();
+            order.iter().for_each(|actor| step(&mut world, &name, *actor, &wakers));
+            assert!(!name.is_asked_for());
+            let head = name.waiters(|waiters| {
+                let is_head = |ticket: &Option<u64>| ticket.is_some_and(|ticket| waiters.is_head(ticket));
+                world.tickets.iter().position(is_head)
+            });
+            if let Some(head) = head {
+                let woken = wakers[head].0.load(Ordering::Relaxed);
+                assert!(!world.asleep[head] || woken, "asleep after {order:?}");
+            }
+        }
+
+        let mut orders = 0;
+        for first in [2, 3] {
+            for second in [2, 3] {
+                explore(&mut Vec::new(), [3, first, second], &mut orders);
+            }
+        }
+        assert_eq!(orders, 210 + 2 * 560 + 1680);
+    }
+
+    #[derive(Default)]
+    struct Flag(AtomicBool);
+
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
 
     #[test]
     fn a_name_has_its_channel_and_its_key_whatever_the_kind() {

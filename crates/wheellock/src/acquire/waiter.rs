@@ -52,7 +52,10 @@ pub(super) struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     pub(super) fn join(request: &Request<'a>, join: fn(&mut WaitQueue) -> u64) -> Self {
         let Request { context, name, owner, presented, backoff, .. } = *request;
-        let ticket = name.waiters(join);
+        let ticket = name.waiters(|waiters| {
+            name.set_waited_for(true);
+            join(waiters)
+        });
         let own = (name.kind().wake == Wake::OwnChannel).then(|| {
             let mut queue = WaitQueue::default();
             Box::new(Own { ticket: queue.join(), queue: Mutex::new(queue) })
@@ -281,6 +284,7 @@ impl Drop for Waiter<'_> {
             } else {
                 next = waiters.leave(self.ticket, self.granted, now);
             }
+            self.name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();
             if waiters.is_over() {
                 *wait_queue = None;

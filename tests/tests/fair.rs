@@ -122,7 +122,7 @@ async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival(
     assert!(queued(&server, PROCESSES * EACH).await);
     // Those of one process die with it; of the others every ninth leaves.
     managers[0].client().close().await;
-    let leaves = |number: usize| number % PROCESSES != 0 && number % 9 == 0;
+    let leaves = |number: usize| !number.is_multiple_of(PROCESSES) && number.is_multiple_of(9);
     let all: Vec<_> = tasks.into_iter().enumerate().collect();
     all.iter().filter(|(number, _)| leaves(*number)).for_each(|(_, task)| task.abort());
     let left = all.iter().filter(|(number, _)| leaves(*number)).count();
@@ -133,8 +133,8 @@ async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival(
     guard.release().await.unwrap();
     for (number, task) in all {
         match task.await {
-            Ok(released) if number % PROCESSES == 0 => {
-                assert!(released.is_err(), "its connection was closed")
+            Ok(released) if number.is_multiple_of(PROCESSES) => {
+                assert!(released.is_err(), "its connection was closed");
             }
             Ok(released) => assert_eq!(released.unwrap(), Released::Released),
             Err(aborted) => assert!(aborted.is_cancelled() && leaves(number)),

@@ -214,9 +214,9 @@ fn lints_inherited(manifest: &File) -> Option<Complaint> {
 
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
 
-/// Every contributor has to read it.
+/// Every contributor has to read it. The map of the files is looked up, and as long as there are files.
 fn short_enough(architecture: &File) -> Option<Complaint> {
-    let lines = architecture.text.lines().count();
+    let lines = architecture.text.lines().filter(|line| !line.starts_with("- **")).count();
     (lines > MAX_ARCHITECTURE_LINES).then(|| {
         Complaint::of(ARCHITECTURE, format!("has {lines} lines; {MAX_ARCHITECTURE_LINES} is the limit"))
     })

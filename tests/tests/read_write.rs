@@ -412,6 +412,22 @@ async fn a_reader_with_a_fixed_lease_looks_after_itself() {
     assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
 }
 
+/// However long that lease is: as often as the watchdog renews others.
+#[tokio::test]
+async fn a_reader_with_a_long_fixed_lease_looks_as_often_as_the_watchdog() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
+    let read = locks.read_write_lock(NAME).read().with_lease(Duration::from_secs(600));
+    let reading = read.acquire().await.unwrap();
+    for _ in 0..2 {
+        set(&server, &["PEXPIRE", NAME, "900"]);
+        assert!(eventually(PATIENCE, async || pttl(&server, NAME) > 500_000).await);
+    }
+    assert!(reading.is_valid());
+    set(&server, &["DEL", NAME]);
+    assert_eq!(lost(&reading).await, LostReason::NotOwner);
+}
+
 #[tokio::test]
 async fn a_lock_that_was_lost_is_told_to_readers_and_writers() {
     let server = RedisServer::start();

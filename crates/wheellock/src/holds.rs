@@ -285,6 +285,7 @@ impl Holds {
         if self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, effects)?;
         }
+        let period = self.period();
         let hold = self.get_mut(index)?;
         hold.attempts -= 1;
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
@@ -314,7 +315,7 @@ impl Holds {
         if server_may_have_changed {
             (hold.unverified, hold.renew_at) = (true, Some(now));
         }
-        hold.look_again_if_others_may_shorten_it(now);
+        hold.look_again_if_others_may_shorten_it(now, period);
         hold.state = State::Held;
         self.tally.acquired(first_guard);
         self.join_or_leave_the_beat(index, now);
@@ -842,6 +843,11 @@ impl Holds {
         let tick = self.tick_at_or_after(now + LINGER);
         self.wheel.insert(tick, Event::Quiet(index));
         self.plan(self.start_of(tick));
+    }
+
+    /// Time between two renewals of one lease.
+    fn period(&self) -> Duration {
+        Duration::from_nanos(self.beat_nanos * self.beats.period())
     }
 
     /// When something is due next.

@@ -137,10 +137,11 @@ impl Hold {
     }
 
     /// Where many hold a lock, one of them can shorten it for all (the watchdog of Redisson's readers does). A holder whose lease is
-    /// renewed makes that good each time; one with a fixed lease looks as often.
-    pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant) {
+    /// renewed makes that good each time; one with a fixed lease looks as often, and no less often than the watchdog would: the
+    /// others' leases may be much shorter.
+    pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant, period: Duration) {
         if self.name.kind().is_shared() && self.renewing_guards == 0 && self.renew_at.is_none() {
-            (self.unverified, self.renew_at) = (true, Some(now + self.lease.renew_after()));
+            (self.unverified, self.renew_at) = (true, Some(now + self.lease.renew_after().min(period)));
         }
     }
 

@@ -410,6 +410,7 @@ impl Holds {
         now: BootInstant,
         effects: &mut Effects,
     ) {
+        let period = self.period();
         let Some(hold) = self.hold_of(renewal) else { return };
         if how != Renewed::NotOwner && renewal.extend {
             hold.expired_by = hold.expired_by.max(renewal.lease.expired_by(now));
@@ -434,7 +435,7 @@ impl Holds {
                     hold.expired_by = hold.expired_by.max(now + plus_drift(left));
                 }
                 hold.answered(now);
-                hold.look_again_if_others_may_shorten_it(now);
+                hold.look_again_if_others_may_shorten_it(now, period);
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotAcknowledged => {

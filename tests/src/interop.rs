@@ -249,6 +249,8 @@ impl Client {
 
 /// One thread, which is what owns a lock. The methods are those of `RLock`; each sends its request at once, and the
 /// answer may be waited for later.
+///
+/// Before a lock's name may stand its kind: `read@`, `write@`, `fenced@` or `spin@`.
 #[derive(Clone, Debug)]
 pub struct Thread {
     client: Client,
@@ -321,6 +323,23 @@ impl Thread {
         self.ask("increment", &[&lock, &times, &file.display()])
     }
 
+    /// `lockAndGetToken()`, of a fenced lock
+    pub fn lock_and_get_token(&self, lock: &str) -> Call {
+        self.ask("lockAndGetToken", &[&lock])
+    }
+
+    /// `getToken()`, of a fenced lock
+    pub fn token(&self, lock: &str) -> Call {
+        self.ask("getToken", &[&lock])
+    }
+
+    /// Goes in and out of a read-write lock for a while: so many times reading, then once writing, which adds one to the
+    /// number in the file. Returns a line `r began ended` or `w began ended` for each visit, in nanoseconds of
+    /// [`monotonic`](crate::worker::monotonic).
+    pub fn visit(&self, lock: &str, reads: u64, time: Duration, file: &Path) -> Call {
+        self.ask("visit", &[&lock, &reads, &time.as_millis(), &file.display()])
+    }
+
     /// `Thread.getId()`
     ///
     /// # Panics
@@ -328,6 +347,15 @@ impl Thread {
     /// If the peer is gone.
     pub async fn number(&self) -> u64 {
         self.ask("thread", &[]).done().await.parse().expect("a thread's id is a number")
+    }
+
+    /// Whether the thread sleeps until a message comes or a time is over.
+    ///
+    /// # Panics
+    ///
+    /// If the peer is gone.
+    pub async fn sleeps(&self) -> bool {
+        self.client.thread("observer").ask("sleeps", &[&self.name]).done().await == "true"
     }
 
     fn ask(&self, verb: &str, arguments: &[&(dyn Display + Sync)]) -> Call {

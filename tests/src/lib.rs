@@ -1,9 +1,10 @@
 //! Support for tests and tools that need real servers: private `redis-server` processes that cannot
 //! outlive their owner, a small blocking client to look at them from outside, and bounded polling.
 //!
-//! Only [`worker`], [`ending`], [`locks`] and the workers of [`campaign`] know the project's own crates: what a test sees through the
+//! Only [`worker`], [`ending`], [`locks`], [`beside`] and the workers of [`campaign`] know the project's own crates: what a test sees through the
 //! rest of this library is seen by a second, independent pair of eyes.
 
+pub mod beside;
 pub mod campaign;
 pub mod certificates;
 mod cli;

@@ -25,7 +25,7 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a process whose `main` calls [`serve`] with the arguments appended here: the URL, the lock's
-    /// name, and the watchdog's lease in milliseconds.
+    /// name, as [`of_kind`] reads it, and the watchdog's lease in milliseconds.
     ///
     /// # Errors
     ///
@@ -182,6 +182,18 @@ pub async fn connect(url: &str, lease: Duration) -> Result<LockManager> {
     Ok(LockManager::builder(url).watchdog_lease(lease).connect().await?)
 }
 
+/// The lock `name`, before which its kind may stand: `read@`, `write@`, `fenced@` or `spin@`.
+#[must_use]
+pub fn of_kind(locks: &LockManager, name: &str) -> Lock {
+    match name.split_once('@') {
+        Some(("read", name)) => locks.read_write_lock(name).read(),
+        Some(("write", name)) => locks.read_write_lock(name).write(),
+        Some(("fenced", name)) => locks.fenced_lock(name).as_lock().clone(),
+        Some(("spin", name)) => locks.spin_lock(name),
+        _ => locks.lock(name),
+    }
+}
+
 /// The worker's `main`: answers requests until stdin closes.
 ///
 /// # Errors
@@ -192,7 +204,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     let lease = Duration::from_millis(lease.parse()?);
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let locks = connect(url, lease).await?;
-        let mut session = Session { lock: locks.lock(name), held: None };
+        let mut session = Session { lock: of_kind(&locks, name), held: None };
         let mut requests = requests_from_stdin();
         while let Some(line) = requests.recv().await {
             let answered = match session.answer(&line).await {

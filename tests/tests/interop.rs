@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use wheellock::client::Command as Request;
 use wheellock::{Error, Guard, Lock, LockManager, RedLock, Released, multi_lock};
+use wheellock_tests::beside::{
+    attempts, both_sides, channel, extended, java_waits, quiet, shared_client, waiter, we_wait, within,
+};
 use wheellock_tests::interop::{self, Client, Exception, Thread};
 use wheellock_tests::locks::{PATIENCE, WOKEN, at_rest, gone, lost, manager};
 use wheellock_tests::wire::{Scribe, difference};
@@ -176,7 +179,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
     assert_eq!(ours.ask(&worker::Request::Acquire).unwrap().what, Outcome::Acquired);
     let asked = attempts(&server);
     let theirs = java.thread("t").lock("ours");
-    assert!(java_waits(&server, "ours", asked).await && renewed(&server, "ours").await);
+    assert!(java_waits(&server, "ours", asked).await && extended(&server, "ours").await);
     let killed = monotonic();
     ours.kill().unwrap();
     let succeeded = theirs.answer().await;
@@ -190,7 +193,7 @@ async fn a_killed_holder_is_succeeded_by_the_other_side_within_one_lease() {
         let theirs = doomed.open("doomed", &server.url(), SHORT_LEASE).await;
         theirs.thread("t").lock(name).done().await;
         let waiter = waiter(&locks, name);
-        assert!(we_wait(&server, &locks, name).await && renewed(&server, name).await);
+        assert!(we_wait(&server, &locks, name).await && extended(&server, name).await);
         let killed = monotonic();
         if name == "killed" {
             doomed.kill();
@@ -618,7 +621,7 @@ impl Recorder<'_> {
     async fn renewal(&self, names: &[&str]) -> Option<String> {
         let monitor = self.server.monitor();
         for name in names {
-            assert!(renewed(self.server, name).await, "{name} was never renewed");
+            assert!(extended(self.server, name).await, "{name} was never renewed");
         }
         let observed = monitor.stop().unwrap();
         let all = |keys: &[String]| {
@@ -636,28 +639,13 @@ impl Recorder<'_> {
 
     fn release_as_stranger(&self) {
         assert_eq!(self.server.cli(&["DEL", NAME]), "1");
-        assert_eq!(self.server.cli(&["PUBLISH", &channel(NAME), "0"]), "1");
+        assert_eq!(self.server.cli(&["PUBLISH", &channel(NAME).unwrap(), "0"]), "1");
     }
 
     /// Redisson does not wait for the end of its own clearing up.
     async fn no_latch(&self) -> bool {
         eventually(PATIENCE, async || self.server.cli(&["KEYS", "redisson_unlock_latch*"]).is_empty()).await
     }
-}
-
-/// A server, a client of Redisson and a manager whose watchdogs have this lease; `None` if there is no Java.
-async fn both_sides(watchdog_lease: Duration) -> Option<(RedisServer, Client, LockManager)> {
-    interop::shared()?;
-    let server = RedisServer::builder().tcp().start();
-    let java = shared_client("java", &server, watchdog_lease).await;
-    let locks = LockManager::builder(&server.url()).watchdog_lease(watchdog_lease).connect().await.unwrap();
-    Some((server, java, locks))
-}
-
-/// A client of the shared peer; clients of several tests are told apart by their servers.
-async fn shared_client(name: &str, server: &RedisServer, watchdog_lease: Duration) -> Client {
-    let peer = interop::shared().expect("there is Java");
-    peer.open(&format!("{name}-{}", server.addr().port()), &server.url(), watchdog_lease).await
 }
 
 /// Hands a lock over from us to a thread of Java that waits for it. Returns how long that took.
@@ -693,73 +681,9 @@ async fn hand_over_to_us(server: &RedisServer, locks: &LockManager, name: &str, 
     acquired - unlocked.began
 }
 
-/// A task that waits for a lock, and says when it got it.
-fn waiter(locks: &LockManager, name: &str) -> JoinHandle<(Duration, Guard)> {
-    let lock = locks.lock(name);
-    tokio::spawn(async move {
-        let guard = lock.acquire().await.unwrap();
-        (monotonic(), guard)
-    })
-}
-
 fn taker(locks: &LockManager, name: &str) -> JoinHandle<Guard> {
     let lock = locks.lock(name);
     tokio::spawn(async move { lock.acquire().await.unwrap() })
-}
-
-async fn within<F: Future>(limit: Duration, work: F) -> F::Output {
-    tokio::time::timeout(limit, work).await.expect("woken, not told by the clock")
-}
-
-/// Waits until we listen for the release of `name`, and were refused once more since.
-async fn we_wait(server: &RedisServer, locks: &LockManager, name: &str) -> bool {
-    subscribers(server, name, "1").await && at_rest(locks).await
-}
-
-/// Waits until Java listens for the release of `name`, and has asked twice since it had `asked` so often.
-async fn java_waits(server: &RedisServer, name: &str, asked: u64) -> bool {
-    subscribers(server, name, "1").await && eventually(PATIENCE, async || attempts(server) >= asked + 2).await
-}
-
-/// Waits until the lease of `name` is extended.
-async fn renewed(server: &RedisServer, name: &str) -> bool {
-    let mut before = i64::MAX;
-    eventually(PATIENCE, async || {
-        let ttl = server.cli(&["PTTL", name]).parse().unwrap();
-        std::mem::replace(&mut before, ttl) < ttl
-    })
-    .await
-}
-
-/// Waits until nobody listens for the release of `name`.
-async fn quiet(server: &RedisServer, name: &str) -> bool {
-    subscribers(server, name, "0").await
-}
-
-async fn subscribers(server: &RedisServer, name: &str, count: &str) -> bool {
-    let channel = channel(name);
-    let answer = format!("{channel}\n{count}");
-    eventually(PATIENCE, async || server.cli(&["PUBSUB", "NUMSUB", &channel]) == answer).await
-}
-
-/// The channel as Redisson's `prefixName` makes it, written down a second time.
-fn channel(name: &str) -> String {
-    if name.contains('{') {
-        format!("redisson_lock__channel:{name}")
-    } else {
-        format!("redisson_lock__channel:{{{name}}}")
-    }
-}
-
-/// How often any script was called.
-fn attempts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = |command: &str| -> u64 {
-        let line = stats.lines().find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
-        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
-    };
-    // Redisson loads no scripts unless told so, up to version 4.
-    calls("cmdstat_evalsha") + calls("cmdstat_eval")
 }
 
 /// The holders of a lock as we read them, in the form of [`Thread::holders`].

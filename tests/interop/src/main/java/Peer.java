@@ -20,6 +20,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.BaseMasterSlaveServersConfig;
@@ -45,16 +46,16 @@ import org.redisson.config.SingleServerConfig;
 public final class Peer {
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
+    private static final Map<String, Worker> WORKERS = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws IOException {
-        Map<String, Worker> workers = new HashMap<>();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             Request request = Request.parse(line);
             if (request.verb.equals("crash")) {
                 Runtime.getRuntime().halt(1);
             }
-            workers.computeIfAbsent(request.client + "/" + request.thread, Worker::begin).requests.add(request);
+            WORKERS.computeIfAbsent(request.client + "/" + request.thread, Worker::begin).requests.add(request);
         }
         // Whatever the threads wait for: nobody will hear of it.
         Runtime.getRuntime().halt(0);
@@ -129,9 +130,17 @@ public final class Peer {
                     return "closed";
                 case "thread":
                     return Thread.currentThread().getId();
+                case "sleeps":
+                    // Whoever waits for an answer of the server is WAITING.
+                    Worker other = WORKERS.get(request.client + "/" + request.arguments[0]);
+                    return other.getState() == Thread.State.TIMED_WAITING;
                 default:
                     RedissonClient client = CLIENTS.get(request.client);
-                    RLock lock = locks.computeIfAbsent(request.arguments[0], client::getLock);
+                    RLock lock = locks.get(request.arguments[0]);
+                    if (lock == null) {
+                        lock = lockOf(client, request.arguments[0]);
+                        locks.put(request.arguments[0], lock);
+                    }
                     return perform(request, client, lock);
             }
         }
@@ -170,9 +179,33 @@ public final class Peer {
                         increment(lock, Path.of(request.arguments[2]));
                     }
                     return "done";
+                case "visit":
+                    return visit(client.getReadWriteLock(lock.getName()), request);
+                case "lockAndGetToken":
+                case "getToken":
+                    // Of a type that versions before 3.21 do not have.
+                    return lock.getClass().getMethod(request.verb).invoke(lock);
                 default:
                     throw new IllegalArgumentException("no such verb: " + request.verb);
             }
+        }
+    }
+
+    /** Before a lock's name may stand its kind. */
+    private static RLock lockOf(RedissonClient client, String name) throws ReflectiveOperationException {
+        int start = name.indexOf('@') + 1;
+        String rest = name.substring(start);
+        switch (name.substring(0, start)) {
+            case "read@":
+                return client.getReadWriteLock(rest).readLock();
+            case "write@":
+                return client.getReadWriteLock(rest).writeLock();
+            case "fenced@":
+                return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(client, rest);
+            case "spin@":
+                return client.getSpinLock(rest);
+            default:
+                return client.getLock(name);
         }
     }
 
@@ -273,11 +306,42 @@ public final class Peer {
     private static void increment(RLock lock, Path file) throws IOException {
         lock.lock();
         try {
-            long number = Long.parseLong(Files.readString(file));
-            Files.writeString(file, Long.toString(number + 1));
+            addOne(file);
         } finally {
             lock.unlock();
         }
+    }
+
+    private static void addOne(Path file) throws IOException {
+        long number = Long.parseLong(Files.readString(file));
+        Files.writeString(file, Long.toString(number + 1));
+    }
+
+    /**
+     * Goes in and out for a while: so many times reading, then once writing, which adds one to a file. Says when each visit
+     * began and ended, a line {@code r began ended} or {@code w began ended}.
+     */
+    private static String visit(RReadWriteLock lock, Request request) throws Exception {
+        StringBuilder visits = new StringBuilder();
+        long reads = request.number(1);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(request.number(2));
+        for (long visit = 0; System.nanoTime() < end; visit++) {
+            boolean writes = visit % (reads + 1) == reads;
+            RLock side = writes ? lock.writeLock() : lock.readLock();
+            side.lock();
+            try {
+                long began = System.nanoTime();
+                if (writes) {
+                    addOne(Path.of(request.arguments[3]));
+                } else {
+                    Thread.sleep(1);
+                }
+                visits.append(writes ? "w " : "r ").append(began).append(' ').append(System.nanoTime()).append('\n');
+            } finally {
+                side.unlock();
+            }
+        }
+        return visits.toString();
     }
 
     private static String encode(String text) {

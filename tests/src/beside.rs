@@ -1,0 +1,125 @@
+//! What the tests beside Redisson share: both sides on one server, who waits there for what, and how a wait ended.
+//!
+//! Before a lock's name may stand its kind, for either side: `read@`, `write@`, `fenced@` or `spin@`.
+
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use wheellock::{Guard, LockManager};
+
+use crate::interop::{self, Client};
+use crate::locks::{PATIENCE, at_rest};
+use crate::poll::eventually;
+use crate::server::RedisServer;
+use crate::worker::{monotonic, of_kind};
+
+/// A server, a client of Redisson and a manager whose watchdogs have this lease; `None` if there is no Java.
+///
+/// # Panics
+///
+/// If one of them cannot be had.
+pub async fn both_sides(watchdog_lease: Duration) -> Option<(RedisServer, Client, LockManager)> {
+    interop::shared()?;
+    let server = RedisServer::builder().tcp().start();
+    let java = shared_client("java", &server, watchdog_lease).await;
+    let locks = LockManager::builder(&server.url()).watchdog_lease(watchdog_lease);
+    Some((server, java, locks.connect().await.expect("the server is up")))
+}
+
+/// A client of the shared peer; clients of several tests are told apart by their servers.
+///
+/// # Panics
+///
+/// If there is no Java.
+pub async fn shared_client(name: &str, server: &RedisServer, watchdog_lease: Duration) -> Client {
+    let peer = interop::shared().expect("there is Java");
+    peer.open(&format!("{name}-{}", server.addr().port()), &server.url(), watchdog_lease).await
+}
+
+/// A task that waits for a lock, and says when it got it.
+#[must_use]
+pub fn waiter(locks: &LockManager, name: &str) -> JoinHandle<(Duration, Guard)> {
+    let lock = of_kind(locks, name);
+    tokio::spawn(async move {
+        let guard = lock.acquire().await.expect("the server answers");
+        (monotonic(), guard)
+    })
+}
+
+/// What `work` returns.
+///
+/// # Panics
+///
+/// If it takes longer than `limit`.
+pub async fn within<F: Future>(limit: Duration, work: F) -> F::Output {
+    tokio::time::timeout(limit, work).await.expect("woken, not told by the clock")
+}
+
+/// Waits until we listen for the release of `name`, and were refused once more since.
+pub async fn we_wait(server: &RedisServer, locks: &LockManager, name: &str) -> bool {
+    if channel(name).is_none() {
+        return eventually(PATIENCE, async || locks.metrics().waiting > 0).await;
+    }
+    subscribers(server, name, "1").await && at_rest(locks).await
+}
+
+/// Waits until Java listens for the release of `name`, and has asked twice since it had `asked` so often.
+pub async fn java_waits(server: &RedisServer, name: &str, asked: u64) -> bool {
+    let listens = channel(name).is_none() || subscribers(server, name, "1").await;
+    listens && eventually(PATIENCE, async || attempts(server) >= asked + 2).await
+}
+
+/// Waits until the lease of `name` is extended.
+pub async fn extended(server: &RedisServer, name: &str) -> bool {
+    let mut before = i64::MAX;
+    eventually(PATIENCE, async || {
+        let ttl = server.cli(&["PTTL", key(name)]).parse().unwrap_or_default();
+        std::mem::replace(&mut before, ttl) < ttl
+    })
+    .await
+}
+
+/// Waits until nobody listens for the release of `name`.
+pub async fn quiet(server: &RedisServer, name: &str) -> bool {
+    subscribers(server, name, "0").await
+}
+
+/// Waits until so many listen for the release of `name`.
+pub async fn subscribers(server: &RedisServer, name: &str, count: &str) -> bool {
+    let channel = channel(name).expect("a spin lock has no channel");
+    let answer = format!("{channel}\n{count}");
+    eventually(PATIENCE, async || server.cli(&["PUBSUB", "NUMSUB", &channel]) == answer).await
+}
+
+/// The channel as Redisson's `prefixName` makes it, written down a second time; `None` for a spin lock, which has none.
+#[must_use]
+pub fn channel(name: &str) -> Option<String> {
+    let prefix = match name.split_once('@') {
+        Some(("spin", _)) => return None,
+        Some(("read" | "write", _)) => "redisson_rwlock",
+        _ => "redisson_lock__channel",
+    };
+    let key = key(name);
+    Some(if key.contains('{') { format!("{prefix}:{key}") } else { format!("{prefix}:{{{key}}}") })
+}
+
+/// The lock's key: its name without its kind.
+#[must_use]
+pub fn key(name: &str) -> &str {
+    match name.split_once('@') {
+        Some(("read" | "write" | "fenced" | "spin", key)) => key,
+        _ => name,
+    }
+}
+
+/// How often any script was called.
+#[must_use]
+pub fn attempts(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = |command: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
+        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    };
+    // Redisson loads no scripts unless told so, up to version 4.
+    calls("cmdstat_evalsha") + calls("cmdstat_eval")
+}

@@ -540,3 +540,236 @@ fn right_renewals_move_the_end_of_a_belief() {
     );
     right(&text);
 }
+
+/// One who shares: reads from 10 to 100.
+const READS: &str = "@10 1 1 1 l invoked acquire true =600 - - shared
+    @12 1 1 1 l granted a:1 @600
+    @13 1 1 1 l entered 1
+    @100 1 1 1 l releasing
+    @101 1 1 1 l released
+    ";
+
+/// Another one who shares, for longer.
+const READS_TOO: &str = "@20 2 1 1 l invoked acquire true =600 - - shared
+    @22 2 1 1 l granted b:1 @600
+    @150 2 1 1 l releasing
+    @151 2 1 1 l released
+    ";
+
+#[test]
+fn b33_a_writer_is_let_in_beside_a_reader() {
+    let writer = "@50 3 1 1 l invoked acquire true =600 - -
+        @60 3 1 1 l granted c:1 @640
+        @90 3 1 1 l releasing
+        @91 3 1 1 l released";
+    broken(&format!("{READS}{writer}"), Checker::Exclusion);
+    // Behind one who shares and ends earlier.
+    broken(
+        &format!("{READS}{READS_TOO}{}", writer.replace("@6", "@11").replace("@9", "@12")),
+        Checker::Exclusion,
+    );
+}
+
+#[test]
+fn b34_a_reader_is_let_in_beside_a_writer() {
+    let reader = "@50 3 1 1 l invoked acquire true =600 - - shared
+        @60 3 1 1 l granted c:1 @640
+        @90 3 1 1 l releasing
+        @91 3 1 1 l released";
+    broken(&format!("{A}{reader}"), Checker::Exclusion);
+}
+
+#[test]
+fn b35_a_reader_waits_for_readers() {
+    let text = format!(
+        "{READS}@400 1 1 2 l invoked acquire true =600 - - shared
+        @401 1 1 2 l granted a:2 @990
+        @20 2 1 1 l invoked acquire true =600 - - shared
+        @700 1 1 2 l releasing
+        @701 1 1 2 l released
+        @702 2 1 1 l granted b:1 @1290
+        @710 2 1 1 l dropped"
+    );
+    broken(&text, Checker::Turns);
+    // A wait that is over without the lock cannot even be explained.
+    let text = "@10 1 1 1 l invoked acquire true =600 - - shared
+        @11 1 1 1 l granted a:1 @600
+        @20 2 1 1 l invoked try-for true =600 @420 - shared
+        @420.1 2 1 1 l not-granted
+        @430 1 1 1 l dropped";
+    assert_eq!(complaints(text), [Checker::Honesty, Checker::Turns]);
+}
+
+#[test]
+fn b36_a_reader_is_refused_for_readers() {
+    broken(
+        &format!("{READS}@50 2 1 1 l invoked try true =600 - - shared\n@51 2 1 1 l not-granted"),
+        Checker::Honesty,
+    );
+}
+
+#[test]
+fn b37_a_writer_who_reads_on_tells_no_reader() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @20 1 1 2 l invoked again true =600 - a:1 shared
+        @21 1 1 2 l granted a:1 @620
+        @50 2 1 1 l invoked acquire true =600 - - shared
+        @100 1 1 1 l releasing
+        @101 1 1 1 l released
+        @450 1 1 2 l releasing
+        @451 1 1 2 l released
+        @452 2 1 1 l granted b:1 @1050
+        @460 2 1 1 l dropped";
+    broken(text, Checker::Turns);
+    right(&text.replace("@452", "@102").replace("@1050", "@700").replace("@460", "@110"));
+}
+
+#[test]
+fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - - shared
+        @12 1 1 1 l granted a:1 @600
+        @20 3 1 1 l invoked acquire true =600 - -
+        @300 2 1 1 l invoked acquire true =600 - - shared
+        @301 2 1 1 l granted b:1 @890
+        @400 1 1 1 l dropped
+        @500 2 1 1 l dropped
+        @501 3 1 1 l granted c:1 @1090
+        @510 3 1 1 l dropped";
+    broken(text, Checker::Turns);
+    // The same before the server can know of the writer, by one who reads already, or after another writer's turn.
+    right(&text.replace("@300", "@30").replace("@301", "@31").replace("@890", "@600"));
+    right(
+        &text
+            .replace(
+                "@300 2 1 1 l invoked acquire true =600 - - shared",
+                "@300 1 2 2 l invoked again true =600 - a:1 shared",
+            )
+            .replace(" 2 1 1 l", " 1 2 2 l")
+            .replace("granted b:1", "granted a:1"),
+    );
+    right(&format!(
+        "@60 4 1 1 l invoked try-for true =600 @260 -
+        @260.1 4 1 1 l not-granted
+        {text}"
+    ));
+}
+
+#[test]
+fn b39_the_last_readers_release_wakes_no_writer() {
+    let text = format!(
+        "{READS}{READS_TOO}@30 3 1 1 l invoked acquire true =600 - -
+        @500 3 1 1 l granted c:1 @1000
+        @510 3 1 1 l dropped"
+    );
+    broken(&text, Checker::WakeUps);
+}
+
+#[test]
+fn right_readers_read_together_and_a_writer_comes_after_the_last() {
+    let text = format!(
+        "{READS}{READS_TOO}@30 3 1 1 l invoked acquire true =600 - -
+        @35 4 1 1 l invoked try true =600 - - shared
+        @36 4 1 1 l not-granted
+        @152 3 1 1 l granted c:1 @740
+        @40 4 1 2 l invoked acquire true =600 - - shared
+        @40 5 1 1 l invoked acquire true =600 - - shared
+        @180 3 1 1 l releasing
+        @181 3 1 1 l released
+        @182 4 1 2 l granted d:1 @770
+        @182 5 1 1 l granted e:1 @770
+        @190 4 1 2 l dropped
+        @200 5 1 1 l dropped"
+    );
+    right(&text);
+}
+
+#[test]
+fn right_readers_stand_behind_a_writer_who_has_died() {
+    let text = format!(
+        "@1 3 0 0 - started
+        {READS}@30 3 1 1 l invoked acquire true =600 - -
+        @50 3 0 0 - killed
+        @3000 2 1 1 l invoked try true =600 - - shared
+        @3001 2 1 1 l not-granted
+        @3002 2 1 2 l invoked acquire true =600 - - shared
+        @6040 2 1 2 l granted b:1 @6600
+        @6050 2 1 2 l dropped"
+    );
+    right(&text);
+    broken(&text.replace("@60", "@70").replace("@6600", "@7600"), Checker::Turns);
+}
+
+/// A and B are granted a lock with tokens, one after the other.
+fn fenced(first: u64, second: u64) -> String {
+    format!(
+        "@10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600 {first}
+        @100 1 1 1 l releasing
+        @101 1 1 1 l released
+        @150 2 1 1 l invoked acquire true =600 - -
+        @152 2 1 1 l granted b:1 @740 {second}
+        @160 2 1 1 l dropped"
+    )
+}
+
+#[test]
+fn b40_a_token_falls() {
+    right(&fenced(7, 8));
+    right(&fenced(7, 1_700_000_000_000_000));
+    broken(&fenced(7, 6), Checker::Tokens);
+    // Of two that were asked for at once, and from one that is not the latest.
+    broken(&fenced(7, 6).replace("@150", "@50"), Checker::Tokens);
+    let third = "@200 3 1 1 l invoked acquire true =600 - -\n@201 3 1 1 l granted c:1 @790";
+    let last = "@210 3 1 1 l dropped";
+    broken(&format!("{}\n{third} 9\n{last}", fenced(7, 10)), Checker::Tokens);
+    right(&format!("{}\n{third} 11\n{last}", fenced(7, 10)));
+    // Data that was lost excuses nothing; a clock that was set back does.
+    let lost = "@110 0 0 0 - begins forgot -\n@120 0 0 0 - ends forgot\n";
+    broken(&format!("{lost}{}", fenced(7, 6)), Checker::Tokens);
+    right(&format!("{}{}", lost.replace("forgot", "clock"), fenced(7, 6)));
+}
+
+#[test]
+fn b41_a_token_is_given_twice() {
+    broken(&fenced(7, 7), Checker::Tokens);
+    broken(&fenced(7, 7).replace("@150", "@50"), Checker::Tokens);
+}
+
+#[test]
+fn b42_a_hold_inside_has_a_token_of_its_own() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600 7
+        @20 1 1 2 l invoked again true =600 - a:1
+        @21 1 1 2 l granted a:1 @600 7
+        @30 1 1 2 l dropped
+        @40 1 1 1 l dropped";
+    right(text);
+    broken(
+        &text.replace("@21 1 1 2 l granted a:1 @600 7", "@21 1 1 2 l granted a:1 @600 8"),
+        Checker::Tokens,
+    );
+}
+
+#[test]
+fn b43_the_resource_refuses_whoever_has_the_greatest_token() {
+    broken(&format!("{A}@50 1 1 1 l wrote 2 0 true\n@60 1 1 1 l wrote 2 2 false"), Checker::Validity);
+}
+
+#[test]
+fn right_a_stale_write_is_refused_after_the_server_has_forgotten() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600 7
+        @40 0 0 0 - begins forgot -
+        @41 0 0 0 - ends forgot
+        @50 2 1 1 l invoked acquire true =600 - -
+        @60 2 1 1 l granted b:1 @640 8
+        @70 2 1 1 l wrote 8 0 true
+        @80 1 1 1 l wrote 7 8 false
+        @210 1 1 1 l lost not-owner @600
+        @211 1 1 1 l releasing
+        @212 1 1 1 l already-lost
+        @300 2 1 1 l dropped";
+    right(text);
+    broken(&text.replace("7 8 false", "7 8 true"), Checker::Validity);
+}

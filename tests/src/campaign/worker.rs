@@ -17,7 +17,7 @@ use wheellock::{Error, Guard, Lock, LockManager, LostReason, Released};
 
 use super::fleet::{Orders, Style};
 use crate::fault::Random;
-use crate::history::{Cell, Kind, Outcome, Reason, Recorder, What, Witness, now};
+use crate::history::{Cell, Entry, Kind, Outcome, Reason, Recorder, What, Witness, now};
 
 /// The worker's `main`.
 ///
@@ -225,13 +225,14 @@ impl Op<'_> {
             lease: nanos(manner.lease),
             deadline: manner.wait.map(|wait| at + nanos(wait)),
             owner: manner.owner.clone(),
+            shared: false,
         };
         self.worker.recorder.at(at, self.task, self.number, self.lock.name(), what);
     }
 
     fn granted(&self, guard: &Guard) {
         let valid_until = self.valid_until(guard);
-        self.record(What::Granted { owner: guard.owner().to_string(), valid_until });
+        self.record(What::Granted { owner: guard.owner().to_string(), valid_until, token: None });
     }
 
     fn failed(&self, error: &Error) {
@@ -403,7 +404,7 @@ impl Op<'_> {
 struct Look<'a> {
     op: &'a Op<'a>,
     guard: &'a Guard,
-    token: Option<u64>,
+    token: Option<Entry>,
     until: u64,
     /// When the guard was last recorded as claiming the lock.
     claimed: u64,
@@ -419,7 +420,7 @@ impl Look<'_> {
             let entered = self.op.cell.enter(|| self.guard.is_valid());
             self.token = entered.expect("a cell can be written");
             if let Some(token) = self.token {
-                return self.op.record(What::Entered { token });
+                return self.op.record(What::Entered { token: token.token });
             }
             sleep(Duration::from_millis(1)).await;
         }
@@ -457,7 +458,8 @@ impl Look<'_> {
     }
 
     fn write_and_leave(mut self) {
-        let Some(token) = self.token else { return };
+        let Some(entry) = self.token else { return };
+        let token = entry.token;
         let write = self.op.cell.write(token).expect("a cell can be written");
         if let Some(write) = write {
             let what = What::Wrote { token, highest: write.highest, accepted: write.accepted };
@@ -467,7 +469,7 @@ impl Look<'_> {
         if self.guard.is_valid() {
             self.is_fine();
         }
-        self.op.cell.leave(token).expect("a cell can be written");
+        self.op.cell.leave(entry).expect("a cell can be written");
         self.op.record(What::Left);
     }
 }

@@ -45,6 +45,8 @@ pub enum What {
         deadline: Option<u64>,
         /// The owner, if it was chosen before; empty otherwise.
         owner: String,
+        /// Whether others who share may hold it at the same time.
+        shared: bool,
     },
     /// The guard is here.
     Granted {
@@ -52,6 +54,8 @@ pub enum What {
         owner: String,
         /// Until when it says it may be believed.
         valid_until: u64,
+        /// Its fencing token, if its kind of lock has them.
+        token: Option<u64>,
     },
     /// The wait ended without the lock.
     NotGranted,

@@ -25,6 +25,10 @@ pub struct Operation {
     pub deadline: Option<u64>,
     /// Its owner; empty if nobody has learnt of it.
     pub owner: String,
+    /// Whether others who share may hold the lock at the same time.
+    pub shared: bool,
+    /// The fencing token of its grant.
+    pub token: Option<u64>,
     /// How the acquire ended, and when.
     pub answer: Option<(u64, Answer)>,
     /// When the holder believed, if it was granted.
@@ -106,7 +110,7 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
             killed.insert(event.process, event.at);
         }
         let id = (event.process, event.op);
-        if let What::Invoked { kind, renewed, lease, deadline, owner } = &event.what {
+        if let What::Invoked { kind, renewed, lease, deadline, owner, shared } = &event.what {
             known.insert(id, operations.len());
             operations.push(Operation {
                 id,
@@ -118,6 +122,8 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
                 invoked: event.at,
                 deadline: *deadline,
                 owner: owner.clone(),
+                shared: *shared,
+                token: None,
                 answer: None,
                 belief: None,
                 valid_until: 0,
@@ -148,8 +154,9 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
 impl Operation {
     fn take(&mut self, at: u64, what: &What) {
         match what {
-            What::Granted { owner, valid_until } => {
+            What::Granted { owner, valid_until, token } => {
                 self.owner.clone_from(owner);
+                self.token = *token;
                 self.valid_until = *valid_until;
                 self.answer = Some((at, Answer::Granted));
                 self.belief = Some(Belief { from: at, to: u64::MAX });

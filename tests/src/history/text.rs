@@ -83,16 +83,20 @@ impl fmt::Display for Event {
         write!(f, "{at} {process} {task} {op} {} ", Word(lock))?;
         match what {
             What::Setup { longest, patience, wake } => write!(f, "setup {longest} {patience} {wake}"),
-            What::Invoked { kind, renewed, lease, deadline, owner } => {
+            What::Invoked { kind, renewed, lease, deadline, owner, shared } => {
                 let kind = name_of(KINDS, kind);
                 write!(f, "invoked {kind} {renewed} {lease} ")?;
                 match deadline {
                     Some(deadline) => write!(f, "{deadline} ")?,
                     None => write!(f, "{NONE} ")?,
                 }
-                write!(f, "{}", Word(owner))
+                write!(f, "{}", Word(owner))?;
+                if *shared { write!(f, " {SHARED}") } else { Ok(()) }
             }
-            What::Granted { owner, valid_until } => write!(f, "granted {} {valid_until}", Word(owner)),
+            What::Granted { owner, valid_until, token } => {
+                write!(f, "granted {} {valid_until}", Word(owner))?;
+                token.map_or(Ok(()), |token| write!(f, " {token}"))
+            }
             What::NotGranted => f.write_str("not-granted"),
             What::Failed { outcome, text } => {
                 write!(f, "failed {} {}", name_of(OUTCOMES, outcome), Word(text))
@@ -166,8 +170,20 @@ impl Words<'_> {
                     deadline => Some(deadline.parse().ok()?),
                 },
                 owner: self.text()?,
+                shared: match self.0.next() {
+                    None => false,
+                    Some(SHARED) => true,
+                    Some(_) => return None,
+                },
             },
-            "granted" => What::Granted { owner: self.text()?, valid_until: self.parse()? },
+            "granted" => What::Granted {
+                owner: self.text()?,
+                valid_until: self.parse()?,
+                token: match self.0.next() {
+                    None => None,
+                    Some(token) => Some(token.parse().ok()?),
+                },
+            },
             "not-granted" => What::NotGranted,
             "failed" => What::Failed { outcome: self.named(OUTCOMES)?, text: self.text()? },
             "cancelled" => What::Cancelled,
@@ -255,6 +271,9 @@ fn unescape(word: &str) -> Option<String> {
 /// No text, or no time.
 const NONE: &str = "-";
 
+/// Said of what may be held together with others; nothing is said of the rest.
+const SHARED: &str = "shared";
+
 const KINDS: &[(Kind, &str)] = &[
     (Kind::Acquire, "acquire"),
     (Kind::Try, "try"),
@@ -307,7 +326,8 @@ mod tests {
         let odd = || "a b\n% # -ß\u{1F512}".to_owned();
         let mut all = vec![
             What::Setup { longest: 1, patience: 2, wake: 3 },
-            What::Granted { owner: odd(), valid_until: u64::MAX },
+            What::Granted { owner: odd(), valid_until: u64::MAX, token: None },
+            What::Granted { owner: odd(), valid_until: 0, token: Some(u64::MAX) },
             What::NotGranted,
             What::Cancelled,
             What::Moved { valid_until: 0 },
@@ -340,6 +360,7 @@ mod tests {
                     lease: 3,
                     deadline,
                     owner: String::new(),
+                    shared: deadline.is_none(),
                 });
             }
         }

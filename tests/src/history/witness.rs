@@ -9,6 +9,9 @@
 //! grant (before its entry, so before t) until that answer (after t): a lost guard never becomes valid again. So both
 //! believed at t. The order matters: a guard asked *before* the read may have been right.
 //!
+//! Of those who share a lock the same is true of everybody who enters alone after them, and the cell counts those apart: whoever
+//! shares looks whether anybody has entered alone since, whoever is alone looks whether anybody has entered at all.
+//!
 //! Being killed or stopped changes nothing in this. A process killed inside leaves a cell that names it, and the next one
 //! to enter replaces it; nobody is accused for a cell that names another when entering. A process stopped inside does
 //! not ask its guard until it goes on. One stopped between its guard's answer and the change of the cell keeps the file's
@@ -55,6 +58,17 @@ pub struct Cell {
     file: File,
 }
 
+/// Somebody's way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// One more than that of the entry before, whoever that was.
+    pub token: u64,
+    /// Whether others may be inside at the same time.
+    pub shared: bool,
+    /// The last one who entered alone before, or this one.
+    alone: u64,
+}
+
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
@@ -67,33 +81,44 @@ pub struct Write {
 }
 
 impl Cell {
-    /// Enters if `valid` says so while nobody else can enter, and returns the token of this entry: one more than the one
-    /// before, whoever that was. `None` if another process has the file, or `valid` says no.
+    /// Enters alone if `valid` says so while nobody else can enter. `None` if another process has the file, or `valid` says
+    /// no.
     ///
     /// # Errors
     ///
     /// Those of the file.
-    pub fn enter(&self, valid: impl FnOnce() -> bool) -> io::Result<Option<u64>> {
+    pub fn enter(&self, valid: impl FnOnce() -> bool) -> io::Result<Option<Entry>> {
+        self.enter_as(false, valid)
+    }
+
+    /// As [`enter`](Self::enter), alone or together with others who share.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn enter_as(&self, shared: bool, valid: impl FnOnce() -> bool) -> io::Result<Option<Entry>> {
         let Some(held) = self.try_lock()? else { return Ok(None) };
         if !valid() {
             return Ok(None);
         }
-        let State { last, highest, .. } = held.read()?;
-        let token = last + 1;
-        held.write(State { inside: token, last: token, highest })?;
-        Ok(Some(token))
+        let before = held.read()?;
+        let token = before.last + 1;
+        let alone = if shared { before.alone } else { token };
+        held.write(State { inside: token, last: token, alone, ..before })?;
+        Ok(Some(Entry { token, shared, alone }))
     }
 
-    /// The token of somebody else who entered after `token`, if somebody did.
+    /// The token of somebody else who entered after `entry` and may not be inside beside it, if somebody did.
     ///
     /// # Errors
     ///
     /// Those of the file.
-    pub fn entered_since(&self, token: u64) -> io::Result<Option<u64>> {
+    pub fn entered_since(&self, entry: Entry) -> io::Result<Option<u64>> {
         // Not under the file's lock: a stopped process may have it. Half of a change seen is a change all the same, and
-        // nobody changes this word but by entering.
-        let State { last, .. } = State::read(&self.file)?;
-        Ok((last != token).then_some(last))
+        // nobody changes these words but by entering.
+        let State { last, alone, .. } = State::read(&self.file)?;
+        let (now, then) = if entry.shared { (alone, entry.alone) } else { (last, entry.token) };
+        Ok((now != then).then_some(now))
     }
 
     /// Leaves, if nobody has entered since.
@@ -101,13 +126,13 @@ impl Cell {
     /// # Errors
     ///
     /// Those of the file.
-    pub fn leave(&self, token: u64) -> io::Result<()> {
+    pub fn leave(&self, entry: Entry) -> io::Result<()> {
         let Some(held) = self.try_lock()? else { return Ok(()) };
         let state = held.read()?;
-        if state.inside == token { held.write(State { inside: 0, ..state }) } else { Ok(()) }
+        if state.inside == entry.token { held.write(State { inside: 0, ..state }) } else { Ok(()) }
     }
 
-    /// Who is inside: a token, or 0.
+    /// Who was the last to enter, if that one is inside: a token, or 0.
     ///
     /// # Errors
     ///
@@ -149,7 +174,7 @@ impl Held<'_> {
     }
 
     fn write(&self, state: State) -> io::Result<()> {
-        let words = [state.inside, state.last, state.highest];
+        let words = [state.inside, state.last, state.highest, state.alone];
         let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
         self.0.write_all_at(&bytes, 0)
     }
@@ -163,17 +188,19 @@ impl Drop for Held<'_> {
 
 #[derive(Clone, Copy, Default)]
 struct State {
-    /// Who is inside, or 0.
+    /// Who entered last and has not left, or 0.
     inside: u64,
     /// The last token given out.
     last: u64,
     /// The highest token whose write was accepted.
     highest: u64,
+    /// The token of the last one who entered alone.
+    alone: u64,
 }
 
 impl State {
     fn read(file: &File) -> io::Result<Self> {
-        let mut bytes = [0; 24];
+        let mut bytes = [0; 32];
         let mut filled = 0;
         while filled < bytes.len() {
             match file.read_at(&mut bytes[filled..], filled as u64)? {
@@ -187,7 +214,7 @@ impl State {
                 .and_then(|word| word.try_into().ok())
                 .map_or(0, u64::from_le_bytes)
         };
-        Ok(Self { inside: word(0), last: word(1), highest: word(2) })
+        Ok(Self { inside: word(0), last: word(1), highest: word(2), alone: word(3) })
     }
 }
 
@@ -209,12 +236,36 @@ mod tests {
         assert_eq!(a.entered_since(first).unwrap(), None);
         assert_eq!(b.enter(|| false).unwrap(), None, "without a valid guard nobody enters");
         let second = b.enter(|| true).unwrap().unwrap();
-        assert!(second > first);
-        assert_eq!(a.entered_since(first).unwrap(), Some(second));
+        assert!(second.token > first.token);
+        assert_eq!(a.entered_since(first).unwrap(), Some(second.token));
         a.leave(first).unwrap();
-        assert_eq!(b.inside().unwrap(), second, "who was replaced takes nobody else out");
+        assert_eq!(b.inside().unwrap(), second.token, "who was replaced takes nobody else out");
         b.leave(second).unwrap();
         assert_eq!(b.inside().unwrap(), 0);
+        std::fs::remove_dir_all(&witness.directory).unwrap();
+    }
+
+    #[test]
+    fn those_who_share_are_seen_by_whoever_is_alone_and_see_nobody_else() {
+        let witness = witness("shared");
+        let cells = [(); 4].map(|()| witness.cell("l").unwrap());
+        let enter = |place: usize, shared| cells[place].enter_as(shared, || true).unwrap().unwrap();
+        let (first, second) = (enter(0, true), enter(1, true));
+        for (cell, entry) in cells.iter().zip([first, second]) {
+            assert_eq!(cell.entered_since(entry).unwrap(), None, "readers do not disturb readers");
+        }
+        let alone = enter(2, false);
+        for (cell, entry) in cells.iter().zip([first, second]) {
+            assert_eq!(cell.entered_since(entry).unwrap(), Some(alone.token));
+        }
+        assert_eq!(cells[2].entered_since(alone).unwrap(), None);
+        let third = enter(3, true);
+        assert_eq!(cells[2].entered_since(alone).unwrap(), Some(third.token));
+        assert_eq!(
+            cells[3].entered_since(third).unwrap(),
+            None,
+            "who was there before is accused of nothing"
+        );
         std::fs::remove_dir_all(&witness.directory).unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! No two holders at once. Two judges: the beliefs of the guards, and the witness.
+//! No two holders at once, unless both share the lock. Two judges: the beliefs of the guards, and the witness.
 
 use std::collections::HashMap;
 
@@ -24,10 +24,12 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
         }
     }
     let believed = Spans::new(spans.clone());
+    let alone = Spans::new(spans.iter().filter(|span| !case.operations[span.of].shared).copied().collect());
     let mut verdicts = Vec::new();
     for later in spans {
         // Of two that overlap, the one that begins later begins inside the other.
-        let Some(earlier) = believed.touching(later.from, later.from, Some(later.whose)) else { continue };
+        let others = if case.operations[later.of].shared { &alone } else { &believed };
+        let Some(earlier) = others.touching(later.from, later.from, Some(later.whose)) else { continue };
         let (a, b) = (&case.operations[earlier.of], &case.operations[later.of]);
         let excuse = case.lost_by(a.invoked, later.from);
         let events = a.events.iter().chain(&b.events).copied().collect();

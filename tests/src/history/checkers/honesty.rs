@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::super::event::{Fault, Outcome, Reason, What};
 use super::super::operations::{Answer, Ending, Operation};
 use super::super::spans::{Span, Spans};
+use super::turns::in_the_way;
 use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
@@ -13,6 +14,11 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
     let set_back = case.events.iter().find(|event| clock_fault(&event.what)).map(|event| event.at);
     for lock in case.by_lock() {
         let possible = lock.iter().filter_map(|of| possible_hold(case, *of, set_back)).collect();
+        let possible: Vec<Span> = possible;
+        let alone = possible.iter().filter(|span| !case.operations[span.of].shared).copied();
+        // Readers are refused for those as well who only wait to write.
+        let before_readers =
+            Spans::new(alone.chain(lock.iter().filter_map(|of| in_the_way(case, *of))).collect());
         let possible = Spans::new(possible);
         for of in lock {
             let operation = &case.operations[of];
@@ -24,7 +30,8 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
                     events: operation.events.clone(),
                 });
             };
-            answer(case, of, &possible).map(&mut complain);
+            let held = if operation.shared { &before_readers } else { &possible };
+            answer(case, of, held).map(&mut complain);
             loss(case, operation).map(&mut complain);
             ending(case, operation).map(&mut complain);
         }

@@ -3,6 +3,7 @@
 
 use super::super::event::What;
 use super::super::operations::Operation;
+use super::turns::MARK;
 use super::{Case, Checker, MILLISECOND, REPOLL, SCHEDULING, Verdict};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
@@ -35,7 +36,9 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
         let unheard =
             [&case.deaf, &case.losing].iter().any(|faults| faults.touching(0, healed, None).is_some());
         let asking = if unheard { REPOLL } else { 0 };
-        let bound = healed + 2 * case.terms.longest + asking + SETTLING;
+        // A reader may stand behind a writer who has died.
+        let mark = if operation.shared { MARK } else { 0 };
+        let bound = healed + 2 * case.terms.longest + asking + mark + SETTLING;
         if seen > bound.max(operation.deadline.unwrap_or(0) + SCHEDULING) {
             let by = (seen - healed) / MILLISECOND;
             return Some(format!("a wait for {lock:?} went on {by} ms after the last fault"));

@@ -6,6 +6,8 @@ mod exclusion;
 mod honesty;
 mod leaks;
 mod liveness;
+mod tokens;
+mod turns;
 mod validity;
 mod wakeups;
 
@@ -17,12 +19,13 @@ use super::operations::{Operation, operations};
 use super::spans::{Span, Spans};
 use super::text::History;
 
+pub use turns::{WritersWaits, writers_waits};
 pub use wakeups::{handoffs, takeovers};
 
 /// Who judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Checker {
-    /// No two beliefs of different owners in one lock overlap.
+    /// No two beliefs of different owners in one lock overlap, unless both share it.
     Exclusion,
     /// The witness saw nobody enter while another guard went on claiming the lock.
     Witness,
@@ -36,12 +39,25 @@ pub enum Checker {
     Leaks,
     /// No guard claims the lock after its deadline, and the news of a loss is not late.
     Validity,
+    /// Readers do not wait for readers, and none goes before a writer who waited before it came.
+    Turns,
+    /// Every grant has a greater fencing token than all before.
+    Tokens,
 }
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Exclusion, Self::WakeUps, Self::Liveness, Self::Honesty, Self::Leaks, Self::Validity];
+    pub const ALL: [Self; 9] = [
+        Self::Exclusion,
+        Self::Witness,
+        Self::WakeUps,
+        Self::Liveness,
+        Self::Honesty,
+        Self::Leaks,
+        Self::Validity,
+        Self::Turns,
+        Self::Tokens,
+    ];
 }
 
 impl fmt::Display for Checker {
@@ -54,6 +70,8 @@ impl fmt::Display for Checker {
             Self::Honesty => "honesty",
             Self::Leaks => "leaks",
             Self::Validity => "validity",
+            Self::Turns => "turns",
+            Self::Tokens => "tokens",
         })
     }
 }
@@ -81,6 +99,8 @@ pub fn check(history: &History) -> Vec<Verdict> {
     verdicts.extend(honesty::check(&case));
     verdicts.extend(leaks::check(&case));
     verdicts.extend(validity::check(&case));
+    verdicts.extend(turns::check(&case));
+    verdicts.extend(tokens::check(&case));
     verdicts
 }
 

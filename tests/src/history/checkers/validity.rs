@@ -68,16 +68,19 @@ fn stale_writes(case: &Case<'_>) -> Vec<Verdict> {
     let mut accepted_before: HashMap<&str, (u64, usize)> = HashMap::new();
     let mut verdicts = Vec::new();
     for (place, event) in case.events.iter().enumerate() {
-        let What::Wrote { token, accepted: true, .. } = event.what else { continue };
-        let highest = accepted_before.entry(&event.lock).or_insert((token, place));
-        if token < highest.0 {
+        let What::Wrote { token, highest: known, accepted } = event.what else { continue };
+        let highest = accepted_before.entry(&event.lock).or_insert((0, place));
+        // Of what a process has written that was killed before it said so only the resource knows.
+        let right = if accepted { token >= highest.0 } else { token < known };
+        if !right {
+            let what = if accepted { "accepted" } else { "refused" };
             verdicts.push(Verdict {
                 checker: Checker::Validity,
-                text: format!("a write with token {token} was accepted after one with {}", highest.0),
+                text: format!("a write with token {token} was {what} after one with {}", highest.0),
                 excuse: None,
                 events: vec![highest.1, place],
             });
-        } else {
+        } else if accepted {
             *highest = (token, place);
         }
     }

@@ -6,6 +6,7 @@ use super::super::event::What;
 use super::super::operations::{Answer, Ending, Operation};
 use super::super::spans::{Span, Spans};
 use super::super::text::History;
+use super::turns::{hold, is_shared};
 use super::{AFTERMATH, Case, Checker, MILLISECOND, REPOLL, Verdict};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
@@ -89,7 +90,7 @@ impl Freed {
 }
 
 /// After the death of a process, or while it is stopped, it may hold locks of which it could not tell.
-fn absences(case: &Case<'_>) -> Spans {
+pub(super) fn absences(case: &Case<'_>) -> Spans {
     let absence = |(of, event): (usize, &super::Event)| {
         let lasting = case.terms.longest + AFTERMATH;
         matches!(event.what, What::Killed | What::Stopped | What::Continued).then(|| Span {
@@ -113,7 +114,9 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
     let waiting = |of: &usize| {
         let operation = &case.operations[*of];
         let to = operation.answered().or(operation.killed).unwrap_or(u64::MAX);
-        operation.waits().then_some(Span { from: operation.invoked, to, whose: 0, of: *of })
+        // Of those who share a lock not everybody waits for it to be free; `turns` judges them.
+        let waits = operation.waits() && !operation.shared;
+        waits.then_some(Span { from: operation.invoked, to, whose: 0, of: *of })
     };
     let waiting = Spans::new(lock.iter().filter_map(waiting).collect());
     let mut last_of_owner: HashMap<&str, u64> = HashMap::new();
@@ -122,15 +125,36 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
         let last = last_of_owner.entry(&operation.owner).or_default();
         *last = (*last).max(operation.ended.unwrap_or(u64::MAX));
     }
+    let shared = is_shared(case, lock).then(|| {
+        let mut owners: HashMap<&str, usize> = HashMap::new();
+        let whose: HashMap<usize, usize> = lock
+            .iter()
+            .map(|of| {
+                let next = owners.len();
+                (*of, *owners.entry(&case.operations[*of].owner).or_insert(next))
+            })
+            .collect();
+        let holds = lock.iter().filter_map(|of| Some(Span { whose: whose[of], ..hold(case, *of)? }));
+        (Spans::new(holds.collect()), whose)
+    });
+    // A lock that others share is not free yet.
+    let is_held = |by: usize, from: u64, to: u64| {
+        shared
+            .as_ref()
+            .is_some_and(|(holds, whose)| holds.touching(from, to, whose.get(&by).copied()).is_some())
+    };
     let mut all = Vec::new();
     for &by in lock {
         let operation = &case.operations[by];
         if let Some((at, done)) = freed_at(operation)
             && last_of_owner.get(operation.owner.as_str()) == Some(&at)
+            && !is_held(by, at, done)
         {
             all.push(follow(case, by, at, done, &answers, &waiting));
         }
-        if let Some((at, done)) = abandoned_at(operation) {
+        if let Some((at, done)) = abandoned_at(operation)
+            && !is_held(by, at, done)
+        {
             let dead = Some(operation.id.0 as usize);
             all.push(Freed { dead, ..follow(case, by, at, done, &answers, &waiting) });
         }

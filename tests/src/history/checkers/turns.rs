@@ -1,0 +1,196 @@
+//! Locks that may be shared: readers do not wait for readers, and no reader who comes later goes before a writer who waits.
+//! Owns what is known from outside of who is in whose way. Writers go first here, as they do unless a handle says otherwise.
+
+use super::super::event::Kind;
+use super::super::operations::{Answer, Ending, Operation};
+use super::super::spans::{Span, Spans};
+use super::super::text::History;
+use super::wakeups::absences;
+use super::{AFTERMATH, Case, Checker, MILLISECOND, REPOLL, Verdict};
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
+    let absent = absences(case);
+    let shared = case.by_lock().into_iter().filter(|lock| is_shared(case, lock));
+    shared
+        .flat_map(|lock| {
+            let mut verdicts = readers_wait_for_writers_only(case, &lock, &absent);
+            verdicts.extend(readers_stand_behind_writers(case, &lock, &absent));
+            verdicts
+        })
+        .collect()
+}
+
+/// How long writers waited for locks that are shared, in nanoseconds: only waits that ended with the lock, while nothing was
+/// disturbed and nobody had died.
+#[derive(Clone, Debug, Default)]
+pub struct WritersWaits {
+    /// From the question to the grant.
+    pub whole: Vec<u64>,
+    /// From when no other writer held the lock, or gave it up, to the grant: what readers alone kept it waiting.
+    pub for_readers: Vec<u64>,
+    /// Of readers and writers.
+    pub mean_hold: u64,
+}
+
+/// Measures how long writers waited.
+#[must_use]
+pub fn writers_waits(history: &History) -> WritersWaits {
+    let case = Case::new(history);
+    let absent = absences(&case);
+    let mut waits = WritersWaits::default();
+    let mut holds: Vec<u64> = Vec::new();
+    for lock in case.by_lock().into_iter().filter(|lock| is_shared(&case, lock)) {
+        let ends = writers_ends(&case, &lock);
+        for operation in lock.iter().map(|of| &case.operations[*of]) {
+            holds.extend(operation.belief.zip(operation.ended).map(|(belief, ended)| ended - belief.from));
+            let Some((at, Answer::Granted)) = operation.answer else { continue };
+            let stirred = stirred(&case, &absent, operation.invoked, at);
+            if operation.shared || !operation.waits() || stirred {
+                continue;
+            }
+            let last =
+                ends.get(..ends.partition_point(|end| *end < at)).and_then(|ends| ends.last().copied());
+            waits.whole.push(at - operation.invoked);
+            waits.for_readers.push(at - last.unwrap_or(0).max(operation.invoked));
+        }
+    }
+    let all = u64::try_from(holds.len().max(1)).unwrap_or(u64::MAX);
+    waits.mean_hold = holds.iter().sum::<u64>() / all;
+    waits
+}
+
+pub(super) fn is_shared(case: &Case<'_>, lock: &[usize]) -> bool {
+    lock.iter().any(|of| case.operations[*of].shared)
+}
+
+/// While an operation held its lock: from its grant, as its holder knew of it, to its end, as late as that may have been.
+pub(super) fn hold(case: &Case<'_>, of: usize) -> Option<Span> {
+    let operation = &case.operations[of];
+    let from = operation.belief?.from;
+    Some(Span { from, to: end_of_hold(case, operation), whose: of, of })
+}
+
+fn end_of_hold(case: &Case<'_>, operation: &Operation) -> u64 {
+    match operation.ending {
+        Some((at, Ending::Released | Ending::Dropped)) if operation.lost.is_none() => at,
+        _ => operation.last.max(operation.valid_until) + 2 * case.terms.longest + case.terms.patience,
+    }
+}
+
+/// While an operation that wants its lock alone may keep others from it, by holding it or by waiting for it.
+pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
+    let operation = &case.operations[of];
+    let to = match operation.answer {
+        _ if operation.shared => return None,
+        Some((_, Answer::Granted)) => end_of_hold(case, operation),
+        Some((_, Answer::NotGranted | Answer::Failed(_))) if !operation.waits() => return None,
+        answer => {
+            let at = answer.map(|(at, _)| at).or(operation.killed).unwrap_or(case.terms.end);
+            let quiet = answer.is_some() && !case.hindered(operation.id.0, operation.invoked, at);
+            // What a waiter has left for readers to see is taken back when it gives up, or ends by itself.
+            at + if quiet { case.terms.wake } else { MARK.max(2 * case.terms.longest + case.terms.patience) }
+        }
+    };
+    Some(Span { from: operation.invoked, to, whose: of, of })
+}
+
+/// When those who wanted the lock alone had given it back or up, in order.
+fn writers_ends(case: &Case<'_>, lock: &[usize]) -> Vec<u64> {
+    let mut ends: Vec<u64> = lock.iter().filter_map(|of| Some(in_the_way(case, *of)?.to)).collect();
+    ends.extend(lock.iter().filter_map(|of| {
+        let operation = &case.operations[*of];
+        operation.answered().filter(|_| !operation.shared && operation.belief.is_none())
+    }));
+    ends.sort_unstable();
+    ends
+}
+
+fn readers_wait_for_writers_only(case: &Case<'_>, lock: &[usize], absent: &Spans) -> Vec<Verdict> {
+    let writers = Spans::new(lock.iter().filter_map(|of| in_the_way(case, *of)).collect());
+    let mut verdicts = Vec::new();
+    for operation in lock.iter().map(|of| &case.operations[*of]) {
+        if !operation.shared || !operation.waits() {
+            continue;
+        }
+        let until = operation.answered().or(operation.killed).unwrap_or(u64::MAX).min(case.terms.end);
+        let mut from = operation.invoked;
+        loop {
+            let deaf = case.deaf.touching(from.saturating_sub(AFTERMATH), from, None).is_some();
+            let to = from + if deaf { REPOLL + case.terms.wake } else { case.terms.wake };
+            if to >= until {
+                break;
+            }
+            if let Some(writer) = writers.touching(from, to, None) {
+                from = writer.to.saturating_add(1);
+                continue;
+            }
+            if stirred(case, absent, from, to) {
+                from = to;
+                continue;
+            }
+            verdicts.push(Verdict {
+                checker: Checker::Turns,
+                text: format!(
+                    "a reader of {:?} waited for {} ms while nobody wrote or waited to write",
+                    operation.lock,
+                    (until - from) / MILLISECOND
+                ),
+                excuse: None,
+                events: operation.events.clone(),
+            });
+            break;
+        }
+    }
+    verdicts
+}
+
+fn readers_stand_behind_writers(case: &Case<'_>, lock: &[usize], absent: &Spans) -> Vec<Verdict> {
+    let waiting = |of: &usize| {
+        let operation = &case.operations[*of];
+        let to = operation.answered().or(operation.killed).unwrap_or(u64::MAX);
+        let waits = !operation.shared && operation.waits();
+        // By then the server knows of it.
+        waits.then_some(Span { from: operation.invoked + case.terms.wake, to, whose: *of, of: *of })
+    };
+    let waiting = Spans::new(lock.iter().filter_map(waiting).filter(|span| span.from < span.to).collect());
+    let ends = writers_ends(case, lock);
+    let mut verdicts = Vec::new();
+    for reader in lock.iter().map(|of| &case.operations[*of]) {
+        let Some((at, Answer::Granted)) = reader.answer else { continue };
+        // Who holds the lock already must not stand behind one who waits for it.
+        if !reader.shared || reader.kind == Kind::Again {
+            continue;
+        }
+        let Some(writer) = waiting.covering(reader.invoked, at) else { continue };
+        // Of several writers each has its turn, and the readers have theirs in between.
+        let early = reader.invoked.saturating_sub(case.terms.wake);
+        let between = ends.get(ends.partition_point(|end| *end < early)).is_some_and(|end| *end <= at);
+        if between || stirred(case, absent, early, at) {
+            continue;
+        }
+        let writer = &case.operations[writer.of];
+        verdicts.push(Verdict {
+            checker: Checker::Turns,
+            text: format!(
+                "a reader of {:?} came {} ms after a writer who waits, and went before it",
+                reader.lock,
+                (reader.invoked - writer.invoked) / MILLISECOND
+            ),
+            excuse: None,
+            events: writer.events.iter().chain(&reader.events).copied().collect(),
+        });
+    }
+    verdicts
+}
+
+/// Whether something from outside may have changed how long somebody waited.
+fn stirred(case: &Case<'_>, absent: &Spans, from: u64, to: u64) -> bool {
+    let early = from.saturating_sub(AFTERMATH);
+    case.disturbed.touching(early, to, None).is_some()
+        || case.deaf.touching(early, to, None).is_some()
+        || case.any_stall.touching(from, to, None).is_some()
+        || absent.touching(from, to, None).is_some()
+}
+
+/// How long readers may stand behind a writer who has died.
+pub(super) const MARK: u64 = 6_000 * MILLISECOND;

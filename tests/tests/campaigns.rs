@@ -137,3 +137,33 @@ fn o08_worker_kill() {
 fn o07_starve() {
     run("starve", 1.5);
 }
+
+#[test]
+fn spin() {
+    run("spin", 1.5);
+}
+
+#[test]
+fn simple() {
+    run("simple", 1.5);
+}
+
+#[test]
+fn read_write_9_1() {
+    run("read-write-9-1", 2.5);
+}
+
+#[test]
+fn read_write_1_1() {
+    run("read-write-1-1", 2.5);
+}
+
+#[test]
+fn read_write_faults() {
+    run("read-write-faults", 3.0);
+}
+
+#[test]
+fn fenced() {
+    run("fenced", 3.0);
+}

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::history::{
     Answer, Checker, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs, operations, takeovers,
+    writers_waits,
 };
 
 /// What was counted in a campaign.
@@ -41,6 +42,10 @@ pub struct Figures {
     recovery: Times,
     handoff: Times,
     takeover: Times,
+    /// Of locks that are shared: how long a hold was on average, writers waited, and waited for readers alone.
+    mean_hold: u64,
+    writers: Times,
+    for_readers: Times,
 }
 
 impl Figures {
@@ -76,6 +81,10 @@ impl Figures {
         figures.recovery = Times::of(recoveries(history));
         figures.handoff = Times::of(handoffs(history));
         figures.takeover = Times::of(takeovers(history));
+        let waits = writers_waits(history);
+        figures.mean_hold = waits.mean_hold;
+        figures.writers = Times::of(waits.whole);
+        figures.for_readers = Times::of(waits.for_readers);
         figures
     }
 
@@ -136,6 +145,9 @@ impl Figures {
             "handoff_us": self.handoff.json(),
             "takeover_us": self.takeover.json(),
             "keys_left": self.keys_left,
+            "mean_hold_us": self.mean_hold / 1000,
+            "writers_wait_us": self.writers.json(),
+            "writers_wait_for_readers_us": self.for_readers.json(),
         })
     }
 }
@@ -161,7 +173,12 @@ impl fmt::Display for Figures {
         writeln!(f, "errors: {errors}; releases unconfirmed {}", self.unconfirmed)?;
         writeln!(f, "writes {}, stale and rejected {}", self.writes.0, self.writes.1)?;
         writeln!(f, "recovery {}; handoff {}", self.recovery, self.handoff)?;
-        writeln!(f, "takeover {}; keys left {}", self.takeover, self.keys_left)
+        writeln!(f, "takeover {}; keys left {}", self.takeover, self.keys_left)?;
+        if self.mean_hold > 0 {
+            writeln!(f, "holds of {} us on average; writers waited {}", self.mean_hold / 1000, self.writers)?;
+            writeln!(f, "writers waited for readers alone {}", self.for_readers)?;
+        }
+        Ok(())
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) enum Style {
     Holding,
     /// Waits most of the time.
     Waiting,
+    /// Holds that are all about as long, and short.
+    Even,
 }
 
 impl Style {
@@ -38,11 +40,42 @@ impl Style {
             Self::Mixed => "mixed",
             Self::Holding => "holding",
             Self::Waiting => "waiting",
+            Self::Even => "even",
         }
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        [Self::Mixed, Self::Holding, Self::Waiting].into_iter().find(|style| style.name() == name)
+        [Self::Mixed, Self::Holding, Self::Waiting, Self::Even].into_iter().find(|style| style.name() == name)
+    }
+}
+
+/// Which locks a campaign is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locks {
+    Plain,
+    Spin,
+    Simple,
+    Fenced,
+    /// Of a hundred holds so many are shared.
+    ReadWrite(u64),
+}
+
+impl Locks {
+    fn name(self) -> String {
+        match self {
+            Self::Plain => "plain".to_owned(),
+            Self::Spin => "spin".to_owned(),
+            Self::Simple => "simple".to_owned(),
+            Self::Fenced => "fenced".to_owned(),
+            Self::ReadWrite(reads) => format!("read-write:{reads}"),
+        }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        if let Some(reads) = name.strip_prefix("read-write:") {
+            return reads.parse().ok().map(Self::ReadWrite);
+        }
+        [Self::Plain, Self::Spin, Self::Simple, Self::Fenced].into_iter().find(|locks| locks.name() == name)
     }
 }
 
@@ -58,10 +91,11 @@ pub(super) struct Orders {
     pub(super) lease: Duration,
     pub(super) patience: Duration,
     pub(super) style: Style,
+    pub(super) kind: Locks,
 }
 
 impl Orders {
-    fn to_arguments(&self) -> [String; 9] {
+    fn to_arguments(&self) -> [String; 10] {
         [
             self.url.clone(),
             self.directory.clone(),
@@ -72,11 +106,12 @@ impl Orders {
             self.lease.as_millis().to_string(),
             self.patience.as_millis().to_string(),
             self.style.name().to_owned(),
+            self.kind.name(),
         ]
     }
 
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
-        let [url, directory, process, seed, tasks, locks, lease, patience, style] = arguments else {
+        let [url, directory, process, seed, tasks, locks, lease, patience, style, kind] = arguments else {
             anyhow::bail!("a campaign's worker is started by its campaign only");
         };
         Ok(Self {
@@ -89,6 +124,7 @@ impl Orders {
             lease: Duration::from_millis(lease.parse()?),
             patience: Duration::from_millis(patience.parse()?),
             style: Style::parse(style).context("no such style")?,
+            kind: Locks::parse(kind).context("no such kind of lock")?,
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::figures::Figures;
-use super::fleet::Style;
+use super::fleet::{Locks, Style};
 use super::stage::Stage;
 use crate::fault::{Direction, Fault as Wire, Gate};
 use crate::history::{Fault, Reason};
@@ -24,6 +24,7 @@ pub(super) struct Plan {
     /// The watchdog's lease.
     pub(super) lease: Duration,
     pub(super) style: fn(u32, u32) -> Style,
+    pub(super) locks: Locks,
     /// Strikes once; called again and again.
     pub(super) round: fn(&mut Stage) -> Result<()>,
     /// What the figures must show for the campaign to have been worth running; says what is missing.
@@ -38,6 +39,7 @@ const PLAIN: Plan = Plan {
     shim: false,
     lease: Duration::from_millis(600),
     style: |_, _| Style::Mixed,
+    locks: Locks::Plain,
     round: |stage| {
         stage.rest(Duration::from_millis(500));
         Ok(())
@@ -232,19 +234,98 @@ pub(super) const ALL: &[Plan] = &[
         name: "worker-kill",
         what: "processes are killed: their locks go to others within one lease",
         lease: Duration::from_millis(400),
-        round: |stage| {
-            // Far enough apart to see what becomes of each one's locks; the first one early, for short campaigns.
-            let least = if stage.round == 1 { 300 } else { 1500 };
-            stage.rest_between(least, least + 600);
-            let victim = stage.any_worker();
-            stage.replace_worker(victim)
+        round: kill_workers,
+        shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "spin",
+        what: "the same with waiters that ask again and again instead of listening",
+        lease: Duration::from_millis(400),
+        locks: Locks::Spin,
+        round: kill_workers,
+        shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "simple",
+        what: "the same with the lock of a single instance",
+        lease: Duration::from_millis(400),
+        locks: Locks::Simple,
+        round: kill_workers,
+        shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "read-write-9-1",
+        what: "processes that read and write 9:1 are killed: a writer is alone, and readers and writers have their turns",
+        lease: Duration::from_millis(400),
+        style: |_, _| Style::Even,
+        locks: Locks::ReadWrite(90),
+        round: kill_workers,
+        shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "read-write-1-1",
+        what: "the same with as many writes as reads",
+        lease: Duration::from_millis(400),
+        style: |_, _| Style::Even,
+        locks: Locks::ReadWrite(50),
+        round: kill_workers,
+        shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "read-write-faults",
+        what: "long and short reads and writes while processes are killed and stopped, connections cut, and the server is killed, which keeps everything",
+        server: ALWAYS,
+        lease: Duration::from_millis(500),
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        locks: Locks::ReadWrite(60),
+        round: |stage| match stage.round % 4 {
+            1 => kill_workers(stage),
+            2 => client_kill(stage),
+            3 => kill_every_2_seconds(stage, false),
+            _ => stop_holders(stage),
+        },
+        shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "fenced",
+        what: "holders of fenced locks are killed and stopped, and the server is killed and forgets everything: tokens rise, and no stale write is accepted",
+        lease: Duration::from_millis(500),
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        locks: Locks::Fenced,
+        round: |stage| match stage.round % 3 {
+            1 => {
+                stage.rest_between(300, 900);
+                stage.kill_server(true, |_| Ok(()))
+            }
+            2 => kill_workers(stage),
+            _ => stop_holders(stage),
         },
         shows: |figures| {
-            (figures.kills == 0).then(|| "no process was killed".to_owned()).or_else(|| grants(figures))
+            let told = figures.lost(Reason::NotOwner) + figures.excused;
+            (told == 0)
+                .then(|| "the server forgot everything, and nobody lost a lock: nothing was tried".to_owned())
         },
         ..PLAIN
     },
 ];
+
+fn kill_workers(stage: &mut Stage) -> Result<()> {
+    // Far enough apart to see what becomes of each one's locks; the first one early, for short campaigns.
+    let least = if stage.round == 1 { 300 } else { 1500 };
+    stage.rest_between(least, least + 600);
+    let victim = stage.any_worker();
+    stage.replace_worker(victim)
+}
+
+fn kills(figures: &Figures) -> Option<String> {
+    (figures.kills == 0).then(|| "no process was killed".to_owned()).or_else(|| grants(figures))
+}
 
 fn grants(figures: &Figures) -> Option<String> {
     (figures.grants == 0).then(|| "no lock was ever granted".to_owned())

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use rustix::process::Signal;
 
 use super::Options;
-use super::fleet::{Orders, Style, Worker};
+use super::fleet::{Locks, Orders, Style, Worker};
 use super::plans::Plan;
 use super::shim::Shim;
 use crate::cli::{Cli, Reply};
@@ -29,6 +29,9 @@ pub(super) struct Stage {
     pub(super) random: Random,
     pub(super) lease: Duration,
     pub(super) workers: Vec<Worker>,
+    kind: Locks,
+    /// When a worker was killed last.
+    killed: Option<Instant>,
     /// Counts the rounds of the plan.
     pub(super) round: u32,
     clock_was_set: bool,
@@ -75,6 +78,8 @@ impl Stage {
             random: Random::new(options.seed),
             lease: plan.lease,
             workers: Vec::new(),
+            kind: plan.locks,
+            killed: None,
             round: 0,
             clock_was_set: false,
             recorder,
@@ -104,6 +109,7 @@ impl Stage {
             lease: self.lease,
             patience: PATIENCE,
             style,
+            kind: self.kind,
         };
         self.workers.push(Worker::start((self.worker)(), &orders)?);
         Ok(())
@@ -193,6 +199,7 @@ impl Stage {
         // Before the signal: what it believed after this, it may not have believed.
         self.recorder.about(worker.number, What::Killed);
         worker.kill();
+        self.killed = Some(Instant::now());
         self.start_worker(worker.style)
     }
 
@@ -232,8 +239,17 @@ impl Stage {
         }
         drop(self.sampler.take());
         let mut cli = self.server.connect()?;
-        let keys = |cli: &mut Cli| number(&cli.query(&["DBSIZE"]));
-        let _seen_below = poll_until(2 * self.lease + Duration::from_secs(1), || keys(&mut cli) == 0);
+        // The counter of a fenced lock's tokens stays for good.
+        let counters = |cli: &mut Cli| match cli.query(&["KEYS", "redisson_lock_token:*"]) {
+            Ok(Reply::Array(keys)) => keys.len() as u64,
+            _ => 0,
+        };
+        let keys = |cli: &mut Cli| number(&cli.query(&["DBSIZE"])) - counters(cli);
+        // What a writer that was killed while it waited has left ends by itself.
+        let mark = self.killed.filter(|_| matches!(self.kind, Locks::ReadWrite(_)));
+        let mark = mark.map_or(Duration::ZERO, |killed| MARK.saturating_sub(killed.elapsed()));
+        let _seen_below =
+            poll_until(mark.max(2 * self.lease) + Duration::from_secs(1), || keys(&mut cli) == 0);
         let left = keys(&mut cli);
         self.probe("keys left", left);
         for worker in &mut self.workers {
@@ -307,9 +323,18 @@ impl Sampler {
         let Reply::Array(keys) = cli.query(&["KEYS", "lock:*"])? else { return Ok(()) };
         for key in keys {
             let key = key.to_string();
-            if let Reply::Array(owners) = cli.query(&["HKEYS", &key])? {
-                for owner in owners {
-                    recorder.now(0, 0, &key, What::Holder { owner: owner.to_string() });
+            let holders = match cli.query(&["HKEYS", &key])? {
+                Reply::Array(fields) => fields,
+                // A lock of a single instance is a string.
+                Reply::Error(_) => vec![cli.query(&["GET", &key])?],
+                _ => Vec::new(),
+            };
+            for holder in holders.iter().filter(|holder| !matches!(holder, Reply::Nil)) {
+                let holder = holder.to_string();
+                // A writer's field says so; one field says how the lock is held, and not by whom.
+                let owner = holder.strip_suffix(":write").unwrap_or(&holder).to_owned();
+                if owner != "mode" {
+                    recorder.now(0, 0, &key, What::Holder { owner });
                 }
             }
         }
@@ -376,4 +401,6 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 const WAKE: Duration = Duration::from_millis(200);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(15);
 const SLOW: u64 = 50_000_000;
+/// How long readers stand behind a writer that died while it waited.
+const MARK: Duration = Duration::from_secs(6);
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);

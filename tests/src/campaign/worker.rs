@@ -5,6 +5,7 @@
 
 use std::cell::Cell as Flag;
 use std::io;
+use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,9 +14,9 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, Guard, Lock, LockManager, LostReason, Released};
+use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager, LostReason, Owner, Released};
 
-use super::fleet::{Orders, Style};
+use super::fleet::{Locks, Orders, Style};
 use crate::fault::Random;
 use crate::history::{Cell, Entry, Kind, Outcome, Reason, Recorder, What, Witness, now};
 
@@ -89,10 +90,94 @@ struct Op<'a> {
     worker: &'a Worker,
     task: u32,
     number: u64,
-    lock: &'a Lock,
+    lock: &'a Wanted,
     cell: Cell,
     /// An operation of the same owner under way inside this one, and what is to be recorded if it is dropped.
     inner: Flag<Option<(u64, What)>>,
+}
+
+/// A lock that may be asked for.
+#[derive(Clone)]
+struct Wanted {
+    lock: AnyLock,
+    shared: bool,
+}
+
+#[derive(Clone)]
+enum AnyLock {
+    Plain(Lock),
+    Fenced(FencedLock),
+}
+
+/// One hold of it.
+enum Held {
+    Plain(Guard),
+    Fenced(FencedGuard),
+}
+
+impl Wanted {
+    fn name(&self) -> &str {
+        match &self.lock {
+            AnyLock::Plain(lock) => lock.name(),
+            AnyLock::Fenced(lock) => lock.as_lock().name(),
+        }
+    }
+
+    fn with_lease(&self, lease: Duration) -> Self {
+        let lock = match &self.lock {
+            AnyLock::Plain(lock) => AnyLock::Plain(lock.with_lease(lease)),
+            AnyLock::Fenced(lock) => AnyLock::Fenced(lock.with_lease(lease)),
+        };
+        Self { lock, ..*self }
+    }
+
+    fn with_owner(&self, owner: Owner) -> Self {
+        let lock = match &self.lock {
+            AnyLock::Plain(lock) => AnyLock::Plain(lock.with_owner(owner)),
+            AnyLock::Fenced(lock) => AnyLock::Fenced(lock.with_owner(owner)),
+        };
+        Self { lock, ..*self }
+    }
+
+    async fn ask(&self, kind: Kind, wait: Option<Duration>) -> Result<Option<Held>, Error> {
+        Ok(match (&self.lock, kind, wait) {
+            (AnyLock::Plain(lock), Kind::Try | Kind::Again, _) => lock.try_acquire().await?.map(Held::Plain),
+            (AnyLock::Plain(lock), _, Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Plain),
+            (AnyLock::Plain(lock), ..) => Some(Held::Plain(lock.acquire().await?)),
+            (AnyLock::Fenced(lock), Kind::Try | Kind::Again, _) => {
+                lock.try_acquire().await?.map(Held::Fenced)
+            }
+            (AnyLock::Fenced(lock), _, Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Fenced),
+            (AnyLock::Fenced(lock), ..) => Some(Held::Fenced(lock.acquire().await?)),
+        })
+    }
+}
+
+impl Held {
+    fn token(&self) -> Option<u64> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Fenced(guard) => Some(guard.token()),
+        }
+    }
+
+    async fn release(self) -> Result<Released, Error> {
+        match self {
+            Self::Plain(guard) => guard.release().await,
+            Self::Fenced(guard) => guard.release().await,
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        match self {
+            Self::Plain(guard) => guard,
+            Self::Fenced(guard) => guard,
+        }
+    }
 }
 
 /// How an attempt is made.
@@ -119,7 +204,7 @@ impl Worker {
 
     async fn operation(&self, task: u32, random: &mut Random) {
         let name = format!("lock:{}", random.below(self.orders.locks));
-        let mut lock = self.manager.lock(&name);
+        let mut lock = self.wanted(&name, random);
         let lease = self.orders.lease;
         let mut manner = Manner {
             kind: Kind::Acquire,
@@ -156,14 +241,36 @@ impl Worker {
             Ok(op) => {
                 if let Some(guard) = op.attempt(&manner).await {
                     op.hold_watched(&guard, random).await;
-                    op.give_back(guard, random).await;
+                    let writes = matches!(self.orders.kind, Locks::ReadWrite(_)) && !lock.shared;
+                    if writes && guard.is_valid() && random.below(100) < 20 {
+                        op.read_on(guard, random).await;
+                    } else {
+                        op.give_back(guard, random).await;
+                    }
                 }
             }
             Err(error) => panic!("the witness has no cell: {error}"),
         }
     }
 
-    fn begin<'a>(&'a self, task: u32, lock: &'a Lock) -> io::Result<Op<'a>> {
+    fn wanted(&self, name: &str, random: &mut Random) -> Wanted {
+        let locks = &self.manager;
+        let (lock, shared) = match self.orders.kind {
+            Locks::Plain => (AnyLock::Plain(locks.lock(name)), false),
+            Locks::Spin => (AnyLock::Plain(locks.spin_lock(name)), false),
+            Locks::Simple => (AnyLock::Plain(locks.simple_lock(name)), false),
+            Locks::Fenced => (AnyLock::Fenced(locks.fenced_lock(name)), false),
+            Locks::ReadWrite(reads) if random.below(100) < reads => (self.reads(name), true),
+            Locks::ReadWrite(_) => (AnyLock::Plain(locks.read_write_lock(name).write()), false),
+        };
+        Wanted { lock, shared }
+    }
+
+    fn reads(&self, name: &str) -> AnyLock {
+        AnyLock::Plain(self.manager.read_write_lock(name).read())
+    }
+
+    fn begin<'a>(&'a self, task: u32, lock: &'a Wanted) -> io::Result<Op<'a>> {
         let number = self.next_op.get();
         self.next_op.set(number + 1);
         Ok(Op {
@@ -225,28 +332,22 @@ impl Op<'_> {
             lease: nanos(manner.lease),
             deadline: manner.wait.map(|wait| at + nanos(wait)),
             owner: manner.owner.clone(),
-            shared: false,
+            shared: self.lock.shared,
         };
         self.worker.recorder.at(at, self.task, self.number, self.lock.name(), what);
     }
 
-    fn granted(&self, guard: &Guard) {
+    fn granted(&self, guard: &Guard, token: Option<u64>) {
         let valid_until = self.valid_until(guard);
-        self.record(What::Granted { owner: guard.owner().to_string(), valid_until, token: None });
+        self.record(What::Granted { owner: guard.owner().to_string(), valid_until, token });
     }
 
     fn failed(&self, error: &Error) {
         self.record(What::Failed { outcome: outcome(error), text: error.to_string() });
     }
 
-    async fn attempt(&self, manner: &Manner) -> Option<Guard> {
-        let acquire = async {
-            match (manner.kind, manner.wait) {
-                (Kind::Try | Kind::Again, _) => self.lock.try_acquire().await,
-                (_, Some(wait)) => self.lock.try_acquire_for(wait).await,
-                _ => self.lock.acquire().await.map(Some),
-            }
-        };
+    async fn attempt(&self, manner: &Manner) -> Option<Held> {
+        let acquire = self.lock.ask(manner.kind, manner.wait);
         self.invoked(manner);
         let answer = match manner.give_up {
             Some(after) => timeout(after, acquire).await.ok(),
@@ -254,7 +355,7 @@ impl Op<'_> {
         };
         match answer {
             Some(Ok(Some(guard))) => {
-                self.granted(&guard);
+                self.granted(&guard, guard.token());
                 return Some(guard);
             }
             Some(Ok(None)) => self.record(What::NotGranted),
@@ -267,15 +368,16 @@ impl Op<'_> {
     async fn run(&self, manner: &Manner, random: &mut Random) {
         self.invoked(manner);
         let granted = Flag::new(false);
-        let done = self
-            .lock
-            .run(async |guard| {
-                granted.set(true);
-                self.granted(guard);
-                self.hold(guard, random).await;
-                self.record(What::Dropped);
-            })
-            .await;
+        let mut work = async |guard: &Guard, token: Option<u64>| {
+            granted.set(true);
+            self.granted(guard, token);
+            self.hold(guard, token, random).await;
+            self.record(What::Dropped);
+        };
+        let done = match &self.lock.lock {
+            AnyLock::Plain(lock) => lock.run(async |guard| work(guard, None).await).await,
+            AnyLock::Fenced(lock) => lock.run(async |guard| work(guard, Some(guard.token())).await).await,
+        };
         match done {
             Ok(()) => {}
             Err(Error::Lost { reason, .. }) if granted.get() => {
@@ -288,13 +390,13 @@ impl Op<'_> {
     }
 
     /// Works under the lock until the work is done or the lock is lost.
-    async fn hold_watched(&self, guard: &Guard, random: &mut Random) {
-        let again = random.below(100) < 10;
+    async fn hold_watched(&self, guard: &Held, random: &mut Random) {
+        let again = random.below(100) < 10 && self.worker.orders.kind != Locks::Simple;
         let mut work = pin!(async {
             if again {
                 self.hold_again(guard).await;
             }
-            self.hold(guard, random).await;
+            self.hold(guard, guard.token(), random).await;
         });
         tokio::select! {
             biased;
@@ -309,15 +411,19 @@ impl Op<'_> {
                 if let Some((number, what)) = self.inner.take() {
                     self.worker.recorder.now(self.task, number, self.lock.name(), what);
                 }
+                // A token is for those who write although they should not.
+                if let Some(token) = guard.token() {
+                    self.offer(token);
+                }
             }
             () = &mut work => {}
         }
     }
 
     /// In and out through the witness, looking at the guard all the time.
-    async fn hold(&self, guard: &Guard, random: &mut Random) {
-        let mut look =
-            Look { op: self, guard, token: None, until: self.valid_until(guard), claimed: 0, other: None };
+    async fn hold(&self, guard: &Guard, token: Option<u64>, random: &mut Random) {
+        let until = self.valid_until(guard);
+        let mut look = Look { op: self, guard, token, entry: None, until, claimed: 0, other: None };
         look.enter().await;
         let end = now() + nanos(self.duration(random));
         if random.below(100) < 10 {
@@ -355,7 +461,37 @@ impl Op<'_> {
         self.inner.set(None);
     }
 
-    async fn give_back(&self, guard: Guard, random: &mut Random) {
+    /// Gives back a write hold, and reads on.
+    async fn read_on(&self, writes: Held, random: &mut Random) {
+        let lock = Wanted { lock: self.worker.reads(self.lock.name()), shared: true };
+        let lock = lock.with_owner(writes.owner());
+        let Ok(op) = self.worker.begin(self.task, &lock) else { return };
+        let manner = Manner {
+            kind: Kind::Again,
+            lease: self.worker.orders.lease,
+            renewed: true,
+            wait: None,
+            give_up: None,
+            owner: writes.owner().to_string(),
+        };
+        let reads = op.attempt(&manner).await;
+        self.give_back(writes, random).await;
+        if let Some(reads) = reads {
+            op.hold_watched(&reads, random).await;
+            op.give_back(reads, random).await;
+        }
+    }
+
+    /// Offers the resource a write.
+    fn offer(&self, token: u64) {
+        let write = self.cell.write(token).expect("a cell can be written");
+        if let Some(write) = write {
+            let what = What::Wrote { token, highest: write.highest, accepted: write.accepted };
+            self.worker.recorder.at(write.at, self.task, self.number, self.lock.name(), what);
+        }
+    }
+
+    async fn give_back(&self, guard: Held, random: &mut Random) {
         match random.below(100) {
             0..65 => self.release(guard).await,
             65..90 => {
@@ -373,7 +509,7 @@ impl Op<'_> {
         }
     }
 
-    async fn release(&self, guard: Guard) {
+    async fn release(&self, guard: Held) {
         self.record(What::Releasing);
         self.released(guard.release().await);
     }
@@ -390,6 +526,7 @@ impl Op<'_> {
         let leases = |random: &mut Random| self.worker.orders.lease / 10 * u32_below(random, 25);
         match (self.worker.orders.style, random.below(100)) {
             (Style::Waiting, _) => Duration::ZERO,
+            (Style::Even, _) => Duration::from_micros(10_000 + random.below(20_000)),
             (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),
             (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),
         }
@@ -404,7 +541,9 @@ impl Op<'_> {
 struct Look<'a> {
     op: &'a Op<'a>,
     guard: &'a Guard,
-    token: Option<Entry>,
+    /// The fencing token, if there is one.
+    token: Option<u64>,
+    entry: Option<Entry>,
     until: u64,
     /// When the guard was last recorded as claiming the lock.
     claimed: u64,
@@ -417,10 +556,10 @@ impl Look<'_> {
         // Another process may have the cell's file for some microseconds; a stopped one for long, and then nobody is
         // witnessed.
         for _ in 0..ENTRY_ATTEMPTS {
-            let entered = self.op.cell.enter(|| self.guard.is_valid());
-            self.token = entered.expect("a cell can be written");
-            if let Some(token) = self.token {
-                return self.op.record(What::Entered { token: token.token });
+            let entered = self.op.cell.enter_as(self.op.lock.shared, || self.guard.is_valid());
+            self.entry = entered.expect("a cell can be written");
+            if let Some(Entry { token, .. }) = self.entry {
+                return self.op.record(What::Entered { token });
             }
             sleep(Duration::from_millis(1)).await;
         }
@@ -429,7 +568,7 @@ impl Look<'_> {
     /// Looks at the witness first and at the guard after that: see the witness for why.
     fn is_fine(&mut self) -> bool {
         let other =
-            self.token.and_then(|token| self.op.cell.entered_since(token).expect("a cell can be read"));
+            self.entry.and_then(|entry| self.op.cell.entered_since(entry).expect("a cell can be read"));
         let before = self.op.valid_until(self.guard);
         let at = now();
         let valid = self.guard.is_valid();
@@ -458,13 +597,9 @@ impl Look<'_> {
     }
 
     fn write_and_leave(mut self) {
-        let Some(entry) = self.token else { return };
-        let token = entry.token;
-        let write = self.op.cell.write(token).expect("a cell can be written");
-        if let Some(write) = write {
-            let what = What::Wrote { token, highest: write.highest, accepted: write.accepted };
-            let (recorder, name) = (&self.op.worker.recorder, self.op.lock.name());
-            recorder.at(write.at, self.op.task, self.op.number, name, what);
+        let Some(entry) = self.entry else { return };
+        if !entry.shared {
+            self.op.offer(self.token.unwrap_or(entry.token));
         }
         if self.guard.is_valid() {
             self.is_fine();

@@ -20,13 +20,14 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use wheellock::client::Timer;
-use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Released};
+use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Outcome, Released};
 use wheellock_wheel::ManualClock;
 
 use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
 
 const NAME: &str = "n";
-const CHANNEL: &str = "redisson_lock__channel:{n}";
+/// What the companion keys of a lock have in common.
+const TAG: &str = "{n}";
 /// What a connected server is given for its first answer, however short the wait.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
@@ -41,6 +42,44 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 const IDLE: usize = 3;
 /// No world is that long.
 const ENDLESS: usize = 200_000;
+
+/// What is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+enum Kind {
+    #[default]
+    Plain,
+    Fenced,
+    Simple,
+    /// Behind a writer.
+    Read,
+    /// Behind a reader.
+    Write,
+}
+
+/// Those that are not the plain lock.
+const KINDS: [Kind; 4] = [Kind::Fenced, Kind::Simple, Kind::Read, Kind::Write];
+
+impl Kind {
+    fn channel(self) -> &'static str {
+        match self {
+            Self::Plain | Self::Fenced => "redisson_lock__channel:{n}",
+            Self::Simple => "wheellock_simple:{n}",
+            Self::Read | Self::Write => "redisson_rwlock:{n}",
+        }
+    }
+
+    /// The operations that make sense of it.
+    fn operations(self) -> impl Iterator<Item = Operation> {
+        let reentrant =
+            [Reentrant, ReentrantInner, ReleaseInner, ReleaseBoth, DropAndAcquire, DropAndRelease, Downgrade];
+        let possible = move |operation: &Operation| match self {
+            Self::Simple => !reentrant.contains(operation),
+            Self::Write => true,
+            _ => *operation != Downgrade,
+        };
+        OPERATIONS.into_iter().chain([Downgrade]).filter(possible)
+    }
+}
 
 /// What may be dropped or broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,6 +121,8 @@ enum Operation {
     Renew,
     /// By hand, and released at once.
     RenewAndRelease,
+    /// A writer takes a read hold, and gives the write hold back.
+    Downgrade,
 }
 
 use Operation::*;
@@ -117,6 +158,9 @@ const OPERATIONS: [Operation; 24] = [
 const GRANTING: [Operation; 9] =
     [Acquire, AcquireContended, TryAcquire, TryAcquireFor, Reentrant, ReentrantInner, Handoff, Ahead, Behind];
 
+/// Operations that hold nothing before they are granted something.
+const ASKING: [Operation; 4] = [Acquire, AcquireContended, TryAcquire, TryAcquireFor];
+
 /// Operations that are dropped while the connection is made again: one for each way of asking and giving back.
 const CORE: [Operation; 8] = [
     Acquire,
@@ -130,7 +174,7 @@ const CORE: [Operation; 8] = [
 ];
 
 /// Two at once, each of which is dropped at every turn.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Pair {
     /// Two owners wait for a lock that a stranger gives back.
     InLine,
@@ -158,6 +202,7 @@ enum Event {
 /// The circumstances of a world.
 #[derive(Clone, Copy, Debug, Default)]
 struct Setting {
+    kind: Kind,
     /// Bytes per turn and direction.
     trickle: Option<usize>,
     /// Polls in every turn, woken or not, so that every state in between is a place to be dropped. Otherwise only who
@@ -183,6 +228,7 @@ type Guards = Vec<Rc<Guard>>;
 type Job = Pin<Box<dyn Future<Output = Result<Guards, Error>>>>;
 
 struct World {
+    kind: Kind,
     locks: Option<LockManager>,
     /// Keeps what this process knows of the lock.
     handle: Option<Lock>,
@@ -205,7 +251,7 @@ struct World {
 }
 
 impl World {
-    async fn new(durability: Durability) -> Self {
+    async fn new(kind: Kind, durability: Durability) -> Self {
         let (timer, clock) = Timer::manual(Duration::from_millis(1));
         let network = Arc::new(Network::default());
         let connector = network.connector();
@@ -226,7 +272,8 @@ impl World {
         let locks = connecting.await.unwrap().unwrap();
         Self {
             id: locks.id().to_owned(),
-            handle: Some(locks.lock(NAME)),
+            handle: Some(lock_of(&locks, kind)),
+            kind,
             locks: Some(locks),
             timer,
             clock,
@@ -243,7 +290,7 @@ impl World {
     }
 
     fn lock(&self) -> Lock {
-        self.locks.as_ref().unwrap().lock(NAME)
+        lock_of(self.locks.as_ref().unwrap(), self.kind)
     }
 
     /// Makes what an operation presupposes, and the operation.
@@ -274,7 +321,8 @@ impl World {
             TryAcquireFor => {
                 self.stranger_holds(&[Event::StrangerReleases]);
                 Box::pin(async move {
-                    let wait = Duration::from_secs(1);
+                    // Not all of the lease: what it was granted is to be seen when the wait is over.
+                    let wait = LEASE / 2;
                     let guard = within(&timer, wait.max(FIRST_ANSWER), lock.try_acquire_for(wait)).await?;
                     Ok(guard.map(believe).into_iter().collect())
                 })
@@ -399,6 +447,16 @@ impl World {
                     Ok(vec![guard])
                 })
             }
+            Downgrade => {
+                let writes = self.acquire(&lock).await;
+                let reads = self.locks.as_ref().unwrap().read_write_lock(NAME).read();
+                let reads = reads.with_owner(writes.owner());
+                Box::pin(async move {
+                    let guard = reads.acquire().await?;
+                    writes.release().await?;
+                    Ok(vec![believe(guard)])
+                })
+            }
             Handoff => {
                 let guard = self.acquire(&lock).await;
                 Box::pin(async move {
@@ -457,18 +515,35 @@ impl World {
     }
 
     fn stranger_holds(&mut self, and_then: &[Event]) {
-        self.server.run_for_another(Which::Acquire, "1", &[NAME, "60000", STRANGER, "1"]);
+        let writer = format!("{STRANGER}:write");
+        let (which, params): (_, &[&str]) = match self.kind {
+            Kind::Plain | Kind::Fenced => (Which::Acquire, &[NAME, "60000", STRANGER, "1"]),
+            Kind::Simple => (Which::SimpleAcquire, &[NAME, "60000", STRANGER, "1"]),
+            Kind::Read => (Which::WriteAcquire, &[NAME, "60000", &writer, "1", TAG, "0"]),
+            Kind::Write => (Which::ReadAcquire, &[NAME, "60000", STRANGER, "1", TAG, "0"]),
+        };
+        self.server.run_for_another(which, "1", params);
         self.events.extend(and_then);
     }
 
     fn happen(&mut self, event: Event) {
         match event {
             Event::StrangerReleases => {
-                self.server.run_for_another(Which::Release, "1", &[NAME, CHANNEL, STRANGER, "0", "PUBLISH"]);
+                let channel = self.kind.channel();
+                let writer = format!("{STRANGER}:write");
+                let (which, params): (_, &[&str]) = match self.kind {
+                    Kind::Plain | Kind::Fenced => {
+                        (Which::Release, &[NAME, channel, STRANGER, "0", "PUBLISH"])
+                    }
+                    Kind::Simple => (Which::SimpleRelease, &[NAME, channel, STRANGER, "0", "PUBLISH"]),
+                    Kind::Read => (Which::WriteRelease, &[NAME, channel, &writer, "0", "PUBLISH", TAG]),
+                    Kind::Write => (Which::ReadRelease, &[NAME, channel, STRANGER, "0", "PUBLISH", TAG]),
+                };
+                self.server.run_for_another(which, "1", params);
             }
             Event::StrangerForces => {
                 self.forced = true;
-                self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL, "PUBLISH"]);
+                self.force();
             }
             Event::CompanionComes => {
                 let lock = self.lock();
@@ -476,6 +551,20 @@ impl World {
                     let guard = lock.acquire().await?;
                     guard.release().await.map(drop)
                 }));
+            }
+        }
+    }
+
+    /// Frees the lock, whoever holds it in whichever way.
+    fn force(&mut self) {
+        let channel = self.kind.channel();
+        let (plain, with_tag) = ([NAME, channel, "PUBLISH"], [NAME, channel, "PUBLISH", TAG]);
+        match self.kind {
+            Kind::Plain | Kind::Fenced => self.server.run_for_another(Which::ForceRelease, "1", &plain),
+            Kind::Simple => self.server.run_for_another(Which::SimpleForceRelease, "1", &plain),
+            Kind::Read | Kind::Write => {
+                self.server.run_for_another(Which::ReadForceRelease, "1", &with_tag);
+                self.server.run_for_another(Which::WriteForceRelease, "1", &with_tag);
             }
         }
     }
@@ -625,7 +714,9 @@ impl World {
 
         // Whoever released has nothing to say any more, and the subscription ends after it has lingered.
         let released = u64::try_from(self.elapsed.as_millis()).unwrap();
-        self.server.run_for_another(Which::ForceRelease, "1", &[NAME, CHANNEL, "PUBLISH"]);
+        self.force();
+        let companions: Vec<_> = self.server.store.companions().collect();
+        assert!(companions.is_empty(), "left behind: {companions:?}");
         for _ in 0..3 {
             self.pass(Duration::from_secs(1));
             self.settle().await;
@@ -718,8 +809,18 @@ async fn until_lost(guard: &Guard) -> LostReason {
     .await
 }
 
+fn lock_of(locks: &LockManager, kind: Kind) -> Lock {
+    match kind {
+        Kind::Plain => locks.lock(NAME),
+        Kind::Fenced => locks.fenced_lock(NAME).as_lock().clone(),
+        Kind::Simple => locks.simple_lock(NAME),
+        Kind::Read => locks.read_write_lock(NAME).read(),
+        Kind::Write => locks.read_write_lock(NAME).write(),
+    }
+}
+
 fn is_renewal_after(executed: &model_server::Executed, at: u64) -> bool {
-    executed.script == Which::Renew && executed.at > at
+    executed.script.is_renewal() && executed.at > at
 }
 
 struct Flag(AtomicBool);
@@ -738,13 +839,18 @@ fn virtual_time(test: impl Future<Output = ()>) {
 async fn world(operation: Operation, setting: Setting, turns: usize) -> (bool, bool) {
     let told = Told(format!("{operation:?} for {turns} turns, {setting:?}"));
     let durability = if setting.durable { Durability::Replicas(1) } else { Durability::Primary };
-    let mut world = World::new(durability).await;
+    let mut world = World::new(setting.kind, durability).await;
     let job = world.begin(operation).await;
     world.set(setting);
     let results = world.drive(vec![(job, turns)]).await;
     if setting.starved && GRANTING.contains(&operation) {
         let granted = results.iter().flatten().flatten().any(|guards| !guards.is_empty());
         assert!(!granted, "granted, and no replica knows");
+    }
+    if ASKING.contains(&operation) {
+        let errors = results.iter().flatten().filter_map(|result| result.as_ref().err());
+        let harmless = errors.filter(|error| error.outcome() != Outcome::MaybeExecuted).count();
+        assert!(harmless == 0 || world.holds() == 0, "it holds what it was told it had not even asked for");
     }
     let ended = results.iter().all(Option::is_some);
     let broke = world.check(results).await;
@@ -789,6 +895,84 @@ fn dropped_at_every_poll() {
         for operation in OPERATIONS {
             for setting in settings {
                 worlds += drop_everywhere(operation, setting).await;
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+/// The same of every other kind of lock; nothing of what belongs to it may be left either.
+#[test]
+fn every_kind_dropped_at_every_poll() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for kind in KINDS {
+            let plain = Setting { kind, ..Setting::default() };
+            let restless = Setting { restless: true, ..plain };
+            let settings = [
+                plain,
+                restless,
+                Setting { forgetful: true, ..restless },
+                Setting { messages_last: true, fleeting: true, ..plain },
+                Setting { trickle: Some(7), ..plain },
+                Setting { durable: true, restless: true, ..plain },
+            ];
+            for operation in kind.operations() {
+                for setting in settings {
+                    worlds += drop_everywhere(operation, setting).await;
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn every_kind_dropped_at_every_byte() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for kind in KINDS {
+            for operation in kind.operations() {
+                let setting = Setting { kind, trickle: Some(1), ..Setting::default() };
+                worlds += drop_everywhere(operation, setting).await;
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+#[test]
+fn every_kind_broken_at_every_byte() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for kind in KINDS {
+            for operation in kind.operations() {
+                for (side, how, down) in breaks() {
+                    for after in 0.. {
+                        let cut = Some(Cut { side, after, how });
+                        let setting = Setting { kind, cut, down, ..Setting::default() };
+                        worlds += 1;
+                        if !world(operation, setting, ENDLESS).await.1 {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        println!("{worlds} worlds");
+    });
+}
+
+/// Two at once of every other kind: readers together, a writer in line.
+#[test]
+fn every_kind_two_at_once_dropped_at_every_pair_of_polls() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for kind in KINDS {
+            let reentrant = [Pair::OneOwner, Pair::BothRelease, Pair::ReleaseAndAcquire];
+            let pairs = PAIRS.iter().filter(|pair| kind != Kind::Simple || !reentrant.contains(pair));
+            for pair in pairs {
+                worlds += drop_both_everywhere(*pair, Setting { kind, ..Setting::default() }).await;
             }
         }
         println!("{worlds} worlds");
@@ -880,7 +1064,7 @@ fn released_in_every_turn_and_dropped_at_every_poll() {
 /// In whatever turn the lock comes free, `operation` gets it before time passes.
 async fn never_waits_for_the_clock(operation: Operation, trickle: Option<usize>) {
     for turn in 0..200 {
-        let mut world = World::new(Durability::Primary).await;
+        let mut world = World::new(Kind::Plain, Durability::Primary).await;
         let job = world.begin(operation).await;
         world.set(Setting { trickle, event_in: Some(turn), ..Setting::default() });
         let before = world.elapsed;
@@ -913,7 +1097,7 @@ async fn drop_both_everywhere(pair: Pair, setting: Setting) -> usize {
     for first in 0.. {
         for second in 0.. {
             let told = Told(format!("{pair:?} for {first} and {second} turns, {setting:?}"));
-            let mut world = World::new(Durability::Primary).await;
+            let mut world = World::new(setting.kind, Durability::Primary).await;
             let jobs = world.begin_pair(pair).await;
             world.set(setting);
             let results = world.drive(jobs.into_iter().zip([first, second]).collect()).await;
@@ -941,7 +1125,7 @@ fn the_last_handle_may_go_at_every_poll() {
         for operation in [Acquire, AcquireContended, Reentrant, Release, DropGuard, Held, LockRun] {
             for turns in 0.. {
                 let told = Told(format!("{operation:?} for {turns} turns without a manager"));
-                let mut world = World::new(Durability::Primary).await;
+                let mut world = World::new(Kind::Plain, Durability::Primary).await;
                 let job = world.begin(operation).await;
                 drop((world.handle.take(), world.locks.take()));
                 let results = world.drive(vec![(job, turns)]).await;
@@ -1005,7 +1189,7 @@ fn shut_down_and_broken_at_every_byte() {
 /// Returns whether `operation` had ended before, and whether the connection broke.
 async fn shut_down_in_turn(turns: usize, operation: Operation, setting: Setting) -> (bool, bool) {
     let story = Told(format!("{operation:?}, shut down in turn {turns}, {setting:?}"));
-    let mut world = World::new(Durability::Primary).await;
+    let mut world = World::new(setting.kind, Durability::Primary).await;
     let ended = Rc::new(Cell::new(false));
     let (job, end) = (world.begin(operation).await, Rc::clone(&ended));
     let job: Job = Box::pin(async move {

@@ -24,6 +24,8 @@ pub(crate) struct Store {
 struct Key {
     /// Fields and their values, in the order in which they came.
     holders: Vec<(String, String)>,
+    /// What is there if it is a string.
+    text: Option<String>,
     /// Gone when the clock has passed this.
     expires: Option<u64>,
 }
@@ -36,6 +38,18 @@ pub(crate) enum Which {
     Release,
     Renew,
     ForceRelease,
+    FencedAcquire,
+    ReadAcquire,
+    ReadRelease,
+    ReadForceRelease,
+    WriteAcquire,
+    WriteRelease,
+    WriteForceRelease,
+    ReadWriteRenew,
+    SimpleAcquire,
+    SimpleRelease,
+    SimpleRenew,
+    SimpleForceRelease,
 }
 
 /// A message, as it was sent.
@@ -70,8 +84,25 @@ pub(crate) enum Answer {
 }
 
 impl Which {
-    pub(crate) const ALL: [Self; 5] =
-        [Self::Acquire, Self::AcquireAll, Self::Release, Self::Renew, Self::ForceRelease];
+    pub(crate) const ALL: [Self; 17] = [
+        Self::Acquire,
+        Self::AcquireAll,
+        Self::Release,
+        Self::Renew,
+        Self::ForceRelease,
+        Self::FencedAcquire,
+        Self::ReadAcquire,
+        Self::ReadRelease,
+        Self::ReadForceRelease,
+        Self::WriteAcquire,
+        Self::WriteRelease,
+        Self::WriteForceRelease,
+        Self::ReadWriteRenew,
+        Self::SimpleAcquire,
+        Self::SimpleRelease,
+        Self::SimpleRenew,
+        Self::SimpleForceRelease,
+    ];
 
     /// The very text that the library ships.
     pub(crate) fn text(self) -> &'static str {
@@ -81,7 +112,47 @@ impl Which {
             Self::Release => include_str!("../../src/scripts/release.lua"),
             Self::Renew => include_str!("../../src/scripts/renew.lua"),
             Self::ForceRelease => include_str!("../../src/scripts/force_release.lua"),
+            Self::FencedAcquire => include_str!("../../src/scripts/fenced/acquire.lua"),
+            Self::ReadAcquire => include_str!("../../src/scripts/read/acquire.lua"),
+            Self::ReadRelease => concat!(
+                include_str!("../../src/scripts/read_write/live.lua"),
+                include_str!("../../src/scripts/read/release.lua")
+            ),
+            Self::ReadForceRelease => include_str!("../../src/scripts/read/force_release.lua"),
+            Self::WriteAcquire => include_str!("../../src/scripts/write/acquire.lua"),
+            Self::WriteRelease => concat!(
+                include_str!("../../src/scripts/read_write/live.lua"),
+                include_str!("../../src/scripts/write/release.lua")
+            ),
+            Self::WriteForceRelease => include_str!("../../src/scripts/write/force_release.lua"),
+            Self::ReadWriteRenew => concat!(
+                include_str!("../../src/scripts/read_write/live.lua"),
+                include_str!("../../src/scripts/read_write/renew.lua")
+            ),
+            Self::SimpleAcquire => include_str!("../../src/scripts/simple/acquire.lua"),
+            Self::SimpleRelease => include_str!("../../src/scripts/simple/release.lua"),
+            Self::SimpleRenew => include_str!("../../src/scripts/simple/renew.lua"),
+            Self::SimpleForceRelease => include_str!("../../src/scripts/simple/force_release.lua"),
         }
+    }
+
+    fn is_acquire(self) -> bool {
+        matches!(
+            self,
+            Self::Acquire
+                | Self::FencedAcquire
+                | Self::ReadAcquire
+                | Self::WriteAcquire
+                | Self::SimpleAcquire
+        )
+    }
+
+    fn is_release(self) -> bool {
+        matches!(self, Self::Release | Self::ReadRelease | Self::WriteRelease | Self::SimpleRelease)
+    }
+
+    pub(crate) fn is_renewal(self) -> bool {
+        matches!(self, Self::Renew | Self::ReadWriteRenew | Self::SimpleRenew)
     }
 
     pub(crate) fn sha(self) -> String {
@@ -135,6 +206,7 @@ impl Store {
             ["PERSIST", key] => {
                 Answer::flag(self.keys.get_mut(key).and_then(|key| key.expires.take()).is_some())
             }
+            ["GET", key] => self.text(key).map_or(Answer::Nil, |text| Answer::Bulk(text.to_owned())),
             ["HEXISTS", key, holder] => Answer::flag(self.held_by(key, holder)),
             ["HGET", key, holder] => {
                 let holders = self.keys.get(key).into_iter().flat_map(|key| &key.holders);
@@ -157,9 +229,16 @@ impl Store {
 
     /// Who holds what, and how often.
     pub(crate) fn holds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
-        self.keys.iter().flat_map(|(key, held)| {
-            held.holders.iter().map(move |(holder, count)| (key.as_str(), holder.as_str(), count.as_str()))
+        self.keys.iter().filter(|(key, _)| !is_companion(key)).flat_map(|(key, held)| {
+            let only = held.text.as_deref().map(|token| (token, "1"));
+            let all = held.holders.iter().map(|(holder, count)| (holder.as_str(), count.as_str()));
+            all.chain(only).map(move |(holder, count)| (key.as_str(), holder, count))
         })
+    }
+
+    /// Keys that belong to a lock besides its own, and are to go with it.
+    pub(crate) fn companions(&self) -> impl Iterator<Item = &str> {
+        self.keys.keys().map(String::as_str).filter(|key| is_companion(key) && !key.starts_with(TOKENS))
     }
 
     /// Runs a script, loaded or not.
@@ -173,6 +252,41 @@ impl Store {
             (Which::AcquireAll, keys, args) => self.acquire_all(keys, args),
             (Which::Renew, keys, args) => self.renew(keys, args),
             (Which::ForceRelease, &[key], &[channel, verb]) => self.force_release(key, [verb, channel]),
+            (Which::FencedAcquire, &[key], &[lease, holder, count, tag]) => {
+                self.fenced_acquire(key, lease, holder, count, tag)
+            }
+            (Which::ReadAcquire, &[key], &[lease, holder, count, tag, heeds]) => {
+                self.read_acquire(key, lease, holder, count, tag, heeds)
+            }
+            (Which::ReadRelease, &[key], &[channel, holder, count, verb, tag]) => {
+                self.read_release(key, [verb, channel], holder, count, tag)
+            }
+            (Which::WriteAcquire, &[key], &[lease, holder, count, tag, mark]) => {
+                self.write_acquire(key, lease, holder, count, tag, mark)
+            }
+            (Which::WriteRelease, &[key], &[channel, holder, count, verb, tag]) => {
+                self.write_release(key, [verb, channel], holder, count, tag)
+            }
+            (Which::ReadForceRelease, &[key], &[channel, verb, tag]) => {
+                self.side_force_release(which, key, [verb, channel, "0"], "read", tag)
+            }
+            (Which::WriteForceRelease, &[key], &[channel, verb, tag]) => {
+                self.side_force_release(which, key, [verb, channel, "1"], "write", tag)
+            }
+            (Which::ReadWriteRenew, keys, args) => self.read_write_renew(keys, args),
+            (Which::SimpleAcquire, &[key], &[lease, token, _]) => self.simple_acquire(key, lease, token),
+            (Which::SimpleRelease, &[key], &[channel, token, count, verb]) => {
+                self.simple_release(key, [verb, channel], token, count)
+            }
+            (Which::SimpleRenew, keys, args) => self.simple_renew(keys, args),
+            (Which::SimpleForceRelease, &[key], &[channel, verb]) => {
+                self.note(which, key, "", None);
+                if self.text(key).is_none() {
+                    return Answer::Integer(0);
+                }
+                self.free(key, [verb, channel]);
+                Answer::Integer(1)
+            }
             _ => panic!("{which:?} takes other parameters than {params:?}"),
         }
     }
@@ -284,9 +398,337 @@ impl Store {
         Answer::Integer(1)
     }
 
+    fn fenced_acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str, tag: &str) -> Answer {
+        let counter = format!("{TOKENS}{tag}");
+        let held = self.held_by(key, holder);
+        if !held && self.keys.contains_key(key) {
+            self.note(Which::FencedAcquire, key, holder, None);
+            return match self.held_by(key, "mode") {
+                true => wrong_type(),
+                false => Answer::Integer(self.pttl(key)),
+            };
+        }
+        let stored = self.text(&counter).map(integer);
+        let mut token = stored.unwrap_or_default();
+        if !held || stored.is_none() {
+            let now = i64::try_from(self.now).expect("a time") * 1000;
+            token = if token < now { now } else { token + 1 };
+            self.set_text(&counter, &token.to_string(), None);
+        }
+        let token = Answer::Bulk(token.to_string());
+        self.set_count(key, holder, if held { count } else { "1" });
+        if !held || self.pttl(key) < integer(lease) {
+            self.pexpire(key, integer(lease));
+        }
+        self.note(Which::FencedAcquire, key, holder, Some(if held { count } else { "1" }));
+        Answer::Array(vec![Answer::Integer(if held { 2 } else { 1 }), token])
+    }
+
+    fn read_acquire(
+        &mut self,
+        key: &str,
+        lease: &str,
+        holder: &str,
+        count: &str,
+        tag: &str,
+        heeds: &str,
+    ) -> Answer {
+        let (held, writes) = (self.held_by(key, holder), self.held_by(key, &format!("{holder}:write")));
+        let mode = self.field(key, "mode");
+        let refused = match mode.as_deref() {
+            None if self.keys.contains_key(key) => Some(wrong_type()),
+            None | Some("read") => None,
+            Some("write") if writes => None,
+            Some("write") => Some(Answer::Integer(self.pttl(key))),
+            Some(_) => Some(wrong_type()),
+        };
+        let waits = self.pttl(&mark(tag));
+        let waits = (!held && !writes && heeds == "1" && waits != -2).then_some(Answer::Integer(waits));
+        if let Some(refused) = refused.or(waits) {
+            self.note(Which::ReadAcquire, key, holder, None);
+            return refused;
+        }
+        if mode.is_none() {
+            self.set_count(key, "mode", "read");
+        }
+        self.set_count(key, holder, count);
+        self.set_text(&timeout(tag, holder, integer(count)), "1", Some(integer(lease)));
+        if self.pttl(key) < integer(lease) {
+            self.pexpire(key, integer(lease));
+        }
+        self.note(Which::ReadAcquire, key, holder, Some(count));
+        if held { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil }
+    }
+
+    fn read_release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str, tag: &str) -> Answer {
+        self.note(Which::ReadRelease, key, holder, Some(count));
+        let mode = self.field(key, "mode");
+        let held = self.field(key, holder).and_then(|count| count.parse::<i64>().ok());
+        let (Some("read" | "write"), Some(held)) = (mode.as_deref(), held) else { return Answer::Nil };
+        let (count_text, count) = (count, integer(count));
+        let lived = self.pttl(key);
+        let mut longest = 0;
+        for hold in count + 1..=held.min(count + 1000) {
+            let timeout = timeout(tag, holder, hold);
+            longest = longest.max(self.pttl(&timeout));
+            self.keys.remove(&timeout);
+        }
+        if count > 0 {
+            self.set_count(key, holder, count_text);
+        } else {
+            self.forget(key, holder);
+        }
+        if mode.as_deref() == Some("read") && lived >= 0 && longest >= lived || self.fields(key).len() == 1 {
+            let left = self.longest_read_lease(key, tag);
+            if left > 0 {
+                self.pexpire(key, left);
+            } else if count == 0 {
+                self.free(key, tell);
+                return Answer::Integer(1);
+            }
+        }
+        Answer::flag(count <= 0)
+    }
+
+    fn write_acquire(
+        &mut self,
+        key: &str,
+        lease: &str,
+        holder: &str,
+        count: &str,
+        tag: &str,
+        waits: &str,
+    ) -> Answer {
+        let reader = holder.strip_suffix(":write").expect("a writer");
+        let Some(mode) = self.field(key, "mode") else {
+            if self.keys.contains_key(key) {
+                self.note(Which::WriteAcquire, key, holder, None);
+                return wrong_type();
+            }
+            self.set_count(key, "mode", "write");
+            self.set_count(key, holder, "1");
+            self.pexpire(key, integer(lease));
+            self.keys.remove(&mark(tag));
+            self.note(Which::WriteAcquire, key, holder, Some("1"));
+            return Answer::Nil;
+        };
+        if mode == "write" && self.held_by(key, holder) {
+            self.set_count(key, holder, count);
+            if self.pttl(key) < integer(lease) {
+                self.pexpire(key, integer(lease));
+            }
+            self.note(Which::WriteAcquire, key, holder, Some(count));
+            return Answer::Status("AGAIN".to_owned());
+        }
+        self.note(Which::WriteAcquire, key, holder, None);
+        if mode != "read" && mode != "write" {
+            return wrong_type();
+        }
+        let reads = self.field(key, reader).and_then(|count| count.parse::<i64>().ok()).unwrap_or_default();
+        if (1..=reads.min(1000)).any(|hold| self.pttl(&timeout(tag, reader, hold)) > 0) {
+            return Answer::Error("UPGRADE this holder reads, and would wait for itself".to_owned());
+        }
+        if waits != "0" {
+            self.set_text(&mark(tag), holder, Some(integer(waits)));
+        }
+        Answer::Integer(self.pttl(key))
+    }
+
+    fn write_release(
+        &mut self,
+        key: &str,
+        [verb, channel]: [&str; 2],
+        holder: &str,
+        count: &str,
+        tag: &str,
+    ) -> Answer {
+        self.note(Which::WriteRelease, key, holder, Some(count));
+        let held = self.field(key, "mode").as_deref() == Some("write") && self.held_by(key, holder);
+        if count != "0" {
+            if !held {
+                return Answer::Nil;
+            }
+            self.set_count(key, holder, count);
+            return Answer::Integer(0);
+        }
+        let waited = self.text(&mark(tag)) == Some(holder);
+        if waited {
+            self.keys.remove(&mark(tag));
+        }
+        if held {
+            self.forget(key, holder);
+            let left = if self.fields(key).len() > 1 { self.longest_read_lease(key, tag) } else { 0 };
+            if left > 0 {
+                self.set_count(key, "mode", "read");
+                self.pexpire(key, left);
+            } else {
+                self.keys.remove(key);
+            }
+        }
+        if held || waited {
+            self.publish([verb, channel, "1"]);
+        }
+        if held { Answer::Integer(1) } else { Answer::Nil }
+    }
+
+    fn side_force_release(
+        &mut self,
+        which: Which,
+        key: &str,
+        tell: [&str; 3],
+        side: &str,
+        tag: &str,
+    ) -> Answer {
+        self.note(which, key, "", None);
+        match self.field(key, "mode") {
+            Some(mode) if mode == side => {}
+            Some(mode) if mode == "read" || mode == "write" => return Answer::Integer(0),
+            _ if self.keys.contains_key(key) => return wrong_type(),
+            _ => return Answer::Integer(0),
+        }
+        for (holder, count) in self.fields(key) {
+            for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
+                self.keys.remove(&timeout(tag, &holder, hold));
+            }
+        }
+        self.keys.remove(key);
+        self.publish(tell);
+        Answer::Integer(1)
+    }
+
+    fn read_write_renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
+        assert_eq!(args.len(), 3 * keys.len(), "a lease, a holder and a tag for each lock");
+        let mut answers = Vec::new();
+        for (key, args) in keys.iter().zip(args.chunks(3)) {
+            let (lease, holder, tag) = (integer(args[0]), args[1], args[2]);
+            if lease > 0 {
+                self.note(Which::ReadWriteRenew, key, holder, None);
+            }
+            let mode = self.field(key, "mode");
+            let Some(count) =
+                self.field(key, holder).filter(|_| matches!(mode.as_deref(), Some("read" | "write")))
+            else {
+                answers.push(Answer::Integer(0));
+                continue;
+            };
+            let mut left = self.pttl(key);
+            if !holder.ends_with(":write") {
+                let mut own = 0;
+                for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
+                    let timeout = timeout(tag, holder, hold);
+                    own = own.max(self.pttl(&timeout));
+                    if lease > 0 {
+                        self.set_text(&timeout, "1", Some(lease));
+                    }
+                }
+                if left >= 0 && left < own {
+                    left = own.max(self.longest_read_lease(key, tag));
+                    self.pexpire(key, left);
+                }
+            }
+            if lease == 0 {
+                answers.push(Answer::Integer(if left == 0 { 1 } else { left }));
+                continue;
+            }
+            if left < lease {
+                self.pexpire(key, lease);
+            }
+            answers.push(Answer::Integer(1));
+        }
+        self.renewed(answers)
+    }
+
+    fn simple_acquire(&mut self, key: &str, lease: &str, token: &str) -> Answer {
+        let Some(held) = self.text(key) else {
+            self.set_text(key, token, Some(integer(lease)));
+            self.note(Which::SimpleAcquire, key, token, Some("1"));
+            return Answer::Nil;
+        };
+        if held == token {
+            self.pexpire(key, integer(lease));
+            self.note(Which::SimpleAcquire, key, token, Some("1"));
+            return Answer::Status("AGAIN".to_owned());
+        }
+        let is_ours = held.len() > 37
+            && held
+                .rsplit_once(':')
+                .is_some_and(|(id, number)| id.split('-').count() == 5 && number.parse::<u64>().is_ok());
+        let left = Answer::Integer(self.pttl(key));
+        self.note(Which::SimpleAcquire, key, token, None);
+        if is_ours { left } else { Answer::Array(vec![left]) }
+    }
+
+    fn simple_release(&mut self, key: &str, tell: [&str; 2], token: &str, count: &str) -> Answer {
+        self.note(Which::SimpleRelease, key, token, Some(count));
+        if self.text(key) != Some(token) {
+            return Answer::Nil;
+        }
+        self.free(key, tell);
+        Answer::Integer(1)
+    }
+
+    fn simple_renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
+        assert_eq!(args.len(), 2 * keys.len(), "a lease and a token for each lock");
+        let mut answers = Vec::new();
+        for (key, args) in keys.iter().zip(args.chunks(2)) {
+            let (lease, token) = (args[0], args[1]);
+            let held = self.text(key) == Some(token);
+            if lease == "0" {
+                let left = Answer::Integer(if self.pttl(key) == 0 { 1 } else { self.pttl(key) });
+                answers.push(if held { left } else { Answer::Integer(0) });
+                continue;
+            }
+            if held {
+                self.pexpire(key, integer(lease));
+            }
+            self.note(Which::SimpleRenew, key, token, None);
+            answers.push(Answer::flag(held));
+        }
+        self.renewed(answers)
+    }
+
+    fn longest_read_lease(&self, key: &str, tag: &str) -> i64 {
+        let holds = self.fields(key).into_iter().flat_map(|(holder, count)| {
+            let holds = 1..=count.parse::<i64>().unwrap_or_default().min(1000);
+            holds.map(move |hold| timeout(tag, &holder, hold))
+        });
+        holds.map(|timeout| self.pttl(&timeout)).max().unwrap_or_default().max(0)
+    }
+
+    fn fields(&self, key: &str) -> Vec<(String, String)> {
+        self.keys.get(key).map(|key| key.holders.clone()).unwrap_or_default()
+    }
+
+    fn field(&self, key: &str, field: &str) -> Option<String> {
+        let fields = self.keys.get(key)?.holders.iter();
+        fields.clone().find(|(known, _)| known == field).map(|(_, value)| value.clone())
+    }
+
+    fn forget(&mut self, key: &str, field: &str) {
+        if let Some(held) = self.keys.get_mut(key) {
+            held.holders.retain(|(known, _)| known != field);
+        }
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.keys.get(key)?.text.as_deref()
+    }
+
+    fn set_text(&mut self, key: &str, text: &str, lease: Option<i64>) {
+        let text = Some(text.to_owned());
+        self.keys.insert(key.to_owned(), Key { text, ..Key::default() });
+        if let Some(lease) = lease {
+            self.pexpire(key, lease);
+        }
+    }
+
     fn free(&mut self, key: &str, [verb, channel]: [&str; 2]) {
         self.keys.remove(key);
-        let [verb, channel, text] = [verb, channel, "0"].map(str::to_owned);
+        self.publish([verb, channel, "0"]);
+    }
+
+    fn publish(&mut self, message: [&str; 3]) {
+        let [verb, channel, text] = message.map(str::to_owned);
         self.published.push(Published { verb, channel, text });
     }
 
@@ -332,6 +774,27 @@ impl Answer {
     }
 }
 
+/// What is left while a writer waits.
+fn mark(tag: &str) -> String {
+    format!("{tag}:wheellock_writer")
+}
+
+/// The lease of one hold of a reader.
+fn timeout(tag: &str, holder: &str, hold: i64) -> String {
+    format!("{tag}:{holder}:rwlock_timeout:{hold}")
+}
+
+/// Where the tokens of fenced locks are counted, for good.
+const TOKENS: &str = "redisson_lock_token:";
+
+fn is_companion(key: &str) -> bool {
+    key.starts_with(TOKENS) || key.ends_with(":wheellock_writer") || key.contains(":rwlock_timeout:")
+}
+
+fn wrong_type() -> Answer {
+    Answer::Error("WRONGTYPE another kind of lock is under this name".to_owned())
+}
+
 fn integer(text: &str) -> i64 {
     text.parse().expect("an integer")
 }
@@ -343,9 +806,9 @@ pub(crate) fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
     for executed in log {
         let hold = (executed.key.as_str(), executed.holder.as_str());
         match (executed.script, executed.count) {
-            (Which::Release, Some(0)) => _ = released.insert(hold),
-            (Which::Acquire, _) => _ = released.remove(&hold),
-            (Which::Renew, _) if released.contains(&hold) => late.push(executed),
+            (script, Some(0)) if script.is_release() => _ = released.insert(hold),
+            (script, _) if script.is_acquire() => _ = released.remove(&hold),
+            (script, _) if script.is_renewal() && released.contains(&hold) => late.push(executed),
             _ => {}
         }
     }

@@ -185,9 +185,11 @@ impl<'a> Waiter<'a> {
         if !is_only_late(error) {
             self.waiters(|waiters, _| waiters.on_unanswered(error));
         }
-        match self.wait_is_over(self.context.client.config().timer.now(), None)? {
-            None => Ok(None),
-            Some(_) => Err(error.clone()),
+        match self.wait_is_over(self.context.client.config().timer.now(), None) {
+            Ok(None) => Ok(None),
+            // What is known of the server says nothing about this question, which it may have answered.
+            Err(other) if error.outcome() != Outcome::MaybeExecuted => Err(other),
+            Ok(Some(_)) | Err(_) => Err(error.clone()),
         }
     }
 

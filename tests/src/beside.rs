@@ -1,6 +1,6 @@
 //! What the tests beside Redisson share: both sides on one server, who waits there for what, and how a wait ended.
 //!
-//! Before a lock's name may stand its kind, for either side: `read@`, `write@`, `fenced@` or `spin@`.
+//! Before a lock's name may stand its kind, for either side: `read@`, `write@`, `fenced@`, `fair@` or `spin@`.
 
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ pub fn channel(name: &str) -> Option<String> {
 #[must_use]
 pub fn key(name: &str) -> &str {
     match name.split_once('@') {
-        Some(("read" | "write" | "fenced" | "spin", key)) => key,
+        Some(("read" | "write" | "fenced" | "fair" | "spin", key)) => key,
         _ => name,
     }
 }

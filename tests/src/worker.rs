@@ -190,6 +190,7 @@ pub fn of_kind(locks: &LockManager, name: &str) -> Lock {
         Some(("write", name)) => locks.read_write_lock(name).write(),
         Some(("fenced", name)) => locks.fenced_lock(name).as_lock().clone(),
         Some(("spin", name)) => locks.spin_lock(name),
+        Some(("fair", name)) => locks.fair_lock(name),
         _ => locks.lock(name),
     }
 }

@@ -21,7 +21,16 @@ pub(crate) fn run() -> Result<ExitCode> {
     install::ensure_server()?;
     println!("Building the peer in Java; the first time, Maven downloads Redisson.");
     // The latencies are worth seeing even when all is well.
-    let tests = ["--test", "interop", "--test", "interop_kinds", "--test", "interop_topologies"];
+    let tests = [
+        "--test",
+        "interop",
+        "--test",
+        "interop_kinds",
+        "--test",
+        "interop_fair",
+        "--test",
+        "interop_topologies",
+    ];
     let mut command = run::cargo(["test", "--package", "wheellock-tests"]);
     run::run(command.args(tests).args(["--", "--show-output"]))?;
     Ok(ExitCode::SUCCESS)

@@ -204,6 +204,8 @@ public final class Peer {
                 return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(client, rest);
             case "spin@":
                 return client.getSpinLock(rest);
+            case "fair@":
+                return client.getFairLock(rest);
             default:
                 return client.getLock(name);
         }

@@ -1,0 +1,190 @@
+//! Java's Redisson and this library stand in one queue for the same fair lock, on real servers.
+//!
+//! Every test has a server and a Redisson client of its own; the JVM they share. Without Java, all are skipped.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use wheellock::{Guard, LockManager, Released};
+use wheellock_tests::beside::{both_sides, within};
+use wheellock_tests::interop::{self, Client, Thread};
+use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "fair@tickets";
+const KEY: &str = "tickets";
+const QUEUE: &str = "redisson_lock_queue:{tickets}";
+const DEADLINES: &str = "redisson_lock_timeout:{tickets}";
+const LEASE: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mixed_queue_is_served_in_the_order_of_arrival() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let others = manager(&server.url()).await;
+    for round in 0..rounds() {
+        let guard = locks.fair_lock(KEY).acquire().await.unwrap();
+        let served = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        // Who is which differs from round to round.
+        for place in 0..EACH * 2 {
+            let (served, is_java) = (Arc::clone(&served), (place * 7 + round) % 13 % 2 == 0);
+            tasks.push(if is_java {
+                let thread = java.thread(&format!("t{place}"));
+                tokio::spawn(async move {
+                    thread.lock(NAME).done().await;
+                    served.lock().unwrap().push(place);
+                    thread.unlock(NAME).done().await;
+                })
+            } else {
+                let lock = if place % 3 == 0 { others.fair_lock(KEY) } else { locks.fair_lock(KEY) };
+                tokio::spawn(async move {
+                    let guard = lock.acquire().await.unwrap();
+                    served.lock().unwrap().push(place);
+                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                })
+            });
+            assert!(queued(&server, place + 1).await);
+        }
+        guard.release().await.unwrap();
+        for task in tasks {
+            within(2 * PATIENCE, task).await.unwrap();
+        }
+        assert_eq!(*served.lock().unwrap(), (0..EACH * 2).collect::<Vec<_>>(), "round {round}");
+        assert_eq!(left(&server), "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_side_sees_the_others_holds_and_waits_for_its_turn() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let (thread, lock) = (java.thread("t"), locks.fair_lock(KEY));
+    // Theirs, re-entered; a lock that is free for a moment with somebody queued is refused to those who only try.
+    thread.lock(NAME).done().await;
+    thread.lock(NAME).done().await;
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    let ours = waiter(&locks);
+    assert!(queued(&server, 1).await);
+    assert_eq!(java.thread("other").try_lock(NAME).done().await, "false");
+    assert_eq!(thread.unlock(NAME).done().await, "unlocked");
+    assert!(!ours.is_finished());
+    assert_eq!(thread.unlock(NAME).done().await, "unlocked");
+    let guard = within(WOKEN, ours).await.unwrap();
+    // Ours, re-entered.
+    let again = lock.with_owner(guard.owner()).acquire().await.unwrap();
+    assert_eq!(thread.try_lock(NAME).done().await, "false");
+    let theirs = thread.lock(NAME);
+    assert!(queued(&server, 1).await);
+    assert_eq!(again.release().await.unwrap(), Released::Released);
+    assert_eq!(lock.queue_length().await.unwrap(), Some(1));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    within(WOKEN, theirs.done()).await;
+    // By force, from either side, with the other one waiting.
+    let ours = waiter(&locks);
+    assert!(queued(&server, 1).await);
+    assert_eq!(java.thread("boss").force_unlock(NAME).done().await, "true");
+    let guard = within(WOKEN, ours).await.unwrap();
+    let theirs = thread.lock(NAME);
+    assert!(queued(&server, 1).await);
+    assert!(lock.force_release().await.unwrap());
+    within(WOKEN, theirs.done()).await;
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(thread.unlock(NAME).done().await, "unlocked");
+    assert_eq!(left(&server), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_of_ours_that_leaves_or_dies_holds_java_up_for_seconds_at_most() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let thread = java.thread("t");
+    // It leaves.
+    let guard = locks.fair_lock(KEY).acquire().await.unwrap();
+    let head = waiter(&locks);
+    assert!(queued(&server, 1).await);
+    let theirs = thread.lock(NAME);
+    assert!(queued(&server, 2).await);
+    head.abort();
+    assert!(queued(&server, 1).await);
+    guard.release().await.unwrap();
+    within(WOKEN, theirs.done()).await;
+    thread.unlock(NAME).done().await;
+    // It dies: only this library knows that early, so one of its waiters is there to see it.
+    let guard = locks.fair_lock(KEY).acquire().await.unwrap();
+    let doomed = manager(&server.url()).await;
+    let head = waiter(&doomed);
+    assert!(queued(&server, 1).await);
+    doomed.client().close().await;
+    head.abort();
+    let theirs = thread.lock(NAME);
+    assert!(queued(&server, 2).await);
+    let ours = waiter(&locks);
+    assert!(queued(&server, 3).await);
+    guard.release().await.unwrap();
+    within(2 * PATIENCE, theirs.done()).await;
+    assert!(!ours.is_finished(), "Java came first");
+    thread.unlock(NAME).done().await;
+    drop(within(WOKEN, ours).await.unwrap());
+    assert!(eventually(PATIENCE, async || left(&server).is_empty()).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_of_java_that_gives_up_or_dies_is_passed() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let guard = locks.fair_lock(KEY).acquire().await.unwrap();
+    let theirs = java.thread("t").try_lock_for(NAME, Duration::from_millis(700));
+    assert!(queued(&server, 1).await);
+    let ours = waiter(&locks);
+    assert!(queued(&server, 2).await);
+    assert_eq!(theirs.done().await, "false");
+    assert!(queued(&server, 1).await);
+    // A killed one's entry stays until its deadline, which is five minutes away: here it comes sooner.
+    let doomed = interop::start().unwrap();
+    let killed = doomed.open("doomed", &server.url(), LEASE).await;
+    guard.release().await.unwrap();
+    let guard = within(WOKEN, ours).await.unwrap();
+    let _never = killed.thread("t").lock(NAME);
+    assert!(queued(&server, 1).await);
+    let entry = server.cli(&["LINDEX", QUEUE, "0"]);
+    doomed.kill();
+    let ours = waiter(&locks);
+    assert!(queued(&server, 2).await);
+    let seconds: u64 = server.cli(&["TIME"]).split_whitespace().next().unwrap().parse().unwrap();
+    assert_eq!(server.cli(&["ZADD", DEADLINES, &((seconds + 2) * 1000).to_string(), &entry]), "0");
+    guard.release().await.unwrap();
+    drop(within(PATIENCE, ours).await.unwrap());
+    assert!(eventually(PATIENCE, async || left(&server).is_empty()).await);
+    both_may(&java, &locks).await;
+}
+
+/// The lock is free for either side.
+async fn both_may(java: &Client, locks: &LockManager) {
+    let thread: Thread = java.thread("last");
+    assert_eq!(thread.try_lock(NAME).done().await, "true");
+    thread.unlock(NAME).done().await;
+    let guard = locks.fair_lock(KEY).try_acquire().await.unwrap().expect("free");
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+fn waiter(locks: &LockManager) -> JoinHandle<Guard> {
+    let lock = locks.fair_lock(KEY);
+    tokio::spawn(async move { lock.acquire().await.unwrap() })
+}
+
+async fn queued(server: &RedisServer, count: usize) -> bool {
+    eventually(PATIENCE, async || server.cli(&["LLEN", QUEUE]) == count.to_string()).await
+}
+
+/// What is left on the server but the latches that Redisson's unlocks leave for some seconds.
+fn left(server: &RedisServer) -> String {
+    let keys = server.cli(&["KEYS", "*"]);
+    keys.lines().filter(|key| !key.starts_with("redisson_unlock_latch")).collect::<Vec<_>>().join(" ")
+}
+
+/// As in a campaign that runs longer: `WHEELLOCK_FAIR_ROUNDS=50`.
+fn rounds() -> usize {
+    std::env::var("WHEELLOCK_FAIR_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(ROUNDS)
+}
+
+const ROUNDS: usize = 10;
+/// Waiters of each side, more or less.
+const EACH: usize = 8;

@@ -112,6 +112,24 @@ async fn the_watchdog_renews_and_knows_of_a_loss() {
     assert!(!locks.simple_lock(NAME).force_release().await.unwrap());
 }
 
+/// Before the watchdog can know of it.
+#[tokio::test]
+async fn a_release_leaves_alone_what_another_has_taken() {
+    let (server, locks) = server_and_manager().await;
+    for confirmed in [true, false] {
+        let guard = locks.simple_lock(NAME).acquire().await.unwrap();
+        set(&server, &["SET", NAME, "random", "PX", "600000"]);
+        if confirmed {
+            assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+        } else {
+            drop(guard);
+            assert!(at_rest(&locks).await);
+        }
+        assert_eq!(server.cli(&["GET", NAME]), "random");
+        set(&server, &["DEL", NAME]);
+    }
+}
+
 #[tokio::test]
 async fn what_is_no_simple_lock_is_left_alone() {
     let (server, locks) = server_and_manager().await;

@@ -55,7 +55,10 @@ enum Task {
     /// Needs python3 with pip. Keeps them under target/servers; a server that was put there by hand is tested too.
     Servers(servers::Options),
     /// Plant each of the listed bugs in the library, and see a test fail because of it
-    Planted,
+    Planted {
+        /// Only the bugs with one of these in their names
+        names: Vec<String>,
+    },
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
     Tidy(tidy::Options),
     /// Run one fuzz target, or all of them; installs cargo-fuzz if it is missing
@@ -80,7 +83,7 @@ fn main() -> Result<ExitCode> {
         Task::Interop => interop::run(),
         Task::Redis { topology } => redis::run(&topology),
         Task::Servers(options) => servers::run(&options),
-        Task::Planted => planted::check(),
+        Task::Planted { names } => planted::check(&names),
         Task::Tidy(options) => tidy::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),

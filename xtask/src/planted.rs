@@ -112,8 +112,11 @@ pub(crate) fn all(root: &Path) -> Result<Vec<Planted>> {
 }
 
 /// Plants every bug; success only if each is caught.
-pub(crate) fn check() -> Result<ExitCode> {
-    let bugs = all(run::root())?;
+pub(crate) fn check(names: &[String]) -> Result<ExitCode> {
+    let mut bugs = all(run::root())?;
+    let wanted = |bug: &Planted| names.is_empty() || names.iter().any(|name| bug.bug.contains(name));
+    bugs.retain(wanted);
+    ensure!(!bugs.is_empty(), "there is no such bug");
     let uncaught = uncaught(&bugs)?;
     println!("{} of {} planted bugs caught", bugs.len() - uncaught.len(), bugs.len());
     Ok(if uncaught.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -198,7 +201,12 @@ fn choosing_scripts(code: &str) -> String {
     for part in parts {
         match part.split_once("\")") {
             Some((path, rest)) if path.ends_with(".lua") => {
-                let name = path.rsplit('/').next().unwrap_or_default();
+                // Put together by the compiler where they are as they are shipped.
+                if let Some(before) = chosen.trim_end().strip_suffix("concat!(") {
+                    chosen.truncate(before.len());
+                    chosen.push_str("::wheellock_planted::joined!(");
+                }
+                let name = script_name(path);
                 let _infallible =
                     write!(chosen, "::wheellock_planted::script(\"{name}\", include_str!(\"{path}\")){rest}");
             }
@@ -211,12 +219,17 @@ fn choosing_scripts(code: &str) -> String {
     chosen
 }
 
+/// What tells a script from others: its path below the folder of all scripts.
+fn script_name(path: &str) -> &str {
+    path.rsplit_once("scripts/").map_or(path, |(_, name)| name)
+}
+
 /// The crate that answers which bug was chosen.
 fn library(scripts: &[(&String, &str, String)]) -> Result<String> {
     let mut library = LIBRARY.to_owned();
     library.push_str("\nconst SCRIPTS: &[(&str, &str, &str)] = &[\n");
     for (bug, path, text) in scripts {
-        let name = path.rsplit('/').next().unwrap_or_default();
+        let name = script_name(path);
         writeln!(library, "    ({bug:?}, {name:?}, {text:?}),")?;
     }
     library.push_str("];\n");
@@ -233,6 +246,12 @@ static CHOSEN: LazyLock<String> = LazyLock::new(|| std::env::var("WHEELLOCK_PLAN
 /// Whether the bug `name` is to be had.
 pub fn bug(name: &str) -> bool {
     *CHOSEN == name
+}
+
+/// Scripts that are put together of parts.
+#[macro_export]
+macro_rules! joined {
+    ($($part:expr),* $(,)?) => { &*Box::leak([$($part),*].concat().into_boxed_str()) };
 }
 
 /// The script, or the one that has the chosen bug.
@@ -372,6 +391,9 @@ mod tests {
     fn a_script_is_chosen_where_it_is_included() {
         let code = "a(include_str!(\"scripts/x.lua\"), include_str!(\"y.md\"))";
         let chosen = "a(::wheellock_planted::script(\"x.lua\", include_str!(\"scripts/x.lua\")), include_str!(\"y.md\"))";
+        assert_eq!(choosing_scripts(code), chosen);
+        let code = "concat!(\n    include_str!(\"../scripts/a/x.lua\"))";
+        let chosen = "::wheellock_planted::joined!(::wheellock_planted::script(\"a/x.lua\", include_str!(\"../scripts/a/x.lua\")))";
         assert_eq!(choosing_scripts(code), chosen);
     }
 

@@ -94,13 +94,15 @@ pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
     Some(Span { from: operation.invoked, to, whose: of, of })
 }
 
-/// When those who wanted the lock alone had given it back or up, in order.
+/// When those who wanted the lock alone began to give it back, had given it back, or had given it up, in order.
 fn writers_ends(case: &Case<'_>, lock: &[usize]) -> Vec<u64> {
     let mut ends: Vec<u64> = lock.iter().filter_map(|of| Some(in_the_way(case, *of)?.to)).collect();
-    ends.extend(lock.iter().filter_map(|of| {
-        let operation = &case.operations[*of];
-        operation.answered().filter(|_| !operation.shared && operation.belief.is_none())
-    }));
+    // Others may have it before the one who gives it back knows.
+    ends.extend(
+        lock.iter().map(|of| &case.operations[*of]).filter(|operation| !operation.shared).filter_map(
+            |operation| operation.ended.or(operation.answered().filter(|_| operation.belief.is_none())),
+        ),
+    );
     ends.sort_unstable();
     ends
 }

@@ -175,6 +175,28 @@ async fn who_leaves_loses_its_place_and_nobody_else_does() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
+#[tokio::test]
+async fn a_release_tells_the_head_and_nobody_else() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let first = waiter(&lock);
+    assert!(queued(&server, 1).await);
+    let second = waiter(&lock);
+    assert!(queued(&server, 2).await);
+    let head = server.cli(&["LINDEX", QUEUE, "0"]);
+    let monitor = server.monitor();
+    guard.release().await.unwrap();
+    let guard = first.await.unwrap();
+    let told: Vec<_> =
+        monitor.stop().unwrap().into_iter().filter(|command| command.name() == "PUBLISH").collect();
+    let [told] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(told.args[1..], [format!("redisson_lock__channel:{{{NAME}}}:{head}"), "0".to_owned()]);
+    guard.release().await.unwrap();
+    drop(second.await.unwrap());
+    assert!(gone(&server, NAME).await);
+}
+
 /// A head that leaves when the lock has just become free passes that on.
 #[tokio::test]
 async fn a_head_that_leaves_a_free_lock_tells_the_next() {

@@ -190,3 +190,20 @@ async fn a_majority_is_shared_with_everybody_else() {
     assert!(lock.try_acquire().await.unwrap().is_none(), "they have the majority");
     assert!(gone(&servers[2], NAME).await, "and nothing of ours is left");
 }
+
+#[tokio::test]
+async fn a_waiter_for_a_majority_asks_for_releases_that_nobody_tells() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    assert!(servers.iter().all(|server| taken_by_another(server, 600_000)));
+    let lock = red.simple_lock(NAME);
+    let waiting = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap() });
+    // Twice: before it listened, and after.
+    let asked = |server: &RedisServer| {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        !stats.contains("cmdstat_evalsha:calls=1,") && stats.contains("cmdstat_evalsha:")
+    };
+    assert!(eventually(PATIENCE, async || servers.iter().all(asked)).await);
+    servers.iter().for_each(|server| set(server, &["DEL", NAME]));
+    assert!(waiting.await.unwrap().is_some(), "nobody tells it, so it asks");
+}

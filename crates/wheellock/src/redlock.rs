@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::{Subscription, Timer};
 
 use crate::acquire::{Answer, Wait, ask, first_answer_by, is_only_late};
+use crate::backoff::Backoff;
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
 use crate::join_all::{JoinAll, Request};
@@ -297,6 +298,8 @@ impl QuorumLock {
             }
         };
         let (mut splits, mut given_up, mut known_held) = (0, 0, false);
+        // Rounds in vain, for the pauses between them.
+        let mut questions = 0_u32;
         loop {
             if let Some(news) = news {
                 news.forget();
@@ -334,7 +337,9 @@ impl QuorumLock {
             // Several who share the members between them and retry at once would do so for ever.
             splits = if busy.granted > 0 { splits + 1 } else { 0 };
             let began = timer.now();
-            let heard = news.wait(timer, &busy, wait.deadline(), self.random()).await;
+            let unheard = busy.is_silent.then(|| Backoff::default().pause(questions));
+            questions = questions.saturating_add(1);
+            let heard = news.wait(timer, &busy, unheard, wait.deadline(), self.random()).await;
             // Who hears of releases was up against contenders, not against the absence of slow servers.
             given_up = if busy.given_up.is_some() && !heard { given_up + 1 } else { 0 };
             if timer.now() - began > LONG {
@@ -494,6 +499,8 @@ enum Round {
 struct Busy {
     /// Members that others hold, or that failed: news can only come from them.
     elsewhere: Vec<usize>,
+    /// One of the others tells nobody of its release.
+    is_silent: bool,
     /// How many were free.
     granted: usize,
     /// How many of the others it takes.
@@ -512,6 +519,7 @@ impl Busy {
         ends.sort_unstable();
         Self {
             elsewhere: elsewhere.map(|(place, _)| place).collect(),
+            is_silent: members.iter().any(Member::is_silent),
             granted: tally.granted,
             needed,
             free_after: ends.get(needed - 1).copied(),
@@ -539,17 +547,19 @@ impl News {
     }
 
     /// Waits until another round has a chance: so many members were released that a quorum is in reach, or some were and the
-    /// others have had time to follow; enough leases may have ended; or simply for long. Returns whether anything was heard.
+    /// others have had time to follow; enough leases may have ended; or simply for long, but where nobody tells of releases no
+    /// longer than `unheard`. Returns whether anything was heard.
     async fn wait(
         &mut self,
         timer: &Timer,
         busy: &Busy,
+        unheard: Option<Duration>,
         deadline: Option<Instant>,
         random: fn() -> u64,
     ) -> bool {
         let now = timer.now();
         let deaf = self.subscriptions.iter().any(|news| news.refusal().is_some());
-        let repoll = if deaf { REPOLL_WHEN_DEAF } else { REPOLL };
+        let repoll = unheard.unwrap_or(if deaf { REPOLL_WHEN_DEAF } else { REPOLL });
         // One millisecond more, because servers round down.
         let free_after = busy.free_after.map(|left| left + Duration::from_millis(1));
         let poll_at = match busy.given_up {

@@ -105,6 +105,11 @@ impl Member {
         matches!(self, Self::Refused(_) | Self::Failed(_))
     }
 
+    /// Whether another holder has the lock there who tells nobody of its release.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_silent)
+    }
+
     /// How long the holder's lease runs unless it is renewed.
     pub(super) fn lease_left(&self) -> Option<Duration> {
         match self {

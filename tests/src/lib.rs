@@ -15,6 +15,7 @@ pub mod history;
 pub mod interop;
 pub mod locks;
 mod monitor;
+pub mod peers;
 mod percent;
 mod poll;
 mod port;

@@ -182,7 +182,7 @@ pub async fn connect(url: &str, lease: Duration) -> Result<LockManager> {
     Ok(LockManager::builder(url).watchdog_lease(lease).connect().await?)
 }
 
-/// The lock `name`, before which its kind may stand: `read@`, `write@`, `fenced@` or `spin@`.
+/// The lock `name`, before which its kind may stand: `read@`, `write@`, `fenced@`, `fair@`, `spin@` or `simple@`.
 #[must_use]
 pub fn of_kind(locks: &LockManager, name: &str) -> Lock {
     match name.split_once('@') {
@@ -191,6 +191,7 @@ pub fn of_kind(locks: &LockManager, name: &str) -> Lock {
         Some(("fenced", name)) => locks.fenced_lock(name).as_lock().clone(),
         Some(("spin", name)) => locks.spin_lock(name),
         Some(("fair", name)) => locks.fair_lock(name),
+        Some(("simple", name)) => locks.simple_lock(name),
         _ => locks.lock(name),
     }
 }

@@ -9,6 +9,7 @@ mod demo;
 mod fuzz;
 mod install;
 mod interop;
+mod peers;
 mod planted;
 mod redis;
 mod run;
@@ -45,6 +46,11 @@ enum Task {
     ///
     /// A part of `test` where both are there. Without them it is skipped, but fails where CI is set.
     Interop,
+    /// Contend for simple locks with the libraries that everybody else uses, fetched from their registries
+    ///
+    /// Needs go, node with npm, python3 with venv; what is missing is skipped. Keeps them under target/peers, where `test`
+    /// finds them too.
+    Peers,
     /// Start private servers in the foreground, for trying things
     Redis {
         #[command(subcommand)]
@@ -81,6 +87,7 @@ fn main() -> Result<ExitCode> {
         Task::Demo => demo::run(),
         Task::Test(options) => test::run(&options),
         Task::Interop => interop::run(),
+        Task::Peers => peers::run(),
         Task::Redis { topology } => redis::run(&topology),
         Task::Servers(options) => servers::run(&options),
         Task::Planted { names } => planted::check(&names),

@@ -49,6 +49,7 @@ enum Kind {
     #[default]
     Plain,
     Fenced,
+    Fair,
     Simple,
     /// Behind a writer.
     Read,
@@ -57,12 +58,12 @@ enum Kind {
 }
 
 /// Those that are not the plain lock.
-const KINDS: [Kind; 4] = [Kind::Fenced, Kind::Simple, Kind::Read, Kind::Write];
+const KINDS: [Kind; 5] = [Kind::Fenced, Kind::Fair, Kind::Simple, Kind::Read, Kind::Write];
 
 impl Kind {
     fn channel(self) -> &'static str {
         match self {
-            Self::Plain | Self::Fenced => "redisson_lock__channel:{n}",
+            Self::Plain | Self::Fenced | Self::Fair => "redisson_lock__channel:{n}",
             Self::Simple => "wheellock_simple:{n}",
             Self::Read | Self::Write => "redisson_rwlock:{n}",
         }
@@ -518,6 +519,10 @@ impl World {
         let writer = format!("{STRANGER}:write");
         let (which, params): (_, &[&str]) = match self.kind {
             Kind::Plain | Kind::Fenced => (Which::Acquire, &[NAME, "60000", STRANGER, "1"]),
+            Kind::Fair => (
+                Which::FairAcquire,
+                &[NAME, "60000", STRANGER, "1", "0", self.kind.channel(), "PUBLISH", TAG],
+            ),
             Kind::Simple => (Which::SimpleAcquire, &[NAME, "60000", STRANGER, "1"]),
             Kind::Read => (Which::WriteAcquire, &[NAME, "60000", &writer, "1", TAG, "0"]),
             Kind::Write => (Which::ReadAcquire, &[NAME, "60000", STRANGER, "1", TAG, "0"]),
@@ -535,6 +540,7 @@ impl World {
                     Kind::Plain | Kind::Fenced => {
                         (Which::Release, &[NAME, channel, STRANGER, "0", "PUBLISH"])
                     }
+                    Kind::Fair => (Which::FairRelease, &[NAME, channel, STRANGER, "0", "PUBLISH", TAG]),
                     Kind::Simple => (Which::SimpleRelease, &[NAME, channel, STRANGER, "0", "PUBLISH"]),
                     Kind::Read => (Which::WriteRelease, &[NAME, channel, &writer, "0", "PUBLISH", TAG]),
                     Kind::Write => (Which::ReadRelease, &[NAME, channel, STRANGER, "0", "PUBLISH", TAG]),
@@ -561,6 +567,7 @@ impl World {
         let (plain, with_tag) = ([NAME, channel, "PUBLISH"], [NAME, channel, "PUBLISH", TAG]);
         match self.kind {
             Kind::Plain | Kind::Fenced => self.server.run_for_another(Which::ForceRelease, "1", &plain),
+            Kind::Fair => self.server.run_for_another(Which::FairForceRelease, "1", &with_tag),
             Kind::Simple => self.server.run_for_another(Which::SimpleForceRelease, "1", &plain),
             Kind::Read | Kind::Write => {
                 self.server.run_for_another(Which::ReadForceRelease, "1", &with_tag);
@@ -813,6 +820,7 @@ fn lock_of(locks: &LockManager, kind: Kind) -> Lock {
     match kind {
         Kind::Plain => locks.lock(NAME),
         Kind::Fenced => locks.fenced_lock(NAME).as_lock().clone(),
+        Kind::Fair => locks.fair_lock(NAME),
         Kind::Simple => locks.simple_lock(NAME),
         Kind::Read => locks.read_write_lock(NAME).read(),
         Kind::Write => locks.read_write_lock(NAME).write(),

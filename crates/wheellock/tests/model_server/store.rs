@@ -50,6 +50,9 @@ pub(crate) enum Which {
     SimpleRelease,
     SimpleRenew,
     SimpleForceRelease,
+    FairAcquire,
+    FairRelease,
+    FairForceRelease,
 }
 
 /// A message, as it was sent.
@@ -84,7 +87,7 @@ pub(crate) enum Answer {
 }
 
 impl Which {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -102,6 +105,9 @@ impl Which {
         Self::SimpleRelease,
         Self::SimpleRenew,
         Self::SimpleForceRelease,
+        Self::FairAcquire,
+        Self::FairRelease,
+        Self::FairForceRelease,
     ];
 
     /// The very text that the library ships.
@@ -133,6 +139,18 @@ impl Which {
             Self::SimpleRelease => include_str!("../../src/scripts/simple/release.lua"),
             Self::SimpleRenew => include_str!("../../src/scripts/simple/renew.lua"),
             Self::SimpleForceRelease => include_str!("../../src/scripts/simple/force_release.lua"),
+            Self::FairAcquire => concat!(
+                include_str!("../../src/scripts/fair/queue.lua"),
+                include_str!("../../src/scripts/fair/acquire.lua")
+            ),
+            Self::FairRelease => concat!(
+                include_str!("../../src/scripts/fair/queue.lua"),
+                include_str!("../../src/scripts/fair/release.lua")
+            ),
+            Self::FairForceRelease => concat!(
+                include_str!("../../src/scripts/fair/queue.lua"),
+                include_str!("../../src/scripts/fair/force_release.lua")
+            ),
         }
     }
 
@@ -144,11 +162,15 @@ impl Which {
                 | Self::ReadAcquire
                 | Self::WriteAcquire
                 | Self::SimpleAcquire
+                | Self::FairAcquire
         )
     }
 
     fn is_release(self) -> bool {
-        matches!(self, Self::Release | Self::ReadRelease | Self::WriteRelease | Self::SimpleRelease)
+        matches!(
+            self,
+            Self::Release | Self::ReadRelease | Self::WriteRelease | Self::SimpleRelease | Self::FairRelease
+        )
     }
 
     pub(crate) fn is_renewal(self) -> bool {
@@ -279,6 +301,20 @@ impl Store {
                 self.simple_release(key, [verb, channel], token, count)
             }
             (Which::SimpleRenew, keys, args) => self.simple_renew(keys, args),
+            (Which::FairAcquire, &[key], &[lease, holder, count, stands, channel, verb, tag]) => {
+                self.fair_acquire(key, lease, [holder, count], stands, [verb, channel], tag)
+            }
+            (Which::FairRelease, &[key], &[channel, holder, count, verb, tag]) => {
+                self.fair_release(key, [verb, channel], holder, count, tag)
+            }
+            (Which::FairForceRelease, &[key], &[channel, verb, tag]) => {
+                self.note(which, key, "", None);
+                if self.keys.remove(key).is_none() {
+                    return Answer::Integer(0);
+                }
+                self.tell_the_head([verb, channel], tag);
+                Answer::Integer(1)
+            }
             (Which::SimpleForceRelease, &[key], &[channel, verb]) => {
                 self.note(which, key, "", None);
                 if self.text(key).is_none() {
@@ -687,6 +723,99 @@ impl Store {
         self.renewed(answers)
     }
 
+    fn fair_acquire(
+        &mut self,
+        key: &str,
+        lease: &str,
+        [holder, count]: [&str; 2],
+        stands: &str,
+        tell: [&str; 2],
+        tag: &str,
+    ) -> Answer {
+        if self.held_by(key, holder) {
+            self.set_count(key, holder, count);
+            if self.pttl(key) < integer(lease) {
+                self.pexpire(key, integer(lease));
+            }
+            self.note(Which::FairAcquire, key, holder, Some(count));
+            return Answer::Status("AGAIN".to_owned());
+        }
+        let (head, removed) = self.head_of_queue(tag);
+        let free = !self.keys.contains_key(key);
+        if free && head.as_deref().is_none_or(|head| head == holder) {
+            self.leave_queue(tag, holder);
+            self.set_count(key, holder, "1");
+            self.pexpire(key, integer(lease));
+            self.note(Which::FairAcquire, key, holder, Some("1"));
+            return Answer::Nil;
+        }
+        self.note(Which::FairAcquire, key, holder, None);
+        if free && removed {
+            self.tell_the_head(tell, tag);
+        }
+        let left = self.pttl(key).max(0);
+        if stands == "0" {
+            return Answer::Integer(left);
+        }
+        let lives = (self.now + 5000).to_string();
+        self.set_count(&queue(tag), holder, &lives);
+        let is_head = head.is_none_or(|head| head == holder);
+        Answer::Integer(if is_head { left.min(2000) } else { 2000 })
+    }
+
+    fn fair_release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str, tag: &str) -> Answer {
+        self.note(Which::FairRelease, key, holder, Some(count));
+        let held = self.held_by(key, holder);
+        if held && integer(count) > 0 {
+            self.set_count(key, holder, count);
+            return Answer::Integer(0);
+        }
+        let mut free = false;
+        if held {
+            self.forget(key, holder);
+            free = self.fields(key).is_empty();
+            if free {
+                self.keys.remove(key);
+            }
+        } else if integer(count) == 0 && self.held_by(&queue(tag), holder) {
+            let is_head = self.fields(&queue(tag)).first().is_some_and(|(head, _)| head == holder);
+            self.leave_queue(tag, holder);
+            free = is_head && !self.keys.contains_key(key);
+        }
+        if free {
+            self.tell_the_head(tell, tag);
+        }
+        if held { Answer::Integer(1) } else { Answer::Nil }
+    }
+
+    /// The first who waits for a fair lock and lives, and whether others were removed for not living.
+    fn head_of_queue(&mut self, tag: &str) -> (Option<String>, bool) {
+        let mut removed = false;
+        loop {
+            let Some((head, lives)) = self.fields(&queue(tag)).into_iter().next() else {
+                return (None, removed);
+            };
+            if integer(&lives) > i64::try_from(self.now).expect("a time") {
+                return (Some(head), removed);
+            }
+            self.leave_queue(tag, &head);
+            removed = true;
+        }
+    }
+
+    fn leave_queue(&mut self, tag: &str, holder: &str) {
+        self.forget(&queue(tag), holder);
+        if self.fields(&queue(tag)).is_empty() {
+            self.keys.remove(&queue(tag));
+        }
+    }
+
+    fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) {
+        if let (Some(head), _) = self.head_of_queue(tag) {
+            self.publish([verb, &format!("{channel}:{head}"), "0"]);
+        }
+    }
+
     fn longest_read_lease(&self, key: &str, tag: &str) -> i64 {
         let holds = self.fields(key).into_iter().flat_map(|(holder, count)| {
             let holds = 1..=count.parse::<i64>().unwrap_or_default().min(1000);
@@ -784,11 +913,19 @@ fn timeout(tag: &str, holder: &str, hold: i64) -> String {
     format!("{tag}:{holder}:rwlock_timeout:{hold}")
 }
 
+/// Who waits for a fair lock, in order, each with the time until which it lives. The server has a list and two sorted sets.
+fn queue(tag: &str) -> String {
+    format!("{QUEUES}{tag}")
+}
+
+const QUEUES: &str = "redisson_lock_queue:";
+
 /// Where the tokens of fenced locks are counted, for good.
 const TOKENS: &str = "redisson_lock_token:";
 
 fn is_companion(key: &str) -> bool {
-    key.starts_with(TOKENS) || key.ends_with(":wheellock_writer") || key.contains(":rwlock_timeout:")
+    let is_counted = key.starts_with(TOKENS) || key.starts_with(QUEUES);
+    is_counted || key.ends_with(":wheellock_writer") || key.contains(":rwlock_timeout:")
 }
 
 fn wrong_type() -> Answer {

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use by_hand::ByHand;
 use calls::Target;
-use contenders::{AsyncRedisLock, Lock, Manager, Polling, RLock, RsLock};
+use contenders::{AsyncRedisLock, KINDS, Lock, Manager, OfKind, Polling, RLock, RsLock};
 use placement::Placement;
 use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
@@ -56,6 +56,7 @@ fn main() -> Result<()> {
     uncontended(&mut report, &target, 1, "uncontended, 1 task, one vCPU")?;
     placement.apart(server)?;
     uncontended(&mut report, &target, 64, "uncontended, 64 tasks")?;
+    readers(&mut report, server)?;
     for scene in [Scene::IdleWaiters, Scene::Handoff, Scene::OneKey, Scene::ManyManagers] {
         contended(&mut report, server, scene)?;
     }
@@ -69,7 +70,8 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
     }
     let mut rigs = Vec::new();
     let server = &target.server;
-    for name in ["raw tokio", "by hand", "wheellock", "rslock", "rlock", "async-redis-lock"] {
+    let others = ["raw tokio", "by hand", "wheellock", "rslock", "rlock", "async-redis-lock"];
+    for name in others.into_iter().chain(KINDS.iter().map(|(name, _)| *name)) {
         if name == "raw tokio" && tasks > 1 {
             continue;
         }
@@ -125,6 +127,11 @@ fn uncontended_rig(name: &str, target: &Target, tasks: usize) -> Result<Rig> {
         }
         "by hand" => assemble::<ByHand>(name, url, tasks),
         "wheellock" => assemble::<LockManager>(name, url, tasks),
+        "wheellock simple" => assemble::<OfKind<0>>(name, url, tasks),
+        "wheellock fenced" => assemble::<OfKind<1>>(name, url, tasks),
+        "wheellock read" => assemble::<OfKind<2>>(name, url, tasks),
+        "wheellock write" => assemble::<OfKind<3>>(name, url, tasks),
+        "wheellock fair" => assemble::<OfKind<4>>(name, url, tasks),
         "rslock" => assemble::<RsLock>(name, url, tasks),
         "rlock" => assemble::<RLock>(name, url, tasks),
         "async-redis-lock" => assemble::<AsyncRedisLock>(name, url, tasks),
@@ -324,6 +331,52 @@ async fn one_key<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     ])
 }
 
+/// 64 tasks that read under one key, and 64 with a lock of their own: what sharing costs.
+fn readers(report: &mut Report, server: &RedisServer) -> Result<()> {
+    const BENCH: &str = "64 readers of one key, hold 2 ms";
+    if !report.wants(BENCH) {
+        return Ok(());
+    }
+    let mut rows = [("wheellock read, one key", Vec::new()), ("wheellock, 64 keys", Vec::new())];
+    for _ in 0..report.rounds().min(MOST_ROUNDS) {
+        for (at, (name, samples)) in rows.iter_mut().enumerate() {
+            let runtime = runtime()?;
+            let acquires = runtime.block_on(async {
+                let manager = LockManager::connect(&server.tcp_url()).await?;
+                let (over, acquires) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+                let since = Instant::now();
+                for task in 0..64 {
+                    let lock = match at {
+                        0 => manager.read_write_lock(name).read(),
+                        _ => manager.lock(&format!("{name}:{task}")),
+                    };
+                    let (over, acquires) = (Arc::clone(&over), Arc::clone(&acquires));
+                    tokio::spawn(async move {
+                        while !over.load(Ordering::Relaxed) {
+                            let guard = lock.acquire().await?;
+                            acquires.fetch_add(1, Ordering::Relaxed);
+                            tokio::time::sleep(Duration::from_millis(2)).await;
+                            ensure!(guard.release().await? == wheellock::Released::Released, "lost");
+                        }
+                        anyhow::Ok(())
+                    });
+                }
+                tokio::time::sleep(ONE_KEY).await;
+                over.store(true, Ordering::Relaxed);
+                #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+                anyhow::Ok(acquires.load(Ordering::Relaxed) as f64 / since.elapsed().as_secs_f64())
+            })?;
+            drop(runtime);
+            ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
+            samples.push(acquires);
+        }
+    }
+    for (name, samples) in &rows {
+        report.row(BENCH, name, "acquires", "1/s", samples);
+    }
+    Ok(())
+}
+
 /// A hundred waiters in each of ten managers; each gives the lock back at once.
 async fn many_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let holder = M::connect(&stage.server.tcp_url(), stage.polling).await?;
@@ -399,7 +452,7 @@ impl Commands {
 fn sends(contender: &str) -> Result<&'static [&'static str]> {
     Ok(match contender {
         "raw tokio" | "by hand" => ByHand::SENDS,
-        "wheellock" => LockManager::SENDS,
+        name if name.starts_with("wheellock") => LockManager::SENDS,
         "rslock" => RsLock::SENDS,
         "rlock" => RLock::SENDS,
         "async-redis-lock" => AsyncRedisLock::SENDS,

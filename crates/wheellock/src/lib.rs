@@ -1,9 +1,15 @@
 //! Distributed locks on Redis and Valkey, wire-compatible with Java's Redisson.
 //!
+//! [`LockManager`] makes locks of several kinds: [`lock`](LockManager::lock), [`fair_lock`](LockManager::fair_lock),
+//! [`read_write_lock`](LockManager::read_write_lock), [`fenced_lock`](LockManager::fenced_lock),
+//! [`spin_lock`](LockManager::spin_lock), [`simple_lock`](LockManager::simple_lock). [`multi_lock`] takes several as one,
+//! [`RedLock`] a majority of independent servers, and [`blocking`] has all of it for threads.
+//!
 //! # Layout
 //!
 //! [`LockManager`] makes [`Lock`]s, [`Lock::acquire`] gives a [`Guard`]. `acquire` is the one acquire loop, `watchdog` the
-//! watchdog; `holds`, `waiters` and `lease` are plain values that decide; `kind` knows the wire contract.
+//! watchdog; `holds`, `wait_queue` and `lease` are plain values that decide; a kind of lock is a row of `kind`, and `wire` builds
+//! what goes out and reads what comes back.
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)

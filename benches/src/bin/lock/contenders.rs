@@ -74,6 +74,34 @@ impl Lock for wheellock::Lock {
     }
 }
 
+/// Locks of other kinds, of the same manager.
+pub(crate) struct OfKind<const KIND: usize>(wheellock::LockManager);
+
+/// What a kind is called in the tables, and how a lock of it is made.
+pub(crate) type KindRow = (&'static str, fn(&wheellock::LockManager, &str) -> wheellock::Lock);
+
+pub(crate) const KINDS: [KindRow; 5] = [
+    ("wheellock simple", wheellock::LockManager::simple_lock),
+    ("wheellock fenced", |locks, name| locks.fenced_lock(name).as_lock().clone()),
+    ("wheellock read", |locks, name| locks.read_write_lock(name).read()),
+    ("wheellock write", |locks, name| locks.read_write_lock(name).write()),
+    ("wheellock fair", wheellock::LockManager::fair_lock),
+];
+
+impl<const KIND: usize> Manager for OfKind<KIND> {
+    type Lock = wheellock::Lock;
+
+    const SENDS: &[&str] = wheellock::LockManager::SENDS;
+
+    async fn connect(url: &str, _: Polling) -> Result<Self> {
+        Ok(Self(wheellock::LockManager::connect(url).await?))
+    }
+
+    fn lock(&self, name: &str) -> wheellock::Lock {
+        KINDS.get(KIND).map_or_else(|| self.0.lock(name), |(_, make)| make(&self.0, name))
+    }
+}
+
 /// The `rslock` crate: SET NX, no watchdog in this use, polls.
 pub(crate) struct RsLock(rslock::LockManager);
 

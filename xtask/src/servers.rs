@@ -97,12 +97,16 @@ const TARGETS: &[&str] = &[
     "blocking",
     "cancellation",
     "client",
+    "fair",
     "faults_locks",
+    "fenced",
     "locks",
     "multi_lock",
     "operations",
+    "read_write",
     "redisson_defects",
     "redlock",
+    "simple",
     "users",
 ];
 /// Those that need what came with 7.0: a cluster whose nodes can be told their ports, or directives.

@@ -9,7 +9,7 @@ use std::task::Waker;
 use wheellock_client::slot_of;
 
 use crate::error::{Error, MAX_NAME, Outcome};
-use crate::kind::Kind;
+use crate::kind::{Companions, Kind};
 use crate::wait_queue::WaitQueue;
 
 /// A process may hold a million locks, so this is kept small: one text, and a wait queue only where there were waiters.
@@ -34,9 +34,11 @@ impl Name {
         let mut texts = kind.channel(text);
         let key = kind.own_key(text);
         let slot = |text: &str| slot_of(text.as_bytes());
-        // Without braces of its own it is the hash tag of them all.
-        let is_in_one_slot =
-            !text.contains(['{', '}']) || slot(key.as_deref().unwrap_or(text)) == slot(&texts);
+        // Without braces of its own it is the hash tag of them all. Where a closing one ends that too early, the channel of a
+        // lock without other keys is elsewhere, too: its waiters are not told and ask, as Redisson's do.
+        let has_companions = kind.companions != Companions::None;
+        let may_be_apart = text.contains('{') || (has_companions && text.contains('}'));
+        let is_in_one_slot = !may_be_apart || slot(key.as_deref().unwrap_or(text)) == slot(&texts);
         texts.extend(key);
         Self {
             texts: texts.into(),
@@ -177,7 +179,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::kind::REENTRANT;
+    use crate::kind::{FENCED, REENTRANT};
     use crate::wait_queue::Turn;
 
     /// One who asks, and two who come, look whether they may ask, and go: whoever is left at the head either may ask or is
@@ -296,8 +298,11 @@ mod tests {
 
     #[test]
     fn a_name_without_a_complete_hash_tag_has_its_channel_in_another_slot() {
-        let in_one_slot = |text| Name::new(text, &REENTRANT).is_in_one_slot();
-        assert!(in_one_slot("orders") && in_one_slot("a:{b}:c"));
-        assert!(!in_one_slot("odd{") && !in_one_slot("odd}"));
+        for kind in [&*REENTRANT, &FENCED] {
+            let in_one_slot = |text| Name::new(text, kind).is_in_one_slot();
+            assert!(in_one_slot("orders") && in_one_slot("a:{b}:c") && !in_one_slot("odd{"));
+        }
+        assert!(Name::new("odd}", &REENTRANT).is_in_one_slot(), "only its message is elsewhere");
+        assert!(!Name::new("odd}", &FENCED).is_in_one_slot());
     }
 }

@@ -514,7 +514,9 @@ impl Store {
         } else {
             self.forget(key, holder);
         }
-        if mode.as_deref() == Some("read") && lived >= 0 && longest >= lived || self.fields(key).len() == 1 {
+        if mode.as_deref() == Some("read") && lived >= 0 && longest + 2 >= lived
+            || self.fields(key).len() == 1
+        {
             let left = self.longest_read_lease(key, tag);
             if left > 0 {
                 self.pexpire(key, left);
@@ -648,8 +650,9 @@ impl Store {
                 continue;
             };
             let mut left = self.pttl(key);
+            let mut own = if left == 0 { 1 } else { left };
             if !holder.ends_with(":write") {
-                let mut own = 0;
+                own = 0;
                 for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
                     let timeout = timeout(tag, holder, hold);
                     own = own.max(self.pttl(&timeout));
@@ -658,12 +661,12 @@ impl Store {
                     }
                 }
                 if left >= 0 && left < own {
-                    left = own.max(self.longest_read_lease(key, tag));
+                    left = self.longest_read_lease(key, tag);
                     self.pexpire(key, left);
                 }
             }
             if lease == 0 {
-                answers.push(Answer::Integer(if left == 0 { 1 } else { left }));
+                answers.push(Answer::Integer(own));
                 continue;
             }
             if left < lease {

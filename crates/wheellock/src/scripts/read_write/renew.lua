@@ -23,7 +23,7 @@ for i, lock in ipairs(KEYS) do
         reply[i + 2] = 0
     else
         local left = redis.call('pttl', lock)
-        local own = left
+        local own = left == 0 and 1 or left
         if string.sub(holder, -6) ~= ':write' then
             own = 0
             for hold = 1, math.min(tonumber(found[2]) or 0, 1000) do

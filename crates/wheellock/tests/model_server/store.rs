@@ -517,7 +517,7 @@ impl Store {
         if mode.as_deref() == Some("read") && lived >= 0 && longest + 2 >= lived
             || self.fields(key).len() == 1
         {
-            let left = self.longest_read_lease(key, tag);
+            let left = self.longest_read_lease(key, tag, Some(lived));
             if left > 0 {
                 self.pexpire(key, left);
             } else if count == 0 {
@@ -595,7 +595,7 @@ impl Store {
         }
         if held {
             self.forget(key, holder);
-            let left = if self.fields(key).len() > 1 { self.longest_read_lease(key, tag) } else { 0 };
+            let left = if self.fields(key).len() > 1 { self.longest_read_lease(key, tag, None) } else { 0 };
             if left > 0 {
                 self.set_count(key, "mode", "read");
                 self.pexpire(key, left);
@@ -661,7 +661,7 @@ impl Store {
                     }
                 }
                 if left >= 0 && left < own {
-                    left = self.longest_read_lease(key, tag);
+                    left = self.longest_read_lease(key, tag, None);
                     self.pexpire(key, left);
                 }
             }
@@ -819,12 +819,18 @@ impl Store {
         }
     }
 
-    fn longest_read_lease(&self, key: &str, tag: &str) -> i64 {
-        let holds = self.fields(key).into_iter().flat_map(|(holder, count)| {
-            let holds = 1..=count.parse::<i64>().unwrap_or_default().min(1000);
-            holds.map(move |hold| timeout(tag, &holder, hold))
-        });
-        holds.map(|timeout| self.pttl(&timeout)).max().unwrap_or_default().max(0)
+    fn longest_read_lease(&self, key: &str, tag: &str, lived: Option<i64>) -> i64 {
+        let mut longest = 0;
+        for (holder, count) in self.fields(key).into_iter().rev() {
+            for hold in (1..=count.parse::<i64>().unwrap_or_default().min(1000)).rev() {
+                let left = self.pttl(&timeout(tag, &holder, hold));
+                if left > 0 && lived.is_some_and(|lived| (left - lived).abs() <= 2) {
+                    return left;
+                }
+                longest = longest.max(left);
+            }
+        }
+        longest
     }
 
     fn fields(&self, key: &str) -> Vec<(String, String)> {

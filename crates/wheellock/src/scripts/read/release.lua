@@ -37,7 +37,7 @@ end
 -- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0
 -- time goes on inside a script: of two leases set by one call the second may end 1 or 2 ms later.
 if mode == 'read' and lived >= 0 and longest + 2 >= lived or redis.call('hlen', lock) == 1 then
-    local left = longest_read_lease(lock, tag)
+    local left = longest_read_lease(lock, tag, lived)
     if left > 0 then
         redis.call('pexpire', lock, left)
     elseif count == 0 then

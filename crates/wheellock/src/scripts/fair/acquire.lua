@@ -63,11 +63,10 @@ if not deadline then
 elseif tonumber(deadline) < now + patience / 2 then
     redis.call('zadd', deadlines, now + patience, holder)
 end
-redis.call('zadd', waiters, now + 5000, holder)
+redis.call('zadd', waiters, now + lives_for, holder)
 -- Empty sets vanish by themselves; an entry may stay whose holder died and was removed by another library.
 redis.call('pexpire', waiters, 86400000)
--- It has to say again that it lives.
 if (head or holder) == holder then
-    return math.min(left, 2000)
+    return math.min(left, asks_after)
 end
-return 2000
+return asks_after

@@ -6,8 +6,11 @@ local queue, deadlines = 'redisson_lock_queue:' .. tag, 'redisson_lock_timeout:'
 local waiters = tag .. ':wheellock_waiters'
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
--- For how long Redisson's waiters are waited for, each after the one before.
+-- For how long Redisson's waiters are waited for, each after the one before (its `fairLockWaitTimeout`).
 local patience = 300000
+-- A waiter of this library says so often that it lives; it counts as dead when it has not been heard of for so long, which is
+-- time for two questions and an answer that got lost.
+local asks_after, lives_for = 2000, 5000
 
 -- Whether only processes of this library wait: then nobody goes by the deadlines.
 local function all_are_ours()

@@ -29,9 +29,9 @@ pub enum Error {
         /// Length of the name in bytes.
         length: usize,
     },
-    /// In a cluster with sharded messages, this name and its channel are in different hash slots: no script may touch both,
-    /// so nobody could be told of a release. Redisson's channel for a name with an opening brace and no complete hash tag is
-    /// such a one.
+    /// In a cluster, this name and what belongs to it are in different hash slots, and no script may touch both: its channel, if
+    /// messages are sharded, so that nobody could be told of a release, or the keys that some kinds of locks have beside their
+    /// own. A name with an opening brace and no complete hash tag is such a one, because Redisson makes the others from it.
     NoCommonSlot {
         /// The lock's name.
         lock: String,
@@ -222,8 +222,8 @@ impl fmt::Display for Error {
             }
             Self::NoCommonSlot { lock } => write!(
                 f,
-                "lock \"{}\" and its channel are in different hash slots of the cluster: use a name without an opening \
-                 brace, or with a hash tag such as {{orders}}",
+                "lock \"{}\" and what belongs to it are in different hash slots of the cluster: use a name without braces, or \
+                 with a hash tag such as {{orders}}",
                 lock.escape_debug()
             ),
             Self::InvalidLease { lease, shortest } => {
@@ -240,12 +240,12 @@ impl fmt::Display for Error {
             ),
             Self::Upgrade { lock } => write!(
                 f,
-                "lock \"{}\": this owner holds it for reading, and would wait for itself in order to write",
+                "lock \"{}\": this owner holds it for reading and would wait for itself to write: it has to release that first",
                 lock.escape_debug()
             ),
             Self::NotReentrant { lock } => write!(
                 f,
-                "lock \"{}\" is not reentrant, and this owner holds it already",
+                "lock \"{}\" is not reentrant, and this owner holds it already: it would wait for itself",
                 lock.escape_debug()
             ),
             Self::GrantedTooLate { lock, lease } => {

@@ -82,7 +82,7 @@ pub(crate) fn acquire<'a>(
 pub(crate) struct Precedence(i64);
 
 impl Precedence {
-    /// Everybody for himself.
+    /// None: who asks first goes first.
     pub(crate) const NONE: Self = Self(0);
 
     /// Of a reader who heeds writers.

@@ -15,8 +15,20 @@ type Module = Vec<String>;
 /// The layers of the lock layer, from above, by the first part of a file's path. What is named in none is a value or an edge: the
 /// lowest layer.
 const LAYERS: [&[&str]; 4] = [
-    &["manager", "lock", "fenced", "read_write", "multi_lock", "redlock", "blocking", "shutdown"],
-    &["acquire", "guard", "watchdog", "retry", "work", "join_all"],
+    &[
+        "manager",
+        "lock",
+        "fenced",
+        "read_write",
+        "semaphore",
+        "permit",
+        "latch",
+        "multi_lock",
+        "redlock",
+        "blocking",
+        "shutdown",
+    ],
+    &["acquire", "guard", "watchdog", "retry", "once", "work", "join_all"],
     &["context"],
     &["wire"],
 ];

@@ -18,6 +18,7 @@ use crate::name::Name;
 use crate::wait_queue::WaitQueue;
 use crate::wire::Refusal;
 
+use attempt::Said;
 pub(crate) use attempt::{Answer, Request};
 pub(crate) use together::ask_together;
 use waiter::{AnswerBy, Waiter};
@@ -58,7 +59,27 @@ pub(crate) async fn acquire(
     wait: Wait,
     refused: Option<Refusal>,
 ) -> Result<Option<Guard>, Error> {
-    let request = request?;
+    match wait_for(request?, wait, refused).await? {
+        Waited::Granted(guard) => Ok(Some(guard)),
+        Waited::Over | Waited::Open => Ok(None),
+    }
+}
+
+/// How a wait has ended.
+pub(crate) enum Waited {
+    /// In vain.
+    Over,
+    Granted(Guard),
+    /// There is nothing to hold, and nothing to wait for any more.
+    Open,
+}
+
+/// See [`acquire`]: waits also for what is not held.
+pub(crate) async fn wait_for(
+    request: Request<'_>,
+    wait: Wait,
+    refused: Option<Refusal>,
+) -> Result<Waited, Error> {
     request.check_upgrade()?;
     let (mut fast_path, mut waiter) = (None, None);
     if let Some(refusal) = refused {
@@ -82,21 +103,27 @@ pub(crate) async fn acquire(
             }
             Some(waiter) => match waiter.turn(wait.deadline()).await? {
                 Some(by) => by,
-                None => return Ok(None),
+                None => return Ok(Waited::Over),
             },
         };
         match request.once(wait, by.instant()).await {
-            Ok(Answer::Granted(guard)) => {
+            Ok(Said::Answer(Answer::Granted(guard, room))) => {
                 if let Some(waiter) = &mut waiter {
-                    waiter.granted(request.lease);
+                    waiter.granted(request.lease, room);
                 }
-                return Ok(Some(guard));
+                return Ok(Waited::Granted(guard));
             }
-            Ok(Answer::Held(refusal)) => {
+            Ok(Said::Open) => {
+                if let Some(waiter) = &mut waiter {
+                    waiter.granted(request.lease, u32::MAX);
+                }
+                return Ok(Waited::Open);
+            }
+            Ok(Said::Answer(Answer::Held(refusal))) => {
                 // What it has left on the server is taken back by a waiter who leaves.
                 let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
                 if wait == Wait::No || (leaves && wait.is_over(request.context)) {
-                    return Ok(None);
+                    return Ok(Waited::Over);
                 }
                 let waiter = waiter.get_or_insert_with(|| Waiter::join(&request, WaitQueue::join_first));
                 waiter.on_held(refusal);
@@ -107,7 +134,8 @@ pub(crate) async fn acquire(
             Err(error @ Error::NotReplicated { .. }) => return Err(error),
             Err(error) => {
                 if by.is_over(request.context) {
-                    return waiter.as_ref().map_or(Err(error.clone()), |waiter| waiter.cut_short(&error));
+                    let Some(waiter) = &waiter else { return Err(error) };
+                    return waiter.cut_short(&error).map(|()| Waited::Over);
                 }
                 // What keeps the head from the server keeps every waiter from it.
                 let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);

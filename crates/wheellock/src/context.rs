@@ -27,10 +27,11 @@ use crate::durability::Wanted;
 use crate::error::Error;
 use crate::events;
 use crate::holds::{Effects, Failed, Holds, Reconcile, Rest};
-use crate::kind::Kind;
+use crate::kind::{Holders, Kind};
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::owner::{Owner, OwnerText};
+use crate::owner::{Owner, OwnerText, as_number};
+use crate::places::Places;
 use crate::token::{About, Token};
 use crate::wire;
 
@@ -39,6 +40,8 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     /// Who we are on the wire: the part of every owner before the colon.
     pub(crate) uuid: Arc<str>,
+    /// Its permits have the ids that follow.
+    pub(crate) first_permit: u128,
     pub(crate) watchdog_lease: Lease,
     /// What is waited for after each grant and renewal.
     pub(crate) wanted: Option<Wanted>,
@@ -46,6 +49,8 @@ pub(crate) struct Context {
     /// Tasks that wait for some lock.
     pub(crate) waiting: AtomicU64,
     names: Mutex<Names>,
+    /// Where requests are remembered that are no holds.
+    pub(crate) places: Mutex<Places>,
     holds: Mutex<Holds>,
 }
 
@@ -54,6 +59,7 @@ pub(crate) struct Context {
 #[derive(Default)]
 struct Names {
     known: Vec<(&'static Kind, HashSet<ByText>)>,
+    in_cluster: bool,
     purge_at: usize,
 }
 
@@ -96,11 +102,12 @@ impl Names {
                 self.known.len() - 1
             }
         };
-        let Some((_, names)) = self.known.get_mut(place) else { return Arc::new(Name::new(text, kind)) };
+        let name = || Arc::new(Name::new(text, kind, self.in_cluster));
+        let Some((_, names)) = self.known.get_mut(place) else { return name() };
         if let Some(ByText(name)) = names.get(text) {
             return Arc::clone(name);
         }
-        let name = Arc::new(Name::new(text, kind));
+        let name = name();
         names.insert(ByText(Arc::clone(&name)));
         name
     }
@@ -117,14 +124,17 @@ impl Context {
         if !matches!(client.config().servers, Servers::One(_)) {
             holds.remember_releases();
         }
+        let in_cluster = matches!(client.config().servers, Servers::Cluster(_));
         Self {
             client,
+            first_permit: as_number(&uuid),
             uuid,
             watchdog_lease,
             wanted,
             next_owner: AtomicU64::new(1),
             waiting: AtomicU64::new(0),
-            names: Mutex::default(),
+            places: Mutex::default(),
+            names: Mutex::new(Names { in_cluster, ..Names::default() }),
             holds: Mutex::new(holds),
             clock,
         }
@@ -205,7 +215,8 @@ impl Context {
         let params = wire::release(name, owner.as_bytes(), request.count, self.client.publish_verb());
         let retry = &request.retry;
         let token = Token { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
-        let flush = self.client.queue_eval(&name.kind().release, wire::KEYS, &params, retry, token.into());
+        let script = name.kind().release.as_ref()?;
+        let flush = self.client.queue_eval(script, wire::KEYS, &params, retry, token.into());
         if !flush.as_ref().is_some_and(Flush::is_answered) {
             self.not_queued(holds, request, flush.is_some(), effects);
         }
@@ -243,7 +254,12 @@ impl Context {
 
     /// What the owner with this number is called in the lock `name`.
     pub(crate) fn holder_text(&self, name: &Name, number: u64) -> OwnerText {
-        OwnerText::new(&self.uuid, number, name.kind().holder_suffix)
+        match name.kind().holders {
+            Holders::Permits => OwnerText::permit(self.first_permit, number),
+            Holders::Counted | Holders::Single => {
+                OwnerText::new(&self.uuid, number, name.kind().holder_suffix)
+            }
+        }
     }
 
     /// A number that tells the server of a lock from others.
@@ -255,7 +271,7 @@ impl Context {
     pub(crate) fn name(&self, text: &str, kind: &'static Kind) -> Arc<Name> {
         if !Name::may_be(text) {
             // It will be refused, and is not worth remembering.
-            return Arc::new(Name::new(text, kind));
+            return Arc::new(Name::new(text, kind, false));
         }
         self.names.lock().unwrap_or_else(PoisonError::into_inner).get(text, kind)
     }
@@ -311,7 +327,7 @@ mod tests {
     use crate::kind::REENTRANT;
 
     fn kinds() -> [&'static Kind; 2] {
-        let other = Kind::counted("", "other_channel");
+        let other = Kind::counted("", "other_channel:");
         [&REENTRANT, Box::leak(Box::new(other))]
     }
 

@@ -112,7 +112,7 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
         Err(error) => findings.push(unknown(INFO, error)),
     }
     let name = "wheellock";
-    let channel = kind::REENTRANT.channel(name);
+    let channel = kind::REENTRANT.channel(name, false).0;
     let script = include_str!("scripts/diagnose.lua");
     let publish = client.publish_verb();
     let subscribe = if publish == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" };

@@ -10,9 +10,9 @@ use std::task::{self, Poll, Waker};
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, LostReason};
-use crate::holds::{Failed, Fulfilled, HoldIndex, State, ViewIndex, Want};
+use crate::holds::{Failed, Fulfilled, HoldIndex, Share, State, ViewIndex, Want};
 use crate::name::Name;
-use crate::owner::Owner;
+use crate::owner::{Owner, PermitId};
 use crate::watchdog;
 use crate::work::unless_lost;
 
@@ -25,8 +25,7 @@ pub struct Guard {
     context: Arc<Context>,
     name: Arc<Name>,
     hold: HoldIndex,
-    /// Whether this guard wants the watchdog.
-    renew: bool,
+    share: Share,
     released: bool,
     /// The fencing token of its grant, if its kind of lock has them.
     token: Option<NonZeroU64>,
@@ -43,8 +42,8 @@ pub enum Released {
 }
 
 impl Guard {
-    pub(crate) fn new(context: Arc<Context>, name: Arc<Name>, hold: HoldIndex, renew: bool) -> Self {
-        Self { context, name, hold, renew, released: false, token: None }
+    pub(crate) fn new(context: Arc<Context>, name: Arc<Name>, hold: HoldIndex, share: Share) -> Self {
+        Self { context, name, hold, share, released: false, token: None }
     }
 
     pub(crate) fn with_token(mut self, token: Option<NonZeroU64>) -> Self {
@@ -54,6 +53,30 @@ impl Guard {
 
     pub(crate) fn token(&self) -> Option<NonZeroU64> {
         self.token
+    }
+
+    /// How many times it is held by this guard.
+    pub(crate) fn count(&self) -> u32 {
+        self.share.count
+    }
+
+    /// Takes a smaller part of what this guard has, for another one.
+    pub(crate) fn split(&mut self, count: u32) -> Self {
+        self.share.count -= count;
+        let share = Share { count, ..self.share };
+        Self::new(Arc::clone(&self.context), Arc::clone(&self.name), self.hold, share)
+    }
+
+    /// Leaves on the server what this guard has.
+    pub(crate) fn forget(mut self) {
+        self.released = true;
+        self.context.transact(|holds, now, _| holds.forget(self.hold, self.share, now));
+    }
+
+    /// The id of the permit that it is.
+    pub(crate) fn permit_id(&self) -> PermitId {
+        let number = self.context.holds().get(self.hold).map_or(0, |hold| hold.owner);
+        PermitId(self.context.first_permit.wrapping_add(u128::from(number)))
     }
 
     /// The lock's name.
@@ -164,7 +187,7 @@ impl Guard {
             Some(Ok(Some(shortfall))) => Err(Error::not_replicated(self.name.text(), shortfall)),
             Some(Err(failed)) => {
                 let what = if want == Want::Extension { "renew" } else { "ask for" };
-                Err(self.failure(format!("{what} lock {:?}", self.name), failed))
+                Err(self.failure(format!("{what} {}", self.name.titled()), failed))
             }
         }
     }
@@ -219,7 +242,7 @@ impl Guard {
         match end {
             Some(Ok(true)) => Ok(Released::Released),
             Some(Ok(false)) | None => Ok(Released::AlreadyLost),
-            Some(Err(failed)) => Err(self.failure(format!("release lock {:?}", self.name), failed)),
+            Some(Err(failed)) => Err(self.failure(format!("release {}", self.name.titled()), failed)),
         }
     }
 
@@ -243,7 +266,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
             self.context.transact(|holds, now, effects| {
-                effects.request_all(holds.release(self.hold, self.renew, now));
+                effects.request_all(holds.release(self.hold, self.share, now));
             });
         }
     }
@@ -299,7 +322,7 @@ struct Release<'a> {
 impl Release<'_> {
     /// Gives the guard's hold back at the first poll. What became of it; `None` if there was nothing to give back.
     fn poll(&mut self, waker: &Waker) -> Poll<Option<Result<bool, Failed>>> {
-        let Guard { context, hold, renew, .. } = self.guard;
+        let Guard { context, hold, share, .. } = self.guard;
         if let Some(view) = self.view {
             let end = context.holds().released(view, waker);
             return match end {
@@ -312,7 +335,7 @@ impl Release<'_> {
         }
         self.view = context.transact(|holds, now, effects| {
             let until = now + context.client.config().response_timeout;
-            let (view, request) = holds.release_awaited(*hold, *renew, (now, until), waker);
+            let (view, request) = holds.release_awaited(*hold, *share, (now, until), waker);
             effects.request_all(request);
             view
         });

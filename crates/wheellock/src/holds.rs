@@ -3,7 +3,8 @@
 //!
 //! A hold is one (lock, owner) pair on the server. Its count there is always *set* to what this table wants, never
 //! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
-//! wanted count is the number of guards plus the attempts that are under way.
+//! wanted count is the number of guards plus the attempts that are under way. Of a semaphore it is a number of permits: an attempt
+//! may ask for many, and one guard has them.
 
 mod awaited;
 mod changes;
@@ -187,7 +188,7 @@ impl Holds {
         &mut self,
         (name, owner): (&Arc<Name>, u64),
         presented: bool,
-        lease: Lease,
+        (lease, count): (Lease, u32),
         now: BootInstant,
         waker: &Waker,
     ) -> Poll<Option<(HoldIndex, u32)>> {
@@ -201,7 +202,7 @@ impl Holds {
             hold.wait_at_gate(waker);
             return Poll::Pending;
         }
-        hold.attempts += 1;
+        hold.attempts += count;
         hold.expired_by = hold.expired_by.max(lease.expired_by(now));
         let count = hold.wanted();
         if hold.state == State::GivenBack {
@@ -238,7 +239,7 @@ impl Holds {
             outdated: false,
             untold: Untold::Nothing,
             views: Views::default(),
-            wakers: None,
+            rare: None,
             reconcile_at: None,
             member: None,
             renew_at: None,
@@ -257,8 +258,13 @@ impl Holds {
     }
 
     /// The server refused an attempt, or it was never sent: nothing changed there.
-    pub(crate) fn refused(&mut self, index: HoldIndex, effects: &mut Effects) -> Option<Reconcile> {
-        self.get_mut(index)?.attempts -= 1;
+    pub(crate) fn refused(
+        &mut self,
+        index: HoldIndex,
+        count: u32,
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
+        self.get_mut(index)?.attempts -= count;
         self.after_request(index, effects)
     }
 
@@ -287,7 +293,7 @@ impl Holds {
         }
         let period = self.period();
         let hold = self.get_mut(index)?;
-        hold.attempts -= 1;
+        hold.attempts -= terms.share.count;
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
         if shut {
             return self.reconcile(index).map(Granted::ShutDown);
@@ -303,9 +309,9 @@ impl Holds {
             hold.valid_until = hold.valid_until.max(valid_until);
         }
         let first_guard = hold.guards == 0;
-        hold.guards += 1;
-        if terms.renew {
-            hold.renewing_guards += 1;
+        hold.guards += terms.share.count;
+        if terms.share.renew {
+            hold.renewing_guards += terms.share.count;
             let first = terms.sent + hold.lease.renew_after();
             if now.saturating_duration_since(terms.sent) > hold.lease.renew_after() / 2 {
                 // The grant took so long that its first beat may come too late.
@@ -387,10 +393,10 @@ impl Holds {
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
         let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
-        hold.attempts -= 1;
+        hold.attempts -= terms.share.count;
         self.lose(index, LostReason::NotOwner, now, effects);
         let index = self.insert(&name, owner, presented, terms.lease, now);
-        self.get_mut(index)?.attempts += 1;
+        self.get_mut(index)?.attempts += terms.share.count;
         Some(index)
     }
 
@@ -410,13 +416,18 @@ impl Holds {
         self.tally.not_replicated += 1;
         let hold = self.get_mut(index)?;
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
-        self.cancel_attempt(index, now)
+        self.cancel_attempt(index, terms.share.count, now)
     }
 
     /// An attempt's caller is gone before its answer: takes back what it may have done.
-    pub(crate) fn cancel_attempt(&mut self, index: HoldIndex, now: BootInstant) -> Option<Reconcile> {
+    pub(crate) fn cancel_attempt(
+        &mut self,
+        index: HoldIndex,
+        count: u32,
+        now: BootInstant,
+    ) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
-        hold.attempts -= 1;
+        hold.attempts -= count;
         hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
         self.reconcile(index)
     }
@@ -441,13 +452,10 @@ impl Holds {
     /// One guard less. From here on no renewal of its hold is sent if it was the last. The returned request tells the
     /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
     /// will be followed by another.
-    pub(crate) fn release(&mut self, index: HoldIndex, renew: bool, now: BootInstant) -> Option<Reconcile> {
+    pub(crate) fn release(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
-        hold.guards -= 1;
-        if renew {
-            hold.renewing_guards -= 1;
-        }
+        hold.leave(share);
         if hold.guards == 0 && hold.state == State::Held {
             let held = now.saturating_duration_since(hold.since);
             hold.untold = Untold::Released { believed: now < hold.valid_until };
@@ -471,7 +479,7 @@ impl Holds {
     pub(crate) fn release_awaited(
         &mut self,
         index: HoldIndex,
-        renew: bool,
+        share: Share,
         (now, until): (BootInstant, BootInstant),
         waker: &Waker,
     ) -> (Option<ViewIndex>, Option<Reconcile>) {
@@ -483,7 +491,21 @@ impl Holds {
         if view.is_some() {
             self.look_at_deadlines_at(until);
         }
-        (view, self.release(index, renew, now))
+        (view, self.release(index, share, now))
+    }
+
+    /// A guard goes and leaves on the server what it has: nobody will give it back.
+    pub(crate) fn forget(&mut self, index: HoldIndex, share: Share, now: BootInstant) {
+        let Some(hold) = self.get_mut(index) else { return };
+        hold.leave(share);
+        hold.rare.get_or_insert_default().forgotten += share.count;
+        if hold.guards == 0 && hold.state == State::Held {
+            let held = now.saturating_duration_since(hold.since);
+            self.tally.released(held);
+        }
+        self.join_or_leave_the_beat(index, now);
+        self.schedule(index);
+        self.free_if_unused(index);
     }
 
     /// Plans to look at the deadlines of those that wait, of whom the one that came last has this one. All wait for the same
@@ -611,7 +633,7 @@ impl Holds {
         hold.reconcile_at = None;
         hold.outdated = false;
         self.awaited.asked(hold.views);
-        let count = if shut { 0 } else { hold.wanted() };
+        let count = if shut { hold.forgotten() } else { hold.wanted() };
         Some(Reconcile {
             hold: index,
             name: Arc::clone(&hold.name),
@@ -776,8 +798,8 @@ impl Holds {
         if !hold.is_worth_releasing() {
             hold.reconcile_at = None;
         }
-        if let Some(wakers) = &mut hold.wakers {
-            effects.wake(wakers.watchers.drain(..).map(|(_, waker)| waker));
+        if let Some(rare) = &mut hold.rare {
+            effects.wake(rare.watchers.drain(..).map(|(_, waker)| waker));
         }
         let key = presented_key(hold.owner, &hold.name);
         if self.presented.get(&key) == Some(&index) {
@@ -823,7 +845,7 @@ impl Holds {
             *next_watcher += 1;
             *next_watcher
         });
-        let watchers = &mut hold.wakers.get_or_insert_default().watchers;
+        let watchers = &mut hold.rare.get_or_insert_default().watchers;
         match watchers.iter_mut().find(|(known, _)| *known == number) {
             Some((_, old)) => old.clone_from(waker),
             None => watchers.push((number, waker.clone())),
@@ -832,8 +854,8 @@ impl Holds {
     }
 
     pub(crate) fn unwatch(&mut self, index: HoldIndex, watcher: u64) {
-        if let Some(wakers) = self.get_mut(index).and_then(|hold| hold.wakers.as_mut()) {
-            wakers.watchers.retain(|(known, _)| *known != watcher);
+        if let Some(rare) = self.get_mut(index).and_then(|hold| hold.rare.as_mut()) {
+            rare.watchers.retain(|(known, _)| *known != watcher);
         }
     }
 
@@ -944,9 +966,17 @@ impl Holds {
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) lease: Lease,
-    /// Whether the watchdog keeps the lease alive.
-    pub(crate) renew: bool,
+    pub(crate) share: Share,
     pub(crate) sent: BootInstant,
+}
+
+/// What one guard has of a hold, or will have.
+#[derive(Clone, Copy)]
+pub(crate) struct Share {
+    /// How many times it is held.
+    pub(crate) count: u32,
+    /// Whether the watchdog is to keep the lease alive.
+    pub(crate) renew: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

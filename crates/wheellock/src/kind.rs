@@ -8,22 +8,26 @@ use wheellock_client::Script;
 
 /// One kind of lock, as data.
 pub(crate) struct Kind {
+    /// What is done with it, and what it is, for messages.
+    pub(crate) verb: &'static str,
+    pub(crate) noun: &'static str,
     /// Takes one hold.
     pub(crate) acquire: Arc<Script>,
     /// Takes one hold of each of several locks, all or none; `None` if they are asked for one after the other.
     pub(crate) acquire_all: Option<Arc<Script>>,
-    /// Extends the leases of many locks at once, or looks how long they run.
-    pub(crate) renew: Arc<Script>,
-    /// Brings a holder's count down, and tells the waiters when the lock is free.
-    pub(crate) release: Arc<Script>,
-    /// Frees the lock, no matter who holds it.
-    pub(crate) force_release: Arc<Script>,
+    /// Extends the leases of many locks at once, or looks how long they run; `None` if nothing is held.
+    pub(crate) renew: Option<Arc<Script>>,
+    /// Brings a holder's count down, and tells the waiters when the lock is free; `None` if nothing is held.
+    pub(crate) release: Option<Arc<Script>>,
+    /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
+    pub(crate) force_release: Option<Arc<Script>>,
     /// Whether it is held.
     pub(crate) is_held: IsHeld,
     /// What its key has before its name; empty where the name is the key.
     key_prefix: &'static str,
-    /// Prefix of the channel on which releases are told.
+    /// What the channel on which releases are told has before the name.
     channel_prefix: &'static str,
+    braces: Braces,
     /// What a holder's field has behind the owner.
     pub(crate) holder_suffix: &'static str,
     pub(crate) holders: Holders,
@@ -42,13 +46,24 @@ pub(crate) enum IsHeld {
     ByScript(Arc<Script>, &'static str),
 }
 
-/// How a lock's key says who holds it.
+/// How the server knows who holds a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Holders {
     /// A hash of holder to hold count.
     Counted,
     /// A string, the only holder; not reentrant.
     Single,
+    /// A set of permits, each with an id of its own.
+    Permits,
+}
+
+/// When braces are put around the name in its channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Braces {
+    /// If it has no opening one of its own.
+    IfMissing,
+    /// Always, but in a cluster, where a name with a hash tag would then have its channel in another slot.
+    Always,
 }
 
 /// Keys that belong to a lock besides its own; scripts build their names from what they have in common.
@@ -61,6 +76,12 @@ pub(crate) enum Companions {
     ReadLeases,
     /// The server's queue of those who wait, which every script touches but the renewal.
     Queue,
+    /// What each holder has of a semaphore, one key each, which every script touches.
+    Permits,
+    /// The ends of the permits' leases, which every script touches.
+    PermitLeases,
+    /// When the last latch of a name has ended.
+    Ended,
 }
 
 /// What a waiter listens to.
@@ -93,12 +114,12 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| Kind {
 /// The shared side of a read-write lock: Redisson's `RReadWriteLock.readLock()`.
 pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire: Arc::new(Script::new(include_str!("scripts/read/acquire.lua"), 1, 5)),
-    release: Arc::new(Script::new(
+    release: Some(Arc::new(Script::new(
         concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/read/release.lua")),
         1,
         5,
-    )),
-    force_release: Arc::new(Script::new(include_str!("scripts/read/force_release.lua"), 1, 3)),
+    ))),
+    force_release: Some(Arc::new(Script::new(include_str!("scripts/read/force_release.lua"), 1, 3))),
     sharing: Sharing::Many,
     ..Kind::read_write("read")
 });
@@ -106,12 +127,12 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| Kind {
 /// The exclusive side of a read-write lock: Redisson's `RReadWriteLock.writeLock()`.
 pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire: Arc::new(Script::new(include_str!("scripts/write/acquire.lua"), 1, 5)),
-    release: Arc::new(Script::new(
+    release: Some(Arc::new(Script::new(
         concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/write/release.lua")),
         1,
         5,
-    )),
-    force_release: Arc::new(Script::new(include_str!("scripts/write/force_release.lua"), 1, 3)),
+    ))),
+    force_release: Some(Arc::new(Script::new(include_str!("scripts/write/force_release.lua"), 1, 3))),
     holder_suffix: ":write",
     leaves_mark: true,
     ..Kind::read_write("write")
@@ -125,16 +146,16 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| Kind {
         7,
     )),
     acquire_all: None,
-    release: Arc::new(Script::new(
+    release: Some(Arc::new(Script::new(
         concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/release.lua")),
         1,
         5,
-    )),
-    force_release: Arc::new(Script::new(
+    ))),
+    force_release: Some(Arc::new(Script::new(
         concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/force_release.lua")),
         1,
         3,
-    )),
+    ))),
     companions: Companions::Queue,
     wake: Wake::OwnChannel,
     leaves_mark: true,
@@ -146,19 +167,58 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| Kind {
 pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire: Arc::new(Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3)),
     acquire_all: None,
-    renew: Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua"))),
-    release: Arc::new(Script::new(include_str!("scripts/simple/release.lua"), 1, 4)),
-    force_release: Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2)),
+    renew: Some(Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua")))),
+    release: Some(Arc::new(Script::new(include_str!("scripts/simple/release.lua"), 1, 4))),
+    force_release: Some(Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2))),
     holders: Holders::Single,
-    ..Kind::counted("", "wheellock_simple")
+    ..Kind::counted("", "wheellock_simple:")
+});
+
+/// The counted semaphore: Redisson's `RSemaphore`. What its holders have is remembered by this library only, so that it is given
+/// back once.
+pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| Kind {
+    acquire: Arc::new(Script::new(include_str!("scripts/semaphore/acquire.lua"), 1, 4)),
+    renew: Some(Arc::new(Script::variadic(include_str!("scripts/semaphore/renew.lua")))),
+    release: Some(Arc::new(Script::new(include_str!("scripts/semaphore/release.lua"), 1, 5))),
+    companions: Companions::Permits,
+    ..Kind::semaphore()
+});
+
+/// The semaphore whose permits have leases: Redisson's `RPermitExpirableSemaphore`.
+pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
+    let acquire =
+        concat!(include_str!("scripts/permit/reap.lua"), include_str!("scripts/permit/acquire.lua"));
+    Kind {
+        acquire: Arc::new(Script::new(acquire, 1, 6)),
+        renew: Some(Arc::new(Script::variadic(include_str!("scripts/permit/renew.lua")))),
+        release: Some(Arc::new(Script::new(include_str!("scripts/permit/release.lua"), 1, 5))),
+        holders: Holders::Permits,
+        companions: Companions::PermitLeases,
+        ..Kind::semaphore()
+    }
+});
+
+/// The latch that opens when it has been counted down: Redisson's `RCountDownLatch`. It is waited for, and not held.
+pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
+    verb: "wait for",
+    noun: "latch",
+    acquire: Arc::new(Script::new(include_str!("scripts/latch/look.lua"), 1, 1)),
+    acquire_all: None,
+    renew: None,
+    release: None,
+    force_release: None,
+    braces: Braces::Always,
+    companions: Companions::Ended,
+    sharing: Sharing::Many,
+    ..Kind::counted("", "redisson_countdownlatch__channel__")
 });
 
 /// The channel of all locks that are a hash of holders and nothing else.
-const PLAIN_CHANNEL: &str = "redisson_lock__channel";
+const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
 
 /// The table.
-fn rows() -> [&'static Kind; 6] {
-    [&REENTRANT, &FAIR, &READ, &WRITE, &FENCED, &SIMPLE]
+fn rows() -> [&'static Kind; 9] {
+    [&REENTRANT, &FAIR, &READ, &WRITE, &FENCED, &SIMPLE, &SEMAPHORE, &PERMIT, &LATCH]
 }
 
 /// Everything a connection should have loaded before it is used.
@@ -178,14 +238,17 @@ impl Kind {
     /// A lock whose holders are counted in a hash.
     pub(crate) fn counted(key_prefix: &'static str, channel_prefix: &'static str) -> Self {
         Self {
+            verb: "acquire",
+            noun: "lock",
             acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
             acquire_all: Some(Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua")))),
-            renew: Arc::new(Script::variadic(include_str!("scripts/renew.lua"))),
-            release: Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4)),
-            force_release: Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2)),
+            renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),
+            release: Some(Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4))),
+            force_release: Some(Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2))),
             is_held: IsHeld::ByKey,
             key_prefix,
             channel_prefix,
+            braces: Braces::IfMissing,
             holder_suffix: "",
             holders: Holders::Counted,
             companions: Companions::None,
@@ -204,21 +267,38 @@ impl Kind {
         let is_held = Script::new(include_str!("scripts/read_write/is_held.lua"), 1, 1);
         Self {
             acquire_all: None,
-            renew: Arc::new(Script::variadic(renew)),
+            renew: Some(Arc::new(Script::variadic(renew))),
             is_held: IsHeld::ByScript(Arc::new(is_held), mode),
             companions: Companions::ReadLeases,
-            ..Self::counted("", "redisson_rwlock")
+            ..Self::counted("", "redisson_rwlock:")
+        }
+    }
+
+    /// A semaphore: a number of permits, of which each may be another holder's.
+    fn semaphore() -> Self {
+        Self {
+            noun: "semaphore",
+            acquire_all: None,
+            force_release: None,
+            sharing: Sharing::Many,
+            ..Self::counted("", "redisson_sc:")
         }
     }
 
     /// What it runs to take, keep and give back.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
         let Self { acquire, acquire_all, renew, release, force_release, .. } = self;
-        [acquire, renew, release, force_release].into_iter().chain(acquire_all)
+        let others = [acquire_all, renew, release, force_release];
+        std::iter::once(acquire).chain(others.into_iter().flatten())
     }
 
     pub(crate) fn is_shared(&self) -> bool {
         self.sharing == Sharing::Many
+    }
+
+    /// Whether a holder may shorten the leases of others.
+    pub(crate) fn may_be_shortened(&self) -> bool {
+        self.is_shared() && self.companions == Companions::ReadLeases
     }
 
     /// Tells it from other kinds.
@@ -226,21 +306,18 @@ impl Kind {
         std::ptr::from_ref(self).addr()
     }
 
-    /// The channel of the lock named `name`.
-    pub(crate) fn channel(&self, name: &str) -> String {
-        prefix_name(self.channel_prefix, name)
+    /// The channel of the lock named `name`, and where in it the name stands.
+    pub(crate) fn channel(&self, name: &str, in_cluster: bool) -> (String, Range<u32>) {
+        let braced = !name.contains('{') || (self.braces == Braces::Always && !in_cluster);
+        let start = self.channel_prefix.len() + usize::from(braced);
+        // A name of 4 GiB is refused as an empty one.
+        let place = |at: usize| u32::try_from(at).unwrap_or_default();
+        (prefix_name(self.channel_prefix, name, braced), place(start)..place(start + name.len()))
     }
 
     /// Its key, if that is not the name itself.
     pub(crate) fn own_key(&self, name: &str) -> Option<String> {
-        self.has_own_key().then(|| prefix_name(self.key_prefix, name))
-    }
-
-    /// Where in its channel the name of a lock stands.
-    pub(crate) fn name_in_channel(&self, name: &str) -> Range<u32> {
-        let start = self.channel_prefix.len() + if name.contains('{') { 1 } else { 2 };
-        // A name of 4 GiB is refused as an empty one.
-        u32::try_from(start).unwrap_or_default()..u32::try_from(start + name.len()).unwrap_or_default()
+        self.has_own_key().then(|| prefix_name(self.key_prefix, name, !name.contains('{')))
     }
 
     pub(crate) fn has_own_key(&self) -> bool {
@@ -249,19 +326,19 @@ impl Kind {
 
     /// Where in its channel that begins which all keys of a lock have in common.
     pub(crate) fn tag_in_channel(&self) -> usize {
-        self.channel_prefix.len() + 1
+        self.channel_prefix.len()
     }
 
-    /// Whether braces were put around a name that stands at `start` in its channel: it has no opening one of its own.
+    /// Whether braces were put around a name that stands at `start` in its channel.
     pub(crate) fn is_braced(&self, start: u32) -> bool {
-        start as usize == self.channel_prefix.len() + 2
+        start as usize > self.channel_prefix.len()
     }
 }
 
 /// Puts the lock and what belongs to it into one hash slot, exactly as Redisson's `prefixName` does: braces are added
 /// unless the name contains an opening one anywhere, closed or not.
-fn prefix_name(prefix: &str, name: &str) -> String {
-    if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
+fn prefix_name(prefix: &str, name: &str, braced: bool) -> String {
+    if braced { format!("{prefix}{{{name}}}") } else { format!("{prefix}{name}") }
 }
 
 #[cfg(test)]
@@ -271,8 +348,7 @@ mod tests {
     #[test]
     fn channels_are_named_as_redisson_names_them() {
         let channel = |name: &str| {
-            let channel = REENTRANT.channel(name);
-            let place = REENTRANT.name_in_channel(name);
+            let (channel, place) = REENTRANT.channel(name, false);
             assert_eq!(channel[place.start as usize..place.end as usize], *name);
             channel
         };
@@ -281,6 +357,15 @@ mod tests {
         assert_eq!(channel("odd{"), "redisson_lock__channel:odd{");
         assert_eq!(channel("odd}"), "redisson_lock__channel:{odd}}");
         assert_eq!(channel("blå lås"), "redisson_lock__channel:{blå lås}");
+    }
+
+    #[test]
+    fn a_latch_has_redissons_channel_or_one_in_its_slot() {
+        let channel = |name: &str, in_cluster| LATCH.channel(name, in_cluster).0;
+        assert_eq!(channel("start", false), "redisson_countdownlatch__channel__{start}");
+        assert_eq!(channel("start", true), "redisson_countdownlatch__channel__{start}");
+        assert_eq!(channel("x{t}y", false), "redisson_countdownlatch__channel__{x{t}y}");
+        assert_eq!(channel("x{t}y", true), "redisson_countdownlatch__channel__x{t}y");
     }
 
     #[test]

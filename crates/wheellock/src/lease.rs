@@ -13,6 +13,9 @@ impl Lease {
     /// Redisson's default `lockWatchdogTimeout`.
     pub const DEFAULT: Self = Self(30_000);
 
+    /// For how long a semaphore remembers what its holders have: longer than any process is stopped and lives on.
+    pub(crate) const A_DAY: Self = Self(86_400_000);
+
     /// A lease of `duration`, rounded up to a whole millisecond.
     ///
     /// # Errors

@@ -4,16 +4,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wheellock_client::{Command, Servers, Value};
+use wheellock_client::{Arg, Command, Script, Servers, Value};
 
 use crate::acquire::{Request, Wait, acquire};
 use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::holds::Share;
 use crate::kind::{Companions, IsHeld};
 use crate::lease::Lease;
 use crate::name::Name;
+use crate::once::once;
 use crate::owner::{Owner, OwnerText};
 use crate::sides::Sides;
 use crate::wire;
@@ -161,10 +163,7 @@ impl Lock {
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_locked(&self) -> Result<bool, Error> {
         if let IsHeld::ByScript(script, how) = &self.name.kind().is_held {
-            self.name.check()?;
-            let reply = self.context.client.eval(script, &wire::is_held_by_script(&self.name, how)).await;
-            let reply = reply.map_err(|source| self.error("query", source))?;
-            return wire::read_yes(&reply).ok_or_else(|| self.unexpected(&reply));
+            return self.ask_script(script, &wire::is_held_by_script(&self.name, how), wire::read_yes).await;
         }
         self.ask(wire::is_held(&self.name), wire::read_yes).await
     }
@@ -241,8 +240,9 @@ impl Lock {
     /// [`Error::OtherData`] if what is under the name is no such lock; [`Error::Server`], [`Error::InvalidName`].
     pub async fn force_release(&self) -> Result<bool, Error> {
         self.check_name()?;
+        let Some(script) = &self.name.kind().force_release else { return Ok(false) };
         let params = wire::force_release(&self.name, self.context.client.publish_verb());
-        let reply = self.context.client.eval(&self.name.kind().force_release, &params).await;
+        let reply = self.context.client.eval(script, &params).await;
         let reply = reply.map_err(|source| self.error("force the release of", source))?;
         let was_held = wire::read_yes(&reply).ok_or_else(|| self.unexpected(&reply))?;
         if was_held {
@@ -263,6 +263,30 @@ impl Lock {
         read(&reply).ok_or_else(|| self.unexpected(&reply))
     }
 
+    /// As [`ask`](Self::ask), where one command does not say it.
+    pub(crate) async fn ask_script<T>(
+        &self,
+        script: &Script,
+        params: &[Arg<'_>],
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Error> {
+        self.name.check()?;
+        let reply = self.context.client.eval(script, params).await;
+        let reply = reply.map_err(|source| self.error("query", source))?;
+        read(&reply).ok_or_else(|| self.unexpected(&reply))
+    }
+
+    /// Has a script take effect once.
+    pub(crate) async fn once(
+        &self,
+        script: &Script,
+        verb: &str,
+        more: Option<Arg<'_>>,
+    ) -> Result<i64, Error> {
+        self.check_name()?;
+        once(&self.context, &self.name, script, verb, more).await
+    }
+
     fn error(&self, verb: &str, source: wheellock_client::Error) -> Error {
         Error::of_lock(self.name(), self.operation(verb), source)
     }
@@ -272,7 +296,7 @@ impl Lock {
     }
 
     fn operation(&self, verb: &str) -> String {
-        format!("{verb} lock {:?}", self.name)
+        format!("{verb} {}", self.name.titled())
     }
 
     /// One hold of this lock, on the terms of this handle.
@@ -284,9 +308,10 @@ impl Lock {
             owner: self.owner_number()?,
             presented: self.has_owner(),
             lease: self.lease()?,
-            renew: self.renews(),
+            share: Share { count: 1, renew: self.renews() },
             sides: self.sides.as_ref(),
             backoff: self.backoff,
+            latch: None,
         })
     }
 

@@ -15,11 +15,14 @@ use crate::error::Error;
 use crate::events;
 use crate::fenced::FencedLock;
 use crate::kind;
+use crate::latch::CountDownLatch;
 use crate::lease::Lease;
 use crate::lock::Lock;
 use crate::metrics::Metrics;
 use crate::owner::{Owner, new_uuid};
+use crate::permit::PermitSemaphore;
 use crate::read_write::ReadWriteLock;
+use crate::semaphore::Semaphore;
 use crate::watchdog;
 
 /// Makes locks on one server. Cheap to clone; all clones share one connection, one watchdog and one identity.
@@ -117,6 +120,23 @@ impl LockManager {
     /// ask again and again, with pauses of up to 128 ms. Do not use the name for another kind of lock.
     pub fn simple_lock(&self, name: &str) -> Lock {
         Lock::new(Arc::clone(&self.context), self.context.name(name, &kind::SIMPLE))
+    }
+
+    /// A counted semaphore, shared with every process that uses this name, Redisson's `getSemaphore(name)` included. What a
+    /// process had when it died is gone until somebody adds it: see [`permit_semaphore`](Self::permit_semaphore). No I/O.
+    pub fn semaphore(&self, name: &str) -> Semaphore {
+        Semaphore::new(&self.context, name)
+    }
+
+    /// A semaphore whose permits have leases, which the watchdog keeps alive; shared with every process that uses this name,
+    /// Redisson's `getPermitExpirableSemaphore(name)` included. No I/O.
+    pub fn permit_semaphore(&self, name: &str) -> PermitSemaphore {
+        PermitSemaphore::new(&self.context, name)
+    }
+
+    /// A latch, shared with every process that uses this name, Redisson's `getCountDownLatch(name)` included. No I/O.
+    pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
+        CountDownLatch::new(&self.context, name)
     }
 
     /// A new owner, for taking locks reentrantly: see [`Lock::with_owner`].

@@ -30,8 +30,9 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    pub(crate) fn new(text: &str, kind: &'static Kind) -> Self {
-        let mut texts = kind.channel(text);
+    /// The name of a lock of this kind; `in_cluster` says whether its server is one of a cluster's.
+    pub(crate) fn new(text: &str, kind: &'static Kind, in_cluster: bool) -> Self {
+        let (mut texts, name) = kind.channel(text, in_cluster);
         let key = kind.own_key(text);
         let slot = |text: &str| slot_of(text.as_bytes());
         // Without braces of its own it is the hash tag of them all. Where a closing one ends that too early, the channel of a
@@ -43,12 +44,17 @@ impl Name {
         Self {
             texts: texts.into(),
             is_in_one_slot,
-            name: kind.name_in_channel(text),
+            name,
             kind,
             waiters: Mutex::default(),
             interest: AtomicU8::new(0),
             last_holder: AtomicU32::new(0),
         }
+    }
+
+    /// What it is and what the user calls it, for messages.
+    pub(crate) fn titled(&self) -> String {
+        format!("{} {self:?}", self.kind.noun)
     }
 
     /// What the user calls it.
@@ -211,7 +217,7 @@ mod tests {
                 (_, 0) => {
                     world.tickets[waiter] = Some(name.waiters(|waiters| {
                         name.set_waited_for(true);
-                        waiters.join()
+                        waiters.join(1)
                     }));
                 }
                 (_, 1) => {
@@ -248,7 +254,7 @@ mod tests {
                 return;
             }
             *orders += 1;
-            let (name, mut world) = (Name::new("n", &REENTRANT), World::default());
+            let (name, mut world) = (Name::new("n", &REENTRANT, false), World::default());
             let wakers: [Arc<Flag>; 2] = Default::default();
             order.iter().for_each(|actor| step(&mut world, &name, *actor, &wakers));
             assert!(!name.is_asked_for());
@@ -282,27 +288,30 @@ mod tests {
 
     #[test]
     fn a_name_has_its_channel_and_its_key_whatever_the_kind() {
-        let with_prefix: &'static Kind = Box::leak(Box::new(Kind::counted("keys", "told")));
+        let with_prefix: &'static Kind = Box::leak(Box::new(Kind::counted("keys:", "told:")));
         for text in ["orders", "{a}b", "odd{", "blå lås", "ends}"] {
-            let plain = Name::new(text, &REENTRANT);
-            assert_eq!((plain.text(), plain.key(), plain.channel()), (text, text, &*REENTRANT.channel(text)));
+            let plain = Name::new(text, &REENTRANT, false);
+            assert_eq!(
+                (plain.text(), plain.key(), plain.channel()),
+                (text, text, &*REENTRANT.channel(text, false).0)
+            );
             assert_eq!(plain.channel(), format!("redisson_lock__channel:{}", plain.tag()));
-            let other = Name::new(text, with_prefix);
-            let (braced, channel) = (with_prefix.own_key(text).unwrap(), with_prefix.channel(text));
+            let other = Name::new(text, with_prefix, false);
+            let (braced, channel) = (with_prefix.own_key(text).unwrap(), with_prefix.channel(text, false).0);
             assert_eq!((other.text(), other.key(), other.channel()), (text, &*braced, &*channel));
             assert_eq!(other.tag(), plain.tag());
         }
-        assert_eq!(Name::new("orders", with_prefix).key(), "keys:{orders}");
-        assert_eq!(Name::new("a:{b}", with_prefix).key(), "keys:a:{b}");
+        assert_eq!(Name::new("orders", with_prefix, false).key(), "keys:{orders}");
+        assert_eq!(Name::new("a:{b}", with_prefix, false).key(), "keys:a:{b}");
     }
 
     #[test]
     fn a_name_without_a_complete_hash_tag_has_its_channel_in_another_slot() {
         for kind in [&*REENTRANT, &FENCED] {
-            let in_one_slot = |text| Name::new(text, kind).is_in_one_slot();
+            let in_one_slot = |text| Name::new(text, kind, true).is_in_one_slot();
             assert!(in_one_slot("orders") && in_one_slot("a:{b}:c") && !in_one_slot("odd{"));
         }
-        assert!(Name::new("odd}", &REENTRANT).is_in_one_slot(), "only its message is elsewhere");
-        assert!(!Name::new("odd}", &FENCED).is_in_one_slot());
+        assert!(Name::new("odd}", &REENTRANT, true).is_in_one_slot(), "only its message is elsewhere");
+        assert!(!Name::new("odd}", &FENCED, true).is_in_one_slot());
     }
 }

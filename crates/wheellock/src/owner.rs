@@ -26,7 +26,38 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// A holder's text on the stack: its owner, and what its kind of lock puts behind it. On the stack, because it is written with every call and must not cost an allocation.
+/// What the server knows a permit of a [`PermitSemaphore`](crate::PermitSemaphore) by, in any process. Its text is that of
+/// Redisson: 32 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PermitId(pub(crate) u128);
+
+impl PermitId {
+    /// The id whose text this is; `None` if it is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_id = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_id.then(|| Self(as_number(text)))
+    }
+
+    /// As it stands on the server.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+impl fmt::Display for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for PermitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PermitId({self})")
+    }
+}
+
+/// What a holder is called on the server, on the stack, because it is written with every call and must not cost an allocation: its
+/// owner and what its kind of lock puts behind it, or the id of a permit.
 pub(crate) struct OwnerText {
     bytes: [u8; Self::LEN],
     len: usize,
@@ -59,6 +90,16 @@ impl OwnerText {
         Self { bytes, len }
     }
 
+    /// The id of a permit: 16 bytes (source: Redisson), of which no two managers have the same.
+    pub(crate) fn permit(first: u128, number: u64) -> Self {
+        let mut bytes = [0; Self::LEN];
+        let id = PermitId(first.wrapping_add(u128::from(number))).to_bytes();
+        for (place, byte) in bytes.iter_mut().zip(id) {
+            *place = byte;
+        }
+        Self { bytes, len: id.len() }
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
@@ -68,6 +109,13 @@ impl OwnerText {
 const UUID: usize = 36;
 /// Length of `:write`.
 const SUFFIX: usize = 6;
+
+/// The number whose hexadecimal digits a uuid is.
+pub(crate) fn as_number(uuid: &str) -> u128 {
+    uuid.chars()
+        .filter_map(|digit| digit.to_digit(16))
+        .fold(0, |number, digit| number << 4 | u128::from(digit))
+}
 
 /// A random (version 4) UUID.
 pub(crate) fn new_uuid() -> Result<String, getrandom::Error> {

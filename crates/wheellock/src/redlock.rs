@@ -387,7 +387,7 @@ impl QuorumLock {
             };
             for (place, answer) in ready {
                 let (member, count) = match answer {
-                    Ok(Answer::Granted(guard)) => (Member::Held(Arc::new(guard)), &mut tally.granted),
+                    Ok(Answer::Granted(guard, _)) => (Member::Held(Arc::new(guard)), &mut tally.granted),
                     Ok(Answer::Held(refusal)) => (Member::Refused(refusal), &mut tally.refused),
                     Err(error) => (Member::Failed(error), &mut tally.failed),
                 };

@@ -40,6 +40,8 @@ struct Waiter {
     failed: Option<Arc<Error>>,
     /// It asks at once, head or not: another waiter was let in who does not keep it out.
     may_ask: bool,
+    /// How many times it wants to hold the lock.
+    wants: u32,
 }
 
 /// What a waiter has to do.
@@ -73,16 +75,16 @@ impl WaitQueue {
     }
 
     /// A waiter joins at the end of the queue.
-    pub(crate) fn join(&mut self) -> u64 {
+    pub(crate) fn join(&mut self, wants: u32) -> u64 {
         self.next_ticket += 1;
-        self.waiting.insert(MIDDLE + self.next_ticket, Waiter::default());
+        self.waiting.insert(MIDDLE + self.next_ticket, Waiter { wants, ..Waiter::default() });
         MIDDLE + self.next_ticket
     }
 
     /// A waiter joins before all others, none of whom has asked yet.
-    pub(crate) fn join_first(&mut self) -> u64 {
+    pub(crate) fn join_first(&mut self, wants: u32) -> u64 {
         let first = self.waiting.first_key_value().map_or(MIDDLE + self.next_ticket, |(first, _)| *first);
-        self.waiting.insert(first - 1, Waiter::default());
+        self.waiting.insert(first - 1, Waiter { wants, ..Waiter::default() });
         first - 1
     }
 
@@ -171,17 +173,27 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
-    /// A waiter leaves who was let in, where many may hold the lock: all others ask at once, each for itself. Returns their
-    /// wakers.
-    pub(crate) fn leave_open(&mut self, ticket: u64) -> Vec<Waker> {
+    /// A waiter leaves who was let in, where many may hold the lock and there is `room` for more: those for whom it will do ask at
+    /// once, each for itself, but nobody before one who came earlier. Returns their wakers.
+    pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32) -> Vec<Waker> {
         self.waiting.remove(&ticket);
         self.unanswered_since = None;
         self.last_error = None;
-        let let_in = |waiter: &mut Waiter| {
+        let mut let_in = Vec::new();
+        for waiter in self.waiting.values_mut() {
+            let Some(left) = room.checked_sub(waiter.wants) else { break };
+            if room < u32::MAX {
+                room = left;
+            }
             waiter.may_ask = true;
-            waiter.waker.take()
-        };
-        self.waiting.values_mut().filter_map(let_in).collect()
+            let_in.extend(waiter.waker.take());
+        }
+        if let_in.is_empty() {
+            // Without a subscription the head would not hear of the next release.
+            self.poll_now |= self.subscription.is_none();
+            let_in.extend(self.head_to_wake());
+        }
+        let_in
     }
 
     /// The lock may be free, though no message says so: the head is to ask. Returns its waker.
@@ -259,10 +271,10 @@ mod tests {
     #[test]
     fn where_many_may_hold_the_lock_one_who_is_let_in_lets_all_others_ask() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-        let (a, b, c) = (waiters.join(), waiters.join(), waiters.join());
+        let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
         assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
         waiters.on_held(now, Some(REPOLL));
-        assert_eq!(waiters.leave_open(a).len(), 2, "both are woken");
+        assert_eq!(waiters.leave_open(a, u32::MAX).len(), 2, "both are woken");
         assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
         assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
         assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
@@ -271,7 +283,7 @@ mod tests {
     #[test]
     fn only_the_head_asks_and_the_line_is_first_come_first_served() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-        let (a, b, c) = (waiters.join(), waiters.join(), waiters.join());
+        let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
         assert!(ask(&mut waiters, a, now), "nothing is known yet");
         assert!(!ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
         waiters.on_held(now, Some(Duration::from_millis(100)));
@@ -293,7 +305,7 @@ mod tests {
     #[test]
     fn while_somebody_asks_alone_the_line_waits_and_lets_him_in_front() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-        let (a, b) = (waiters.join(), waiters.join());
+        let (a, b) = (waiters.join(1), waiters.join(1));
         let turn = |waiters: &mut WaitQueue, ticket, asked_for| {
             matches!(
                 waiters.turn(ticket, asked_for, now, &mut Context::from_waker(Waker::noop())),
@@ -302,7 +314,7 @@ mod tests {
         };
         assert!(!turn(&mut waiters, a, true) && !turn(&mut waiters, b, true));
         assert!(matches!(waiters.known(), Known::Nothing), "nobody has heard anything yet");
-        let first = waiters.join_first();
+        let first = waiters.join_first(1);
         waiters.on_held(now, Some(REPOLL));
         assert!(waiters.is_head(first) && matches!(waiters.known(), Known::Held { unanswered_since: None }));
         assert!(!turn(&mut waiters, a, false), "it stands behind");
@@ -315,7 +327,7 @@ mod tests {
     #[test]
     fn a_head_that_leaves_without_the_lock_passes_its_wake_up_on() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-        let (a, b) = (waiters.join(), waiters.join());
+        let (a, b) = (waiters.join(1), waiters.join(1));
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
         assert!(ask(&mut waiters, a, now + REPOLL));
@@ -332,7 +344,7 @@ mod tests {
     #[test]
     fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-        let (a, b) = (waiters.join(), waiters.join());
+        let (a, b) = (waiters.join(1), waiters.join(1));
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
         assert!(waiters.leave(a, None, now).is_some());
@@ -343,12 +355,12 @@ mod tests {
     #[test]
     fn who_comes_after_an_error_hears_nothing_of_it() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-        let waiting = [waiters.join(), waiters.join()];
+        let waiting = [waiters.join(1), waiters.join(1)];
         waiters.on_held(now, None);
         waiters.on_unanswered(&Error::NoRandomness);
         assert!(matches!(waiters.known(), Known::Trouble(Error::NoRandomness)));
         waiters.fail_all(&Error::NoRandomness);
-        let later = [waiters.join_first(), waiters.join()];
+        let later = [waiters.join_first(1), waiters.join(1)];
         waiting.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
         for ticket in later {
             let turn = waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()));
@@ -361,7 +373,7 @@ mod tests {
     #[test]
     fn an_error_reaches_every_waiter_in_the_queue() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
-        let tickets = [waiters.join(), waiters.join()];
+        let tickets = [waiters.join(1), waiters.join(1)];
         waiters.on_held(now, None);
         assert!(tickets.iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
         assert_eq!(waiters.fail_all(&Error::NoRandomness).len(), 2);

@@ -119,9 +119,9 @@ fn queue_renewal<'a>(
     let owners: Vec<_> =
         group.iter().map(|renewal| context.holder_text(&renewal.name, renewal.owner)).collect();
     let params = wire::renew(group, &owners);
+    let script = group.first()?.name.kind().renew.as_ref()?;
     let batch = holds.begin_renewal(group.to_vec(), node, now);
     let token = Token { about: About::Renewal { batch }, with_source: retry.is_in_full() };
-    let script = &group.first()?.name.kind().renew;
     let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into());
     if !flush.as_ref().is_some_and(Flush::is_answered) {
         let wishing = holds.wishing(batch);
@@ -419,7 +419,7 @@ mod tests {
         let named = |(number, &(slot, alone)): (usize, &(u16, bool))| Renewal {
             hold: u32::try_from(number).unwrap(),
             serial: 0,
-            name: Arc::new(Name::new(&format!("{slot}"), &kind::REENTRANT)),
+            name: Arc::new(Name::new(&format!("{slot}"), &kind::REENTRANT, false)),
             owner: 0,
             lease: Lease::DEFAULT,
             extend: true,

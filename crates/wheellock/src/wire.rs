@@ -32,6 +32,9 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
+    /// Nobody knows for how long, and nobody will say it.
+    pub(crate) const UNBOUNDED: Self = Self { lease_left: None, is_silent: false };
+
     /// By the PTTL that the server told; -1: held without a TTL, which only a foreign hand can have done.
     fn of(pttl: i64) -> Self {
         Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis), is_silent: false }
@@ -70,6 +73,8 @@ pub(crate) fn acquire<'a>(
         Companions::Queue => {
             ([precedence.0.into(), name.channel().into(), publish.into(), name.tag().into()], 8)
         }
+        Companions::Permits | Companions::Ended => ([name.tag().into(), none(), none(), none()], 5),
+        Companions::PermitLeases => ([name.tag().into(), name.channel().into(), publish.into(), none()], 7),
     };
     let [one, two, three, four] = rest;
     Params { all: [key, lease, holder, count, one, two, three, four], len }
@@ -106,34 +111,40 @@ pub(crate) struct Grant {
     pub(crate) reply: GrantReply,
     /// The fencing token, of a kind that has them.
     pub(crate) token: Option<NonZeroU64>,
+    /// How many more may be granted now.
+    pub(crate) room: u32,
 }
 
 /// What a kind's `acquire` returns; `None` if it never does.
 pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, Refusal>> {
-    let answer = read_any_acquire(reply)?;
-    let has_tokens = name.kind().companions == Companions::Token;
-    let fits = |grant: &Grant| grant.token.is_some() == has_tokens;
-    answer.as_ref().map_or(true, fits).then_some(answer)
-}
-
-fn read_any_acquire(reply: &Value) -> Option<Result<Grant, Refusal>> {
-    let granted = |reply, token| Some(Ok(Grant { reply, token }));
-    match reply {
-        Value::Null => granted(GrantReply::Fresh, None),
-        Value::Integer(pttl) => Some(Err(Refusal::of(*pttl))),
-        Value::Array(_) => match reply.as_array()? {
-            [pttl] => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
-            [how, token] => {
-                let token = token.as_str()?.parse().ok()?;
-                match how.as_i64()? {
-                    1 => granted(GrantReply::Fresh, Some(token)),
-                    2 => granted(GrantReply::Again, Some(token)),
-                    _ => None,
-                }
+    let kind = name.kind();
+    let room = if kind.is_shared() { u32::MAX } else { 0 };
+    let grant = |reply| Some(Ok(Grant { reply, token: None, room }));
+    match (reply, kind.companions) {
+        (Value::Integer(pttl), _) => Some(Err(Refusal::of(*pttl))),
+        (Value::Array(_), companions) => match (reply.as_array()?, companions) {
+            ([pttl], _) => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
+            ([how, token], Companions::Token) => {
+                let (reply, token) = (read_how(how)?, token.as_str()?.parse().ok()?);
+                Some(Ok(Grant { reply, token: Some(token), room }))
+            }
+            ([how, free], Companions::Permits | Companions::PermitLeases) => {
+                let room = u32::try_from(free.as_i64()?.max(0)).unwrap_or(u32::MAX);
+                Some(Ok(Grant { reply: read_how(how)?, token: None, room }))
             }
             _ => None,
         },
-        reply if reply.as_bytes() == Some(b"AGAIN") => granted(GrantReply::Again, None),
+        (_, Companions::Token | Companions::Permits | Companions::PermitLeases) => None,
+        (Value::Null, _) => grant(GrantReply::Fresh),
+        (reply, _) if reply.as_bytes() == Some(b"AGAIN") => grant(GrantReply::Again),
+        _ => None,
+    }
+}
+
+fn read_how(how: &Value) -> Option<GrantReply> {
+    match how.as_i64()? {
+        1 => Some(GrantReply::Fresh),
+        2 => Some(GrantReply::Again),
         _ => None,
     }
 }
@@ -169,11 +180,7 @@ pub(crate) fn read_acquire_all(reply: &Value, locks: usize) -> Option<AllReply> 
     let place = |place: i64| usize::try_from(place).ok()?.checked_sub(1).filter(|place| *place < locks);
     match *numbers {
         [1, ref statuses @ ..] if statuses.len() == locks => {
-            let status = |status: &i64| match status {
-                1 => Some(GrantReply::Fresh),
-                2 => Some(GrantReply::Again),
-                _ => None,
-            };
+            let status = |status: &i64| read_how(&Value::Integer(*status));
             statuses.iter().map(status).collect::<Option<_>>().map(AllReply::Granted)
         }
         [0, at, pttl] => Some(AllReply::Refused(place(at)?, Refusal::of(pttl))),
@@ -191,7 +198,8 @@ pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish:
 }
 
 fn release_has_tag(name: &Name) -> bool {
-    matches!(name.kind().companions, Companions::ReadLeases | Companions::Queue)
+    use Companions::{PermitLeases, Permits, Queue, ReadLeases};
+    matches!(name.kind().companions, ReadLeases | Queue | Permits | PermitLeases)
 }
 
 /// Whether the server knew the hold; `None` if a kind's `release` never returns this.
@@ -213,7 +221,8 @@ pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Ar
 pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<Arg<'a>> {
     let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
     let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
-        let has_tag = renewal.name.kind().companions == Companions::ReadLeases;
+        use Companions::{PermitLeases, Permits, ReadLeases};
+        let has_tag = matches!(renewal.name.kind().companions, ReadLeases | Permits | PermitLeases);
         let tag = has_tag.then(|| renewal.name.tag().into());
         [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(tag)
     });
@@ -251,8 +260,8 @@ pub(crate) fn is_held_by_script<'a>(name: &'a Name, how: &'a str) -> [Arg<'a>; 2
 /// Asks how often `holder` holds the lock.
 pub(crate) fn hold_count<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'a> {
     match name.kind().holders {
-        Holders::Counted => Command::new("HGET").arg(name.key()).arg(holder.as_bytes()),
         Holders::Single => Command::new("GET").arg(name.key()),
+        _ => Command::new("HGET").arg(name.key()).arg(holder.as_bytes()),
     }
 }
 
@@ -260,8 +269,8 @@ pub(crate) fn hold_count<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'
 pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) -> Option<u64> {
     match name.kind().holders {
         _ if reply.is_null() => Some(0),
-        Holders::Counted => reply.as_str()?.parse().ok(),
         Holders::Single => Some(u64::from(reply.as_bytes()? == holder.as_bytes())),
+        _ => reply.as_str()?.parse().ok(),
     }
 }
 
@@ -282,6 +291,74 @@ pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
         -2 => None,
         millis => Some(u64::try_from(millis).map_or(Duration::MAX, Duration::from_millis)),
     })
+}
+
+/// For the script that looks at a latch.
+pub(crate) fn look(name: &Name) -> [Arg<'_>; 2] {
+    [name.key().into(), name.tag().into()]
+}
+
+/// How often a latch is still to be counted down, and when the last one of its name ended; `None` if the script never returns
+/// this.
+pub(crate) fn read_look(reply: &Value) -> Option<(i64, u64)> {
+    let [count, ended] = reply.as_array()? else { return None };
+    Some((count.as_i64()?, ended.as_str()?.parse().ok()?))
+}
+
+/// For a script that takes effect once: `place` and `serial` say which request it is, and `more` is what it needs besides.
+pub(crate) fn once<'a>(
+    name: &'a Name,
+    place: &'a OwnerText,
+    serial: u64,
+    memory: Duration,
+    publish: &'static str,
+    more: Option<Arg<'a>>,
+) -> Params<'a> {
+    let serial = i64::try_from(serial).unwrap_or(i64::MAX);
+    let memory = i64::try_from(memory.as_millis()).unwrap_or(i64::MAX);
+    let len = if more.is_some() { 8 } else { 7 };
+    let [key, channel, tag] = [name.key(), name.channel(), name.tag()].map(Arg::from);
+    let last = more.unwrap_or_else(|| Arg::from(""));
+    Params {
+        all: [key, channel, tag, place.as_bytes().into(), serial.into(), memory.into(), publish.into(), last],
+        len,
+    }
+}
+
+/// Asks how many permits of a counted semaphore are free.
+pub(crate) fn free_permits(name: &Name) -> Command<'_> {
+    Command::new("GET").arg(name.key())
+}
+
+/// What [`free_permits`] is answered with; `None` if it never is.
+pub(crate) fn read_free_permits(reply: &Value) -> Option<i64> {
+    if reply.is_null() { Some(0) } else { reply.as_str()?.parse().ok() }
+}
+
+/// Asks how often a latch is still to be counted down.
+pub(crate) fn count_of_latch(name: &Name) -> Command<'_> {
+    Command::new("GET").arg(name.key())
+}
+
+/// What [`count_of_latch`] is answered with; `None` if it never is.
+pub(crate) fn read_count_of_latch(reply: &Value) -> Option<u64> {
+    read_free_permits(reply).map(|count| u64::try_from(count).unwrap_or_default())
+}
+
+/// For the script that counts the permits of a semaphore.
+pub(crate) fn count_permits(name: &Name) -> [Arg<'_>; 2] {
+    [name.key().into(), name.tag().into()]
+}
+
+/// How many permits are free, and how many are taken; `None` if the script never returns this.
+pub(crate) fn read_count(reply: &Value) -> Option<(i64, i64)> {
+    let [free, taken] = reply.as_array()? else { return None };
+    Some((free.as_i64()?, taken.as_i64()?))
+}
+
+/// Where the ends of a semaphore's leases are (source: Redisson).
+pub(crate) fn permit_leases(name: &Name) -> String {
+    format!("{}:timeout", name.tag())
 }
 
 /// Where the tokens of a fenced lock are counted (source: Redisson).

@@ -1,7 +1,7 @@
 //! One question to the server for one hold. Owns the attempt, which takes back what the server may have granted if its
 //! caller is gone before the answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
-use crate::holds::{GrantReply, Granted, HoldIndex, Terms};
+use crate::holds::{GrantReply, Granted, HoldIndex, Share, Terms};
 use crate::kind::{Holders, Wake};
 use crate::lease::Lease;
 use crate::name::Name;
@@ -29,16 +29,26 @@ pub(crate) struct Request<'a> {
     /// Whether others can present this owner too.
     pub(crate) presented: bool,
     pub(crate) lease: Lease,
-    pub(crate) renew: bool,
+    pub(crate) share: Share,
     /// Of a side of a read-write lock.
     pub(crate) sides: Option<&'a Sides>,
     /// Where there are no messages to wait for.
     pub(crate) backoff: Option<Backoff>,
+    /// Of a latch, which is waited for and not held: when the one before it had ended, as far as this caller knows.
+    pub(crate) latch: Option<&'a OnceLock<u64>>,
+}
+
+/// What the server said to one question.
+pub(super) enum Said {
+    Answer(Answer),
+    /// There is nothing to hold: a latch has ended.
+    Open,
 }
 
 /// What the server said to one attempt.
 pub(crate) enum Answer {
-    Granted(Guard),
+    /// With for how many more there is room.
+    Granted(Guard, u32),
     Held(Refusal),
 }
 
@@ -88,16 +98,16 @@ impl<'a> Request<'a> {
         &self,
         deadline: Option<Instant>,
     ) -> Result<((Attempt<'a>, u32), Option<Instant>), Error> {
-        let Self { context, name, owner, presented, lease, .. } = *self;
+        let Self { context, name, owner, presented, lease, share, .. } = *self;
         let begin = |waker: &Waker| {
             let now = context.clock.now();
-            context.holds().begin_attempt((name, owner), presented, lease, now, waker)
+            context.holds().begin_attempt((name, owner), presented, (lease, share.count), now, waker)
         };
         let began = wait_for_owner(context, name, deadline, begin).await;
         let (began, deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
         let Some((hold, count)) = began else { return Err(name.shut_down(Outcome::NotSent)) };
-        Ok(((Attempt { context, name, hold: Some(hold) }, count), deadline))
+        Ok(((Attempt { context, name, hold: Some(hold), count: share.count }, count), deadline))
     }
 
     /// Asks once and from outside the wait queue.
@@ -106,12 +116,20 @@ impl<'a> Request<'a> {
         if let Some(waiters) = &mut *self.name.wait_queue() {
             waiters.about_to_ask();
         }
-        self.once(Wait::No, deadline).await
+        self.attempt(Wait::No, deadline).await
     }
 
-    /// Asks the server once; if the answer gets lost, asks again for the very same hold.
-    pub(super) async fn once(&self, wait: Wait, deadline: Option<Instant>) -> Result<Answer, Error> {
-        let Self { context, name, owner, lease, renew, .. } = *self;
+    /// Asks the server once; if the answer gets lost, asks again for the very same.
+    pub(super) async fn once(&self, wait: Wait, deadline: Option<Instant>) -> Result<Said, Error> {
+        match self.latch {
+            None => self.attempt(wait, deadline).await.map(Said::Answer),
+            // Boxed, because every waiter's future has room for it.
+            Some(ended) => Box::pin(self.look(ended, deadline)).await,
+        }
+    }
+
+    async fn attempt(&self, wait: Wait, deadline: Option<Instant>) -> Result<Answer, Error> {
+        let Self { context, name, owner, lease, share, .. } = *self;
         let precedence = self.precedence(wait);
         let ((mut attempt, count), deadline) = self.begin(deadline).await?;
         if count > 1 && name.kind().holders == Holders::Single {
@@ -154,15 +172,16 @@ impl<'a> Request<'a> {
             }
         };
         match wire::read_acquire(name, &reply) {
-            Some(Ok(Grant { reply, token })) => {
+            Some(Ok(Grant { reply, token, room })) => {
                 // It was free when this was asked for the first time.
                 let reply = if fresh { GrantReply::Fresh } else { reply };
-                let terms = Terms { lease, renew, sent };
+                let terms = Terms { lease, share, sent };
                 if let Some(shortfall) = shortfall {
                     attempt.not_acknowledged(terms, reply);
                     return Err(Error::not_replicated(name.text(), shortfall));
                 }
-                attempt.granted(terms, reply).map(|guard| Answer::Granted(guard.with_token(token)))
+                let guard = attempt.granted(terms, reply)?;
+                Ok(Answer::Granted(guard.with_token(token), room))
             }
             Some(Err(refusal)) => {
                 attempt.taken_by_other();
@@ -172,8 +191,29 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Looks whether a latch has ended. One that was set again since this caller looked for the first time is another one.
+    async fn look(&self, ended: &OnceLock<u64>, deadline: Option<Instant>) -> Result<Said, Error> {
+        let Self { context, name, .. } = *self;
+        let ask = move |retry: &Retry, options, waker: &Waker| {
+            let params = wire::look(name);
+            context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
+        };
+        if context.holds().is_shut() {
+            return Err(name.shut_down(Outcome::NotSent));
+        }
+        let reply = retry(context, ask, deadline).await.result;
+        let reply = reply.map_err(|source| Error::of_lock(name.text(), self.operation(), source))?;
+        let Some((count, last_ended)) = wire::read_look(&reply) else {
+            return Err(context.unexpected(name, self.operation(), &reply));
+        };
+        if count <= 0 || last_ended > *ended.get_or_init(|| last_ended) {
+            return Ok(Said::Open);
+        }
+        Ok(Said::Answer(Answer::Held(Refusal::UNBOUNDED)))
+    }
+
     fn operation(&self) -> String {
-        format!("acquire lock {:?}", self.name)
+        format!("{} {}", self.name.kind().verb, self.name.titled())
     }
 
     /// For several locks, of which this is the first.
@@ -188,6 +228,8 @@ pub(super) struct Attempt<'a> {
     context: &'a Arc<Context>,
     name: &'a Arc<Name>,
     hold: Option<HoldIndex>,
+    /// How many times it is to be held.
+    count: u32,
 }
 
 impl Attempt<'_> {
@@ -205,7 +247,7 @@ impl Attempt<'_> {
             Some(granted)
         });
         let hold = granted.unwrap_or_else(|| Err(self.too_late(terms)))?;
-        Ok(Guard::new(Arc::clone(self.context), Arc::clone(self.name), hold, terms.renew))
+        Ok(Guard::new(Arc::clone(self.context), Arc::clone(self.name), hold, terms.share))
     }
 
     fn too_late(&self, terms: Terms) -> Error {
@@ -225,7 +267,7 @@ impl Attempt<'_> {
     pub(super) fn refused(&mut self) {
         if let Some(hold) = self.hold.take() {
             self.context.transact(|holds, _, effects| {
-                let request = holds.refused(hold, effects);
+                let request = holds.refused(hold, self.count, effects);
                 effects.request_all(request);
             });
         }
@@ -235,7 +277,7 @@ impl Attempt<'_> {
         if let Some(hold) = self.hold.take() {
             self.context.transact(|holds, now, effects| {
                 holds.taken_by_other(hold, now, effects);
-                let request = holds.refused(hold, effects);
+                let request = holds.refused(hold, self.count, effects);
                 effects.request_all(request);
             });
         }
@@ -245,7 +287,9 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
-            self.context.transact(|holds, now, effects| effects.request_all(holds.cancel_attempt(hold, now)));
+            self.context.transact(|holds, now, effects| {
+                effects.request_all(holds.cancel_attempt(hold, self.count, now));
+            });
         }
     }
 }

@@ -88,7 +88,7 @@ pub(crate) async fn ask_together(
             let mut guards = Vec::with_capacity(asked.len());
             let granted = asked.iter().zip(&mut attempts).zip(statuses.into_iter().zip(fresh));
             for ((one, attempt), (status, fresh)) in granted {
-                let terms = Terms { lease: one.lease, renew: one.renew, sent };
+                let terms = Terms { lease: one.lease, share: one.share, sent };
                 // It was free when this was asked for the first time.
                 let status = if fresh { GrantReply::Fresh } else { status };
                 match shortfall {
@@ -121,7 +121,7 @@ async fn ask_alone(
     deadline: Option<Instant>,
 ) -> Result<Result<Vec<Guard>, (usize, Refusal)>, Error> {
     Ok(match request.ask(deadline).await? {
-        Answer::Granted(guard) => Ok(vec![guard]),
+        Answer::Granted(guard, _) => Ok(vec![guard]),
         Answer::Held(refusal) => Err((0, refusal)),
     })
 }

@@ -15,7 +15,6 @@ use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
-use crate::guard::Guard;
 use crate::kind::Wake;
 use crate::lease::Lease;
 use crate::name::Name;
@@ -39,8 +38,8 @@ pub(super) struct Waiter<'a> {
     heard: bool,
     /// The server has told this waiter that the lock is held.
     told_held: bool,
-    /// The lease of the grant that ended the wait.
-    granted: Option<Duration>,
+    /// The lease of the grant that ended the wait, and for how many more there is room.
+    granted: Option<(Duration, u32)>,
     owner: u64,
     presented: bool,
     /// Where there are no messages to wait for, how long to pause instead.
@@ -50,15 +49,15 @@ pub(super) struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    pub(super) fn join(request: &Request<'a>, join: fn(&mut WaitQueue) -> u64) -> Self {
-        let Request { context, name, owner, presented, backoff, .. } = *request;
+    pub(super) fn join(request: &Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
+        let Request { context, name, owner, presented, share, backoff, .. } = *request;
         let ticket = name.waiters(|waiters| {
             name.set_waited_for(true);
-            join(waiters)
+            join(waiters, share.count)
         });
         let own = (name.kind().wake == Wake::OwnChannel).then(|| {
             let mut queue = WaitQueue::default();
-            Box::new(Own { ticket: queue.join(), queue: Mutex::new(queue) })
+            Box::new(Own { ticket: queue.join(share.count), queue: Mutex::new(queue) })
         });
         context.waiting.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -86,8 +85,8 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    pub(super) fn granted(&mut self, lease: Lease) {
-        self.granted = Some(lease.duration());
+    pub(super) fn granted(&mut self, lease: Lease, room: u32) {
+        self.granted = Some((lease.duration(), room));
         let waited = self.context.clock.now().saturating_duration_since(self.since);
         self.context.holds().tally.waited(waited, self.heard);
     }
@@ -174,19 +173,20 @@ impl<'a> Waiter<'a> {
         let key = self.name.key().as_bytes();
         if unanswered_since.is_some_and(silent) || !self.context.client.is_ready_for(key) {
             let source = self.context.client.timed_out(key, "EVALSHA");
-            return Err(Error::Server { operation: format!("acquire lock {:?}", self.name), source });
+            let operation = format!("{} {}", self.name.kind().verb, self.name.titled());
+            return Err(Error::Server { operation, source });
         }
         Ok(None)
     }
 
     /// The wait has ended in the middle of a question. That its answer could not come in time says nothing about the server;
     /// any other failure does.
-    pub(super) fn cut_short(&self, error: &Error) -> Result<Option<Guard>, Error> {
+    pub(super) fn cut_short(&self, error: &Error) -> Result<(), Error> {
         if !is_only_late(error) {
             self.waiters(|waiters, _| waiters.on_unanswered(error));
         }
         match self.wait_is_over(self.context.client.config().timer.now(), None) {
-            Ok(None) => Ok(None),
+            Ok(None) => Ok(()),
             // What is known of the server says nothing about this question, which it may have answered.
             Err(other) if error.outcome() != Outcome::MaybeExecuted => Err(other),
             Ok(Some(_)) | Err(_) => Err(error.clone()),
@@ -281,10 +281,9 @@ impl Drop for Waiter<'_> {
         let mut wait_queue = self.name.wait_queue();
         let (mut next, mut more, mut quiet) = (None, Vec::new(), false);
         if let Some(waiters) = &mut *wait_queue {
-            if self.granted.is_some() && self.name.kind().is_shared() {
-                more = waiters.leave_open(self.ticket);
-            } else {
-                next = waiters.leave(self.ticket, self.granted, now);
+            match self.granted {
+                Some((_, room)) if room > 0 => more = waiters.leave_open(self.ticket, room),
+                granted => next = waiters.leave(self.ticket, granted.map(|(lease, _)| lease), now),
             }
             self.name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();

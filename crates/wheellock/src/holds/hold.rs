@@ -7,7 +7,7 @@ use std::time::Duration;
 use wheellock_wheel::{Member, TimerKey};
 
 use super::awaited::Views;
-use super::{Effects, TICK};
+use super::{Effects, Share, TICK};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::lease::Lease;
@@ -28,7 +28,8 @@ pub(crate) struct Hold {
     pub(super) guards: u32,
     /// Guards that want the lease renewed.
     pub(super) renewing_guards: u32,
-    pub(super) attempts: u16,
+    /// Holds that are asked for.
+    pub(super) attempts: u32,
     /// When the first guard got it.
     pub(super) since: BootInstant,
     /// Releases under way.
@@ -41,8 +42,8 @@ pub(crate) struct Hold {
     pub(super) untold: Untold,
     /// Callers that wait for their releases.
     pub(super) views: Views,
-    /// Tasks that wait for something here; mostly there are none.
-    pub(super) wakers: Option<Box<Wakers>>,
+    /// What hardly any hold has.
+    pub(super) rare: Option<Box<Rare>>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
     pub(super) reconcile_at: Option<BootInstant>,
     /// Its place among those whom the watchdog renews at every beat.
@@ -62,7 +63,9 @@ pub(crate) struct Hold {
 }
 
 #[derive(Default)]
-pub(super) struct Wakers {
+pub(super) struct Rare {
+    /// How many times it is held by nobody who will give it back.
+    pub(super) forgotten: u32,
     /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
     /// it would not be known which count the server was told last.
     pub(super) gate: Vec<Waker>,
@@ -104,15 +107,15 @@ impl Hold {
     }
 
     pub(super) fn wait_at_gate(&mut self, waker: &Waker) {
-        let gate = &mut self.wakers.get_or_insert_default().gate;
+        let gate = &mut self.rare.get_or_insert_default().gate;
         if !gate.iter().any(|known| known.will_wake(waker)) {
             gate.push(waker.clone());
         }
     }
 
     pub(super) fn open_gate(&mut self, effects: &mut Effects) {
-        if let Some(wakers) = &mut self.wakers {
-            effects.wake(wakers.gate.drain(..));
+        if let Some(rare) = &mut self.rare {
+            effects.wake(rare.gate.drain(..));
         }
     }
 
@@ -140,7 +143,7 @@ impl Hold {
     /// renewed makes that good each time; one with a fixed lease looks as often, and no less often than the watchdog would: the
     /// others' leases may be much shorter.
     pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant, period: Duration) {
-        if self.name.kind().is_shared() && self.renewing_guards == 0 && self.renew_at.is_none() {
+        if self.name.kind().may_be_shortened() && self.renewing_guards == 0 && self.renew_at.is_none() {
             (self.unverified, self.renew_at) = (true, Some(now + self.lease.renew_after().min(period)));
         }
     }
@@ -167,6 +170,14 @@ impl Hold {
         self.is_worth_releasing() && (now < self.expired_by || !self.views.is_empty())
     }
 
+    /// A guard goes.
+    pub(super) fn leave(&mut self, share: Share) {
+        self.guards -= share.count;
+        if share.renew {
+            self.renewing_guards -= share.count;
+        }
+    }
+
     /// Whether no reconciling request is under way or to come.
     pub(super) fn is_settled(&self) -> bool {
         !self.is_busy() && self.reconcile_at.is_none() && !self.postponed
@@ -177,7 +188,12 @@ impl Hold {
     }
 
     pub(super) fn wanted(&self) -> u32 {
-        self.guards + u32::from(self.attempts)
+        self.guards + self.attempts + self.forgotten()
+    }
+
+    /// What a shutdown leaves.
+    pub(super) fn forgotten(&self) -> u32 {
+        self.rare.as_ref().map_or(0, |rare| rare.forgotten)
     }
 
     /// When to give up believing: early enough that a task that waits for the loss learns of it before `valid_until`.

@@ -9,6 +9,9 @@ use super::*;
 use crate::kind;
 use crate::server_clock::{Jump, Sample};
 
+/// A guard's share, with the watchdog and without.
+const GUARD: Share = Share { count: 1, renew: true };
+const FIXED: Share = Share { renew: false, ..GUARD };
 const LEASE: Duration = Duration::from_millis(600);
 /// How long a caller waits for its release.
 const WAIT: Duration = Duration::from_millis(300);
@@ -102,7 +105,7 @@ impl World {
             holds,
             start: now,
             now,
-            name: Arc::new(Name::new("n", &kind::REENTRANT)),
+            name: Arc::new(Name::new("n", &kind::REENTRANT, false)),
             guards: Vec::new(),
             renewals: Vec::new(),
             settles: Vec::new(),
@@ -115,12 +118,12 @@ impl World {
     }
 
     fn terms(&self) -> Terms {
-        Terms { lease: Lease::new(LEASE).unwrap(), renew: true, sent: self.now }
+        Terms { lease: Lease::new(LEASE).unwrap(), share: GUARD, sent: self.now }
     }
 
     fn begin(&mut self) -> Option<HoldIndex> {
         let lease = Lease::new(LEASE).unwrap();
-        let began = self.holds.begin_attempt((&self.name, 1), true, lease, self.now, Waker::noop());
+        let began = self.holds.begin_attempt((&self.name, 1), true, (lease, 1), self.now, Waker::noop());
         match began {
             Poll::Ready(Some((hold, count))) => {
                 assert_eq!(count, self.guards_of(hold) + 1, "asks for what it will have");
@@ -140,16 +143,16 @@ impl World {
 
     /// Takes a lock of its own, at this moment.
     fn take(&mut self, owner: u64, renew: bool) -> HoldIndex {
-        let name = Arc::new(Name::new(&format!("n{owner}"), &kind::REENTRANT));
+        let name = Arc::new(Name::new(&format!("n{owner}"), &kind::REENTRANT, false));
         let hold = self.ask_for(&name, owner);
-        self.grant(hold, Terms { renew, ..self.terms() });
+        self.grant(hold, Terms { share: Share { renew, ..GUARD }, ..self.terms() });
         hold
     }
 
     /// An attempt of a new owner.
     fn ask_for(&mut self, name: &Arc<Name>, owner: u64) -> HoldIndex {
         let lease = Lease::new(LEASE).unwrap();
-        let began = self.holds.begin_attempt((name, owner), false, lease, self.now, Waker::noop());
+        let began = self.holds.begin_attempt((name, owner), false, (lease, 1), self.now, Waker::noop());
         let Poll::Ready(Some((hold, _))) = began else { panic!("nobody else asks") };
         hold
     }
@@ -183,7 +186,7 @@ impl World {
     fn release(&mut self, owners: impl IntoIterator<Item = u64>, node: u32) {
         for owner in owners {
             let hold = self.take(owner, true);
-            let settle = self.holds.release(hold, true, self.now).unwrap();
+            let settle = self.holds.release(hold, GUARD, self.now).unwrap();
             assert_eq!(settle.count, 0);
             self.reconciled(&settle, true, node);
         }
@@ -252,22 +255,23 @@ impl World {
             }
             Event::Refused => {
                 let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.refused(hold, &mut effects));
+                self.settles.extend(self.holds.refused(hold, 1, &mut effects));
             }
             Event::Cancel => {
                 let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.cancel_attempt(hold, self.now));
+                self.settles.extend(self.holds.cancel_attempt(hold, 1, self.now));
             }
             Event::Release => {
                 let Some(hold) = self.pop_guard() else { return ControlFlow::Break(()) };
-                let settle = self.holds.release(hold, true, self.now);
+                let settle = self.holds.release(hold, GUARD, self.now);
                 assert!(settle.is_none() || !self.holds.is_shut(), "that was given back already");
                 self.settles.extend(settle);
             }
             Event::ReleaseAwaited => {
                 let Some(hold) = self.pop_guard() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;
-                let (view, settle) = self.holds.release_awaited(hold, true, (self.now, until), Waker::noop());
+                let (view, settle) =
+                    self.holds.release_awaited(hold, GUARD, (self.now, until), Waker::noop());
                 assert!(view.is_some() || settle.is_none(), "nobody is told of it");
                 self.views.extend(view.map(|view| (view, until)));
                 self.settles.extend(settle);
@@ -644,7 +648,7 @@ fn a_jump_of_one_servers_clock_casts_no_doubt_on_the_locks_of_another() {
 fn after_a_change_of_servers_every_hold_is_asked_for_at_once_and_extended_only_where_the_watchdog_does() {
     let mut world = World::new();
     let (kept, fixed, released) = (world.take(1, true), world.take(2, false), world.take(3, true));
-    let _releasing = world.holds.release(released, true, world.now);
+    let _releasing = world.holds.release(released, GUARD, world.now);
     world.now = world.now + LEASE / 10;
     assert!(world.due().is_empty());
     world.holds.changed(&Change::everywhere(), world.now);
@@ -750,7 +754,7 @@ fn whoever_was_not_answered_after_a_change_is_asked_for_again() {
 #[test]
 fn a_grant_by_a_server_that_was_replaced_meanwhile_is_verified() {
     let mut world = World::new();
-    let terms = Terms { renew: false, ..world.terms() };
+    let terms = Terms { share: FIXED, ..world.terms() };
     let hold = world.begin().unwrap();
     world.holds.changed(&Change::everywhere(), world.now);
     world.now = world.now + TICK;
@@ -787,7 +791,7 @@ fn what_was_released_lately_is_released_again_when_another_server_answers() {
 fn what_was_taken_back_lately_is_taken_back_again() {
     let mut world = World::new();
     let attempt = world.begin().unwrap();
-    let settle = world.holds.cancel_attempt(attempt, world.now).unwrap();
+    let settle = world.holds.cancel_attempt(attempt, 1, world.now).unwrap();
     world.reconciled(&settle, false, 0);
     world.holds.changed(&Change::everywhere(), world.now);
     assert_eq!(world.repeated().iter().map(|settle| settle.count).collect::<Vec<_>>(), [0]);
@@ -798,7 +802,7 @@ fn what_was_taken_back_lately_is_taken_back_again() {
 fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
     let mut world = World::new();
     let hold = world.take(1, true);
-    let settle = world.holds.release(hold, true, world.now).unwrap();
+    let settle = world.holds.release(hold, GUARD, world.now).unwrap();
     world.holds.changed(&Change::everywhere(), world.now);
     assert!(world.repeated().is_empty());
     let again = world.holds.reconciled(settle.hold, true, 0, world.now, &mut Effects::default()).unwrap();
@@ -971,11 +975,11 @@ fn a_doubtful_hold_is_asked_for_at_once() {
     world.holds.verify(&name, world.now);
     assert!(world.due().is_empty(), "nobody holds it");
     let hold = world.ask_for(&name, 1);
-    world.grant(hold, Terms { renew: false, ..world.terms() });
+    world.grant(hold, Terms { share: FIXED, ..world.terms() });
     world.holds.verify(&name, world.now);
     let asked: Vec<_> = world.due().into_iter().map(|renewal| (renewal.hold, renewal.extend)).collect();
     assert_eq!(asked, [(hold, false)], "a fixed lease is not extended");
-    let _settle = world.holds.release(hold, false, world.now);
+    let _settle = world.holds.release(hold, FIXED, world.now);
     world.holds.verify(&name, world.now);
     assert!(world.due().is_empty(), "it was given back");
 }

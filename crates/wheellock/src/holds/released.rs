@@ -153,7 +153,7 @@ mod tests {
     use crate::kind;
 
     fn name(key: &str) -> Arc<Name> {
-        Arc::new(Name::new(key, &kind::REENTRANT))
+        Arc::new(Name::new(key, &kind::REENTRANT, false))
     }
 
     fn everybody() -> Concerns {

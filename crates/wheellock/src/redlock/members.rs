@@ -165,7 +165,7 @@ impl Members {
         let mut useless = Vec::new();
         for (place, answer) in answers {
             let member = match answer {
-                Ok(Answer::Granted(guard)) => {
+                Ok(Answer::Granted(guard, _)) => {
                     self.broken |= !self.is_valid();
                     if self.broken {
                         useless.push(guard);

@@ -1,0 +1,279 @@
+//! A semaphore by name whose permits have leases. Owns the verbs; a permit is a hold like any other, and waiting is the acquire
+//! loop's.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use wheellock_client::{Command, Script};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::guard::{Guard, Released};
+use crate::kind;
+use crate::lock::Lock;
+use crate::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, SET_PERMITS};
+use crate::owner::PermitId;
+use crate::wire;
+
+/// A semaphore whose permits have leases: what a dead process had is free again within one lease, and a living one never loses
+/// what the watchdog keeps for it.
+///
+/// A number of permits, shared by all who use its name: tasks, processes, and Redisson's `RPermitExpirableSemaphore` in Java.
+/// It has none until [`try_set_permits`](Self::try_set_permits) or [`set_permits`](Self::set_permits) gives it some.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let licences = locks.permit_semaphore("licences");
+/// licences.set_permits(10).await?;
+/// let permit = licences.acquire().await?;
+/// // At most ten at the same time, in the whole fleet.
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PermitSemaphore {
+    lock: Lock,
+}
+
+impl PermitSemaphore {
+    pub(crate) fn new(context: &Arc<Context>, name: &str) -> Self {
+        Self { lock: Lock::new(Arc::clone(context), context.name(name, &kind::PERMIT)) }
+    }
+
+    /// The semaphore's name, which is also its key on the server.
+    pub fn name(&self) -> &str {
+        self.lock.name()
+    }
+
+    /// The same semaphore for permits with a fixed lease: no watchdog, a permit ends by itself after `lease` unless given back
+    /// before. As [`Lock::with_lease`].
+    #[must_use]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        Self { lock: self.lock.with_lease(lease) }
+    }
+
+    /// Waits until a permit is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews its lease until
+    /// it is given back or dropped, or this process dies.
+    ///
+    /// Waiters of one process are served in the order in which they came; between processes there is no order.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe at every point: what the server may have granted meanwhile is given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire`].
+    pub async fn acquire(&self) -> Result<Permit, Error> {
+        Ok(Permit { guard: self.lock.acquire().await? })
+    }
+
+    /// Takes a permit if one is free: one round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
+        Ok(self.lock.try_acquire().await?.map(|guard| Permit { guard }))
+    }
+
+    /// Waits up to `wait`, counted from this call, for a permit. `None` if none is free then. The wait ends as that of
+    /// [`Lock::try_acquire_for`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::try_acquire_for`].
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>, Error> {
+        Ok(self.lock.try_acquire_for(wait).await?.map(|guard| Permit { guard }))
+    }
+
+    /// Acquires a permit, runs `work` with it, and gives it back with confirmation; as [`Lock::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::run`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::run`].
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
+        let permit = self.acquire().await?;
+        let result = permit.run_unconfirmed(work(&permit)).await?;
+        permit.guard.release_after_work().await?;
+        Ok(result)
+    }
+
+    /// Gives back a permit that anybody may have acquired, by its id, and wakes waiters. False if there is no such permit or its
+    /// lease has ended. Its holder, if it lives, learns of it by its next renewal.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn release(&self, permit: PermitId) -> Result<bool, Error> {
+        let id = permit.to_bytes();
+        let given_back = self.lock.once(&GIVE_BACK, "give a permit back to", Some((&id).into())).await?;
+        Ok(given_back == 1)
+    }
+
+    /// Gives the semaphore its first permits. False, and nothing is changed, if it has some already, or had and they are all taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
+        let set = self.lock.once(&SET_PERMITS, "set the permits of", Some(permits.into())).await?;
+        Ok(set == 1)
+    }
+
+    /// Makes it have so many permits in all, those included that are taken. If more are taken, none is free until so many
+    /// have been given back. Returns how many are free.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn set_permits(&self, permits: u32) -> Result<i64, Error> {
+        self.lock.once(&CHANGE_PERMITS, "set the permits of", Some(permits.into())).await
+    }
+
+    /// Adds permits, or takes them away if the number is negative. Fewer than none may be free then. Returns how many are.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect, once.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release); [`Error::Server`] also if the number would leave the range of an `i64`: then nothing was
+    /// changed.
+    pub async fn add_permits(&self, permits: i64) -> Result<i64, Error> {
+        self.lock.once(&ADD_PERMITS, "add permits to", Some(permits.into())).await
+    }
+
+    /// How many permits are free, those included whose leases have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn available(&self) -> Result<i64, Error> {
+        self.count().await.map(|(free, _)| free)
+    }
+
+    /// How many permits are taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn acquired(&self) -> Result<u64, Error> {
+        self.count().await.map(|(_, taken)| taken.unsigned_abs())
+    }
+
+    /// How many permits there are in all, taken or free.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn permits(&self) -> Result<i64, Error> {
+        self.count().await.map(|(free, taken)| free.saturating_add(taken))
+    }
+
+    async fn count(&self) -> Result<(i64, i64), Error> {
+        static COUNT: LazyLock<Script> = LazyLock::new(|| {
+            let text =
+                concat!(include_str!("scripts/permit/reap.lua"), include_str!("scripts/permit/count.lua"));
+            Script::new(text, 1, 1)
+        });
+        self.lock.check_name()?;
+        self.lock.ask_script(&COUNT, &wire::count_permits(&self.lock.name), wire::read_count).await
+    }
+
+    /// Removes the semaphore with its permits, those included that are taken. Nobody is told: who waits goes on waiting, and who
+    /// has a permit learns of it by its next renewal. Returns whether there was one.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn delete(&self) -> Result<bool, Error> {
+        self.lock.check_name()?;
+        let leases = wire::permit_leases(&self.lock.name);
+        self.lock.ask(Command::new("DEL").arg(self.lock.name.key()).arg(&leases), wire::read_yes).await
+    }
+}
+
+impl fmt::Debug for PermitSemaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitSemaphore").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// One permit of a [`PermitSemaphore`]: a [`Guard`] that has an id. Dropping it gives the permit back in the background.
+#[derive(Debug)]
+pub struct Permit {
+    guard: Guard,
+}
+
+impl Permit {
+    /// What the server knows it by: whoever has it may [give the permit back](PermitSemaphore::release).
+    pub fn id(&self) -> PermitId {
+        self.guard.permit_id()
+    }
+
+    /// Gives the permit back and waits for the server's word; as [`Guard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<Released, Error> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for Permit {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}

@@ -1,0 +1,17 @@
+-- Says how often a latch is still to be counted down, and when the last one of this name ended.
+--
+-- KEYS[1]  the latch: a number, how often it is to be counted down
+-- ARGV[1]  what the keys that belong to the latch have in common, in its slot
+--
+-- Returns both: 0 if there is no latch; and in microseconds since 1970, 0 if that is not known. The error WRONGTYPE if there is no
+-- number under the name.
+local count = redis.pcall('get', KEYS[1])
+if type(count) == 'table' then
+    return count
+end
+count = tonumber(count or 0)
+if not count then
+    return redis.error_reply('WRONGTYPE what is under this name is no number')
+end
+local ended = redis.call('get', ARGV[1] .. ':wheellock_latch') or '0'
+return { count, ended }

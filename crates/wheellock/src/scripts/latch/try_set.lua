@@ -1,0 +1,21 @@
+-- Sets a latch, unless it is set already, and tells those who listen.
+--
+-- KEYS[1]  the latch: a number, how often it is to be counted down
+-- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[2]  what the keys that belong to it have in common, in its slot
+-- ARGV[3]  where the request is remembered
+-- ARGV[4]  the number of the request: higher than those that were remembered there before
+-- ARGV[5]  for how long, in milliseconds, it is remembered
+-- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[7]  how often
+--
+-- Returns 1, or 0 if there was something under the name: then nothing was changed.
+local before = known()
+if before then
+    return before
+end
+if not redis.call('set', KEYS[1], ARGV[7], 'nx') then
+    return answer(0)
+end
+redis.pcall(ARGV[6], ARGV[1], '1')
+return answer(1)

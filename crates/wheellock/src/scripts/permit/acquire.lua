@@ -1,0 +1,46 @@
+-- Takes one permit of a semaphore for the time of a lease.
+--
+-- KEYS[1]  the semaphore: a number, the permits that are free
+-- ARGV[1]  lease in milliseconds
+-- ARGV[2]  the permit's id
+-- ARGV[3]  1
+-- ARGV[4]  what the keys that belong to the semaphore have in common, in its slot
+-- ARGV[5]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+--
+-- Returns { 1, permits that are free then }, { 2, .. } (this permit was taken already: the call was repeated because its reply
+-- was lost) or, if none is free, in how many milliseconds the first lease ends; -1 if none ever does. The error WRONGTYPE, with
+-- nothing changed, if there is no number under the name.
+local semaphore, lease, permit, leases = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[4] .. ':timeout'
+local free = redis.pcall('get', semaphore)
+if type(free) == 'table' then
+    return free
+end
+free = tonumber(free or 0)
+if not free then
+    return redis.error_reply('WRONGTYPE what is under this name is no number')
+end
+-- Before anything is reaped: whose lease has ended is not asked about any more.
+if redis.call('zscore', leases, permit) then
+    return { 2, math.max(free, 0) }
+end
+local ended = reap(semaphore, leases, now)
+free = free + ended
+if free < 1 then
+    local first = redis.call('zrange', leases, 0, 0, 'withscores')[2]
+    -- Redisson's permits without an end have this one.
+    if not first or tonumber(first) >= 922337203685477 then
+        return -1
+    end
+    return tonumber(first) - now
+end
+redis.call('decrby', semaphore, 1)
+redis.call('zadd', leases, now + lease, permit)
+local left = redis.call('pttl', semaphore)
+if left > 0 then
+    redis.call('pexpire', leases, left)
+end
+if ended > 0 and free > 1 then
+    redis.pcall(ARGV[6], ARGV[5], free - 1)
+end
+return { 1, free - 1 }

@@ -1,0 +1,23 @@
+-- Gives one permit back and tells the waiters.
+--
+-- KEYS[1]  the semaphore: a number, the permits that are free
+-- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[2]  the permit's id
+-- ARGV[3]  0
+-- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[5]  what the keys that belong to the semaphore have in common, in its slot
+--
+-- Returns 1 (given back) or nil (there is no such permit any more; nothing was changed).
+local removed = redis.pcall('zrem', ARGV[5] .. ':timeout', ARGV[2])
+if removed ~= 1 then
+    if type(removed) == 'table' and not string.find(removed.err, 'WRONGTYPE', 1, true) then
+        return removed
+    end
+    return nil
+end
+local free = redis.pcall('incrby', KEYS[1], 1)
+if type(free) == 'number' and free > 0 then
+    -- A user without the channel gives permits back all the same; waiters then find out by asking.
+    redis.pcall(ARGV[4], ARGV[1], free)
+end
+return 1

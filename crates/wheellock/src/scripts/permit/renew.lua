@@ -1,0 +1,32 @@
+-- Extends the leases of many permits at once, or looks how long they still run.
+--
+-- KEYS     their semaphores
+-- ARGV     for each: lease in milliseconds, 0 to leave it as it is; the permit's id; what the keys that belong to the semaphore
+--          have in common
+--
+-- Returns the server's clock (seconds, microseconds), then for each permit 0 (its lease has ended; it is never taken anew), or
+-- else 1 (extended); of a lease that was left as it is the remaining milliseconds instead.
+--
+-- Data of another type under one's name is an error that must not keep the others from being renewed.
+local reply = redis.call('time')
+reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
+local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
+for i = 1, #KEYS do
+    local lease, permit, leases = tonumber(ARGV[3 * i - 2]), ARGV[3 * i - 1], ARGV[3 * i] .. ':timeout'
+    local ends = redis.pcall('zscore', leases, permit)
+    if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then
+        return ends
+    end
+    local left = type(ends) == 'string' and tonumber(ends) - now or 0
+    if left <= 0 then
+        reply[i + 2] = 0
+    elseif lease == 0 then
+        reply[i + 2] = left
+    else
+        if left < lease then
+            redis.call('zadd', leases, now + lease, permit)
+        end
+        reply[i + 2] = 1
+    end
+end
+return reply

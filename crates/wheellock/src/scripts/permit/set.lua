@@ -1,0 +1,31 @@
+-- Makes a semaphore have so many permits in all, those included that are taken, and tells the waiters if any are free then.
+--
+-- KEYS[1]  the semaphore: a number, the permits that are free
+-- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[2]  what the keys that belong to it have in common, in its slot
+-- ARGV[3]  where the request is remembered
+-- ARGV[4]  the number of the request: higher than those that were remembered there before
+-- ARGV[5]  for how long, in milliseconds, it is remembered
+-- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[7]  how many
+--
+-- Returns the permits that are free then: a negative number if more are taken than there are to be.
+local before = known()
+if before then
+    return before
+end
+local free = redis.pcall('get', KEYS[1])
+if type(free) == 'table' then
+    return free
+end
+if free and not tonumber(free) then
+    return redis.error_reply('WRONGTYPE what is under this name is no number')
+end
+local leases = ARGV[2] .. ':timeout'
+free = tonumber(free or 0)
+free = redis.call('incrby', KEYS[1], tonumber(ARGV[7]) - free - redis.call('zcard', leases))
+free = free + reap(KEYS[1], leases, now)
+if free > 0 then
+    redis.pcall(ARGV[6], ARGV[1], free)
+end
+return answer(free)

@@ -1,0 +1,36 @@
+-- Takes permits of a semaphore, all or none.
+--
+-- KEYS[1]  the semaphore: a number, the permits that are free
+-- ARGV[1]  for how long, in milliseconds, the server remembers what this holder has
+-- ARGV[2]  holder
+-- ARGV[3]  how many permits the holder has once this call has succeeded
+-- ARGV[4]  what the keys that belong to the semaphore have in common, in its slot
+--
+-- Returns { 1, permits that are free then } (the holder had none before), { 2, .. } (it had these) or -1: too few are free, for
+-- nobody knows how long. The error WRONGTYPE, with nothing changed, if there is no number under the name.
+--
+-- What a holder has is set, not incremented: a call that is repeated because its reply was lost counts once. One that was taken
+-- back before it came finds that the holder is to have nothing.
+local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[4] .. ':wheellock_permits:' .. ARGV[2]
+local free = redis.pcall('get', semaphore)
+if type(free) == 'table' then
+    return free
+end
+free = tonumber(free or 0)
+if not free then
+    return redis.error_reply('WRONGTYPE what is under this name is no number')
+end
+local had = redis.call('get', has)
+if had then
+    if tonumber(had) ~= count then
+        return -1
+    end
+    redis.call('pexpire', has, ARGV[1])
+    return { 2, free }
+end
+if free < count then
+    return -1
+end
+redis.call('decrby', semaphore, count)
+redis.call('set', has, count, 'px', ARGV[1])
+return { 1, free - count }

@@ -1,0 +1,34 @@
+-- Brings the permits of a holder down, gives the others back to the semaphore and tells the waiters.
+--
+-- KEYS[1]  the semaphore: a number, the permits that are free
+-- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
+-- ARGV[2]  holder
+-- ARGV[3]  how many permits the holder has once this call has succeeded
+-- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[5]  what the keys that belong to the semaphore have in common, in its slot
+--
+-- Returns 1 (given back) or nil (the holder has no more than that, or there is no semaphore; nothing was changed).
+local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[5] .. ':wheellock_permits:' .. ARGV[2]
+local had = tonumber(redis.call('get', has) or 0)
+if had <= count then
+    if had == 0 and count == 0 then
+        -- What this takes back may still be on its way, on a connection that has broken since.
+        redis.call('set', has, 0, 'px', 60000)
+    end
+    return nil
+end
+-- Who deleted the semaphore wants none of its permits back.
+local free = redis.call('exists', semaphore) == 1 and redis.pcall('incrby', semaphore, had - count)
+if count > 0 then
+    redis.call('set', has, count, 'keepttl')
+else
+    redis.call('del', has)
+end
+if type(free) ~= 'number' then
+    return nil
+end
+if free > 0 then
+    -- A user without the channel gives permits back all the same; waiters then find out by asking.
+    redis.pcall(ARGV[4], ARGV[1], free)
+end
+return 1

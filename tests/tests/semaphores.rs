@@ -1,0 +1,433 @@
+//! Semaphores, permits with leases and latches against real servers: what they are on the wire, who waits for what, what gets lost
+//! on the way, and bad input.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use wheellock::{CountDownLatch, Error, LockManager, LostReason, PermitId, Released, Semaphore};
+use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule, cancel_at};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, lost, manager, renewed};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "pool";
+
+async fn server_and_manager() -> (RedisServer, LockManager) {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    (server, locks)
+}
+
+async fn semaphore_of(locks: &LockManager, permits: u32) -> Semaphore {
+    let semaphore = locks.semaphore(NAME);
+    assert!(semaphore.try_set_permits(permits).await.unwrap());
+    semaphore
+}
+
+async fn waiting(locks: &LockManager, count: u64) -> bool {
+    eventually(PATIENCE, async || locks.metrics().waiting == count).await
+}
+
+async fn available(semaphore: &Semaphore, permits: i64) -> bool {
+    eventually(PATIENCE, async || semaphore.available().await.unwrap() == permits).await
+}
+
+fn set(server: &RedisServer, command: &[&str]) {
+    let _answer = server.cli(command);
+}
+
+/// What callers have, as it is remembered on the server.
+fn books(server: &RedisServer) -> Vec<String> {
+    let keys = server.cli(&["KEYS", "*wheellock_permits*"]);
+    let has_some = |key: &&str| !key.is_empty() && !["0", ""].contains(&&*server.cli(&["GET", key]));
+    keys.lines().filter(has_some).map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_a_semaphore() {
+    let (server, locks) = server_and_manager().await;
+    let semaphore = semaphore_of(&locks, 10).await;
+    assert!(!semaphore.try_set_permits(20).await.unwrap());
+    assert_eq!(server.cli(&["GET", NAME]), "10");
+    let mut permits = semaphore.acquire(4).await.unwrap();
+    assert_eq!((permits.count(), server.cli(&["GET", NAME])), (4, "6".to_owned()));
+    assert_eq!(books(&server).len(), 1);
+    assert!(semaphore.try_acquire(7).await.unwrap().is_none(), "all or none");
+    let part = permits.split(1).unwrap();
+    assert!(permits.split(4).is_none());
+    assert_eq!((part.count(), permits.count()), (1, 3));
+    assert_eq!(part.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["GET", NAME]), "7");
+    permits.split(1).unwrap().forget();
+    drop(permits);
+    assert!(available(&semaphore, 9).await, "one is forgotten");
+    semaphore.release(1).await.unwrap();
+    assert_eq!(semaphore.add_permits(-3).await.unwrap(), 7);
+    assert_eq!(semaphore.drain().await.unwrap(), 7);
+    assert_eq!((semaphore.drain().await.unwrap(), semaphore.available().await.unwrap()), (0, 0));
+    assert_eq!(semaphore.add_permits(-2).await.unwrap(), -2);
+    assert!(semaphore.try_acquire(1).await.unwrap().is_none());
+    let none = semaphore.acquire(0).await.unwrap();
+    assert_eq!((none.count(), none.release().await.unwrap()), (0, Released::Released));
+    assert!(semaphore.delete().await.unwrap() && !semaphore.delete().await.unwrap());
+    assert_eq!(semaphore.available().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn permits_of_a_semaphore_that_was_deleted_do_not_bring_it_back() {
+    let (server, locks) = server_and_manager().await;
+    let semaphore = semaphore_of(&locks, 2).await;
+    let permits = semaphore.acquire(2).await.unwrap();
+    semaphore.delete().await.unwrap();
+    assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!((server.cli(&["EXISTS", NAME]), books(&server).len()), ("0".to_owned(), 0));
+}
+
+/// One wake-up lets in as many as there are permits, and nobody overtakes who came earlier.
+#[tokio::test]
+async fn waiters_of_one_process_are_served_in_order_and_together() {
+    let (_server, locks) = server_and_manager().await;
+    let semaphore = semaphore_of(&locks, 0).await;
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for (number, permits) in [5, 1, 1, 2, 1].into_iter().enumerate() {
+        let (semaphore, order) = (semaphore.clone(), Arc::clone(&order));
+        tasks.push(tokio::spawn(async move {
+            let permits = semaphore.acquire(permits).await.unwrap();
+            order.lock().unwrap().push(number);
+            permits.forget();
+        }));
+        assert!(waiting(&locks, number as u64 + 1).await);
+    }
+    semaphore.release(4).await.unwrap();
+    // Whoever wants one would get it, but the one who wants five came first.
+    assert!(at_rest(&locks).await && order.lock().unwrap().is_empty());
+    let calls = locks.client().stats().calls;
+    semaphore.release(6).await.unwrap();
+    for task in tasks {
+        tokio::time::timeout(WOKEN, task).await.unwrap().unwrap();
+    }
+    let calls = locks.client().stats().calls - calls;
+    assert!(calls <= 12, "{calls} calls");
+    assert_eq!(order.lock().unwrap()[0], 0, "{order:?}");
+    assert!(available(&semaphore, 0).await);
+}
+
+#[tokio::test]
+async fn never_more_inside_than_there_are_permits_and_all_are_given_back() {
+    let server = RedisServer::start();
+    let managers = [manager(&server.url()).await, manager(&server.url()).await];
+    let semaphore = semaphore_of(&managers[0], 5).await;
+    let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut tasks = Vec::new();
+    for task in 0..40_u32 {
+        let semaphore = managers[task as usize % 2].semaphore(NAME);
+        let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
+        tasks.push(tokio::spawn(async move {
+            for round in 0..20 {
+                let count = (task + round) % 3 + 1;
+                let permits = if round % 4 == 0 {
+                    let permits = cancel_at(round as usize % 5, semaphore.acquire(count)).await;
+                    let Some(permits) = permits else { continue };
+                    permits.unwrap()
+                } else {
+                    semaphore.acquire(count).await.unwrap()
+                };
+                let now = inside.fetch_add(count, Ordering::SeqCst) + count;
+                most.fetch_max(now, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(count, Ordering::SeqCst);
+                drop(permits);
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(most.load(Ordering::SeqCst) <= 5, "{most:?}");
+    assert!(available(&semaphore, 5).await);
+    assert!(eventually(PATIENCE, async || books(&server).is_empty()).await, "{:?}", books(&server));
+}
+
+/// A reply that gets lost, of whichever request: each counts once.
+#[tokio::test]
+async fn what_gets_lost_counts_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), Duration::from_secs(30)).await;
+    let semaphore = semaphore_of(&locks, 10).await;
+    let cut = || {
+        proxy.rule(
+            Rule::new(Direction::ToClient, At::Reply(0), Fault::Rst).only_on(proxy.counts().accepted - 1),
+        );
+    };
+    for _ in 0..5 {
+        cut();
+        let permits = semaphore.acquire(3).await.unwrap();
+        assert_eq!(server.cli(&["GET", NAME]), "7");
+        cut();
+        assert_eq!(permits.release().await.unwrap(), Released::Released);
+        assert_eq!(server.cli(&["GET", NAME]), "10");
+        cut();
+        semaphore.release(1).await.unwrap();
+        cut();
+        assert_eq!(semaphore.add_permits(-1).await.unwrap(), 10);
+        cut();
+        assert_eq!(semaphore.drain().await.unwrap(), 10);
+        cut();
+        assert_eq!(semaphore.add_permits(10).await.unwrap(), 10);
+        cut();
+        assert!(!semaphore.try_set_permits(3).await.unwrap());
+        semaphore.delete().await.unwrap();
+        cut();
+        assert!(semaphore.try_set_permits(10).await.unwrap());
+        let latch = locks.count_down_latch("latch");
+        cut();
+        assert!(latch.try_set_count(NonZeroU32::new(2).unwrap()).await.unwrap());
+        cut();
+        assert_eq!(latch.count_down().await.unwrap(), 1);
+        cut();
+        assert_eq!(latch.count_down().await.unwrap(), 0);
+        let permits = locks.permit_semaphore("permits");
+        cut();
+        assert_eq!(permits.set_permits(4).await.unwrap(), 4);
+        cut();
+        let permit = permits.acquire().await.unwrap();
+        assert_eq!(permits.available().await.unwrap(), 3);
+        cut();
+        assert!(permits.release(permit.id()).await.unwrap());
+        let permit = permits.acquire().await.unwrap();
+        cut();
+        assert_eq!(permit.release().await.unwrap(), Released::Released);
+        assert_eq!(permits.available().await.unwrap(), 4);
+    }
+}
+
+/// A request that comes after it was taken back has no effect, and what was dropped on the way is given back.
+#[tokio::test]
+async fn what_is_dropped_on_the_way_is_given_back_once() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), Duration::from_secs(30)).await;
+    let semaphore = semaphore_of(&locks, 10).await;
+    for round in 0..40 {
+        let fault =
+            if round % 2 == 0 { Fault::Rst } else { Fault::Delay(Duration::from_millis(3), Duration::ZERO) };
+        proxy.strike(Direction::ToClient, fault);
+        let dropped = cancel_at(1 + round % 3, semaphore.acquire(2)).await;
+        drop(dropped);
+        proxy.heal();
+        let all = eventually(PATIENCE, async || server.cli(&["GET", NAME]) == "10").await;
+        assert!(all, "{round}: {}", server.cli(&["GET", NAME]));
+    }
+}
+
+#[tokio::test]
+async fn other_data_is_left_alone() {
+    let (server, locks) = server_and_manager().await;
+    for setup in [&["HSET", NAME, "a", "1"][..], &["SET", NAME, "text"]] {
+        set(&server, &["DEL", NAME]);
+        set(&server, setup);
+        let (semaphore, permits) = (locks.semaphore(NAME), locks.permit_semaphore(NAME));
+        let latch = locks.count_down_latch(NAME);
+        let errors = [
+            semaphore.acquire(1).await.map(drop).unwrap_err(),
+            semaphore.release(1).await.unwrap_err(),
+            semaphore.drain().await.map(drop).unwrap_err(),
+            permits.acquire().await.map(drop).unwrap_err(),
+            permits.set_permits(1).await.map(drop).unwrap_err(),
+            permits.available().await.map(drop).unwrap_err(),
+            latch.wait().await.unwrap_err(),
+            latch.count_down().await.map(drop).unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, Error::OtherData { .. }), "{setup:?}: {error}");
+        }
+        assert!(!semaphore.try_set_permits(1).await.unwrap());
+    }
+    set(&server, &["SET", NAME, &i64::MAX.to_string()]);
+    let error = locks.semaphore(NAME).release(1).await.unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error}");
+    assert_eq!(server.cli(&["GET", NAME]), i64::MAX.to_string(), "nothing was changed");
+    let refused = locks.semaphore("").acquire(1).await.unwrap_err();
+    assert!(matches!(refused, Error::InvalidName { .. }));
+}
+
+#[tokio::test]
+async fn the_wire_contract_of_permits() {
+    let (server, locks) = server_and_manager().await;
+    let permits = locks.permit_semaphore(NAME);
+    assert!(permits.try_set_permits(3).await.unwrap() && !permits.try_set_permits(3).await.unwrap());
+    let permit = permits.with_lease(Duration::from_secs(20)).acquire().await.unwrap();
+    assert_eq!(server.cli(&["GET", NAME]), "2");
+    let ends: i64 = server
+        .cli(&["ZRANGE", "{pool}:timeout", "0", "0", "WITHSCORES"])
+        .lines()
+        .last()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let left = ends - i64::try_from(now.as_millis()).unwrap();
+    assert!((15_000..=20_000).contains(&left), "{left}");
+    assert_eq!((permits.available().await.unwrap(), permits.acquired().await.unwrap()), (2, 1));
+    assert_eq!(permits.permits().await.unwrap(), 3);
+    assert_eq!(permit.id().to_string().len(), 32);
+    assert_eq!(PermitId::parse(&permit.id().to_string()), Some(permit.id()));
+    assert_eq!(permits.set_permits(1).await.unwrap(), 0, "one is taken");
+    assert!(permits.try_acquire().await.unwrap().is_none());
+    assert_eq!(permits.set_permits(2).await.unwrap(), 1);
+    assert_eq!(permit.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["GET", NAME]), "2");
+    assert_eq!(server.cli(&["EXISTS", "{pool}:timeout"]), "0");
+    assert!(!permits.release(PermitId::parse(&"0".repeat(32)).unwrap()).await.unwrap());
+    let held = permits.acquire().await.unwrap();
+    assert!(permits.release(held.id()).await.unwrap());
+    assert_eq!(held.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(permits.available().await.unwrap(), 2);
+    assert!(permits.delete().await.unwrap());
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let permits = locks.permit_semaphore(NAME);
+    permits.set_permits(2).await.unwrap();
+    let kept = permits.acquire().await.unwrap();
+    let short = permits.with_lease(Duration::from_millis(300)).acquire().await.unwrap();
+    assert_eq!(lost(&short).await, LostReason::Expired);
+    assert!(renewed(&kept, 6).await);
+    // What another process had and did not live to renew.
+    let others = manager(&server.url()).await.permit_semaphore(NAME);
+    let dead = others.with_lease(Duration::from_millis(700)).acquire().await.unwrap();
+    let began = Instant::now();
+    let next = permits.try_acquire_for(WOKEN).await.unwrap().expect("its lease ends");
+    assert!(began.elapsed() >= Duration::from_millis(400), "{:?}", began.elapsed());
+    assert!(!dead.is_valid());
+    assert_eq!(dead.release().await.unwrap(), Released::AlreadyLost);
+    drop((kept, next));
+    assert!(eventually(PATIENCE, async || permits.available().await.unwrap() == 2).await);
+    assert_eq!(permits.permits().await.unwrap(), 2, "nothing is given back twice");
+}
+
+#[tokio::test]
+async fn a_permit_that_is_taken_away_is_lost() {
+    let server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let permits = locks.permit_semaphore(NAME);
+    permits.set_permits(1).await.unwrap();
+    let permit = permits.acquire().await.unwrap();
+    assert!(permits.release(permit.id()).await.unwrap());
+    assert_eq!(lost(&permit).await, LostReason::NotOwner);
+    let failed = permits.run(async |permit| {
+        assert!(permits.release(permit.id()).await.unwrap());
+        permit.lost().await
+    });
+    assert!(matches!(failed.await, Err(Error::Lost { .. })));
+    assert_eq!(permits.run(async |_| 7).await.unwrap(), 7);
+}
+
+async fn latch_of(locks: &LockManager, count: u32) -> CountDownLatch {
+    let latch = locks.count_down_latch(NAME);
+    assert!(latch.try_set_count(NonZeroU32::new(count).unwrap()).await.unwrap());
+    latch
+}
+
+#[tokio::test]
+async fn all_wait_for_a_latch_and_go_on_at_once() {
+    let server = RedisServer::start();
+    let managers = [manager(&server.url()).await, manager(&server.url()).await];
+    let latch = latch_of(&managers[0], 2).await;
+    assert!(!latch.try_set_count(NonZeroU32::MIN).await.unwrap());
+    assert!(!latch.wait_for(Duration::from_millis(10)).await.unwrap());
+    let mut tasks = Vec::new();
+    for number in 0..200 {
+        let latch = managers[number % 2].count_down_latch(NAME);
+        tasks.push(tokio::spawn(async move { latch.wait().await.unwrap() }));
+    }
+    assert!(waiting(&managers[0], 100).await && waiting(&managers[1], 100).await);
+    assert_eq!((latch.count_down().await.unwrap(), latch.count().await.unwrap()), (1, 1));
+    assert!(at_rest(&managers[0]).await && managers[0].metrics().waiting == 100);
+    let calls = managers[1].client().stats().calls;
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    for task in tasks {
+        tokio::time::timeout(WOKEN, task).await.unwrap().unwrap();
+    }
+    assert_eq!(latch.count().await.unwrap(), 0);
+    latch.wait().await.unwrap();
+    assert_eq!(latch.count_down().await.unwrap(), 0, "it stays open");
+    let calls = managers[1].client().stats().calls - calls;
+    assert!(calls <= 101, "{calls}: at most one question each");
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test]
+async fn a_latch_that_is_set_again_is_a_new_one() {
+    let (server, locks) = server_and_manager().await;
+    let latch = latch_of(&locks, 1).await;
+    // The server knows the script from here on.
+    locks.count_down_latch("another").count_down().await.unwrap();
+    let waiter = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait().await.unwrap() }
+    });
+    assert!(waiting(&locks, 1).await && at_rest(&locks).await);
+    // In one write: the waiter's question comes when the next one is set.
+    let (down, set) = tokio::join!(latch.count_down(), latch.try_set_count(NonZeroU32::MIN));
+    assert_eq!((down.unwrap(), set.unwrap()), (0, true));
+    tokio::time::timeout(WOKEN, waiter).await.unwrap().unwrap();
+    assert_eq!(latch.count().await.unwrap(), 1);
+    assert!(!latch.wait_for(Duration::from_millis(10)).await.unwrap(), "of the new one nothing has ended");
+    let waiter = tokio::spawn({
+        let latch = latch.clone();
+        async move { latch.wait().await.unwrap() }
+    });
+    assert!(waiting(&locks, 1).await);
+    assert!(latch.delete().await.unwrap() && !latch.delete().await.unwrap());
+    tokio::time::timeout(WOKEN, waiter).await.unwrap().unwrap();
+    assert_eq!(server.cli(&["EXISTS", NAME]), "0");
+}
+
+/// A message that gets lost costs one look, and a connection that breaks none.
+#[tokio::test]
+async fn who_waits_looks_again_after_a_reconnect() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), Duration::from_secs(30)).await;
+    let (latch, semaphore) = (latch_of(&locks, 1).await, locks.semaphore("permits"));
+    let waiters = tokio::spawn({
+        let (latch, semaphore) = (latch.clone(), semaphore.clone());
+        async move { tokio::join!(latch.wait(), semaphore.acquire(1)) }
+    });
+    assert!(waiting(&locks, 2).await && at_rest(&locks).await);
+    proxy.strike(Direction::ToClient, Fault::Deafen);
+    set(&server, &["DEL", NAME]);
+    set(&server, &["SET", "permits", "1"]);
+    proxy.heal();
+    proxy.strike(Direction::ToClient, Fault::Rst);
+    let (open, permits) = tokio::time::timeout(WOKEN, waiters).await.unwrap().unwrap();
+    open.unwrap();
+    drop(permits.unwrap());
+}
+
+#[tokio::test]
+async fn a_shutdown_gives_permits_back_and_tells_those_who_wait() {
+    let (server, locks) = server_and_manager().await;
+    let semaphore = semaphore_of(&locks, 2).await;
+    let permits = semaphore.acquire(2).await.unwrap();
+    let latch = locks.count_down_latch("latch");
+    latch.try_set_count(NonZeroU32::MIN).await.unwrap();
+    let waiters = tokio::spawn({
+        let (latch, semaphore) = (latch.clone(), semaphore.clone());
+        async move { tokio::join!(latch.wait(), semaphore.acquire(1)) }
+    });
+    assert!(waiting(&locks, 2).await);
+    assert!(locks.shutdown(PATIENCE).await.is_empty());
+    let (open, acquired) = waiters.await.unwrap();
+    assert!(matches!(open, Err(Error::ShutDown { .. })), "{open:?}");
+    assert!(matches!(acquired, Err(Error::ShutDown { .. })), "{acquired:?}");
+    assert_eq!(server.cli(&["GET", NAME]), "2");
+    assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
+}

@@ -34,8 +34,12 @@ if free < 1 then
     end
     return tonumber(first) - now
 end
-redis.call('decrby', semaphore, 1)
 redis.call('zadd', leases, now + lease, permit)
+local taken = redis.pcall('decrby', semaphore, 1)
+if type(taken) == 'table' then
+    redis.call('zrem', leases, permit)
+    return taken
+end
 local left = redis.call('pttl', semaphore)
 if left > 0 then
     redis.call('pexpire', leases, left)

@@ -8,16 +8,25 @@
 -- ARGV[5]  what the keys that belong to the semaphore have in common, in its slot
 --
 -- Returns 1 (given back) or nil (there is no such permit any more; nothing was changed).
-local removed = redis.pcall('zrem', ARGV[5] .. ':timeout', ARGV[2])
-if removed ~= 1 then
-    if type(removed) == 'table' and not string.find(removed.err, 'WRONGTYPE', 1, true) then
-        return removed
+local leases = ARGV[5] .. ':timeout'
+local ends = redis.pcall('zscore', leases, ARGV[2])
+if type(ends) ~= 'string' then
+    if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then
+        return ends
     end
     return nil
 end
-local free = redis.pcall('incrby', KEYS[1], 1)
-if type(free) == 'number' and free > 0 then
-    -- A user without the channel gives permits back all the same; waiters then find out by asking.
-    redis.pcall(ARGV[4], ARGV[1], free)
+-- Who deleted the semaphore, or put other data into its place, wants none of its permits back.
+local free = redis.pcall('get', KEYS[1])
+if type(free) == 'string' and tonumber(free) then
+    free = redis.pcall('incrby', KEYS[1], 1)
+    if type(free) == 'table' then
+        return free
+    end
+    if free > 0 then
+        -- A user without the channel gives permits back all the same; waiters then find out by asking.
+        redis.pcall(ARGV[4], ARGV[1], free)
+    end
 end
+redis.call('zrem', leases, ARGV[2])
 return 1

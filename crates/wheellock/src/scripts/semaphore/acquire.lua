@@ -31,6 +31,10 @@ end
 if free < count then
     return -1
 end
-redis.call('decrby', semaphore, count)
 redis.call('set', has, count, 'px', ARGV[1])
+local taken = redis.pcall('decrby', semaphore, count)
+if type(taken) == 'table' then
+    redis.call('del', has)
+    return taken
+end
 return { 1, free - count }

@@ -17,14 +17,21 @@ if had <= count then
     end
     return nil
 end
--- Who deleted the semaphore wants none of its permits back.
-local free = redis.call('exists', semaphore) == 1 and redis.pcall('incrby', semaphore, had - count)
+-- Who deleted the semaphore, or put other data into its place, wants none of its permits back.
+local free = redis.pcall('get', semaphore)
+local is_there = type(free) == 'string' and tonumber(free)
+if is_there then
+    free = redis.pcall('incrby', semaphore, had - count)
+    if type(free) == 'table' then
+        return free
+    end
+end
 if count > 0 then
     redis.call('set', has, count, 'keepttl')
 else
     redis.call('del', has)
 end
-if type(free) ~= 'number' then
+if not is_there then
     return nil
 end
 if free > 0 then

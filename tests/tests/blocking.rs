@@ -166,3 +166,34 @@ fn all_kinds_are_there_for_threads() {
     assert!(matches!(locks.simple_lock("simple").acquire(), Err(Error::NotReentrant { .. })));
     assert_eq!(guard.release().unwrap(), Released::Released);
 }
+
+#[test]
+fn threads_share_permits_and_wait_for_a_latch() {
+    let server = RedisServer::start();
+    let locks = manager(&server);
+    let (semaphore, pool, latch) =
+        (locks.semaphore("tickets"), locks.permit_semaphore("pool"), locks.count_down_latch("done"));
+    assert!(semaphore.try_set_permits(3).unwrap() && latch.try_set_count(8.try_into().unwrap()).unwrap());
+    assert_eq!(pool.set_permits(2).unwrap(), 2);
+    let inside = AtomicU32::new(0);
+    std::thread::scope(|threads| {
+        for _ in 0..8 {
+            threads.spawn(|| {
+                let permit = pool.acquire().unwrap();
+                assert!(permit.is_valid() && inside.fetch_add(1, Ordering::SeqCst) < 2);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                assert_eq!(permit.release().unwrap(), Released::Released);
+                drop(semaphore.try_acquire_for(2, PATIENCE).unwrap().expect("others give theirs back"));
+                latch.count_down().unwrap();
+            });
+        }
+        latch.wait().unwrap();
+    });
+    assert_eq!((latch.count().unwrap(), pool.available().unwrap()), (0, 2));
+    let mut permits = semaphore.acquire(3).unwrap();
+    permits.split(1).unwrap().forget();
+    assert_eq!(permits.count(), 2);
+    assert_eq!(permits.release().unwrap(), Released::Released);
+    assert_eq!(semaphore.available().unwrap(), 2);
+    assert!(semaphore.try_acquire(3).unwrap().is_none());
+}

@@ -32,6 +32,7 @@
 mod async_lock;
 mod kinds;
 mod lock;
+mod semaphores;
 mod served;
 mod sets;
 
@@ -40,6 +41,7 @@ use std::time::Duration;
 
 pub use kinds::{FencedGuard, FencedLock, ReadWriteLock};
 pub use lock::{Guard, Lock};
+pub use semaphores::{CountDownLatch, Permit, PermitSemaphore, Permits, Semaphore};
 pub use sets::{MultiGuard, MultiLock, QuorumGuard, QuorumLock, RedLock, multi_lock};
 
 use crate::{Error, Finding, Leftover, LockManagerBuilder, Metrics, Owner};

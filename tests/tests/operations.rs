@@ -261,7 +261,7 @@ async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
         if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
     };
     let version = server.redis_version();
-    for kind in ["fair", "fenced", "read-write", "simple"] {
+    for kind in ["fair", "fenced", "read-write", "simple", "semaphore", "permits", "latch"] {
         let (base, added) = (guide::permissions(version), guide::kind_permissions(kind, version));
         let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
         assert_eq!(use_kind(&server, &rules, kind).await, Ok(()), "{kind}");
@@ -312,6 +312,46 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 assert_eq!(server.cli(&ahead), "OK");
                 let _token = lock.acquire().await?.token();
                 lock.token().await.map(drop)
+            }
+            "semaphore" => {
+                let semaphore = locks.semaphore("orders:42");
+                assert!(semaphore.try_set_permits(2).await?);
+                let permits = semaphore.acquire(2).await?;
+                let waiting = {
+                    let semaphore = semaphore.clone();
+                    tokio::spawn(async move { semaphore.try_acquire_for(1, Duration::from_secs(1)).await })
+                };
+                assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+                permits.release().await?;
+                waiting.await.unwrap()?.expect("it is free").release().await?;
+                let _free = (semaphore.add_permits(-1).await?, semaphore.available().await?);
+                semaphore.drain().await?;
+                semaphore.delete().await.map(drop)
+            }
+            "permits" => {
+                let permits = locks.permit_semaphore("orders:42");
+                assert!(permits.try_set_permits(2).await?);
+                permits.set_permits(1).await?;
+                let permit = permits.acquire().await?;
+                permit.renew().await?;
+                assert!(permits.try_acquire_for(Duration::from_millis(10)).await?.is_none());
+                assert!(permits.release(permit.id()).await?);
+                permits.acquire().await?.release().await?;
+                let short = permits.with_lease(Duration::from_millis(20)).acquire().await?;
+                assert!(eventually(PATIENCE, async || !short.is_valid()).await);
+                std::mem::forget(short);
+                permits.acquire().await?.release().await?;
+                let _free = (permits.add_permits(1).await?, permits.available().await?);
+                permits.delete().await.map(drop)
+            }
+            "latch" => {
+                let latch = locks.count_down_latch("orders:42");
+                assert!(latch.try_set_count(2.try_into().unwrap()).await?);
+                assert!(!latch.wait_for(Duration::from_millis(10)).await?);
+                let _left = (latch.count_down().await?, latch.count().await?, latch.count_down().await?);
+                assert!(latch.try_set_count(2.try_into().unwrap()).await?);
+                latch.delete().await?;
+                latch.wait().await
             }
             "read-write" => {
                 let lock = locks.read_write_lock("orders:42");

@@ -1,6 +1,8 @@
 //! What the demo shows: one function per property, each judging by what it saw, not by what was meant.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -31,6 +33,10 @@ pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(h) a free lock costs one round trip each way", show: a_free_lock_is_quick },
     Scene { claim: "(i) readers share, a writer is alone and goes first", show: readers_and_a_writer },
     Scene { claim: "(j) fencing tokens rise, also when the counter is lost", show: tokens_rise },
+    Scene {
+        claim: "(k) a pool of 3: never 4 inside, no permit lost in a crash",
+        show: a_pool_keeps_its_size,
+    },
 ];
 
 /// (a) Workers read a file, add one, and write it back; without the lock, updates get lost.
@@ -321,6 +327,49 @@ fn tokens_rise(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
         Ok(Finding {
             held: rising == GRANTS,
             seen: format!("{rising} of {GRANTS} greater than all before; the counter was deleted 3 times"),
+            latency: None,
+        })
+    })
+}
+
+/// (k) Many who want one of few permits; one dies with it.
+fn a_pool_keeps_its_size(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:pool";
+    const PERMITS: u32 = 3;
+    const TASKS: u32 = 60;
+    runtime.block_on(async {
+        let pools = [
+            connect(&stage.server.url(), LEASE).await?.permit_semaphore(NAME),
+            connect(&stage.server.url(), LEASE).await?.permit_semaphore(NAME),
+        ];
+        let _free = pools[0].set_permits(PERMITS).await?;
+        let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let work = |task: u32| {
+            let (pool, inside, most) =
+                (pools[task as usize % 2].clone(), Arc::clone(&inside), Arc::clone(&most));
+            tokio::spawn(async move {
+                let permit = pool.acquire().await?;
+                most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                permit.release().await
+            })
+        };
+        // Nobody gives this one back: its holder is gone.
+        std::mem::forget(pools[1].with_lease(SHORT_LEASE).acquire().await?);
+        for task in (0..TASKS).map(work).collect::<Vec<_>>() {
+            let _released = task.await??;
+        }
+        let all_free = eventually(LEASE, async || {
+            pools[0].available().await.is_ok_and(|free| free == i64::from(PERMITS))
+        });
+        let (all_free, most) = (all_free.await, most.load(Ordering::SeqCst));
+        Ok(Finding {
+            held: all_free && most <= PERMITS,
+            seen: format!(
+                "{TASKS} were inside, at most {most} at once; {} free at the end",
+                pools[0].available().await?
+            ),
             latency: None,
         })
     })

@@ -103,8 +103,9 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         7..11 => (Which::ReadRelease, key, vec![channel, holder, left, verb, tag]),
         11..14 => (Which::WriteAcquire, key, vec![lease, &writer, count, tag, random.of(&["0", "600000"])]),
         14..17 => (Which::WriteRelease, key, vec![channel, &writer, left, verb, tag]),
-        17 => (Which::ReadForceRelease, key, vec![channel, verb, tag]),
-        18 => (Which::WriteForceRelease, key, vec![channel, verb, tag]),
+        17..19 => {
+            (Which::ReadWriteForceRelease, key, vec![channel, verb, tag, random.of(&["read", "write"])])
+        }
         19..21 => (Which::ReadWriteRenew, key, vec![any_lease, random.of(&[holder, &writer]), tag]),
         21..23 => (Which::SimpleAcquire, &*simple, vec![lease, random.of(&TOKENS), "1"]),
         23 => (Which::SimpleRelease, &*simple, vec![channel, random.of(&TOKENS), "0", verb]),

@@ -21,8 +21,8 @@ pub(crate) struct Kind {
     pub(crate) release: Option<Arc<Script>>,
     /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
     pub(crate) force_release: Option<Arc<Script>>,
-    /// Whether it is held.
-    pub(crate) is_held: IsHeld,
+    /// Says whether it is held; `None` if the key's being there says it.
+    pub(crate) is_held: Option<Arc<Script>>,
     /// What its key has before its name; empty where the name is the key.
     key_prefix: &'static str,
     /// What the channel on which releases are told has before the name.
@@ -33,17 +33,11 @@ pub(crate) struct Kind {
     pub(crate) holders: Holders,
     pub(crate) companions: Companions,
     pub(crate) sharing: Sharing,
+    /// Of one side of a read-write lock: in which way it is held, for the scripts that serve both.
+    pub(crate) mode: Option<&'static str>,
     pub(crate) wake: Wake,
     /// Whether a caller who was refused and waits leaves something on the server, which is taken back if it gives up.
     pub(crate) leaves_mark: bool,
-}
-
-/// How to ask whether a lock is held.
-pub(crate) enum IsHeld {
-    /// By the key's being there.
-    ByKey,
-    /// By a script, which is told in which way.
-    ByScript(Arc<Script>, &'static str),
 }
 
 /// How the server knows who holds a lock.
@@ -119,7 +113,6 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| Kind {
         1,
         5,
     ))),
-    force_release: Some(Arc::new(Script::new(include_str!("scripts/read/force_release.lua"), 1, 3))),
     sharing: Sharing::Many,
     ..Kind::read_write("read")
 });
@@ -132,7 +125,6 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
         1,
         5,
     ))),
-    force_release: Some(Arc::new(Script::new(include_str!("scripts/write/force_release.lua"), 1, 3))),
     holder_suffix: ":write",
     leaves_mark: true,
     ..Kind::read_write("write")
@@ -245,7 +237,7 @@ impl Kind {
             renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),
             release: Some(Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4))),
             force_release: Some(Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2))),
-            is_held: IsHeld::ByKey,
+            is_held: None,
             key_prefix,
             channel_prefix,
             braces: Braces::IfMissing,
@@ -253,6 +245,7 @@ impl Kind {
             holders: Holders::Counted,
             companions: Companions::None,
             sharing: Sharing::One,
+            mode: None,
             wake: Wake::Channel,
             leaves_mark: false,
         }
@@ -264,12 +257,15 @@ impl Kind {
             include_str!("scripts/read_write/live.lua"),
             include_str!("scripts/read_write/renew.lua")
         );
+        let force_release = Script::new(include_str!("scripts/read_write/force_release.lua"), 1, 4);
         let is_held = Script::new(include_str!("scripts/read_write/is_held.lua"), 1, 1);
         Self {
             acquire_all: None,
             renew: Some(Arc::new(Script::variadic(renew))),
-            is_held: IsHeld::ByScript(Arc::new(is_held), mode),
+            force_release: Some(Arc::new(force_release)),
+            is_held: Some(Arc::new(is_held)),
             companions: Companions::ReadLeases,
+            mode: Some(mode),
             ..Self::counted("", "redisson_rwlock:")
         }
     }

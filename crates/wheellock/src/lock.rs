@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::holds::Share;
-use crate::kind::{Companions, IsHeld};
+use crate::kind::Companions;
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::once::once;
@@ -162,8 +162,8 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        if let IsHeld::ByScript(script, how) = &self.name.kind().is_held {
-            return self.ask_script(script, &wire::is_held_by_script(&self.name, how), wire::read_yes).await;
+        if let Some(script) = &self.name.kind().is_held {
+            return self.ask_script(script, &wire::is_held_by_script(&self.name), wire::read_yes).await;
         }
         self.ask(wire::is_held(&self.name), wire::read_yes).await
     }

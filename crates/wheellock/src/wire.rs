@@ -214,7 +214,8 @@ pub(crate) fn read_release(reply: &Value) -> Option<bool> {
 /// For a kind's `force_release`.
 pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
     let tag = release_has_tag(name).then(|| name.tag().into());
-    [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).collect()
+    let mode = name.kind().mode.map(Arg::from);
+    [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).chain(mode).collect()
 }
 
 /// For a kind's `renew`: `holders` are those of `group`, whose locks are all of one kind.
@@ -252,9 +253,9 @@ pub(crate) fn is_held(name: &Name) -> Command<'_> {
     Command::new("EXISTS").arg(name.key())
 }
 
-/// For the script that says whether a lock is held in one of several ways.
-pub(crate) fn is_held_by_script<'a>(name: &'a Name, how: &'a str) -> [Arg<'a>; 2] {
-    [name.key().into(), how.into()]
+/// For a kind's `is_held`.
+pub(crate) fn is_held_by_script(name: &Name) -> Vec<Arg<'_>> {
+    [name.key().into()].into_iter().chain(name.kind().mode.map(Arg::from)).collect()
 }
 
 /// Asks how often `holder` holds the lock.

@@ -570,8 +570,10 @@ impl World {
             Kind::Fair => self.server.run_for_another(Which::FairForceRelease, "1", &with_tag),
             Kind::Simple => self.server.run_for_another(Which::SimpleForceRelease, "1", &plain),
             Kind::Read | Kind::Write => {
-                self.server.run_for_another(Which::ReadForceRelease, "1", &with_tag);
-                self.server.run_for_another(Which::WriteForceRelease, "1", &with_tag);
+                for side in ["read", "write"] {
+                    let params = [NAME, channel, "PUBLISH", TAG, side];
+                    self.server.run_for_another(Which::ReadWriteForceRelease, "1", &params);
+                }
             }
         }
     }

@@ -41,11 +41,10 @@ pub(crate) enum Which {
     FencedAcquire,
     ReadAcquire,
     ReadRelease,
-    ReadForceRelease,
     WriteAcquire,
     WriteRelease,
-    WriteForceRelease,
     ReadWriteRenew,
+    ReadWriteForceRelease,
     SimpleAcquire,
     SimpleRelease,
     SimpleRenew,
@@ -87,7 +86,7 @@ pub(crate) enum Answer {
 }
 
 impl Which {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -96,11 +95,10 @@ impl Which {
         Self::FencedAcquire,
         Self::ReadAcquire,
         Self::ReadRelease,
-        Self::ReadForceRelease,
         Self::WriteAcquire,
         Self::WriteRelease,
-        Self::WriteForceRelease,
         Self::ReadWriteRenew,
+        Self::ReadWriteForceRelease,
         Self::SimpleAcquire,
         Self::SimpleRelease,
         Self::SimpleRenew,
@@ -124,17 +122,16 @@ impl Which {
                 include_str!("../../src/scripts/read_write/live.lua"),
                 include_str!("../../src/scripts/read/release.lua")
             ),
-            Self::ReadForceRelease => include_str!("../../src/scripts/read/force_release.lua"),
             Self::WriteAcquire => include_str!("../../src/scripts/write/acquire.lua"),
             Self::WriteRelease => concat!(
                 include_str!("../../src/scripts/read_write/live.lua"),
                 include_str!("../../src/scripts/write/release.lua")
             ),
-            Self::WriteForceRelease => include_str!("../../src/scripts/write/force_release.lua"),
             Self::ReadWriteRenew => concat!(
                 include_str!("../../src/scripts/read_write/live.lua"),
                 include_str!("../../src/scripts/read_write/renew.lua")
             ),
+            Self::ReadWriteForceRelease => include_str!("../../src/scripts/read_write/force_release.lua"),
             Self::SimpleAcquire => include_str!("../../src/scripts/simple/acquire.lua"),
             Self::SimpleRelease => include_str!("../../src/scripts/simple/release.lua"),
             Self::SimpleRenew => include_str!("../../src/scripts/simple/renew.lua"),
@@ -289,13 +286,10 @@ impl Store {
             (Which::WriteRelease, &[key], &[channel, holder, count, verb, tag]) => {
                 self.write_release(key, [verb, channel], holder, count, tag)
             }
-            (Which::ReadForceRelease, &[key], &[channel, verb, tag]) => {
-                self.side_force_release(which, key, [verb, channel, "0"], "read", tag)
-            }
-            (Which::WriteForceRelease, &[key], &[channel, verb, tag]) => {
-                self.side_force_release(which, key, [verb, channel, "1"], "write", tag)
-            }
             (Which::ReadWriteRenew, keys, args) => self.read_write_renew(keys, args),
+            (Which::ReadWriteForceRelease, &[key], &[channel, verb, tag, side]) => {
+                self.side_force_release(key, [verb, channel], tag, side)
+            }
             (Which::SimpleAcquire, &[key], &[lease, token, _]) => self.simple_acquire(key, lease, token),
             (Which::SimpleRelease, &[key], &[channel, token, count, verb]) => {
                 self.simple_release(key, [verb, channel], token, count)
@@ -609,15 +603,8 @@ impl Store {
         if held { Answer::Integer(1) } else { Answer::Nil }
     }
 
-    fn side_force_release(
-        &mut self,
-        which: Which,
-        key: &str,
-        tell: [&str; 3],
-        side: &str,
-        tag: &str,
-    ) -> Answer {
-        self.note(which, key, "", None);
+    fn side_force_release(&mut self, key: &str, [verb, channel]: [&str; 2], tag: &str, side: &str) -> Answer {
+        self.note(Which::ReadWriteForceRelease, key, "", None);
         match self.field(key, "mode") {
             Some(mode) if mode == side => {}
             Some(mode) if mode == "read" || mode == "write" => return Answer::Integer(0),
@@ -630,7 +617,7 @@ impl Store {
             }
         }
         self.keys.remove(key);
-        self.publish(tell);
+        self.publish([verb, channel, if side == "read" { "0" } else { "1" }]);
         Answer::Integer(1)
     }
 

@@ -132,7 +132,7 @@ fn script_call(random: &mut SplitMix, which: Which, keys: &[&str], args: &[&str]
     let mut words = match random.below(10) {
         0 => return ["SCRIPT", "LOAD", which.text()].map(str::to_owned).into(),
         1 => vec!["EVAL".to_owned(), which.text().to_owned()],
-        _ => vec!["EVALSHA".to_owned(), which.sha()],
+        _ => vec!["EVALSHA".to_owned(), which.sha().to_owned()],
     };
     words.push(keys.len().to_string());
     words.extend(keys.iter().chain(args).map(|word| (*word).to_owned()));

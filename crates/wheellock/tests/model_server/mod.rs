@@ -28,6 +28,8 @@ pub(crate) struct Server {
     network: Arc<Network>,
     pipe: Option<Pipe>,
     input: BytesMut,
+    /// Where in a command the input stands.
+    decoder: Decoder,
     /// Answers that have not left yet.
     output: VecDeque<u8>,
     /// What this connection is subscribed to.
@@ -110,6 +112,7 @@ impl Server {
             network,
             pipe: None,
             input: BytesMut::new(),
+            decoder: Decoder::new(Limits::default()),
             output: VecDeque::new(),
             channels: BTreeSet::new(),
             cut: None,
@@ -176,6 +179,7 @@ impl Server {
         self.pipe = Some(pipe);
         self.wrote = false;
         self.input.clear();
+        self.decoder = Decoder::new(Limits::default());
         self.output.clear();
         self.channels.clear();
         true
@@ -220,10 +224,8 @@ impl Server {
     }
 
     fn next_command(&mut self) -> Option<Vec<String>> {
-        let mut rest = self.input.clone();
-        let frame = Decoder::new(Limits::default()).decode(&mut rest).expect("whole commands, untorn");
+        let frame = self.decoder.decode(&mut self.input).expect("whole commands, untorn");
         let Some(Frame::Reply(command)) = frame else { return None };
-        self.input = rest;
         let words = command.as_array().expect("a command is an array").iter();
         Some(words.map(|word| word.as_str().expect("of text").to_owned()).collect())
     }

@@ -4,6 +4,7 @@
 //! `tests/tests/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use wheellock_client::Script;
 
@@ -174,8 +175,13 @@ impl Which {
         matches!(self, Self::Renew | Self::ReadWriteRenew | Self::SimpleRenew)
     }
 
-    pub(crate) fn sha(self) -> String {
-        Script::variadic(self.text()).sha().to_owned()
+    /// What a server calls it. Computed once, for thousands of worlds ask.
+    pub(crate) fn sha(self) -> &'static str {
+        static SHAS: LazyLock<BTreeMap<Which, String>> = LazyLock::new(|| {
+            let sha = |which: Which| Script::variadic(which.text()).sha().to_owned();
+            Which::ALL.into_iter().map(|which| (which, sha(which))).collect()
+        });
+        &SHAS[&self]
     }
 
     fn by(matches: impl Fn(Self) -> bool) -> Option<Self> {
@@ -197,7 +203,7 @@ impl Store {
             ["SCRIPT", "LOAD", text] => match Which::by(|which| which.text() == text) {
                 Some(which) => {
                     self.loaded.insert(which);
-                    Answer::Bulk(which.sha())
+                    Answer::Bulk(which.sha().to_owned())
                 }
                 None => return None,
             },

@@ -68,10 +68,8 @@ pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
     fs::create_dir_all(&corpus).with_context(|| format!("cannot create {}", corpus.display()))?;
     let seeds: PathBuf = run::root().join("fuzz/seeds").join(target);
 
-    // No sanitizer: the project forbids unsafe code, so what could go wrong shows as a panic, a hang or
-    // memory use, and without one the same seconds cover more.
-    let mut command = run::cargo(["fuzz", "run", "--sanitizer", "none", "--target-dir"]);
-    command.arg(run::target_directory().join("fuzz")).arg(target).arg(&corpus);
+    let mut command = cargo_fuzz("run");
+    command.arg(target).arg(&corpus);
     if seeds.is_dir() {
         command.arg(&seeds);
     }
@@ -83,9 +81,22 @@ pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
         "-verbosity=0",
         "-print_final_stats=1",
     ]);
+    Ok(command)
+}
+
+/// Builds all targets, so that none waits for another's building when they run.
+pub(crate) fn build() -> Result<()> {
+    run::run(&mut cargo_fuzz("build"))
+}
+
+fn cargo_fuzz(verb: &str) -> Command {
+    // No sanitizer: the project forbids unsafe code, so what could go wrong shows as a panic, a hang or
+    // memory use, and without one the same seconds cover more.
+    let mut command = run::cargo(["fuzz", verb, "--sanitizer", "none", "--target-dir"]);
+    command.arg(run::target_directory().join("fuzz"));
     // The coverage instrumentation is behind `-Z`; this makes the stable compiler accept it.
     command.env("RUSTC_BOOTSTRAP", "1");
     // `cargo xtask test` may run under flags of its own.
     command.env_remove("RUSTFLAGS");
-    Ok(command)
+    command
 }

@@ -11,6 +11,7 @@ mod install;
 mod interop;
 mod peers;
 mod planted;
+mod programs;
 mod redis;
 mod run;
 mod servers;

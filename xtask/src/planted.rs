@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::programs::{self, Program};
 use crate::run;
 
 /// Where the patches are.
@@ -125,23 +126,15 @@ pub(crate) fn check(names: &[String]) -> Result<ExitCode> {
 /// Plants one bug after the other, several at a time; returns what was not caught.
 pub(crate) fn uncaught(bugs: &[Planted]) -> Result<Vec<String>> {
     lay_out(run::root(), &copy(), bugs)?;
-    build(bugs)?;
-    let (left, uncaught) = (Mutex::new(bugs.iter()), Mutex::new(Vec::new()));
-    std::thread::scope(|threads| {
-        for _ in 0..AT_ONCE {
-            threads.spawn(|| {
-                while let Some(planted) = left.lock().ok().and_then(|mut left| left.next()) {
-                    let verdict = run(planted);
-                    let shown =
-                        verdict.as_ref().map_or_else(|error| format!("{error:#}"), ToString::to_string);
-                    println!("{:<45} {shown} ({})", planted.bug, planted.test);
-                    if !matches!(verdict, Ok("caught" | "caught, it hangs"))
-                        && let Ok(mut uncaught) = uncaught.lock()
-                    {
-                        uncaught.push(format!("{}: {shown}", planted.bug));
-                    }
-                }
-            });
+    let (programs, uncaught) = (build(bugs)?, Mutex::new(Vec::new()));
+    run::several_at_once(AT_ONCE, bugs, |planted| {
+        let verdict = run(planted, &programs);
+        let shown = verdict.as_ref().map_or_else(|error| format!("{error:#}"), ToString::to_string);
+        println!("{:<45} {shown} ({})", planted.bug, planted.test);
+        if !matches!(verdict, Ok("caught" | "caught, it hangs"))
+            && let Ok(mut uncaught) = uncaught.lock()
+        {
+            uncaught.push(format!("{}: {shown}", planted.bug));
         }
     });
     uncaught.into_inner().context("a runner panicked")
@@ -297,16 +290,17 @@ fn write_where_different(copy: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> Res
     Ok(())
 }
 
-fn build(bugs: &[Planted]) -> Result<()> {
+fn build(bugs: &[Planted]) -> Result<Vec<Program>> {
     let mut packages: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for planted in bugs {
         packages.entry(&planted.package).or_default().insert(&planted.target);
     }
+    let mut programs = Vec::new();
     for (package, targets) in packages {
-        let mut tests = command(["test", "--quiet", "--no-run", "--package", package]);
-        run::run(tests.args(targets.into_iter().flat_map(selected)))?;
+        let mut tests = command(["test", "--quiet", "--package", package]);
+        programs.extend(programs::build(tests.args(targets.into_iter().flat_map(selected)))?);
     }
-    Ok(())
+    Ok(programs)
 }
 
 /// How cargo is told of a test target.
@@ -315,11 +309,12 @@ fn selected(target: &str) -> impl Iterator<Item = &str> {
     test.into_iter().chain([target])
 }
 
-fn run(planted: &Planted) -> Result<&'static str> {
-    let mut tests = command(["test", "--quiet", "--package", &planted.package]);
-    tests.args(selected(&planted.target));
+fn run(planted: &Planted, programs: &[Program]) -> Result<&'static str> {
+    let is_its = |program: &&Program| program.package == planted.package && program.target == planted.target;
+    let mut tests = programs.iter().find(is_its).context("no such test target")?.command();
     tests.arg(&planted.test).env("WHEELLOCK_PLANTED", &planted.bug).env("RUST_BACKTRACE", "0");
-    // Its own process group, so that a test that hangs can be ended with all that it started.
+    tests.env("CARGO_TARGET_DIR", target());
+    // If it hangs it is ended, and its servers end with it.
     let mut child = tests.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let start = Instant::now();
     while child.try_wait()?.is_none() {
@@ -346,9 +341,15 @@ fn command<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = run::cargo(arguments);
     command
         .current_dir(copy())
-        .env("CARGO_TARGET_DIR", run::target_directory().join("planted"))
+        .env("CARGO_TARGET_DIR", target())
         .env("CARGO_BUILD_BUILD_DIR", run::target_directory());
+    // These tests wait for servers: more is spent on building them well than they would ever give back. No backtrace is shown.
+    command.env("CARGO_PROFILE_TEST_OPT_LEVEL", "0").env("CARGO_PROFILE_TEST_DEBUG", "false");
     command
+}
+
+fn target() -> PathBuf {
+    run::target_directory().join("planted")
 }
 
 /// The tests mostly wait.

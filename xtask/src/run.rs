@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
@@ -33,6 +34,26 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Does `work` for every item, for so many at a time, in their order.
+pub(crate) fn several_at_once<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let take = || items.get(next.fetch_add(1, Ordering::Relaxed));
+    std::thread::scope(|threads| {
+        for _ in 0..at_once {
+            threads.spawn(|| {
+                while let Some(item) = take() {
+                    work(item);
+                }
+            });
+        }
+    });
+}
+
+/// How many processors there are.
+pub(crate) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
 /// The command as one would type it.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
@@ -54,4 +75,25 @@ pub(crate) fn metadata() -> Result<serde_json::Value> {
     let output = cargo(["metadata", "--no-deps", "--format-version", "1"]).output()?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).context("cargo metadata printed something else than JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::{Barrier, Mutex};
+
+    use super::*;
+
+    #[test]
+    fn every_item_is_worked_on_once_and_several_at_a_time() {
+        let (both, seen) = (Barrier::new(2), Mutex::new(Vec::new()));
+        let items: Vec<_> = (0..10).collect();
+        several_at_once(2, &items, |item| {
+            both.wait();
+            seen.lock().unwrap().push(*item);
+        });
+        let seen = seen.into_inner().unwrap();
+        assert_eq!((seen.len(), seen.into_iter().collect::<BTreeSet<_>>()), (10, (0..10).collect()));
+        several_at_once(2, &[(); 0], |()| panic!("there is nothing to do"));
+    }
 }

@@ -1,15 +1,17 @@
 //! Every check that must pass before a push, in one run with one tally.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 use wheellock_tests::RedisServer;
 
-use crate::{fuzz, install, planted, run, tidy};
+use crate::{fuzz, install, planted, programs, run, tidy};
+use programs::{Ended, Program};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -44,7 +46,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut doc = run::cargo(["doc", "--workspace", "--no-deps", "--all-features"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     report.commands("documentation", [doc]);
-    report.tests("tests", [run::cargo(["test", "--workspace", "--no-fail-fast"])]);
+    report.step("tests", || run_programs(&programs::build(&mut run::cargo(["test", "--workspace"]))?));
+    report.tests("doc tests", [run::cargo(["test", "--workspace", "--doc", "--no-fail-fast"])]);
     if !options.no_loom {
         report.tests(
             "loom models",
@@ -66,11 +69,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
                 return Ok(Tally::default());
             }
             fuzz::ensure_cargo_fuzz()?;
-            let mut tally = Tally::default();
-            for target in &targets {
-                tally += run_quietly(target, &mut fuzz::command(target, options.fuzz_seconds)?)?;
-            }
-            Ok(tally)
+            fuzz::build()?;
+            Ok(several(run::processors(), &targets, |target| {
+                run_quietly(target, &mut fuzz::command(target, options.fuzz_seconds)?)
+            }))
         });
     }
     Ok(report.finish())
@@ -187,6 +189,45 @@ fn run_quietly(target: &str, command: &mut Command) -> Result<Tally> {
         println!("$ {}\n{printed}", run::shown(command));
         Ok(Tally::ONE_FAILED)
     }
+}
+
+/// Runs all test programs, several at a time; what each has printed is shown when it has ended, whole.
+fn run_programs(all: &[Program]) -> Result<Tally> {
+    ensure!(!all.is_empty(), "cargo has built no test program");
+    let folder = run::target_directory().join("test-output");
+    // More would compete: each runs as many tests at a time as there are processors.
+    Ok(several(run::processors() + 1, all, |program| {
+        let start = Instant::now();
+        let Ended { succeeded, printed } = program.run(&folder)?;
+        let (took, shown) = (start.elapsed().as_secs_f64(), program.shown());
+        std::io::stdout().write_all(format!("\n--- {shown}, {took:.1} s{printed}").as_bytes())?;
+        Ok(tally_of(&printed, succeeded))
+    }))
+}
+
+/// What a test program's last words count for. One that died without a result has failed.
+fn tally_of(printed: &str, succeeded: bool) -> Tally {
+    let mut results = printed.lines().filter_map(result_line).peekable();
+    let has_result = results.peek().is_some();
+    let mut tally = Tally::default();
+    results.for_each(|result| tally += result);
+    if tally.failed == 0 && !(succeeded && has_result) {
+        tally += Tally::ONE_FAILED;
+    }
+    tally
+}
+
+/// The sum of what becomes of every item, so many at a time. What could not be done counts as failed.
+fn several<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) -> Result<Tally> + Sync) -> Tally {
+    let sum = Mutex::new(Tally::default());
+    run::several_at_once(at_once, items, |item| {
+        let tally = work(item).unwrap_or_else(|error| {
+            println!("{error:#}");
+            Tally::ONE_FAILED
+        });
+        *sum.lock().unwrap_or_else(PoisonError::into_inner) += tally;
+    });
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs `cargo test`, shows its output as it comes, and sums its result lines.
@@ -320,6 +361,28 @@ mod tests {
             run_tests(Command::new("sh").args(["-c", printed])).unwrap(),
             Tally { passed: 3, failed: 1 }
         );
+    }
+
+    #[test]
+    fn a_program_that_dies_without_a_result_counts_as_failed_and_one_without_tests_does_not() {
+        let line = |passed: u64, failed: u64| {
+            format!("running tests\ntest result: ok. {passed} passed; {failed} failed; 0 ignored\n")
+        };
+        assert_eq!(tally_of(&line(3, 0), true), Tally { passed: 3, failed: 0 });
+        assert_eq!(tally_of(&line(0, 0), true), Tally::default());
+        assert_eq!(tally_of(&line(3, 2), false), Tally { passed: 3, failed: 2 });
+        assert_eq!(tally_of(&line(3, 0), false), Tally { passed: 3, failed: 1 }, "it died at its end");
+        assert_eq!(tally_of("Segmentation fault", false), Tally::ONE_FAILED);
+        assert_eq!(tally_of("", true), Tally::ONE_FAILED);
+    }
+
+    #[test]
+    fn of_several_at_once_everything_counts() {
+        let work = |item: &u64| {
+            ensure!(*item != 3, "not three");
+            Ok(Tally { passed: *item, failed: 0 })
+        };
+        assert_eq!(several(2, &[1, 2, 3, 4], work), Tally { passed: 7, failed: 1 });
     }
 
     #[test]

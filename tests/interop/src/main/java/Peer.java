@@ -110,7 +110,8 @@ public final class Peer {
             try {
                 result = "ok " + encode(String.valueOf(perform(request)));
             } catch (Exception error) {
-                result = "error " + error.getClass().getName() + " " + encode(String.valueOf(error.getMessage()));
+                String because = error.getCause() == null ? "" : ", because of " + error.getCause();
+                result = "error " + error.getClass().getName() + " " + encode(error.getMessage() + because);
             }
             OUT.println(request.id + " " + began + " " + System.nanoTime() + " " + result);
         }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Builder;
-use wheellock::{LockManager, Metrics};
+use wheellock::{Guard, LockManager, Metrics, Permit};
 use wheellock_benches::{Report, process_cpu};
 use wheellock_tests::RedisServer;
 
@@ -17,8 +17,10 @@ fn main() -> Result<()> {
     let options = Options::read()?;
     let mut report = Report::new("scale");
     for (name, play) in [
-        ("held locks", held_locks as fn(&mut Report, &Options) -> Result<()>),
-        ("waiters on one lock", waiters),
+        ("held locks", (|report, options| held(report, options, Of::Locks)) as Scene),
+        ("held permits", |report, options| held(report, options, Of::Permits)),
+        ("waiters on one lock", |report, options| waiters(report, options, Of::Locks)),
+        ("waiters on one semaphore", |report, options| waiters(report, options, Of::Permits)),
         ("names", names),
     ] {
         if options.word.as_ref().is_none_or(|word| name.contains(word.as_str())) {
@@ -26,6 +28,48 @@ fn main() -> Result<()> {
         }
     }
     report.finish()
+}
+
+type Scene = fn(&mut Report, &Options) -> Result<()>;
+
+/// What is held, or waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Of {
+    /// Locks, each of another name.
+    Locks,
+    /// Permits of one semaphore.
+    Permits,
+}
+
+impl Of {
+    async fn acquire(self, locks: &LockManager, number: u64) -> Result<Held, wheellock::Error> {
+        Ok(match self {
+            Self::Locks => Held::Lock(locks.lock(&format!("held:{number}")).acquire().await?),
+            Self::Permits => Held::Permit(locks.permit_semaphore(POOL).acquire().await?),
+        })
+    }
+
+    /// Whether nothing is held any more.
+    fn is_free(self, server: &RedisServer) -> bool {
+        match self {
+            Self::Locks => server.cli(&["DBSIZE"]) == "0",
+            Self::Permits => server.cli(&["EXISTS", "{pool}:timeout"]) == "0",
+        }
+    }
+}
+
+enum Held {
+    Lock(Guard),
+    Permit(Permit),
+}
+
+impl Held {
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Lock(guard) => guard.is_valid(),
+            Self::Permit(permit) => permit.is_valid(),
+        }
+    }
 }
 
 struct Options {
@@ -54,14 +98,17 @@ impl Options {
     }
 }
 
-/// A process that holds very many locks and lets the watchdog keep them.
-fn held_locks(report: &mut Report, options: &Options) -> Result<()> {
+/// A process that holds very many and lets the watchdog keep them.
+fn held(report: &mut Report, options: &Options, of: Of) -> Result<()> {
     let server = RedisServer::start();
     let count = options.locks;
-    let bench = format!("{count} held locks");
+    let bench = format!("{count} held {of:?}").to_lowercase();
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let locks = LockManager::connect(&server.url()).await?;
+        if of == Of::Permits {
+            let _free = locks.permit_semaphore(POOL).set_permits(u32::try_from(count)?).await?;
+        }
         let before = resident()?;
         let since = Instant::now();
         let mut guards = Vec::with_capacity(usize::try_from(count)?);
@@ -71,7 +118,7 @@ fn held_locks(report: &mut Report, options: &Options) -> Result<()> {
                 tokio::spawn(async move {
                     let mut guards = Vec::new();
                     for number in (task..count).step_by(usize::try_from(TASKS)?) {
-                        guards.push(locks.lock(&format!("held:{number}")).acquire().await?);
+                        guards.push(of.acquire(&locks, number).await?);
                     }
                     anyhow::Ok(guards)
                 })
@@ -92,14 +139,14 @@ fn held_locks(report: &mut Report, options: &Options) -> Result<()> {
         for (quantile, metric) in [(0.5, "lateness p50"), (0.999, "lateness p99.9"), (1.0, "lateness max")] {
             figure(report, &bench, metric, "ms", end.renewal_lateness.quantile(quantile).as_secs_f64() * 1e3);
         }
-        figure(report, &bench, "lost", "locks", ratio(lost(&end), 1));
+        figure(report, &bench, "lost", "", ratio(lost(&end), 1));
         figure(report, &bench, "failed renewals", "", ratio(end.failed_renewals, 1));
         let believed = guards.iter().filter(|guard| guard.is_valid()).count();
         ensure!(believed == guards.len(), "{believed} of {} are still believed", guards.len());
         let since = Instant::now();
         drop(guards);
         figure(report, &bench, "dropping one", "ns", since.elapsed().as_secs_f64() * 1e9 / ratio(count, 1));
-        while server.cli(&["DBSIZE"]) != "0" {
+        while !of.is_free(&server) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         figure(report, &bench, "all released after", "s", since.elapsed().as_secs_f64());
@@ -107,28 +154,31 @@ fn held_locks(report: &mut Report, options: &Options) -> Result<()> {
     })
 }
 
-/// Very many tasks of one process that want one lock, which another process holds.
-fn waiters(report: &mut Report, options: &Options) -> Result<()> {
+/// Very many tasks of one process that want one lock, or the only permit, which another process holds.
+fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
     let server = RedisServer::start();
     let count = options.waiters;
-    let bench = format!("{count} waiters on one lock");
+    let bench = format!("{count} waiters on one of {of:?}").to_lowercase();
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let holder = LockManager::connect(&server.url()).await?;
         let locks = LockManager::connect(&server.url()).await?;
-        let guard = holder.lock("wanted").acquire().await?;
-        let lock = locks.lock("wanted");
+        let _free = holder.permit_semaphore(POOL).set_permits(1).await?;
+        let held = of.acquire(&holder, 0).await?;
         let served = Arc::new(AtomicU64::new(0));
         let before = resident()?;
         let wait = Duration::from_secs(600);
         let tasks: Vec<_> = (0..count)
             .map(|_| {
-                let (lock, served) = (lock.clone(), Arc::clone(&served));
+                let (locks, served) = (locks.clone(), Arc::clone(&served));
                 tokio::spawn(async move {
                     let since = Instant::now();
-                    let guard = lock.try_acquire_for(wait).await?;
+                    let is_served = match of {
+                        Of::Locks => locks.lock("held:0").try_acquire_for(wait).await?.is_some(),
+                        Of::Permits => locks.permit_semaphore(POOL).try_acquire_for(wait).await?.is_some(),
+                    };
                     ensure!(since.elapsed() <= wait, "past its deadline");
-                    served.fetch_add(u64::from(guard.is_some()), Ordering::Relaxed);
+                    served.fetch_add(u64::from(is_served), Ordering::Relaxed);
                     Ok(())
                 })
             })
@@ -143,7 +193,7 @@ fn waiters(report: &mut Report, options: &Options) -> Result<()> {
         figure(report, &bench, "commands while idle", "1/s", ratio(commands, IDLE.as_secs()));
         let used = Used::so_far(&server);
         let since = Instant::now();
-        guard.release().await?;
+        drop(held);
         for task in tasks {
             task.await??;
         }
@@ -269,6 +319,7 @@ fn ratio(of: u64, to: u64) -> f64 {
     of as f64 / to as f64
 }
 
+const POOL: &str = "pool";
 const TASKS: u64 = 256;
 const NAMES: u64 = 10_000;
 const IDLE: Duration = Duration::from_secs(5);

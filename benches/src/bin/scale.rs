@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Builder;
+use tokio::task::JoinHandle;
 use wheellock::{Guard, LockManager, Metrics, Permit};
 use wheellock_benches::{Report, process_cpu};
 use wheellock_tests::RedisServer;
@@ -167,22 +168,24 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
         let held = of.acquire(&holder, 0).await?;
         let served = Arc::new(AtomicU64::new(0));
         let before = resident()?;
-        let wait = Duration::from_secs(600);
-        let tasks: Vec<_> = (0..count)
-            .map(|_| {
-                let (locks, served) = (locks.clone(), Arc::clone(&served));
-                tokio::spawn(async move {
-                    let since = Instant::now();
-                    let is_served = match of {
-                        Of::Locks => locks.lock("held:0").try_acquire_for(wait).await?.is_some(),
-                        Of::Permits => locks.permit_semaphore(POOL).try_acquire_for(wait).await?.is_some(),
-                    };
-                    ensure!(since.elapsed() <= wait, "past its deadline");
-                    served.fetch_add(u64::from(is_served), Ordering::Relaxed);
-                    Ok(())
-                })
-            })
-            .collect();
+        let tasks: Vec<_> = match of {
+            Of::Locks => {
+                let lock = locks.lock("held:0");
+                let wait = || {
+                    let lock = lock.clone();
+                    async move { Ok(lock.try_acquire_for(WAIT).await?.is_some()) }
+                };
+                (0..count).map(|_| waiter(wait(), &served)).collect()
+            }
+            Of::Permits => {
+                let pool = locks.permit_semaphore(POOL);
+                let wait = || {
+                    let pool = pool.clone();
+                    async move { Ok(pool.try_acquire_for(WAIT).await?.is_some()) }
+                };
+                (0..count).map(|_| waiter(wait(), &served)).collect()
+            }
+        };
         while locks.metrics().waiting < count {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -204,6 +207,21 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
         let wait = locks.metrics().wait;
         figure(report, &bench, "wait p50", "s", wait.quantile(0.5).as_secs_f64());
         figure(report, &bench, "wait max", "s", wait.quantile(1.0).as_secs_f64());
+        Ok(())
+    })
+}
+
+/// A task that waits, and has to be served in time.
+fn waiter(
+    waits: impl Future<Output = Result<bool>> + Send + 'static,
+    served: &Arc<AtomicU64>,
+) -> JoinHandle<Result<()>> {
+    let served = Arc::clone(served);
+    tokio::spawn(async move {
+        let since = Instant::now();
+        let is_served = waits.await?;
+        ensure!(since.elapsed() <= WAIT, "past its deadline");
+        served.fetch_add(u64::from(is_served), Ordering::Relaxed);
         Ok(())
     })
 }
@@ -322,6 +340,7 @@ fn ratio(of: u64, to: u64) -> f64 {
 const POOL: &str = "pool";
 const TASKS: u64 = 256;
 const NAMES: u64 = 10_000;
+const WAIT: Duration = Duration::from_secs(600);
 const IDLE: Duration = Duration::from_secs(5);
 /// Seconds until tables have grown to their size.
 const WARM_UP: u64 = 3;

@@ -159,35 +159,35 @@ pub(crate) async fn ask(
     request?.ask(deadline).await
 }
 
-/// Asks from outside the queue while that is empty: the way of a lock without waiters. Only one caller at once, unless each asks
-/// for itself.
+/// Asks from outside the queue while that is empty: the way of a lock without waiters. Only so many callers at once, unless each
+/// asks for itself.
 struct FastPath<'a> {
     name: &'a Name,
+    counted: bool,
 }
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
         let mut queue = name.wait_queue();
         let somebody_waits = queue.as_ref().is_some_and(|waiters| !waiters.is_empty());
-        let may_ask = match name.kind() {
-            // The server keeps the order.
-            kind if kind.wake == Wake::OwnChannel => true,
-            kind => !somebody_waits && (kind.is_shared() || name.begin_asking()),
-        };
-        if !may_ask {
+        // Otherwise the server keeps the order.
+        let counted = name.kind().wake == Wake::Channel;
+        if counted && (somebody_waits || !name.begin_asking()) {
             return None;
         }
         if let Some(waiters) = &mut *queue {
             waiters.about_to_ask();
         }
         drop(queue);
-        Some(Self { name })
+        Some(Self { name, counted })
     }
 }
 
 impl Drop for FastPath<'_> {
     fn drop(&mut self) {
-        if let Some(next) = self.name.end_asking() {
+        if self.counted
+            && let Some(next) = self.name.end_asking()
+        {
             next.wake();
         }
     }

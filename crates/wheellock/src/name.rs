@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -21,9 +21,9 @@ pub(crate) struct Name {
     is_in_one_slot: bool,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
-    /// [`ASKED_FOR`] and [`WAITED_FOR`]: in one word, so that of a caller that has its answer and a waiter that comes one sees
-    /// the other.
-    interest: AtomicU8,
+    /// [`WAITED_FOR`], and how many ask from outside the queue: in one word, so that of a caller that has its answer and a
+    /// waiter that comes one sees the other.
+    interest: AtomicU16,
     /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
     last_holder: AtomicU32,
@@ -47,7 +47,7 @@ impl Name {
             name,
             kind,
             waiters: Mutex::default(),
-            interest: AtomicU8::new(0),
+            interest: AtomicU16::new(0),
             last_holder: AtomicU32::new(0),
         }
     }
@@ -109,15 +109,19 @@ impl Name {
         with(self.wait_queue().get_or_insert_default())
     }
 
-    /// Whether no other caller asks for this lock; if so, this one does from now on.
+    /// Whether fewer callers ask for this lock than may at once; if so, this one does from now on. Where only one may hold it,
+    /// only one asks; where many may, no more than a burst, so that no crowd fills the connection before the first has its
+    /// answer.
     pub(crate) fn begin_asking(&self) -> bool {
-        self.interest.fetch_or(ASKED_FOR, Ordering::AcqRel) & ASKED_FOR == 0
+        let most = if self.kind.is_shared() { MOST_ASKING } else { 1 };
+        let one_more = |interest: u16| (interest / ASKED_FOR < most).then(|| interest + ASKED_FOR);
+        self.interest.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
     }
 
-    /// The one who asked has an answer, or none. Returns who is to ask next. Takes the wait queue's lock only if there may be a
-    /// waiter: one that says so later finds that nobody asks.
+    /// One who asked has an answer, or none. Returns who is to ask next. Takes the wait queue's lock only if there may be a
+    /// waiter that does not ask because of it: one that says so later finds that nobody asks.
     pub(crate) fn end_asking(&self) -> Option<Waker> {
-        if self.no_longer_asked_for() {
+        if self.no_longer_asked_for() && !self.kind.is_shared() {
             self.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake())
         } else {
             None
@@ -126,11 +130,12 @@ impl Name {
 
     /// Returns whether there may be a waiter who has seen that somebody asks.
     fn no_longer_asked_for(&self) -> bool {
-        self.interest.fetch_and(!ASKED_FOR, Ordering::AcqRel) & WAITED_FOR != 0
+        self.interest.fetch_sub(ASKED_FOR, Ordering::AcqRel) & WAITED_FOR != 0
     }
 
+    /// Whether a waiter has to wait for the answer of one who asks from outside.
     pub(crate) fn is_asked_for(&self) -> bool {
-        self.interest.load(Ordering::Acquire) & ASKED_FOR != 0
+        !self.kind.is_shared() && self.interest.load(Ordering::Acquire) >= ASKED_FOR
     }
 
     /// Whether there are waiters. Said under the wait queue's lock, and by each of them before it looks whether it may ask.
@@ -166,10 +171,12 @@ impl Name {
     }
 }
 
-/// A caller asks the server from outside the queue, and will join it if the lock is held.
-const ASKED_FOR: u8 = 1;
 /// There are waiters.
-const WAITED_FOR: u8 = 2;
+const WAITED_FOR: u16 = 1;
+/// A caller asks the server from outside the queue, and will join it if the lock is held. Counted.
+const ASKED_FOR: u16 = 2;
+/// How many may ask at once for what many may hold.
+const MOST_ASKING: u16 = 256;
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -33,10 +33,7 @@ pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(h) a free lock costs one round trip each way", show: a_free_lock_is_quick },
     Scene { claim: "(i) readers share, a writer is alone and goes first", show: readers_and_a_writer },
     Scene { claim: "(j) fencing tokens rise, also when the counter is lost", show: tokens_rise },
-    Scene {
-        claim: "(k) a pool of 3: never 4 inside, no permit lost in a crash",
-        show: a_pool_keeps_its_size,
-    },
+    Scene { claim: "(k) a pool of 3 keeps its size, also after a crash", show: a_pool_keeps_its_size },
 ];
 
 /// (a) Workers read a file, add one, and write it back; without the lock, updates get lost.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wheellock::{Error, Lock, LockManager, LostReason, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, gone, lost, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "tickets";
@@ -195,6 +195,52 @@ async fn a_release_tells_the_head_and_nobody_else() {
     guard.release().await.unwrap();
     drop(second.await.unwrap());
     assert!(gone(&server, NAME).await);
+}
+
+/// One that expects to wait listens before it asks: it asks to stand in the queue, and when it is told.
+#[tokio::test]
+async fn a_wait_costs_two_questions() {
+    const ROUNDS: usize = 20;
+    let (server, locks) = server_and_manager().await;
+    let others = manager(&server.url()).await;
+    let (lock, wanted) = (locks.fair_lock(NAME), others.fair_lock(NAME));
+    let mut before = None;
+    for _ in 0..=ROUNDS {
+        let guard = lock.acquire().await.unwrap();
+        let waiting = waiter(&wanted);
+        assert!(queued(&server, 1).await && at_rest(&others).await);
+        guard.release().await.unwrap();
+        waiting.await.unwrap().release().await.unwrap();
+        // The first wait is a surprise.
+        before.get_or_insert_with(|| (calls(&server, "evalsha"), calls(&server, "subscribe")));
+    }
+    let (scripts, subscribed) = before.unwrap();
+    // The holder's two, the waiter's own release, and its two questions; some machines are slow enough for a third.
+    let scripts = calls(&server, "evalsha") - scripts;
+    assert!((5 * ROUNDS..5 * ROUNDS + ROUNDS / 2).contains(&scripts), "{scripts}");
+    assert_eq!(calls(&server, "subscribe") - subscribed, ROUNDS);
+    // A lock that is free again is taken with one command, as soon as that is known.
+    for _ in 0..2 {
+        wanted.acquire().await.unwrap().release().await.unwrap();
+    }
+    let (scripts, subscribed) = (calls(&server, "evalsha"), calls(&server, "subscribe"));
+    wanted.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!((calls(&server, "evalsha") - scripts, calls(&server, "subscribe") - subscribed), (2, 0));
+}
+
+/// How often clients sent a command.
+fn calls(server: &RedisServer, command: &str) -> usize {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = |line: &str| {
+        line.strip_prefix("cmdstat_")?
+            .strip_prefix(command)?
+            .strip_prefix(":calls=")?
+            .split(',')
+            .next()?
+            .parse()
+            .ok()
+    };
+    stats.lines().find_map(calls).unwrap_or(0)
 }
 
 /// A head that leaves when the lock has just become free passes that on.

@@ -108,6 +108,9 @@ pub(crate) async fn wait_for(
         };
         match request.once(wait, by.instant()).await {
             Ok(Said::Answer(Answer::Granted(guard, room))) => {
+                if !waiter.as_ref().is_some_and(Waiter::told_held) {
+                    request.name.set_refused(false);
+                }
                 if let Some(waiter) = &mut waiter {
                     waiter.granted(request.lease, room);
                 }
@@ -120,6 +123,7 @@ pub(crate) async fn wait_for(
                 return Ok(Waited::Open);
             }
             Ok(Said::Answer(Answer::Held(refusal))) => {
+                request.name.set_refused(true);
                 // What it has left on the server is taken back by a waiter who leaves.
                 let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
                 if wait == Wait::No || (leaves && wait.is_over(request.context)) {
@@ -170,9 +174,10 @@ impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
         let mut queue = name.wait_queue();
         let somebody_waits = queue.as_ref().is_some_and(|waiters| !waiters.is_empty());
-        // Otherwise the server keeps the order.
+        // Where the server keeps the order, one who expects to wait listens first, so that it need not ask once more after that.
         let counted = name.kind().wake == Wake::Channel;
-        if counted && (somebody_waits || !name.begin_asking()) {
+        let may_ask = || if counted { name.begin_asking() } else { !name.was_refused() };
+        if somebody_waits || !may_ask() {
             return None;
         }
         if let Some(waiters) = &mut *queue {

@@ -22,7 +22,7 @@ pub(crate) struct Name {
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
     /// [`WAITED_FOR`], and how many ask from outside the queue: in one word, so that of a caller that has its answer and a
-    /// waiter that comes one sees the other.
+    /// waiter that comes one sees the other. And [`REFUSED`], which stands alone.
     interest: AtomicU16,
     /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
@@ -147,6 +147,22 @@ impl Name {
         }
     }
 
+    /// Whether the last caller who asked without knowing anything was refused: the next one will be, too.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.interest.load(Ordering::Relaxed) & REFUSED != 0
+    }
+
+    pub(crate) fn set_refused(&self, refused: bool) {
+        if refused == self.was_refused() {
+            return;
+        }
+        if refused {
+            self.interest.fetch_or(REFUSED, Ordering::Relaxed);
+        } else {
+            self.interest.fetch_and(!REFUSED, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn last_holder(&self) -> Option<u32> {
         self.last_holder.load(Ordering::Relaxed).checked_sub(1)
     }
@@ -173,8 +189,10 @@ impl Name {
 
 /// There are waiters.
 const WAITED_FOR: u16 = 1;
+/// The last caller was refused; a guess at what becomes of the next one.
+const REFUSED: u16 = 2;
 /// A caller asks the server from outside the queue, and will join it if the lock is held. Counted.
-const ASKED_FOR: u16 = 2;
+const ASKED_FOR: u16 = 4;
 /// How many may ask at once for what many may hold.
 const MOST_ASKING: u16 = 256;
 

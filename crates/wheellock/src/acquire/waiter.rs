@@ -60,7 +60,7 @@ impl<'a> Waiter<'a> {
             Box::new(Own { ticket: queue.join(share.count), queue: Mutex::new(queue) })
         });
         context.waiting.fetch_add(1, Ordering::Relaxed);
-        Self {
+        let waiter = Self {
             context,
             name,
             ticket,
@@ -73,7 +73,12 @@ impl<'a> Waiter<'a> {
             presented,
             backoff,
             questions: 0,
+        };
+        if waiter.own.is_some() {
+            // Goes out with the question that comes next.
+            waiter.waiters(|waiters, _| waiter.listen(waiters));
         }
+        waiter
     }
 
     /// Does something with the queue in which this waiter asks when its turn comes, and with its ticket there, under the queue's
@@ -155,6 +160,10 @@ impl<'a> Waiter<'a> {
         self.told_held || !matches!(self.waiters(|waiters, _| waiters.known()), Known::Nothing)
     }
 
+    pub(super) fn told_held(&self) -> bool {
+        self.told_held
+    }
+
     pub(super) fn is_head(&self) -> bool {
         self.waiters(|waiters, ticket| waiters.is_head(ticket))
     }
@@ -213,10 +222,14 @@ impl<'a> Waiter<'a> {
             }
             // If there is a pause, it asks when that is over or the lease ends.
             waiters.on_held(now, refusal.lease_left.into_iter().chain(pause).min());
-            if self.backoff.is_none() {
-                waiters.listen(|| self.subscribe());
-            }
+            self.listen(waiters);
         });
+    }
+
+    fn listen(&self, waiters: &mut WaitQueue) {
+        if self.backoff.is_none() {
+            waiters.listen(|| self.subscribe());
+        }
     }
 }
 

@@ -156,6 +156,8 @@ fn all_kinds_are_there_for_threads() {
         std::thread::spawn(move || tickets.acquire().unwrap().release().unwrap())
     };
     assert!(poll_until(PATIENCE, || tickets.queue_length().unwrap() == Some(1)));
+    assert_eq!(tickets.position(&guard.owner()).unwrap(), None);
+    assert_eq!(tickets.holders().unwrap(), [guard.owner().to_string()]);
     assert_eq!(guard.release().unwrap(), Released::Released);
     assert_eq!(waiting.join().unwrap(), Released::Released);
 

@@ -231,6 +231,7 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     lock.hold_count(&owner).await.map_err(text)?;
     lock.is_held_by(&owner).await.map_err(text)?;
     lock.remaining_lease().await.map_err(text)?;
+    lock.holders().await.map_err(text)?;
     lock.is_locked().await.map_err(text)?;
     lock.try_acquire_for(Duration::from_millis(10)).await.map_err(text)?;
     let again = lock.with_owner(owner).acquire().await.map_err(text)?;
@@ -302,6 +303,7 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 if let Some(guard) = waiting.await.unwrap()? {
                     guard.release().await?;
                 }
+                lock.position(&locks.owner()).await?;
                 lock.queue_length().await.map(drop)
             }
             "fenced" => {
@@ -384,6 +386,7 @@ async fn use_side(locks: &LockManager, lock: &Lock, other: &Lock) -> Result<(), 
     guard.renew().await?;
     let _known =
         (lock.hold_count(&guard.owner()).await?, lock.remaining_lease().await?, lock.is_locked().await?);
+    let _them = lock.holders().await?;
     let waiting = {
         let other = other.clone();
         tokio::spawn(async move { other.try_acquire_for(Duration::from_secs(1)).await })

@@ -196,6 +196,20 @@ impl Lock {
         self.hold_count(owner).await.map(|count| count > 0)
     }
 
+    /// Who holds the lock, as it is written on the server: `uuid:number`, an [`Owner`]'s text, wherever that one lives. One at most,
+    /// but for readers, of whom those whose lease has ended may be among them as long as others read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn holders(&self) -> Result<Vec<String>, Error> {
+        self.ask(wire::holders(&self.name), |reply| wire::read_holders(&self.name, reply)).await
+    }
+
     /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if the lock
     /// is free, [`Duration::MAX`] if an operator has taken its TTL away.
     ///
@@ -226,6 +240,24 @@ impl Lock {
         }
         let key = wire::queue_key(&self.name);
         self.ask(wire::queue_length(&key), wire::read_queue_length).await.map(Some)
+    }
+
+    /// How many stand before `owner` among those who wait for a [fair lock](crate::LockManager::fair_lock), the dead included: 0 is
+    /// next. `None` if this owner does not wait, and for other kinds. Needs Redis 6.0.6.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub async fn position(&self, owner: &Owner) -> Result<Option<u64>, Error> {
+        if self.name.kind().companions != Companions::Queue {
+            return self.name.check().map(|()| None);
+        }
+        let (key, holder) = (wire::queue_key(&self.name), self.holder(owner));
+        self.ask(wire::position(&key, &holder), wire::read_position).await
     }
 
     /// Frees the lock, no matter who holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns

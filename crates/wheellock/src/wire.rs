@@ -275,6 +275,38 @@ pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) ->
     }
 }
 
+/// Asks who holds the lock.
+pub(crate) fn holders(name: &Name) -> Command<'_> {
+    let verb = match name.kind().holders {
+        Holders::Counted => "HKEYS",
+        Holders::Single => "GET",
+    };
+    Command::new(verb).arg(name.key())
+}
+
+/// What [`holders`] is answered with: every owner; `None` if it never is.
+pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<Vec<String>> {
+    let kind = name.kind();
+    match kind.holders {
+        _ if reply.is_null() => Some(Vec::new()),
+        // Other libraries' holders are any bytes.
+        Holders::Single => Some(vec![String::from_utf8_lossy(reply.as_bytes()?).into_owned()]),
+        Holders::Counted => {
+            let fields = reply.as_array()?.iter().map(Value::as_str);
+            let fields: Vec<&str> = fields.collect::<Option<_>>()?;
+            Some(fields.into_iter().filter_map(|field| owner_in(field, kind.holder_suffix)).collect())
+        }
+    }
+}
+
+/// The owner whose hold is in this field of a lock's hash. Of a read-write lock there are those of the other side, too, and one
+/// that says how it is held.
+fn owner_in(field: &str, suffix: &str) -> Option<String> {
+    let owner = field.strip_suffix(suffix)?;
+    let (_, number) = owner.rsplit_once(':')?;
+    number.parse::<i64>().ok().map(|_| owner.to_owned())
+}
+
 /// What a question is answered with that has only yes and no for an answer; `None` if it never is.
 pub(crate) fn read_yes(reply: &Value) -> Option<bool> {
     reply.as_i64().map(|number| number != 0)
@@ -395,4 +427,14 @@ pub(crate) fn queue_key(name: &Name) -> String {
 /// What [`queue_length`] is answered with; `None` if it never is.
 pub(crate) fn read_queue_length(reply: &Value) -> Option<u64> {
     u64::try_from(reply.as_i64()?).ok()
+}
+
+/// Asks how many stand before `holder` in the queue that is under `key`.
+pub(crate) fn position<'a>(key: &'a str, holder: &'a OwnerText) -> Command<'a> {
+    Command::new("LPOS").arg(key).arg(holder.as_bytes())
+}
+
+/// What [`position`] is answered with: `None` if the holder is not in the queue. The outer `None` if it never is.
+pub(crate) fn read_position(reply: &Value) -> Option<Option<u64>> {
+    if reply.is_null() { Some(None) } else { read_queue_length(reply).map(Some) }
 }

@@ -118,6 +118,24 @@ impl Lock {
         self.runtime.block_on(self.inner.queue_length())
     }
 
+    /// As [`crate::Lock::position`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn position(&self, owner: &Owner) -> Result<Option<u64>, Error> {
+        self.runtime.block_on(self.inner.position(owner))
+    }
+
+    /// As [`crate::Lock::holders`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn holders(&self) -> Result<Vec<String>, Error> {
+        self.runtime.block_on(self.inner.holders())
+    }
+
     /// As [`crate::Lock::is_locked`].
     ///
     /// # Errors

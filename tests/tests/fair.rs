@@ -342,6 +342,37 @@ async fn a_dead_head_is_passed_within_its_time() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
+/// Redisson's `delete()`, or a failover.
+#[tokio::test]
+async fn a_queue_that_vanishes_keeps_nobody_waiting_and_leaves_nothing() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    for place in 0..3 {
+        waiting.push(waiter(&lock));
+        assert!(queued(&server, place + 1).await);
+    }
+    let gives_up = waiter(&lock);
+    assert!(queued(&server, 4).await);
+    set(&server, &["DEL", NAME, QUEUE, DEADLINES]);
+    gives_up.abort();
+    for waiting in waiting {
+        let guard = tokio::time::timeout(PATIENCE, waiting).await.expect("it asks").unwrap();
+        guard.release().await.unwrap();
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
+    // One who leaves finds nothing but the mark that it lives.
+    let guard = lock.acquire().await.unwrap();
+    let gives_up = waiter(&lock);
+    assert!(queued(&server, 1).await);
+    set(&server, &["DEL", QUEUE, DEADLINES]);
+    gives_up.abort();
+    guard.release().await.unwrap();
+    assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
+}
+
 #[tokio::test]
 async fn one_who_waits_long_keeps_its_place() {
     let (server, locks) = server_and_manager().await;

@@ -38,6 +38,9 @@ if free and (not head or head == holder) then
         if not all_are_ours() then
             move_up(redis.call('zrange', deadlines, 0, -1))
         end
+    else
+        -- Another library may have deleted the queue, and does not know of this.
+        redis.call('del', waiters)
     end
     redis.call('hset', lock, holder, 1)
     redis.call('pexpire', lock, lease)

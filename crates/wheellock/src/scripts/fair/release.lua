@@ -22,7 +22,9 @@ local free = false
 if held == 1 then
     redis.call('hdel', lock, holder)
     free = redis.call('exists', lock) == 0
-elseif ARGV[3] == '0' and redis.call('zrem', deadlines, holder) == 1 then
+elseif ARGV[3] == '0'
+    and (redis.call('zrem', deadlines, holder) == 1 or redis.call('zrem', waiters, holder) == 1)
+then
     local behind, found = {}, false
     if all_are_ours() then
         found = redis.call('lindex', queue, 0) == holder

@@ -250,7 +250,7 @@ impl Client {
 /// One thread, which is what owns a lock. The methods are those of `RLock`; each sends its request at once, and the
 /// answer may be waited for later.
 ///
-/// Before a lock's name may stand its kind: `read@`, `write@`, `fenced@` or `spin@`.
+/// Before a lock's name may stand its kind: `read@`, `write@`, `fenced@`, `fair@` or `spin@`.
 #[derive(Clone, Debug)]
 pub struct Thread {
     client: Client,
@@ -291,6 +291,16 @@ impl Thread {
     /// `forceUnlock()`
     pub fn force_unlock(&self, lock: &str) -> Call {
         self.ask("forceUnlock", &[&lock])
+    }
+
+    /// `delete()`
+    pub fn delete(&self, lock: &str) -> Call {
+        self.ask("delete", &[&lock])
+    }
+
+    /// Interrupts another thread of this client.
+    pub fn interrupt(&self, thread: &Self) -> Call {
+        self.ask("interrupt", &[&thread.name])
     }
 
     /// `isLocked()`

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use wheellock::{Guard, LockManager, Released};
-use wheellock_tests::beside::{both_sides, within};
+use wheellock_tests::beside::{both_sides, shared_client, within};
+use wheellock_tests::campaign::Shim;
 use wheellock_tests::interop::{self, Client, Thread};
 use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
 use wheellock_tests::{RedisServer, eventually};
@@ -17,42 +18,167 @@ const KEY: &str = "tickets";
 const QUEUE: &str = "redisson_lock_queue:{tickets}";
 const DEADLINES: &str = "redisson_lock_timeout:{tickets}";
 const LEASE: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mixed_queue_is_served_in_the_order_of_arrival() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
-    let others = manager(&server.url()).await;
     for round in 0..rounds() {
-        let guard = locks.fair_lock(KEY).acquire().await.unwrap();
-        let served = Arc::new(Mutex::new(Vec::new()));
-        let mut tasks = Vec::new();
-        // Who is which differs from round to round.
-        for place in 0..EACH * 2 {
-            let (served, is_java) = (Arc::clone(&served), (place * 7 + round) % 13 % 2 == 0);
-            tasks.push(if is_java {
-                let thread = java.thread(&format!("t{place}"));
-                tokio::spawn(async move {
-                    thread.lock(NAME).done().await;
-                    served.lock().unwrap().push(place);
-                    thread.unlock(NAME).done().await;
-                })
-            } else {
-                let lock = if place % 3 == 0 { others.fair_lock(KEY) } else { locks.fair_lock(KEY) };
-                tokio::spawn(async move {
-                    let guard = lock.acquire().await.unwrap();
-                    served.lock().unwrap().push(place);
-                    assert_eq!(guard.release().await.unwrap(), Released::Released);
-                })
-            });
-            assert!(queued(&server, place + 1).await);
+        a_mixed_queue(&server, &java, &locks, round).await;
+    }
+}
+
+/// Java goes by its own clock, and we go by the server's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mixed_queue_is_served_in_its_order_whatever_javas_clock_says() {
+    if interop::shared().is_none() {
+        return;
+    }
+    for ahead in [-2_000_000, 2_000_000] {
+        let (server, _shim) = server_with_clock(ahead);
+        let java = shared_client("skewed", &server, LEASE).await;
+        let locks = manager(&server.url()).await;
+        for round in 0..rounds().div_ceil(4) {
+            a_mixed_queue(&server, &java, &locks, round).await;
         }
-        guard.release().await.unwrap();
+        // Where the server is ahead, this one's time is over before it comes. We stay in order.
+        let guard = locks.fair_lock(KEY).with_lease(Duration::from_millis(1500)).acquire().await.unwrap();
+        let theirs = java.thread("hasty").try_lock_for(NAME, Duration::from_millis(300));
+        assert!(queued(&server, 1).await);
+        let (served, mut tasks) = (Arc::new(Mutex::new(Vec::new())), Vec::new());
+        for place in 0..EACH {
+            let (lock, serves) = (locks.fair_lock(KEY), Arc::clone(&served));
+            tasks.push(tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                serves.lock().unwrap().push(place);
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            }));
+            let comes = async || {
+                let waiting = server.cli(&["LRANGE", QUEUE, "0", "-1"]);
+                let waiting = waiting.lines().filter(|holder| holder.starts_with(locks.id())).count();
+                waiting + served.lock().unwrap().len() > place
+            };
+            assert!(eventually(PATIENCE, comes).await);
+        }
+        let theirs = theirs.done().await;
+        if theirs == "true" {
+            java.thread("hasty").unlock(NAME).done().await;
+        }
         for task in tasks {
             within(2 * PATIENCE, task).await.unwrap();
         }
-        assert_eq!(*served.lock().unwrap(), (0..EACH * 2).collect::<Vec<_>>(), "round {round}");
-        assert_eq!(left(&server), "");
+        assert_eq!(*served.lock().unwrap(), (0..EACH).collect::<Vec<_>>());
+        drop(guard);
+        assert!(eventually(PATIENCE, async || left(&server).is_empty()).await, "{}", left(&server));
     }
+}
+
+/// Sixteen waiters of both sides are served in the order in which the server heard of them.
+async fn a_mixed_queue(server: &RedisServer, java: &Client, locks: &LockManager, round: usize) {
+    let others = manager(&server.url()).await;
+    let guard = locks.fair_lock(KEY).acquire().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    // Who is which differs from round to round.
+    for place in 0..EACH * 2 {
+        let (served, is_java) = (Arc::clone(&served), ((place * 7 + round) % 13).is_multiple_of(2));
+        tasks.push(if is_java {
+            let thread = java.thread(&format!("t{place}"));
+            tokio::spawn(async move {
+                thread.lock(NAME).done().await;
+                served.lock().unwrap().push(place);
+                thread.unlock(NAME).done().await;
+            })
+        } else {
+            let lock = if place % 3 == 0 { others.fair_lock(KEY) } else { locks.fair_lock(KEY) };
+            tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                served.lock().unwrap().push(place);
+                assert_eq!(guard.release().await.unwrap(), Released::Released);
+            })
+        });
+        assert!(queued(server, place + 1).await);
+    }
+    assert_eq!(java.thread("passer-by").try_lock(NAME).done().await, "false");
+    guard.release().await.unwrap();
+    for task in tasks {
+        within(2 * PATIENCE, task).await.unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), (0..EACH * 2).collect::<Vec<_>>(), "round {round}");
+    assert_eq!(left(server), "");
+}
+
+/// A server whose clock is so many microseconds ahead of Java's.
+fn server_with_clock(ahead: i64) -> (RedisServer, Shim) {
+    let name = format!("wheellock-{}-fair-{ahead}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    let shim = Shim::compile(&directory).unwrap();
+    shim.set_clock(ahead).unwrap();
+    let mut builder = RedisServer::builder().tcp();
+    for (name, value) in shim.environment() {
+        builder = builder.env(name, &value.to_string_lossy());
+    }
+    let server = builder.start();
+    let clock = |from: Duration| i64::try_from(from.as_micros()).unwrap();
+    let told = server.cli(&["TIME"]);
+    let seconds: u64 = told.split_whitespace().next().unwrap().parse().unwrap();
+    let here = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let apart = clock(Duration::from_secs(seconds)) - clock(here);
+    assert!((apart - ahead).abs() < 1_500_000, "the shim does not move this server's clock: {apart}");
+    // The server has the files open.
+    std::fs::remove_dir_all(directory).unwrap();
+    (server, shim)
+}
+
+/// It takes the queue away and tells nobody; everybody finds out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_a_lock_that_java_deletes_is_served_all_the_same() {
+    let Some((server, java, locks)) = both_sides(SHORT).await else { return };
+    let guard = locks.fair_lock(KEY).acquire().await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for place in 0..EACH {
+        let (lock, served) = (locks.fair_lock(KEY), Arc::clone(&served));
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.lock().unwrap().push(place);
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }));
+        assert!(queued(&server, place + 1).await);
+    }
+    let theirs = java.thread("t").lock(NAME);
+    assert!(queued(&server, EACH + 1).await);
+    assert_eq!(java.thread("boss").delete(NAME).done().await, "true");
+    for task in tasks {
+        within(2 * PATIENCE, task).await.unwrap();
+    }
+    assert_eq!(served.lock().unwrap().len(), EACH);
+    // Java's own waiter sleeps to the end of the lease that it was told of, and then takes it.
+    within(2 * PATIENCE, theirs.done()).await;
+    assert_eq!(java.thread("t").unlock(NAME).done().await, "unlocked");
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(eventually(PATIENCE, async || left(&server).is_empty()).await, "{}", left(&server));
+    both_may(&java, &locks).await;
+}
+
+/// Redisson leaves the entry of a thread that is interrupted; we wait until its deadline, and no longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let guard = locks.fair_lock(KEY).with_lease(Duration::from_secs(3)).acquire().await.unwrap();
+    let thread = java.thread("t");
+    let theirs = thread.try_lock_for(NAME, Duration::from_millis(2500));
+    assert!(queued(&server, 1).await);
+    let ours = waiter(&locks);
+    assert!(queued(&server, 2).await);
+    java.thread("boss").interrupt(&thread).done().await;
+    assert_eq!(theirs.answer().await.result.unwrap_err().class, "java.lang.InterruptedException");
+    assert_eq!(server.cli(&["LLEN", QUEUE]), "2");
+    guard.release().await.unwrap();
+    drop(within(2 * PATIENCE, ours).await.unwrap());
+    assert!(eventually(PATIENCE, async || left(&server).is_empty()).await);
+    both_may(&java, &locks).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,6 +20,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
+import org.redisson.api.RObject;
 import org.redisson.api.RReadWriteLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
@@ -131,6 +132,9 @@ public final class Peer {
                     return "closed";
                 case "thread":
                     return Thread.currentThread().getId();
+                case "interrupt":
+                    WORKERS.get(request.client + "/" + request.arguments[0]).interrupt();
+                    return "interrupted";
                 case "sleeps":
                     // Whoever waits for an answer of the server is WAITING.
                     Worker other = WORKERS.get(request.client + "/" + request.arguments[0]);
@@ -165,6 +169,8 @@ public final class Peer {
                     return "unlocked";
                 case "forceUnlock":
                     return lock.forceUnlock();
+                case "delete":
+                    return ((RObject) lock).delete();
                 case "isLocked":
                     return lock.isLocked();
                 case "getHoldCount":

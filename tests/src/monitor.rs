@@ -111,7 +111,7 @@ impl Observed {
     }
 
     /// Parses `1700000000.123456 [0 127.0.0.1:50000] "GET" "key"`.
-    fn parse(line: &str) -> Option<Self> {
+    pub(crate) fn parse(line: &str) -> Option<Self> {
         let (_, rest) = line.split_once(" [")?;
         let (database_and_client, rest) = rest.split_once("] ")?;
         let (_, client) = database_and_client.split_once(' ')?;

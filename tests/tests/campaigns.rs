@@ -164,6 +164,21 @@ fn read_write_faults() {
 }
 
 #[test]
+fn fair() {
+    run("fair", 3.0);
+}
+
+#[test]
+fn fair_faults() {
+    run("fair-faults", 3.0);
+}
+
+#[test]
+fn fair_forgets() {
+    run("fair-forgets", 3.0);
+}
+
+#[test]
 fn fenced() {
     run("fenced", 3.0);
 }

@@ -756,6 +756,49 @@ fn b43_the_resource_refuses_whoever_has_the_greatest_token() {
     broken(&format!("{A}@50 1 1 1 l wrote 2 0 true\n@60 1 1 1 l wrote 2 2 false"), Checker::Validity);
 }
 
+/// B came to the queue before C while A held the lock, and was served after it.
+const OVERTAKEN: &str = "@1 0 0 0 - watched
+    @11 0 0 0 l served a:1
+    @20 2 1 1 l invoked acquire true =600 - -
+    @21 0 0 0 l queued b:1
+    @30 3 1 1 l invoked acquire true =600 - -
+    @31 0 0 0 l queued c:1
+    @101 0 0 0 l served c:1
+    @102 3 1 1 l granted c:1 @690
+    @110 3 1 1 l releasing
+    @111 3 1 1 l released
+    @112 0 0 0 l served b:1
+    @113 2 1 1 l granted b:1 @700
+    @120 2 1 1 l releasing
+    @121 2 1 1 l released
+    ";
+
+#[test]
+fn b44_a_waiter_in_the_queue_is_overtaken() {
+    let text = format!("{A}{OVERTAKEN}");
+    broken(&text, Checker::Order);
+    // By one who did not even stand there.
+    broken(&text.replace("@31 0 0 0 l queued c:1\n", ""), Checker::Order);
+    right(&text.replace("@21 0 0 0 l queued b:1", "@32 0 0 0 l queued b:1"));
+    // Only data that was lost excuses it.
+    right(&format!("{text}@40 0 0 0 - begins forgot -\n@41 0 0 0 - ends forgot\n"));
+    broken(&format!("{text}@40 0 0 0 - begins down -\n@41 0 0 0 - ends down\n"), Checker::Order);
+    broken(&format!("{text}@40 2 0 0 - stalled @90\n"), Checker::Order);
+}
+
+#[test]
+fn right_what_was_not_watched_is_not_judged() {
+    let text = format!("{A}{OVERTAKEN}");
+    // C may have stood in the queue before.
+    let unwatched = text.replace("@1 0 0 0 - watched", "@35 0 0 0 - watched");
+    right(&unwatched.replace("@31 0 0 0 l queued c:1\n", ""));
+    // The grant of B was missed, and what was seen later is not it.
+    let text = format!("{A}{OVERTAKEN}")
+        .replace("@112 0 0 0 l served b:1", "@119 0 0 0 - watched\n@119.5 0 0 0 l served b:1")
+        .replace("@101 0 0 0 l served c:1", "@118 0 0 0 l served c:1");
+    right(&text);
+}
+
 #[test]
 fn right_a_stale_write_is_refused_after_the_server_has_forgotten() {
     let text = "@10 1 1 1 l invoked acquire true =600 - -

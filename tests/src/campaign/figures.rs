@@ -6,8 +6,8 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::history::{
-    Answer, Checker, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs, operations, takeovers,
-    writers_waits,
+    Answer, Checker, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs, operations,
+    queued_grants, takeovers, writers_waits,
 };
 
 /// What was counted in a campaign.
@@ -35,6 +35,8 @@ pub struct Figures {
     pub keys_left: u64,
     /// Writes with a token, and of these the ones that came too late and were refused.
     pub writes: (u64, u64),
+    /// Grants of fair locks to those who had stood in the server's queue.
+    pub queued_grants: usize,
     lost: BTreeMap<Reason, u64>,
     errors: BTreeMap<Outcome, u64>,
     unconfirmed: u64,
@@ -78,6 +80,7 @@ impl Figures {
             }
         }
         figures.count(history);
+        figures.queued_grants = queued_grants(history);
         figures.recovery = Times::of(recoveries(history));
         figures.handoff = Times::of(handoffs(history));
         figures.takeover = Times::of(takeovers(history));
@@ -128,6 +131,7 @@ impl Figures {
         json!({
             "operations": self.operations,
             "grants": self.grants,
+            "grants_from_a_queue": self.queued_grants,
             "violations": named(Checker::ALL.into_iter().map(all).collect()),
             "excused": self.excused,
             "lost": named(self.lost.iter().map(|(reason, count)| (reason.to_string(), *count)).collect()),
@@ -177,6 +181,9 @@ impl fmt::Display for Figures {
         if self.mean_hold > 0 {
             writeln!(f, "holds of {} us on average; writers waited {}", self.mean_hold / 1000, self.writers)?;
             writeln!(f, "writers waited for readers alone {}", self.for_readers)?;
+        }
+        if self.queued_grants > 0 {
+            writeln!(f, "grants to those who stood in a queue {}", self.queued_grants)?;
         }
         Ok(())
     }

@@ -56,6 +56,7 @@ pub(super) enum Locks {
     Spin,
     Simple,
     Fenced,
+    Fair,
     /// Of a hundred holds so many are shared.
     ReadWrite(u64),
 }
@@ -67,6 +68,7 @@ impl Locks {
             Self::Spin => "spin".to_owned(),
             Self::Simple => "simple".to_owned(),
             Self::Fenced => "fenced".to_owned(),
+            Self::Fair => "fair".to_owned(),
             Self::ReadWrite(reads) => format!("read-write:{reads}"),
         }
     }
@@ -75,7 +77,9 @@ impl Locks {
         if let Some(reads) = name.strip_prefix("read-write:") {
             return reads.parse().ok().map(Self::ReadWrite);
         }
-        [Self::Plain, Self::Spin, Self::Simple, Self::Fenced].into_iter().find(|locks| locks.name() == name)
+        [Self::Plain, Self::Spin, Self::Simple, Self::Fenced, Self::Fair]
+            .into_iter()
+            .find(|locks| locks.name() == name)
     }
 }
 

@@ -313,7 +313,54 @@ pub(super) const ALL: &[Plan] = &[
         },
         ..PLAIN
     },
+    Plan {
+        name: "fair",
+        what: "processes that wait for fair locks are killed: grants follow arrival, and whoever died is passed",
+        lease: Duration::from_millis(400),
+        style: |_, _| Style::Even,
+        locks: Locks::Fair,
+        round: kill_workers_rarely,
+        shows: |figures| kills(figures).or_else(|| queued(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "fair-faults",
+        what: "the same while processes are stopped, connections cut, and the server is killed, which keeps everything",
+        server: ALWAYS,
+        lease: Duration::from_millis(500),
+        locks: Locks::Fair,
+        round: |stage| match stage.round % 4 {
+            1 => kill_workers_rarely(stage),
+            2 => client_kill(stage),
+            3 => kill_every_2_seconds(stage, false),
+            _ => stop_holders(stage),
+        },
+        shows: |figures| kills(figures).or_else(|| queued(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "fair-forgets",
+        what: "the server is killed every 2 s and forgets the queue: those who wait stand in it anew; what is out of order is counted",
+        lease: Duration::from_millis(1000),
+        style: |_, _| Style::Even,
+        locks: Locks::Fair,
+        round: |stage| kill_every_2_seconds(stage, true),
+        shows: |figures| figures.lacks(Fault::Forgot).or_else(|| queued(figures)),
+        ..PLAIN
+    },
 ];
+
+/// One who dies in a queue is in the way for seconds, and what happens in these is excused.
+fn kill_workers_rarely(stage: &mut Stage) -> Result<()> {
+    let least = if stage.round == 1 { 300 } else { 3000 };
+    stage.rest_between(least, 2 * least);
+    let victim = stage.any_worker();
+    stage.replace_worker(victim)
+}
+
+fn queued(figures: &Figures) -> Option<String> {
+    (figures.queued_grants == 0).then(|| "nobody was served who had stood in a queue".to_owned())
+}
 
 fn kill_workers(stage: &mut Stage) -> Result<()> {
     // Far enough apart to see what becomes of each one's locks; the first one early, for short campaigns.

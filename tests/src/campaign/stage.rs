@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
+use wheellock::LockManager;
 
 use super::Options;
+use super::books::Books;
 use super::fleet::{Locks, Orders, Style, Worker};
 use super::plans::Plan;
 use super::shim::Shim;
@@ -41,6 +43,7 @@ pub(super) struct Stage {
     until: Instant,
     started: u32,
     sampler: Option<Sampler>,
+    books: Option<Books>,
     scratch: Scratch,
 }
 
@@ -63,7 +66,8 @@ impl Stage {
         let server = builder.try_start()?;
         let proxy = plan.proxy.then(|| Proxy::before(&server));
         let recorder = Arc::new(Recorder::create(&scratch.path, 0)?);
-        let longest = 2 * plan.lease;
+        let in_the_way = if plan.locks == Locks::Fair { DEAD_HEAD } else { Duration::ZERO };
+        let longest = in_the_way.max(2 * plan.lease);
         recorder.now(
             0,
             0,
@@ -71,6 +75,8 @@ impl Stage {
             What::Setup { longest: nanos(longest), patience: nanos(PATIENCE), wake: nanos(WAKE) },
         );
         let sampler = Sampler::start(&server, Arc::clone(&recorder));
+        let books =
+            (plan.locks == Locks::Fair).then(|| Books::read(server.socket_path(), Arc::clone(&recorder)));
         let mut stage = Self {
             server,
             proxy,
@@ -88,6 +94,7 @@ impl Stage {
             until: Instant::now() + options.duration,
             started: 0,
             sampler: Some(sampler),
+            books,
             scratch,
         };
         for place in 0..options.processes {
@@ -105,7 +112,7 @@ impl Stage {
             process: self.started,
             seed: self.options.seed,
             tasks: self.options.tasks,
-            locks: u64::from((self.options.processes * self.options.tasks / 4).max(2)),
+            locks: self.locks(),
             lease: self.lease,
             patience: PATIENCE,
             style,
@@ -113,6 +120,10 @@ impl Stage {
         };
         self.workers.push(Worker::start((self.worker)(), &orders)?);
         Ok(())
+    }
+
+    fn locks(&self) -> u64 {
+        u64::from((self.options.processes * self.options.tasks / 4).max(2))
     }
 
     /// Whether faults are still to strike.
@@ -238,6 +249,9 @@ impl Stage {
             let _silent = worker.answers("drained", deadline);
         }
         drop(self.sampler.take());
+        if self.books.take().is_some() {
+            self.pass_the_dead()?;
+        }
         let mut cli = self.server.connect()?;
         // The counter of a fenced lock's tokens stays for good.
         let counters = |cli: &mut Cli| match cli.query(&["KEYS", "redisson_lock_token:*"]) {
@@ -269,6 +283,23 @@ impl Stage {
         self.probe("channels left", left);
         self.workers.clear();
         Ok(())
+    }
+
+    /// Takes every fair lock once: whoever has died in a queue stays in it until somebody comes.
+    fn pass_the_dead(&self) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let manager = LockManager::connect(&self.server.url()).await?;
+            for number in 0..self.locks() {
+                let lock = manager.fair_lock(&format!("lock:{number}"));
+                // What is left otherwise is counted.
+                if let Some(guard) = lock.try_acquire_for(DEAD_HEAD).await? {
+                    guard.release().await?;
+                }
+            }
+            let _left = manager.shutdown(PATIENCE).await;
+            Ok(())
+        })
     }
 
     fn probe(&self, name: &str, found: u64) {
@@ -403,4 +434,6 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(15);
 const SLOW: u64 = 50_000_000;
 /// How long readers stand behind a writer that died while it waited.
 const MARK: Duration = Duration::from_secs(6);
+/// For how long one who died in the queue of a fair lock may be in the way: 5 s, and 2 s until the next one asks.
+const DEAD_HEAD: Duration = Duration::from_secs(8);
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);

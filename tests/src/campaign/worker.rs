@@ -259,6 +259,7 @@ impl Worker {
             Locks::Plain => (AnyLock::Plain(locks.lock(name)), false),
             Locks::Spin => (AnyLock::Plain(locks.spin_lock(name)), false),
             Locks::Simple => (AnyLock::Plain(locks.simple_lock(name)), false),
+            Locks::Fair => (AnyLock::Plain(locks.fair_lock(name)), false),
             Locks::Fenced => (AnyLock::Fenced(locks.fenced_lock(name)), false),
             Locks::ReadWrite(reads) if random.below(100) < reads => (self.reads(name), true),
             Locks::ReadWrite(_) => (AnyLock::Plain(locks.read_write_lock(name).write()), false),

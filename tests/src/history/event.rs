@@ -26,7 +26,7 @@ pub struct Event {
 pub enum What {
     /// The terms under which everything else is judged, in nanoseconds. Comes once, first.
     Setup {
-        /// The longest lease anybody asks for.
+        /// The longest lease anybody asks for; or, if that is longer, for how long one who has died is in the way of others.
         longest: u64,
         /// The connection's response timeout.
         patience: u64,
@@ -150,6 +150,18 @@ pub enum What {
     },
     /// The server was asked who holds the lock.
     Holder {
+        /// The owner's text.
+        owner: String,
+    },
+    /// From here on what the server does to the queues of its locks is read without a gap.
+    Watched,
+    /// The server put somebody at the end of a lock's queue.
+    Queued {
+        /// The owner's text.
+        owner: String,
+    },
+    /// The server wrote down that somebody holds a lock.
+    Served {
         /// The owner's text.
         owner: String,
     },

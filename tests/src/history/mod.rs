@@ -12,7 +12,9 @@ mod spans;
 mod text;
 mod witness;
 
-pub use checkers::{Checker, Verdict, WritersWaits, check, handoffs, takeovers, writers_waits};
+pub use checkers::{
+    Checker, Verdict, WritersWaits, check, handoffs, queued_grants, takeovers, writers_waits,
+};
 pub use event::{Event, Fault, Kind, Outcome, Reason, What};
 pub use operations::{Answer, Belief, Ending, Operation, operations};
 pub use recorder::{Recorder, now};

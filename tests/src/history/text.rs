@@ -128,6 +128,9 @@ impl fmt::Display for Event {
             }
             What::Ends { fault } => write!(f, "ends {}", name_of(FAULTS, fault)),
             What::Holder { owner } => write!(f, "holder {}", Word(owner)),
+            What::Watched => f.write_str("watched"),
+            What::Queued { owner } => write!(f, "queued {}", Word(owner)),
+            What::Served { owner } => write!(f, "served {}", Word(owner)),
             What::Healed => f.write_str("healed"),
             What::Probe { name, found, allowed } => write!(f, "probe {} {found} {allowed}", Word(name)),
         }
@@ -209,6 +212,9 @@ impl Words<'_> {
             "begins" => What::Begins { fault: self.named(FAULTS)?, detail: self.text()? },
             "ends" => What::Ends { fault: self.named(FAULTS)? },
             "holder" => What::Holder { owner: self.text()? },
+            "watched" => What::Watched,
+            "queued" => What::Queued { owner: self.text()? },
+            "served" => What::Served { owner: self.text()? },
             "healed" => What::Healed,
             "probe" => What::Probe { name: self.text()?, found: self.parse()?, allowed: self.parse()? },
             _ => return None,
@@ -349,6 +355,9 @@ mod tests {
             What::Continued,
             What::Stalled { until: 8 },
             What::Holder { owner: "-".into() },
+            What::Watched,
+            What::Queued { owner: odd() },
+            What::Served { owner: odd() },
             What::Healed,
             What::Probe { name: "keys left".into(), found: 1, allowed: 0 },
         ];

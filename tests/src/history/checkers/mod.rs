@@ -6,6 +6,7 @@ mod exclusion;
 mod honesty;
 mod leaks;
 mod liveness;
+mod order;
 mod tokens;
 mod turns;
 mod validity;
@@ -19,6 +20,7 @@ use super::operations::{Operation, operations};
 use super::spans::{Span, Spans};
 use super::text::History;
 
+pub use order::queued_grants;
 pub use turns::{WritersWaits, writers_waits};
 pub use wakeups::{handoffs, takeovers};
 
@@ -43,11 +45,13 @@ pub enum Checker {
     Turns,
     /// Every grant has a greater fencing token than all before.
     Tokens,
+    /// Of a fair lock: grants follow arrival.
+    Order,
 }
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Exclusion,
         Self::Witness,
         Self::WakeUps,
@@ -57,6 +61,7 @@ impl Checker {
         Self::Validity,
         Self::Turns,
         Self::Tokens,
+        Self::Order,
     ];
 }
 
@@ -72,6 +77,7 @@ impl fmt::Display for Checker {
             Self::Validity => "validity",
             Self::Turns => "turns",
             Self::Tokens => "tokens",
+            Self::Order => "order",
         })
     }
 }
@@ -101,6 +107,7 @@ pub fn check(history: &History) -> Vec<Verdict> {
     verdicts.extend(validity::check(&case));
     verdicts.extend(turns::check(&case));
     verdicts.extend(tokens::check(&case));
+    verdicts.extend(order::check(&case));
     verdicts
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use wheellock::{Error, Lock, LockManager, LostReason, Released};
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager};
+use wheellock_tests::topology::{Cluster, Replicas, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "tickets";
@@ -340,6 +341,64 @@ async fn a_dead_head_is_passed_within_its_time() {
     assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     guard.release().await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
+/// Five who wait through two managers are served in their order, whatever has become of the servers meanwhile.
+async fn order_is_kept(
+    url: &str,
+    queue: impl AsyncFn() -> String,
+    meanwhile: impl AsyncFnOnce(&LockManager),
+) {
+    const FIVE: usize = 5;
+    let patient = |config: &mut wheellock::client::Config| config.response_timeout = 3 * PATIENCE;
+    let managers = [adjusted(url, LEASE, patient).await, adjusted(url, LEASE, patient).await];
+    let guard = managers[0].fair_lock(NAME).acquire().await.unwrap();
+    let (served, mut tasks) = (Arc::new(Mutex::new(Vec::new())), Vec::new());
+    for place in 0..FIVE {
+        let (lock, served) = (managers[place % 2].fair_lock(NAME), Arc::clone(&served));
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            served.lock().unwrap().push(place);
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }));
+        assert!(eventually(PATIENCE, async || queue().await == (place + 1).to_string()).await);
+    }
+    meanwhile(&managers[0]).await;
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    for task in tasks {
+        tokio::time::timeout(3 * PATIENCE, task).await.expect("it is told, or asks").unwrap();
+    }
+    assert_eq!(*served.lock().unwrap(), (0..FIVE).collect::<Vec<_>>());
+}
+
+const LEASE: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn a_queue_that_a_replica_has_heard_of_survives_a_failover() {
+    let set = std::cell::RefCell::new(Replicas::start(1, &Settings::default()));
+    let url = set.borrow().url();
+    let queue = async || set.borrow().servers()[0].cli(&["LLEN", QUEUE]);
+    order_is_kept(&url, queue, async |_| {
+        let heard = async || {
+            let set = set.borrow();
+            let [here, there] = set.servers() else { panic!("two servers") };
+            here.cli(&["LRANGE", QUEUE, "0", "-1"]) == there.cli(&["LRANGE", QUEUE, "0", "-1"])
+        };
+        assert!(eventually(PATIENCE, heard).await);
+        let mut set = set.borrow_mut();
+        set.servers_mut()[0].kill();
+        set.promote(1);
+    })
+    .await;
+    assert_eq!(set.borrow().servers()[1].cli(&["KEYS", "*"]), "");
+}
+
+#[tokio::test]
+async fn in_a_cluster_the_order_is_kept() {
+    let cluster = Cluster::start(3, 0, &Settings::default());
+    let owner = &cluster.nodes()[cluster.owner_of_key(NAME)];
+    order_is_kept(&cluster.url(), async || owner.cli(&["LLEN", QUEUE]), async |_| {}).await;
+    assert_eq!(owner.cli(&["KEYS", "*"]), "");
 }
 
 /// Redisson's `delete()`, or a failover.

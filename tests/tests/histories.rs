@@ -786,6 +786,23 @@ fn b44_a_waiter_in_the_queue_is_overtaken() {
     broken(&format!("{text}@40 2 0 0 - stalled @90\n"), Checker::Order);
 }
 
+/// Who became the first while A held a fair lock finds out within 2 s that A has died.
+#[test]
+fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
+    let text = "@1 0 0 0 - watched
+        @10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @20 2 1 1 l invoked acquire true =600 - -
+        @50 1 0 0 - killed
+        @2500 2 1 1 l granted b:1 @3100
+        @2510 2 1 1 l releasing
+        @2511 2 1 1 l released";
+    right(text);
+    broken(&text.replace("@1 0 0 0 - watched", ""), Checker::WakeUps);
+    let late = [("@2500", "@2900"), ("@3100", "@3500"), ("@2510", "@2910"), ("@2511", "@2911")];
+    broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
+}
+
 #[test]
 fn right_what_was_not_watched_is_not_judged() {
     let text = format!("{A}{OVERTAKEN}");

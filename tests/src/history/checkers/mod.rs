@@ -124,6 +124,8 @@ struct Case<'a> {
     /// Times in which a process did not run.
     stalls: HashMap<u32, Spans>,
     any_stall: Spans,
+    /// The locks are fair: whoever waits asks from time to time, the first included.
+    is_fair: bool,
 }
 
 /// See [`What::Setup`].
@@ -165,6 +167,7 @@ impl<'a> Case<'a> {
             losing: of(Fault::loses_locks),
             stalls: stalls.into_iter().map(|(process, spans)| (process, Spans::new(spans))).collect(),
             any_stall,
+            is_fair: events.iter().any(|event| event.what == What::Watched),
         }
     }
 

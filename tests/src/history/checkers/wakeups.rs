@@ -156,6 +156,8 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             && !is_held(by, at, done)
         {
             let dead = Some(operation.id.0 as usize);
+            // Who has become the first since it asked last does not know the lease of the one before.
+            let done = if case.is_fair { done + ASKS } else { done };
             all.push(Freed { dead, ..follow(case, by, at, done, &answers, &waiting) });
         }
     }
@@ -207,3 +209,6 @@ fn follow(
     let next = waiter.map_or(Next::Unwanted, |waiter| Next::Nobody { waiter: waiter.of });
     Freed { by, dead: None, at, until, next }
 }
+
+/// Time between two questions of one who stands in the queue of a fair lock.
+const ASKS: u64 = 2_000 * MILLISECOND;

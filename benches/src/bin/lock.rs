@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use by_hand::ByHand;
 use calls::Target;
-use contenders::{AsyncRedisLock, KINDS, Lock, Manager, OfKind, Polling, RLock, RsLock};
+use contenders::{AsyncRedisLock, KINDS, KindRow, Lock, Manager, OfKind, Polling, RLock, RsLock};
 use placement::Placement;
 use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
@@ -57,7 +57,10 @@ fn main() -> Result<()> {
     placement.apart(server)?;
     uncontended(&mut report, &target, 64, "uncontended, 64 tasks")?;
     readers(&mut report, server)?;
-    for scene in [Scene::IdleWaiters, Scene::Handoff, Scene::OneKey, Scene::ManyManagers] {
+    thousand_waiters(&mut report, server)?;
+    for scene in
+        [Scene::IdleWaiters, Scene::Handoff, Scene::OneKey, Scene::ManyManagers, Scene::EightManagers]
+    {
         contended(&mut report, server, scene)?;
     }
     report.finish()
@@ -157,6 +160,7 @@ enum Scene {
     Handoff,
     OneKey,
     ManyManagers,
+    EightManagers,
 }
 
 impl Scene {
@@ -166,6 +170,7 @@ impl Scene {
             Self::Handoff => "handoff between two managers",
             Self::OneKey => "64 tasks, one key, hold 2 ms",
             Self::ManyManagers => "1000 waiters, 10 managers",
+            Self::EightManagers => "8 managers, 4 tasks each, one key, hold 2 ms",
         }
     }
 
@@ -175,6 +180,7 @@ impl Scene {
             Self::Handoff => handoff::<M>(stage).await,
             Self::OneKey => one_key::<M>(stage).await,
             Self::ManyManagers => many_managers::<M>(stage).await,
+            Self::EightManagers => eight_managers::<M>(stage).await,
         }
     }
 }
@@ -204,6 +210,7 @@ fn contended(report: &mut Report, server: &RedisServer, scene: Scene) -> Result<
             let play: Pin<Box<dyn Future<Output = Result<Vec<Figure>>>>> = match contender {
                 "by hand" => Box::pin(scene.play::<ByHand>(stage)),
                 "wheellock" => Box::pin(scene.play::<LockManager>(stage)),
+                "wheellock fair" => Box::pin(scene.play::<OfKind<4>>(stage)),
                 "rslock" | "rslock 5 ms" => Box::pin(scene.play::<RsLock>(stage)),
                 "rlock" | "rlock 5 ms" => Box::pin(scene.play::<RLock>(stage)),
                 _ => Box::pin(scene.play::<AsyncRedisLock>(stage)),
@@ -318,17 +325,127 @@ async fn one_key<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     over.store(true, Ordering::Relaxed);
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
     let counts: Vec<f64> = served.iter().map(|count| count.load(Ordering::Relaxed) as f64).collect();
-    let (sum, squares): (f64, f64) = (counts.iter().sum(), counts.iter().map(|count| count * count).sum());
+    let sum: f64 = counts.iter().sum();
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-    let (commands, tasks, never) =
-        (commands as f64, counts.len() as f64, counts.iter().filter(|count| **count < 1.0).count() as f64);
+    let (commands, never) = (commands as f64, counts.iter().filter(|count| **count < 1.0).count() as f64);
     ensure!(sum > 0.0, "nobody got the lock");
     Ok(vec![
         ("acquires", "1/s", sum / seconds),
         ("commands", "1/acquire", commands / sum),
-        ("Jain fairness", "", sum * sum / (tasks * squares)),
+        ("Jain fairness", "", jain(&counts)),
         ("never served", "tasks", never),
     ])
+}
+
+/// 1 if all have had as much, and one of so many if one has had everything (source: Jain, Chiu, Hawe 1984).
+fn jain(counts: &[f64]) -> f64 {
+    let (sum, squares): (f64, f64) = (counts.iter().sum(), counts.iter().map(|count| count * count).sum());
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let parties = counts.len() as f64;
+    sum * sum / (parties * squares)
+}
+
+/// Eight managers, as of so many processes, with four tasks each take turns on one lock.
+async fn eight_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
+    let over = Arc::new(AtomicBool::new(false));
+    let mut managers = Vec::new();
+    for _ in 0..8 {
+        let manager = M::connect(&stage.server.tcp_url(), stage.polling).await?;
+        managers.push((manager, Arc::new(AtomicU64::new(0))));
+    }
+    let before = Commands::of(stage.server)?;
+    let since = Instant::now();
+    for (manager, served) in &managers {
+        for _ in 0..4 {
+            let (lock, over, served) = (manager.lock(stage.key), Arc::clone(&over), Arc::clone(served));
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let guard = lock.acquire().await?;
+                    served.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    M::Lock::release(guard).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+    }
+    tokio::time::sleep(ONE_KEY).await;
+    let seconds = since.elapsed().as_secs_f64();
+    let after = Commands::of(stage.server)?;
+    over.store(true, Ordering::Relaxed);
+    let (sent, scripts) = (after.sent_since(&before, M::SENDS), after.sent_since(&before, &["evalsha"]));
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let counts: Vec<f64> = managers.iter().map(|(_, served)| served.load(Ordering::Relaxed) as f64).collect();
+    let sum: f64 = counts.iter().sum();
+    ensure!(sum > 0.0, "nobody got the lock");
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let (sent, scripts) = (sent as f64, scripts as f64);
+    Ok(vec![
+        ("acquires", "1/s", sum / seconds),
+        ("commands", "1/acquire", sent / sum),
+        ("scripts", "1/acquire", scripts / sum),
+        ("Jain fairness of managers", "", jain(&counts)),
+    ])
+}
+
+/// A thousand tasks of one manager that wait: what each has on the heap, here and on the server.
+fn thousand_waiters(report: &mut Report, server: &RedisServer) -> Result<()> {
+    const BENCH: &str = "1000 waiters, 1 manager";
+    const WAITERS: f64 = 1000.0;
+    if !report.wants(BENCH) {
+        return Ok(());
+    }
+    let wanted: [KindRow; 2] = [("wheellock", LockManager::lock), ("wheellock fair", LockManager::fair_lock)];
+    let mut rows = wanted.map(|row| (row, Vec::new(), Vec::new(), Vec::new()));
+    for _ in 0..report.rounds().min(MOST_ROUNDS) {
+        for ((name, make), here, there, commands) in &mut rows {
+            let runtime = runtime()?;
+            let (lock, guard, manager) = runtime.block_on(async {
+                let holder = LockManager::connect(&server.tcp_url()).await?;
+                let manager = LockManager::connect(&server.tcp_url()).await?;
+                let guard = make(&holder, name).acquire().await?;
+                anyhow::Ok((make(&manager, name), guard, manager))
+            })?;
+            let used = used_memory(server)?;
+            let mut waiters = Vec::with_capacity(1000);
+            let allocated = allocation_counter::measure(|| {
+                runtime.block_on(async {
+                    for _ in 0..1000 {
+                        let lock = lock.clone();
+                        waiters.push(tokio::spawn(async move { lock.acquire().await.map(drop) }));
+                    }
+                    tokio::time::sleep(SETTLE).await;
+                });
+            });
+            ensure!(manager.metrics().waiting == 1000, "not all wait");
+            #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+            let bytes = |bytes: i64| bytes as f64 / WAITERS;
+            here.push(bytes(allocated.bytes_current));
+            there.push(bytes(used_memory(server)? - used));
+            let (before, since) = (Commands::of(server)?, Instant::now());
+            runtime.block_on(tokio::time::sleep(IDLE));
+            let sent = Commands::of(server)?.sent_since(&before, LockManager::SENDS);
+            #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+            commands.push(sent as f64 / since.elapsed().as_secs_f64() / WAITERS);
+            waiters.iter().for_each(|waiter| waiter.abort());
+            runtime.block_on(async { anyhow::Ok(guard.release().await?) })?;
+            drop(runtime);
+            ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
+        }
+    }
+    for ((name, _), here, there, commands) in &rows {
+        report.row(BENCH, name, "heap", "B/waiter", here);
+        report.row(BENCH, name, "server", "B/waiter", there);
+        report.row(BENCH, name, "commands", "1/s/waiter", commands);
+    }
+    Ok(())
+}
+
+/// Bytes that the server has allocated.
+fn used_memory(server: &RedisServer) -> Result<i64> {
+    let info = server.cli(&["INFO", "memory"]);
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+    Ok(used.context("no used_memory")?.trim().parse()?)
 }
 
 /// 64 tasks that read under one key, and 64 with a lock of their own: what sharing costs.
@@ -464,9 +581,10 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-const CONTENDERS: [(&str, Polling); 8] = [
+const CONTENDERS: [(&str, Polling); 9] = [
     ("by hand", Polling::Default),
     ("wheellock", Polling::Default),
+    ("wheellock fair", Polling::Default),
     ("rslock", Polling::Default),
     ("rslock 5 ms", Polling::Fast),
     ("rlock", Polling::Default),

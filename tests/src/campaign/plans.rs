@@ -340,7 +340,7 @@ pub(super) const ALL: &[Plan] = &[
     },
     Plan {
         name: "fair-forgets",
-        what: "the server is killed every 2 s and forgets the queue: those who wait stand in it anew; what is out of order is counted",
+        what: "the server is killed every 2 s and forgets the queue: those who wait stand in it anew, and everybody is served",
         lease: Duration::from_millis(1000),
         style: |_, _| Style::Even,
         locks: Locks::Fair,

@@ -24,12 +24,12 @@ end
 if held ~= 0 then
     return held
 end
+local free = redis.call('exists', lock) == 0
 -- Only a read-write lock has this field.
-if redis.call('hexists', lock, 'mode') == 1 then
+if not free and redis.call('hexists', lock, 'mode') == 1 then
     return redis.error_reply('WRONGTYPE a read-write lock is under this name')
 end
 local head, removed = head_of_queue()
-local free = redis.call('exists', lock) == 0
 if free and (not head or head == holder) then
     if head then
         redis.call('lpop', queue)

@@ -34,9 +34,8 @@ local function head_of_queue()
         if not head then
             return head, removed
         end
-        local deadline, lives = redis.call('zscore', deadlines, head), redis.call('zscore', waiters, head)
         -- Those of this library live as long as they ask; their deadlines are for the others to see.
-        local until_when = tonumber(lives or deadline)
+        local until_when = tonumber(redis.call('zscore', waiters, head) or redis.call('zscore', deadlines, head))
         if until_when and until_when > now then
             return head, removed
         end

@@ -423,7 +423,7 @@ fn thousand_waiters(report: &mut Report, server: &RedisServer) -> Result<()> {
             here.push(bytes(allocated.bytes_current));
             there.push(bytes(used_memory(server)? - used));
             let (before, since) = (Commands::of(server)?, Instant::now());
-            runtime.block_on(tokio::time::sleep(IDLE));
+            runtime.block_on(async { tokio::time::sleep(IDLE).await });
             let sent = Commands::of(server)?.sent_since(&before, LockManager::SENDS);
             #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
             commands.push(sent as f64 / since.elapsed().as_secs_f64() / WAITERS);

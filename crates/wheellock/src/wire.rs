@@ -278,8 +278,8 @@ pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) ->
 /// Asks who holds the lock.
 pub(crate) fn holders(name: &Name) -> Command<'_> {
     let verb = match name.kind().holders {
-        Holders::Counted => "HKEYS",
         Holders::Single => "GET",
+        Holders::Counted | Holders::Permits => "HKEYS",
     };
     Command::new(verb).arg(name.key())
 }
@@ -291,7 +291,7 @@ pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<Vec<String>> {
         _ if reply.is_null() => Some(Vec::new()),
         // Other libraries' holders are any bytes.
         Holders::Single => Some(vec![String::from_utf8_lossy(reply.as_bytes()?).into_owned()]),
-        Holders::Counted => {
+        Holders::Counted | Holders::Permits => {
             let fields = reply.as_array()?.iter().map(Value::as_str);
             let fields: Vec<&str> = fields.collect::<Option<_>>()?;
             Some(fields.into_iter().filter_map(|field| owner_in(field, kind.holder_suffix)).collect())

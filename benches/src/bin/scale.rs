@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Builder;
-use tokio::task::JoinHandle;
 use wheellock::{Guard, LockManager, Metrics, Permit};
 use wheellock_benches::{Report, process_cpu};
 use wheellock_tests::RedisServer;
@@ -172,18 +171,26 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
             Of::Locks => {
                 let lock = locks.lock("held:0");
                 let wait = || {
-                    let lock = lock.clone();
-                    async move { Ok(lock.try_acquire_for(WAIT).await?.is_some()) }
+                    let (lock, served) = (lock.clone(), Arc::clone(&served));
+                    tokio::spawn(async move {
+                        let since = Instant::now();
+                        let is_served = lock.try_acquire_for(WAIT).await?.is_some();
+                        in_time(since, is_served, &served)
+                    })
                 };
-                (0..count).map(|_| waiter(wait(), &served)).collect()
+                (0..count).map(|_| wait()).collect()
             }
             Of::Permits => {
                 let pool = locks.permit_semaphore(POOL);
                 let wait = || {
-                    let pool = pool.clone();
-                    async move { Ok(pool.try_acquire_for(WAIT).await?.is_some()) }
+                    let (pool, served) = (pool.clone(), Arc::clone(&served));
+                    tokio::spawn(async move {
+                        let since = Instant::now();
+                        let is_served = pool.try_acquire_for(WAIT).await?.is_some();
+                        in_time(since, is_served, &served)
+                    })
                 };
-                (0..count).map(|_| waiter(wait(), &served)).collect()
+                (0..count).map(|_| wait()).collect()
             }
         };
         while locks.metrics().waiting < count {
@@ -211,19 +218,11 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
     })
 }
 
-/// A task that waits, and has to be served in time.
-fn waiter(
-    waits: impl Future<Output = Result<bool>> + Send + 'static,
-    served: &Arc<AtomicU64>,
-) -> JoinHandle<Result<()>> {
-    let served = Arc::clone(served);
-    tokio::spawn(async move {
-        let since = Instant::now();
-        let is_served = waits.await?;
-        ensure!(since.elapsed() <= WAIT, "past its deadline");
-        served.fetch_add(u64::from(is_served), Ordering::Relaxed);
-        Ok(())
-    })
+/// A waiter has to be served before its deadline.
+fn in_time(since: Instant, is_served: bool, served: &AtomicU64) -> Result<()> {
+    ensure!(since.elapsed() <= WAIT, "past its deadline");
+    served.fetch_add(u64::from(is_served), Ordering::Relaxed);
+    Ok(())
 }
 
 /// Ten thousand names per second, each used once.

@@ -19,7 +19,7 @@ use crate::wait_queue::WaitQueue;
 use crate::wire::Refusal;
 
 use attempt::Said;
-pub(crate) use attempt::{Answer, Request};
+pub(crate) use attempt::{Answer, Request, Seen};
 pub(crate) use together::ask_together;
 use waiter::{AnswerBy, Waiter};
 pub(crate) use waiter::{SILENT_PART, first_answer_by, is_only_late};
@@ -50,7 +50,8 @@ impl Wait {
     }
 }
 
-/// Takes one hold, or `None` if another holder still has the lock when the wait is over.
+/// Takes one hold, or `None` if another holder still has the lock when the wait is over; or waits for a latch, of which there is
+/// nothing to hold: whether it is open, [`Seen`] says.
 ///
 /// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that was never asked
 /// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
@@ -59,27 +60,7 @@ pub(crate) async fn acquire(
     wait: Wait,
     refused: Option<Refusal>,
 ) -> Result<Option<Guard>, Error> {
-    match wait_for(request?, wait, refused).await? {
-        Waited::Granted(guard) => Ok(Some(guard)),
-        Waited::Over | Waited::Open => Ok(None),
-    }
-}
-
-/// How a wait has ended.
-pub(crate) enum Waited {
-    /// In vain.
-    Over,
-    Granted(Guard),
-    /// There is nothing to hold, and nothing to wait for any more.
-    Open,
-}
-
-/// See [`acquire`]: waits also for what is not held.
-pub(crate) async fn wait_for(
-    request: Request<'_>,
-    wait: Wait,
-    refused: Option<Refusal>,
-) -> Result<Waited, Error> {
+    let request = request?;
     request.check_upgrade()?;
     let (mut fast_path, mut waiter) = (None, None);
     if let Some(refusal) = refused {
@@ -103,7 +84,7 @@ pub(crate) async fn wait_for(
             }
             Some(waiter) => match waiter.turn(wait.deadline()).await? {
                 Some(by) => by,
-                None => return Ok(Waited::Over),
+                None => return Ok(None),
             },
         };
         match request.once(wait, by.instant()).await {
@@ -114,20 +95,20 @@ pub(crate) async fn wait_for(
                 if let Some(waiter) = &mut waiter {
                     waiter.granted(request.lease, room);
                 }
-                return Ok(Waited::Granted(guard));
+                return Ok(Some(guard));
             }
             Ok(Said::Open) => {
                 if let Some(waiter) = &mut waiter {
                     waiter.granted(request.lease, u32::MAX);
                 }
-                return Ok(Waited::Open);
+                return Ok(None);
             }
             Ok(Said::Answer(Answer::Held(refusal))) => {
                 request.name.set_refused(true);
                 // What it has left on the server is taken back by a waiter who leaves.
                 let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
                 if wait == Wait::No || (leaves && wait.is_over(request.context)) {
-                    return Ok(Waited::Over);
+                    return Ok(None);
                 }
                 let waiter = waiter.get_or_insert_with(|| Waiter::join(&request, WaitQueue::join_first));
                 waiter.on_held(refusal);
@@ -139,7 +120,7 @@ pub(crate) async fn wait_for(
             Err(error) => {
                 if by.is_over(request.context) {
                     let Some(waiter) = &waiter else { return Err(error) };
-                    return waiter.cut_short(&error).map(|()| Waited::Over);
+                    return waiter.cut_short(&error).map(|()| None);
                 }
                 // What keeps the head from the server keeps every waiter from it.
                 let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);

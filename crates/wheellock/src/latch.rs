@@ -1,10 +1,10 @@
 //! A latch by name. Owns the verbs; waiting is the acquire loop's, with nothing to hold at its end.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{Request, Wait, Waited, wait_for};
+use crate::acquire::{Request, Seen, Wait, acquire};
 use crate::context::Context;
 use crate::error::Error;
 use crate::kind;
@@ -120,10 +120,10 @@ impl CountDownLatch {
     }
 
     async fn wait_until(&self, wait: Wait) -> Result<bool, Error> {
-        let ended = OnceLock::new();
-        let request = Request { latch: Some(&ended), ..self.lock.request()? };
-        let waited = wait_for(request, wait, None).await?;
-        Ok(matches!(waited, Waited::Open))
+        let seen = Seen::default();
+        let request = Request { latch: Some(&seen), ..self.lock.request()? };
+        acquire(Ok(request), wait, None).await?;
+        Ok(seen.is_open())
     }
 
     /// Removes the latch: there is nothing left to wait for, and all who wait go on. Returns whether there was one.

@@ -34,8 +34,22 @@ pub(crate) struct Request<'a> {
     pub(crate) sides: Option<&'a Sides>,
     /// Where there are no messages to wait for.
     pub(crate) backoff: Option<Backoff>,
-    /// Of a latch, which is waited for and not held: when the one before it had ended, as far as this caller knows.
-    pub(crate) latch: Option<&'a OnceLock<u64>>,
+    /// Of a latch, which is waited for and not held.
+    pub(crate) latch: Option<&'a Seen>,
+}
+
+/// What one caller has seen of a latch.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// When the one before it had ended.
+    ended: OnceLock<u64>,
+    open: OnceLock<()>,
+}
+
+impl Seen {
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.get().is_some()
+    }
 }
 
 /// What the server said to one question.
@@ -124,7 +138,7 @@ impl<'a> Request<'a> {
         match self.latch {
             None => self.attempt(wait, deadline).await.map(Said::Answer),
             // Boxed, because every waiter's future has room for it.
-            Some(ended) => Box::pin(self.look(ended, deadline)).await,
+            Some(seen) => Box::pin(self.look(seen, deadline)).await,
         }
     }
 
@@ -192,7 +206,7 @@ impl<'a> Request<'a> {
     }
 
     /// Looks whether a latch has ended. One that was set again since this caller looked for the first time is another one.
-    async fn look(&self, ended: &OnceLock<u64>, deadline: Option<Instant>) -> Result<Said, Error> {
+    async fn look(&self, seen: &Seen, deadline: Option<Instant>) -> Result<Said, Error> {
         let Self { context, name, .. } = *self;
         let ask = move |retry: &Retry, options, waker: &Waker| {
             let params = wire::look(name);
@@ -206,7 +220,8 @@ impl<'a> Request<'a> {
         let Some((count, last_ended)) = wire::read_look(&reply) else {
             return Err(context.unexpected(name, self.operation(), &reply));
         };
-        if count <= 0 || last_ended > *ended.get_or_init(|| last_ended) {
+        if count <= 0 || last_ended > *seen.ended.get_or_init(|| last_ended) {
+            let _first = seen.open.set(());
             return Ok(Said::Open);
         }
         Ok(Said::Answer(Answer::Held(Refusal::UNBOUNDED)))

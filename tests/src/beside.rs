@@ -1,6 +1,7 @@
 //! What the tests beside Redisson share: both sides on one server, who waits there for what, and how a wait ended.
 //!
-//! Before a lock's name may stand its kind, for either side: `read@`, `write@`, `fenced@`, `fair@` or `spin@`.
+//! Before a lock's name may stand its kind, for either side: `read@`, `write@`, `fenced@`, `fair@` or `spin@`; and `semaphore@`,
+//! `permits@` or `latch@` before what is no lock.
 
 use std::time::Duration;
 
@@ -79,6 +80,17 @@ pub async fn extended(server: &RedisServer, name: &str) -> bool {
     .await
 }
 
+/// Waits until the lease of the only permit of the semaphore `key` is extended.
+pub async fn extended_permit(server: &RedisServer, key: &str) -> bool {
+    let mut before = f64::INFINITY;
+    eventually(PATIENCE, async || {
+        let leases = server.cli(&["ZRANGE", &format!("{{{key}}}:timeout"), "0", "0", "WITHSCORES"]);
+        let ends = leases.lines().last().and_then(|ends| ends.parse().ok()).unwrap_or_default();
+        std::mem::replace(&mut before, ends) < ends
+    })
+    .await
+}
+
 /// Waits until nobody listens for the release of `name`.
 pub async fn quiet(server: &RedisServer, name: &str) -> bool {
     subscribers(server, name, "0").await
@@ -96,6 +108,8 @@ pub async fn subscribers(server: &RedisServer, name: &str, count: &str) -> bool 
 pub fn channel(name: &str) -> Option<String> {
     let prefix = match name.split_once('@') {
         Some(("spin", _)) => return None,
+        Some(("latch", key)) => return Some(format!("redisson_countdownlatch__channel__{{{key}}}")),
+        Some(("semaphore" | "permits", _)) => "redisson_sc",
         Some(("read" | "write", _)) => "redisson_rwlock",
         _ => "redisson_lock__channel",
     };
@@ -107,7 +121,7 @@ pub fn channel(name: &str) -> Option<String> {
 #[must_use]
 pub fn key(name: &str) -> &str {
     match name.split_once('@') {
-        Some(("read" | "write" | "fenced" | "fair" | "spin", key)) => key,
+        Some(("read" | "write" | "fenced" | "fair" | "spin" | "semaphore" | "permits" | "latch", key)) => key,
         _ => name,
     }
 }

@@ -350,6 +350,15 @@ impl Thread {
         self.ask("visit", &[&lock, &reads, &time.as_millis(), &file.display()])
     }
 
+    /// Any method of the semaphore `semaphore@name`, of the permit semaphore `permits@name` or of the latch `latch@name`, by
+    /// its name in Java; durations are milliseconds. Of both semaphores also `visit`: goes in and out for so long, and returns a
+    /// line `permits began ended` for each time, in nanoseconds of [`monotonic`](crate::worker::monotonic).
+    pub fn call(&self, object: &str, method: &str, arguments: &[&(dyn Display + Sync)]) -> Call {
+        let mut all: Vec<&(dyn Display + Sync)> = vec![&object];
+        all.extend_from_slice(arguments);
+        self.ask(method, &all)
+    }
+
     /// `Thread.getId()`
     ///
     /// # Panics

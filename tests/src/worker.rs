@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::mpsc as async_mpsc;
-use wheellock::{Guard, Lock, LockManager, Released};
+use wheellock::{Error, Guard, Lock, LockManager, Permit, PermitSemaphore, Permits, Released, Semaphore};
 
 /// The parent's end of a worker process; dropping it kills the process.
 #[derive(Debug)]
@@ -25,7 +25,8 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a process whose `main` calls [`serve`] with the arguments appended here: the URL, the lock's
-    /// name, as [`of_kind`] reads it, and the watchdog's lease in milliseconds.
+    /// name, as [`of_kind`] reads it, or that of a semaphore behind `semaphore@` or `permits@`, and the watchdog's lease in
+    /// milliseconds.
     ///
     /// # Errors
     ///
@@ -206,7 +207,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     let lease = Duration::from_millis(lease.parse()?);
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let locks = connect(url, lease).await?;
-        let mut session = Session { lock: of_kind(&locks, name), held: None };
+        let mut session = Session { wanted: Wanted::of_kind(&locks, name), held: None };
         let mut requests = requests_from_stdin();
         while let Some(line) = requests.recv().await {
             let answered = match session.answer(&line).await {
@@ -219,10 +220,62 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     })
 }
 
+/// What a worker asks for.
+enum Wanted {
+    Lock(Lock),
+    /// Two permits at a time.
+    Semaphore(Semaphore),
+    Permit(PermitSemaphore),
+}
+
+/// What it got.
+enum Held {
+    Lock(Guard),
+    Permits(Permits),
+    Permit(Permit),
+}
+
+impl Wanted {
+    /// Also `semaphore@` or `permits@` may stand before the name.
+    fn of_kind(locks: &LockManager, name: &str) -> Self {
+        match name.split_once('@') {
+            Some(("semaphore", name)) => Self::Semaphore(locks.semaphore(name)),
+            Some(("permits", name)) => Self::Permit(locks.permit_semaphore(name)),
+            _ => Self::Lock(of_kind(locks, name)),
+        }
+    }
+
+    async fn acquire(&self) -> Result<Held, Error> {
+        Ok(match self {
+            Self::Lock(lock) => Held::Lock(lock.acquire().await?),
+            Self::Semaphore(semaphore) => Held::Permits(semaphore.acquire(2).await?),
+            Self::Permit(semaphore) => Held::Permit(semaphore.acquire().await?),
+        })
+    }
+
+    async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Held>, Error> {
+        Ok(match self {
+            Self::Lock(lock) => lock.try_acquire_for(wait).await?.map(Held::Lock),
+            Self::Semaphore(semaphore) => semaphore.try_acquire_for(2, wait).await?.map(Held::Permits),
+            Self::Permit(semaphore) => semaphore.try_acquire_for(wait).await?.map(Held::Permit),
+        })
+    }
+}
+
+impl Held {
+    async fn release(self) -> Result<Released, Error> {
+        match self {
+            Self::Lock(guard) => guard.release().await,
+            Self::Permits(permits) => permits.release().await,
+            Self::Permit(permit) => permit.release().await,
+        }
+    }
+}
+
 /// What one worker has in hand.
 struct Session {
-    lock: Lock,
-    held: Option<Guard>,
+    wanted: Wanted,
+    held: Option<Held>,
 }
 
 impl Session {
@@ -232,12 +285,12 @@ impl Session {
         match word() {
             "acquire" => {
                 ensure!(self.held.is_none(), "the lock is held already");
-                self.held = Some(self.lock.acquire().await?);
+                self.held = Some(self.wanted.acquire().await?);
                 Ok(Outcome::Acquired)
             }
             "try" => {
                 ensure!(self.held.is_none(), "the lock is held already");
-                self.held = self.lock.try_acquire_for(Duration::from_millis(word().parse()?)).await?;
+                self.held = self.wanted.try_acquire_for(Duration::from_millis(word().parse()?)).await?;
                 Ok(if self.held.is_some() { Outcome::Acquired } else { Outcome::GaveUp })
             }
             "release" => match self.held.take().context("nothing is held")?.release().await? {
@@ -247,7 +300,7 @@ impl Session {
             "increment" => {
                 let (times, file) = (word().parse()?, Path::new(word()));
                 for _ in 0..times {
-                    let guard = self.lock.acquire().await?;
+                    let guard = self.wanted.acquire().await?;
                     increment(file)?;
                     ensure!(guard.release().await? == Released::Released, "the lock was lost meanwhile");
                 }

@@ -29,6 +29,8 @@ pub(crate) fn run() -> Result<ExitCode> {
         "--test",
         "interop_fair",
         "--test",
+        "interop_semaphores",
+        "--test",
         "interop_topologies",
     ];
     let mut command = run::cargo(["test", "--package", "wheellock-tests"]);

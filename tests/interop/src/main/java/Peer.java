@@ -10,18 +10,24 @@ import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
 import org.redisson.Redisson;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RLock;
 import org.redisson.api.RObject;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RReadWriteLock;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.BaseMasterSlaveServersConfig;
@@ -141,6 +147,18 @@ public final class Peer {
                     return other.getState() == Thread.State.TIMED_WAITING;
                 default:
                     RedissonClient client = CLIENTS.get(request.client);
+                    String name = request.arguments[0];
+                    String rest = name.substring(name.indexOf('@') + 1);
+                    switch (name.substring(0, name.length() - rest.length())) {
+                        case "semaphore@":
+                            return call(request, client.getSemaphore(rest));
+                        case "permits@":
+                            return call(request, client.getPermitExpirableSemaphore(rest));
+                        case "latch@":
+                            return call(request, client.getCountDownLatch(rest));
+                        default:
+                            break;
+                    }
                     RLock lock = locks.get(request.arguments[0]);
                     if (lock == null) {
                         lock = lockOf(client, request.arguments[0]);
@@ -196,6 +214,138 @@ public final class Peer {
                     throw new IllegalArgumentException("no such verb: " + request.verb);
             }
         }
+    }
+
+    /** The first argument is the name. */
+    private static Object call(Request request, RSemaphore semaphore) throws Exception {
+        int number = request.has(1) ? Math.toIntExact(request.number(1)) : 1;
+        switch (request.verb) {
+            case "acquire":
+                semaphore.acquire(number);
+                return "acquired";
+            case "tryAcquire":
+                return request.has(2)
+                        ? semaphore.tryAcquire(number, Duration.ofMillis(request.number(2)))
+                        : semaphore.tryAcquire(number);
+            case "release":
+                semaphore.release(number);
+                return "released";
+            case "trySetPermits":
+                return semaphore.trySetPermits(number);
+            case "addPermits":
+                semaphore.addPermits(number);
+                return "added";
+            case "drainPermits":
+                return semaphore.drainPermits();
+            case "availablePermits":
+                return semaphore.availablePermits();
+            case "delete":
+                return semaphore.delete();
+            case "visit":
+                StringBuilder visits = new StringBuilder();
+                for (long end = endOf(request); System.nanoTime() < end; ) {
+                    int permits = ThreadLocalRandom.current().nextInt(1, 4);
+                    semaphore.acquire(permits);
+                    try {
+                        stay(permits, visits);
+                    } finally {
+                        semaphore.release(permits);
+                    }
+                }
+                return visits;
+            default:
+                throw new IllegalArgumentException("no such verb: " + request.verb);
+        }
+    }
+
+    /** The first argument is the name. */
+    private static Object call(Request request, RPermitExpirableSemaphore semaphore) throws Exception {
+        switch (request.verb) {
+            case "acquire":
+                return request.has(1)
+                        ? semaphore.acquire(request.number(1), TimeUnit.MILLISECONDS)
+                        : semaphore.acquire();
+            case "tryAcquire":
+                if (request.has(2)) {
+                    return semaphore.tryAcquire(request.number(1), request.number(2), TimeUnit.MILLISECONDS);
+                }
+                return request.has(1)
+                        ? semaphore.tryAcquire(request.number(1), TimeUnit.MILLISECONDS)
+                        : semaphore.tryAcquire();
+            case "release":
+                semaphore.release(request.arguments[1]);
+                return "released";
+            case "tryRelease":
+                String[] ids = Arrays.copyOfRange(request.arguments, 1, request.arguments.length);
+                return ids.length == 1 ? semaphore.tryRelease(ids[0]) : semaphore.tryRelease(Arrays.asList(ids));
+            case "trySetPermits":
+                return semaphore.trySetPermits(Math.toIntExact(request.number(1)));
+            case "setPermits":
+                semaphore.setPermits(Math.toIntExact(request.number(1)));
+                return "set";
+            case "addPermits":
+                semaphore.addPermits(Math.toIntExact(request.number(1)));
+                return "added";
+            case "availablePermits":
+                return semaphore.availablePermits();
+            case "acquiredPermits":
+                return semaphore.acquiredPermits();
+            case "getPermits":
+                return semaphore.getPermits();
+            case "getLeaseTime":
+                return semaphore.getLeaseTime(request.arguments[1]);
+            case "updateLeaseTime":
+                return semaphore.updateLeaseTime(request.arguments[1], request.number(2), TimeUnit.MILLISECONDS);
+            case "delete":
+                return semaphore.delete();
+            case "visit":
+                StringBuilder visits = new StringBuilder();
+                for (long end = endOf(request); System.nanoTime() < end; ) {
+                    String id = semaphore.acquire();
+                    try {
+                        stay(1, visits);
+                    } finally {
+                        semaphore.release(id);
+                    }
+                }
+                return visits;
+            default:
+                throw new IllegalArgumentException("no such verb: " + request.verb);
+        }
+    }
+
+    /** The first argument is the name. */
+    private static Object call(Request request, RCountDownLatch latch) throws Exception {
+        switch (request.verb) {
+            case "trySetCount":
+                return latch.trySetCount(request.number(1));
+            case "countDown":
+                latch.countDown();
+                return "counted";
+            case "getCount":
+                return latch.getCount();
+            case "await":
+                if (request.has(1)) {
+                    return latch.await(request.number(1), TimeUnit.MILLISECONDS);
+                }
+                latch.await();
+                return "open";
+            case "delete":
+                return latch.delete();
+            default:
+                throw new IllegalArgumentException("no such verb: " + request.verb);
+        }
+    }
+
+    private static long endOf(Request request) {
+        return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(request.number(1));
+    }
+
+    /** Has so many permits for a moment, and says when: a line {@code permits began ended}. */
+    private static void stay(int permits, StringBuilder visits) throws InterruptedException {
+        long began = System.nanoTime();
+        Thread.sleep(ThreadLocalRandom.current().nextInt(3));
+        visits.append(permits).append(' ').append(began).append(' ').append(System.nanoTime()).append('\n');
     }
 
     /** Before a lock's name may stand its kind. */

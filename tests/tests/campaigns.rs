@@ -182,3 +182,13 @@ fn fair_forgets() {
 fn fenced() {
     run("fenced", 3.0);
 }
+
+#[test]
+fn permits() {
+    run("permits", 3.5);
+}
+
+#[test]
+fn semaphore() {
+    run("semaphore", 3.5);
+}

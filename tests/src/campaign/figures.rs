@@ -6,8 +6,8 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::history::{
-    Answer, Checker, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs, operations,
-    queued_grants, takeovers, writers_waits,
+    Answer, Checker, DEAD_TOOK, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs,
+    most_inside, operations, queued_grants, takeovers, writers_waits,
 };
 
 /// What was counted in a campaign.
@@ -37,6 +37,8 @@ pub struct Figures {
     pub writes: (u64, u64),
     /// Grants of fair locks to those who had stood in the server's queue.
     pub queued_grants: usize,
+    /// Of a pool: the permits that were had at once, and those that killed processes took along.
+    pub pool: (u64, u64),
     lost: BTreeMap<Reason, u64>,
     errors: BTreeMap<Outcome, u64>,
     unconfirmed: u64,
@@ -85,6 +87,7 @@ impl Figures {
         figures.handoff = Times::of(handoffs(history));
         figures.takeover = Times::of(takeovers(history));
         let waits = writers_waits(history);
+        figures.pool.0 = most_inside(history);
         figures.mean_hold = waits.mean_hold;
         figures.writers = Times::of(waits.whole);
         figures.for_readers = Times::of(waits.for_readers);
@@ -102,6 +105,7 @@ impl Figures {
                     self.writes.1 += u64::from(!accepted);
                 }
                 What::Probe { name, found, .. } if name == "keys left" => self.keys_left += found,
+                What::Probe { name, found, .. } if name == DEAD_TOOK => self.pool.1 += found,
                 What::Probe { name, found, .. } if name.contains("clock jumps") => self.clock_jumps += found,
                 _ => {}
             }
@@ -149,6 +153,8 @@ impl Figures {
             "handoff_us": self.handoff.json(),
             "takeover_us": self.takeover.json(),
             "keys_left": self.keys_left,
+            "most_inside": self.pool.0,
+            "permits_taken_along": self.pool.1,
             "mean_hold_us": self.mean_hold / 1000,
             "writers_wait_us": self.writers.json(),
             "writers_wait_for_readers_us": self.for_readers.json(),
@@ -178,6 +184,10 @@ impl fmt::Display for Figures {
         writeln!(f, "writes {}, stale and rejected {}", self.writes.0, self.writes.1)?;
         writeln!(f, "recovery {}; handoff {}", self.recovery, self.handoff)?;
         writeln!(f, "takeover {}; keys left {}", self.takeover, self.keys_left)?;
+        if self.pool.0 > 0 {
+            let (most, taken) = self.pool;
+            writeln!(f, "permits had at once {most}, taken along by the killed {taken}")?;
+        }
         if self.mean_hold > 0 {
             writeln!(f, "holds of {} us on average; writers waited {}", self.mean_hold / 1000, self.writers)?;
             writeln!(f, "writers waited for readers alone {}", self.for_readers)?;

@@ -57,6 +57,10 @@ pub(super) enum Locks {
     Simple,
     Fenced,
     Fair,
+    /// One pool of permits with leases.
+    Permits,
+    /// One pool of permits that are counted.
+    Semaphore,
     /// Of a hundred holds so many are shared.
     ReadWrite(u64),
 }
@@ -69,6 +73,8 @@ impl Locks {
             Self::Simple => "simple".to_owned(),
             Self::Fenced => "fenced".to_owned(),
             Self::Fair => "fair".to_owned(),
+            Self::Permits => "permits".to_owned(),
+            Self::Semaphore => "semaphore".to_owned(),
             Self::ReadWrite(reads) => format!("read-write:{reads}"),
         }
     }
@@ -77,9 +83,13 @@ impl Locks {
         if let Some(reads) = name.strip_prefix("read-write:") {
             return reads.parse().ok().map(Self::ReadWrite);
         }
-        [Self::Plain, Self::Spin, Self::Simple, Self::Fenced, Self::Fair]
-            .into_iter()
-            .find(|locks| locks.name() == name)
+        let all =
+            [Self::Plain, Self::Spin, Self::Simple, Self::Fenced, Self::Fair, Self::Permits, Self::Semaphore];
+        all.into_iter().find(|locks| locks.name() == name)
+    }
+
+    pub(super) fn is_pool(self) -> bool {
+        matches!(self, Self::Permits | Self::Semaphore)
     }
 }
 

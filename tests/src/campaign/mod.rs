@@ -7,6 +7,7 @@ mod books;
 mod figures;
 mod fleet;
 mod plans;
+mod pool;
 mod shim;
 mod stage;
 mod worker;

@@ -348,6 +348,26 @@ pub(super) const ALL: &[Plan] = &[
         shows: |figures| figures.lacks(Fault::Forgot).or_else(|| queued(figures)),
         ..PLAIN
     },
+    Plan {
+        name: "permits",
+        what: "a pool of 10 permits with leases, while processes are killed, connections cut, and the server is killed, which keeps everything: never more than 10 inside, and all 10 free in the end",
+        server: ALWAYS,
+        lease: Duration::from_millis(1000),
+        locks: Locks::Permits,
+        round: strike_a_pool,
+        shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "semaphore",
+        what: "the same with counted permits: what the killed had is missing in the end, and nothing else",
+        server: ALWAYS,
+        lease: Duration::from_millis(1000),
+        locks: Locks::Semaphore,
+        round: strike_a_pool,
+        shows: kills,
+        ..PLAIN
+    },
 ];
 
 /// One who dies in a queue is in the way for seconds, and what happens in these is excused.
@@ -360,6 +380,17 @@ fn kill_workers_rarely(stage: &mut Stage) -> Result<()> {
 
 fn queued(figures: &Figures) -> Option<String> {
     (figures.queued_grants == 0).then(|| "nobody was served who had stood in a queue".to_owned())
+}
+
+fn strike_a_pool(stage: &mut Stage) -> Result<()> {
+    match stage.round % 3 {
+        1 => kill_workers(stage),
+        2 => client_kill(stage),
+        _ => {
+            stage.rest_between(300, 900);
+            stage.kill_server(false, |_| Ok(()))
+        }
+    }
 }
 
 fn kill_workers(stage: &mut Stage) -> Result<()> {

@@ -17,6 +17,7 @@ use super::Options;
 use super::books::Books;
 use super::fleet::{Locks, Orders, Style, Worker};
 use super::plans::Plan;
+use super::pool;
 use super::shim::Shim;
 use crate::cli::{Cli, Reply};
 use crate::fault::{Gate, Proxy, Random};
@@ -37,6 +38,7 @@ pub(super) struct Stage {
     /// Counts the rounds of the plan.
     pub(super) round: u32,
     clock_was_set: bool,
+    pool: pool::Books,
     recorder: Arc<Recorder>,
     worker: fn() -> Command,
     options: Options,
@@ -88,6 +90,7 @@ impl Stage {
             killed: None,
             round: 0,
             clock_was_set: false,
+            pool: pool::Books::default(),
             recorder,
             worker,
             options: options.clone(),
@@ -97,6 +100,9 @@ impl Stage {
             books,
             scratch,
         };
+        if plan.locks.is_pool() {
+            stage.pool.open(&stage.server, &stage.recorder)?;
+        }
         for place in 0..options.processes {
             stage.start_worker((plan.style)(place, options.processes))?;
         }
@@ -206,10 +212,14 @@ impl Stage {
 
     /// Kills a worker and starts another in its place.
     pub(super) fn replace_worker(&mut self, place: usize) -> Result<()> {
+        self.pool.refill(&self.server, 0)?;
         let mut worker = self.workers.remove(place);
         // Before the signal: what it believed after this, it may not have believed.
         self.recorder.about(worker.number, What::Killed);
         worker.kill();
+        if self.kind == Locks::Semaphore {
+            self.pool.bury(&self.scratch.path, worker.number);
+        }
         self.killed = Some(Instant::now());
         self.start_worker(worker.style)
     }
@@ -234,6 +244,8 @@ impl Stage {
             // Ahead of all it has ever been: set back, it would keep keys alive that nobody gives back any more.
             self.set_clock(7_200_000_000, "two hours ahead")?;
         }
+        // Those who still wait need some.
+        self.pool.refill(&self.server, pool::PERMITS - 3)?;
         self.recorder.now(0, 0, "", What::Healed);
         for worker in &mut self.workers {
             worker.tell("drain");
@@ -258,7 +270,10 @@ impl Stage {
             Ok(Reply::Array(keys)) => keys.len() as u64,
             _ => 0,
         };
-        let keys = |cli: &mut Cli| number(&cli.query(&["DBSIZE"])) - counters(cli);
+        let is_pool = self.kind.is_pool();
+        let keys = |cli: &mut Cli| {
+            if is_pool { pool::keys(cli) } else { number(&cli.query(&["DBSIZE"])) - counters(cli) }
+        };
         // What a writer that was killed while it waited has left ends by itself.
         let mark = self.killed.filter(|_| matches!(self.kind, Locks::ReadWrite(_)));
         let mark = mark.map_or(Duration::ZERO, |killed| MARK.saturating_sub(killed.elapsed()));
@@ -266,6 +281,11 @@ impl Stage {
             poll_until(mark.max(2 * self.lease) + Duration::from_secs(1), || keys(&mut cli) == 0);
         let left = keys(&mut cli);
         self.probe("keys left", left);
+        match self.kind {
+            Locks::Permits => pool::all_are_free(&mut cli, self.lease, &self.recorder),
+            Locks::Semaphore => self.pool.balance(&mut cli, &self.recorder),
+            _ => {}
+        }
         for worker in &mut self.workers {
             worker.tell("probe");
         }

@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager, LostReason, Owner, Released};
 
 use super::fleet::{Locks, Orders, Style};
+use super::pool;
 use crate::fault::Random;
 use crate::history::{Cell, Entry, Kind, Outcome, Reason, Recorder, What, Witness, now};
 
@@ -44,6 +45,7 @@ async fn work(orders: Orders) -> Result<()> {
         stop: Flag::new(false),
         next_op: Flag::new(1),
     });
+    pool::introduce(&worker)?;
     tokio::task::spawn_local(Rc::clone(&worker).watch_for_stalls());
     let tasks: Vec<_> = (1..=worker.orders.tasks)
         .map(|task| tokio::task::spawn_local(Rc::clone(&worker).task(task)))
@@ -76,13 +78,13 @@ async fn connect(orders: &Orders) -> LockManager {
     }
 }
 
-struct Worker {
-    manager: LockManager,
-    recorder: Recorder,
+pub(super) struct Worker {
+    pub(super) manager: LockManager,
+    pub(super) recorder: Recorder,
     witness: Witness,
-    orders: Orders,
-    stop: Flag<bool>,
-    next_op: Flag<u64>,
+    pub(super) orders: Orders,
+    pub(super) stop: Flag<bool>,
+    pub(super) next_op: Flag<u64>,
 }
 
 /// One operation under way.
@@ -196,8 +198,12 @@ impl Worker {
         let seed = self.orders.seed ^ (u64::from(self.orders.process) << 32) ^ u64::from(task);
         let mut random = Random::new(seed);
         let _first_of_similar_seeds_is_similar = random.number();
+        let pool = self.orders.kind.is_pool().then(|| pool::Visitor::new(&self, task));
         while !self.stop.get() {
-            self.operation(task, &mut random).await;
+            match &pool {
+                Some(visitor) => visitor.visit(&mut random).await,
+                None => self.operation(task, &mut random).await,
+            }
             sleep(Duration::from_micros(random.below(10_000))).await;
         }
     }
@@ -261,6 +267,7 @@ impl Worker {
             Locks::Simple => (AnyLock::Plain(locks.simple_lock(name)), false),
             Locks::Fair => (AnyLock::Plain(locks.fair_lock(name)), false),
             Locks::Fenced => (AnyLock::Fenced(locks.fenced_lock(name)), false),
+            Locks::Permits | Locks::Semaphore => unreachable!("a pool has visitors"),
             Locks::ReadWrite(reads) if random.below(100) < reads => (self.reads(name), true),
             Locks::ReadWrite(_) => (AnyLock::Plain(locks.read_write_lock(name).write()), false),
         };
@@ -610,7 +617,7 @@ impl Look<'_> {
     }
 }
 
-fn outcome(error: &Error) -> Outcome {
+pub(super) fn outcome(error: &Error) -> Outcome {
     match error.outcome() {
         wheellock::Outcome::NotSent => Outcome::NotSent,
         wheellock::Outcome::Rejected => Outcome::Rejected,
@@ -618,14 +625,14 @@ fn outcome(error: &Error) -> Outcome {
     }
 }
 
-fn reason_of(reason: LostReason) -> Reason {
+pub(super) fn reason_of(reason: LostReason) -> Reason {
     match reason {
         LostReason::NotOwner => Reason::NotOwner,
         _ => Reason::Expired,
     }
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -654,7 +661,7 @@ fn requests_from_stdin() -> mpsc::UnboundedReceiver<String> {
 const BEAT: Duration = Duration::from_millis(2);
 /// Below the time by which news of a loss is early, for the shortest lease in use.
 const STALL: u64 = 8_000_000;
-const SLICE: Duration = Duration::from_millis(4);
-const CLAIM_INTERVAL: u64 = 30_000_000;
-const ENTRY_ATTEMPTS: u32 = 20;
+pub(super) const SLICE: Duration = Duration::from_millis(4);
+pub(super) const CLAIM_INTERVAL: u64 = 30_000_000;
+pub(super) const ENTRY_ATTEMPTS: u32 = 20;
 const QUIET_WITHIN: Duration = Duration::from_secs(5);

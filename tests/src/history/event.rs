@@ -33,6 +33,16 @@ pub enum What {
         /// How long a release may take to reach a waiter while nothing is disturbed.
         wake: u64,
     },
+    /// What is called a lock here is a pool: so many permits of it may be had at once. Comes before they are asked for.
+    Pool {
+        /// How many.
+        permits: u64,
+    },
+    /// The operation is about so many permits of a pool; of one, where nothing is said.
+    Takes {
+        /// How many.
+        permits: u64,
+    },
     /// The lock is about to be asked for.
     Invoked {
         /// How.

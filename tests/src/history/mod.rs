@@ -8,15 +8,18 @@ mod checkers;
 mod event;
 mod operations;
 mod recorder;
+mod slots;
 mod spans;
 mod text;
 mod witness;
 
 pub use checkers::{
-    Checker, Verdict, WritersWaits, check, handoffs, queued_grants, takeovers, writers_waits,
+    Checker, DEAD_TOOK, Verdict, WritersWaits, check, handoffs, most_inside, queued_grants, takeovers,
+    writers_waits,
 };
 pub use event::{Event, Fault, Kind, Outcome, Reason, What};
 pub use operations::{Answer, Belief, Ending, Operation, operations};
 pub use recorder::{Recorder, now};
+pub use slots::{Slots, Way};
 pub use text::{History, Malformed};
 pub use witness::{Cell, Entry, Witness, Write};

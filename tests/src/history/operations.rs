@@ -27,6 +27,8 @@ pub struct Operation {
     pub owner: String,
     /// Whether others who share may hold the lock at the same time.
     pub shared: bool,
+    /// How many permits of a pool it is about.
+    pub permits: u64,
     /// The fencing token of its grant.
     pub token: Option<u64>,
     /// How the acquire ended, and when.
@@ -123,6 +125,7 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
                 deadline: *deadline,
                 owner: owner.clone(),
                 shared: *shared,
+                permits: 1,
                 token: None,
                 answer: None,
                 belief: None,
@@ -154,6 +157,7 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
 impl Operation {
     fn take(&mut self, at: u64, what: &What) {
         match what {
+            What::Takes { permits } => self.permits = *permits,
             What::Granted { owner, valid_until, token } => {
                 self.owner.clone_from(owner);
                 self.token = *token;

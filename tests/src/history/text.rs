@@ -83,6 +83,8 @@ impl fmt::Display for Event {
         write!(f, "{at} {process} {task} {op} {} ", Word(lock))?;
         match what {
             What::Setup { longest, patience, wake } => write!(f, "setup {longest} {patience} {wake}"),
+            What::Pool { permits } => write!(f, "pool {permits}"),
+            What::Takes { permits } => write!(f, "takes {permits}"),
             What::Invoked { kind, renewed, lease, deadline, owner, shared } => {
                 let kind = name_of(KINDS, kind);
                 write!(f, "invoked {kind} {renewed} {lease} ")?;
@@ -164,6 +166,8 @@ impl Words<'_> {
     fn what(&mut self) -> Option<What> {
         Some(match self.0.next()? {
             "setup" => What::Setup { longest: self.parse()?, patience: self.parse()?, wake: self.parse()? },
+            "pool" => What::Pool { permits: self.parse()? },
+            "takes" => What::Takes { permits: self.parse()? },
             "invoked" => What::Invoked {
                 kind: self.named(KINDS)?,
                 renewed: self.parse()?,
@@ -332,6 +336,8 @@ mod tests {
         let odd = || "a b\n% # -ß\u{1F512}".to_owned();
         let mut all = vec![
             What::Setup { longest: 1, patience: 2, wake: 3 },
+            What::Pool { permits: 10 },
+            What::Takes { permits: 2 },
             What::Granted { owner: odd(), valid_until: u64::MAX, token: None },
             What::Granted { owner: odd(), valid_until: 0, token: Some(u64::MAX) },
             What::NotGranted,

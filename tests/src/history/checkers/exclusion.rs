@@ -67,7 +67,9 @@ fn witnessed(case: &Case<'_>) -> Vec<Verdict> {
     let invoked: HashMap<(u32, u64), u64> =
         case.operations.iter().map(|operation| (operation.id, operation.invoked)).collect();
     let overlaps = case.events.iter().enumerate().filter_map(|(place, event)| match event.what {
-        What::Overlap { other } => Some((place, event, other)),
+        What::Overlap { other } if !case.pools.contains_key(event.lock.as_str()) => {
+            Some((place, event, other))
+        }
         _ => None,
     });
     let verdict = |(place, event, other): (usize, &super::Event, u64)| {

@@ -36,6 +36,17 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
             ending(case, operation).map(&mut complain);
         }
     }
+    let of_pools = case.operations.iter().filter(|operation| case.pools.contains_key(&*operation.lock));
+    for operation in of_pools {
+        // Who had how much of a pool when somebody was refused is not known from outside.
+        let complaints = [failure(case, operation), loss(case, operation), ending(case, operation)];
+        verdicts.extend(complaints.into_iter().flatten().map(|text| Verdict {
+            checker: Checker::Honesty,
+            text,
+            excuse: None,
+            events: operation.events.clone(),
+        }));
+    }
     verdicts.extend(traces(case));
     verdicts
 }
@@ -80,14 +91,17 @@ fn answer(case: &Case<'_>, of: usize, possible: &Spans) -> Option<String> {
             let held = possible.touching(operation.invoked, at, Some(of)).is_some();
             (!held).then(|| format!("{lock:?} was called held, and nobody can have held it"))
         }
-        Answer::Failed(outcome) => {
-            // The question that failed may have been asked by another one in line, and for as long as one call takes.
-            let from = at.saturating_sub(case.terms.patience);
-            let hindered = case.hindered(operation.id.0, from, at);
-            (!hindered).then(|| format!("acquiring {lock:?} failed ({outcome}), and nothing was wrong"))
-        }
+        Answer::Failed(_) => failure(case, operation),
         Answer::Granted | Answer::Cancelled => None,
     }
+}
+
+fn failure(case: &Case<'_>, operation: &Operation) -> Option<String> {
+    let (at, Answer::Failed(outcome)) = operation.answer? else { return None };
+    // The question that failed may have been asked by another one in line, and for as long as one call takes.
+    let from = at.saturating_sub(case.terms.patience);
+    let hindered = case.hindered(operation.id.0, from, at);
+    (!hindered).then(|| format!("acquiring {:?} failed ({outcome}), and nothing was wrong", operation.lock))
 }
 
 fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {

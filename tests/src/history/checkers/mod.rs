@@ -7,6 +7,7 @@ mod honesty;
 mod leaks;
 mod liveness;
 mod order;
+mod pools;
 mod tokens;
 mod turns;
 mod validity;
@@ -21,13 +22,14 @@ use super::spans::{Span, Spans};
 use super::text::History;
 
 pub use order::queued_grants;
+pub use pools::{DEAD_TOOK, most_inside};
 pub use turns::{WritersWaits, writers_waits};
 pub use wakeups::{handoffs, takeovers};
 
 /// Who judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Checker {
-    /// No two beliefs of different owners in one lock overlap, unless both share it.
+    /// No two beliefs of different owners in one lock overlap, unless both share it; nor do more than a pool has permits.
     Exclusion,
     /// The witness saw nobody enter while another guard went on claiming the lock.
     Witness,
@@ -108,6 +110,7 @@ pub fn check(history: &History) -> Vec<Verdict> {
     verdicts.extend(turns::check(&case));
     verdicts.extend(tokens::check(&case));
     verdicts.extend(order::check(&case));
+    verdicts.extend(pools::check(&case));
     verdicts
 }
 
@@ -115,6 +118,8 @@ pub fn check(history: &History) -> Vec<Verdict> {
 struct Case<'a> {
     events: &'a [Event],
     operations: Vec<Operation>,
+    /// What is no lock but a pool of so many permits.
+    pools: HashMap<&'a str, u64>,
     terms: Terms,
     /// Faults for which requests may fail or be late; of losing messages alone, [`Self::deaf`] knows.
     disturbed: Spans,
@@ -151,6 +156,10 @@ impl<'a> Case<'a> {
                 _ => {}
             }
         }
+        let pools = events.iter().filter_map(|event| match event.what {
+            What::Pool { permits } => Some((event.lock.as_str(), permits)),
+            _ => None,
+        });
         let faults = faults(events);
         let of = |wanted: fn(Fault) -> bool| {
             let chosen = faults.iter().filter(|(fault, _)| wanted(*fault)).map(|(_, span)| *span);
@@ -161,6 +170,7 @@ impl<'a> Case<'a> {
         Self {
             events,
             operations: operations(events),
+            pools: pools.collect(),
             terms,
             disturbed: of(|fault| fault.disturbs() && fault != Fault::Deaf),
             deaf: of(|fault| fault == Fault::Deaf),
@@ -171,15 +181,22 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The operations of each lock, as places in [`Self::operations`], in the order in which they began.
+    /// The operations of each lock that is no pool, as places in [`Self::operations`], in the order in which they began.
     fn by_lock(&self) -> Vec<Vec<usize>> {
         let mut locks: HashMap<&str, Vec<usize>> = HashMap::new();
         for (place, operation) in self.operations.iter().enumerate() {
-            locks.entry(&operation.lock).or_default().push(place);
+            if !self.pools.contains_key(operation.lock.as_str()) {
+                locks.entry(&operation.lock).or_default().push(place);
+            }
         }
         let mut locks: Vec<_> = locks.into_iter().collect();
         locks.sort_unstable_by_key(|(name, _)| *name);
         locks.into_iter().map(|(_, operations)| operations).collect()
+    }
+
+    /// The operations of a pool.
+    fn of_pool(&self, pool: &str) -> impl Iterator<Item = &Operation> {
+        self.operations.iter().filter(move |operation| operation.lock == pool)
     }
 
     /// Whether something outside the library may have kept `process` from what it wanted.

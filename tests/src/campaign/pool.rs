@@ -1,0 +1,370 @@
+//! Pools of permits in a campaign: who visits them, in a worker process, and what is counted of them on the server, in the campaign's.
+
+use std::cell::Cell as Flag;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tokio::time::{sleep, timeout};
+use wheellock::{Error, Permit, Permits, Released};
+
+use super::fleet::Locks;
+use super::worker::{CLAIM_INTERVAL, ENTRY_ATTEMPTS, SLICE, Worker, nanos, outcome, reason_of};
+use crate::cli::{Cli, Reply};
+use crate::fault::Random;
+use crate::history::{DEAD_TOOK, Kind, Recorder, Slots, Way, What, now};
+use crate::{RedisServer, poll_until};
+
+/// A task that goes in and out.
+pub(super) struct Visitor<'a> {
+    worker: &'a Worker,
+    task: u32,
+    slots: Slots,
+}
+
+/// One visit.
+struct Visit<'a> {
+    visitor: &'a Visitor<'a>,
+    number: u64,
+    permits: u32,
+    /// Until when the guard was last seen to be valid, and when it was last recorded to claim so.
+    seen: Flag<(u64, u64)>,
+}
+
+enum Held {
+    Permit(Permit),
+    Permits(Permits),
+}
+
+impl Held {
+    fn permit(&self) -> Option<&Permit> {
+        match self {
+            Self::Permit(permit) => Some(permit),
+            Self::Permits(_) => None,
+        }
+    }
+
+    /// What is counted has no end.
+    fn is_valid(&self) -> bool {
+        self.permit().is_none_or(|permit| permit.is_valid())
+    }
+
+    fn valid_until(&self) -> u64 {
+        self.permit().map_or(FOR_EVER, |permit| nanos(permit.valid_until().since_boot()))
+    }
+
+    async fn release(self) -> Result<Released, Error> {
+        match self {
+            Self::Permit(permit) => permit.release().await,
+            Self::Permits(permits) => permits.release().await,
+        }
+    }
+}
+
+impl<'a> Visitor<'a> {
+    pub(super) fn new(worker: &'a Worker, task: u32) -> Self {
+        let slots = Slots::open(worker.orders.directory(), NAME, PERMITS).expect("the witness has files");
+        Self { worker, task, slots }
+    }
+
+    pub(super) async fn visit(&self, random: &mut Random) {
+        let counted = self.worker.orders.kind == Locks::Semaphore;
+        let number = self.worker.next_op.get();
+        self.worker.next_op.set(number + 1);
+        let permits = if counted { 1 + u32::from(random.below(100) < 30) } else { 1 };
+        let visit = Visit { visitor: self, number, permits, seen: Flag::new((0, 0)) };
+        if let Some(held) = visit.ask(counted, random).await {
+            visit.stay(&held, random).await;
+            visit.give_back(held, random).await;
+        }
+    }
+}
+
+impl Visit<'_> {
+    fn record(&self, what: What) {
+        self.visitor.worker.recorder.now(self.visitor.task, self.number, NAME, what);
+    }
+
+    async fn ask(&self, counted: bool, random: &mut Random) -> Option<Held> {
+        let Worker { manager, orders, .. } = self.visitor.worker;
+        let mut lease = orders.lease;
+        let (kind, wait, give_up) = match random.below(100) {
+            0..40 => (Kind::Acquire, None, None),
+            40..55 => (Kind::Try, None, None),
+            55..85 => (Kind::TryFor, Some(Duration::from_millis(10 + random.below(400))), None),
+            _ => (Kind::Acquire, None, Some(Duration::from_micros(random.below(60_000)))),
+        };
+        let (semaphore, mut leased) = (manager.semaphore(NAME), manager.permit_semaphore(NAME));
+        let renewed = counted || random.below(100) < 80;
+        if !renewed {
+            lease = [lease / 2, lease, 2 * lease][usize::try_from(random.below(3)).unwrap_or_default()];
+            leased = leased.with_lease(lease);
+        }
+        let acquire = async {
+            Ok(match (counted, kind, wait) {
+                (true, Kind::Try, _) => semaphore.try_acquire(self.permits).await?.map(Held::Permits),
+                (true, _, Some(wait)) => {
+                    semaphore.try_acquire_for(self.permits, wait).await?.map(Held::Permits)
+                }
+                (true, ..) => Some(Held::Permits(semaphore.acquire(self.permits).await?)),
+                (false, Kind::Try, _) => leased.try_acquire().await?.map(Held::Permit),
+                (false, _, Some(wait)) => leased.try_acquire_for(wait).await?.map(Held::Permit),
+                (false, ..) => Some(Held::Permit(leased.acquire().await?)),
+            })
+        };
+        let deadline = wait.map(|wait| now() + nanos(wait));
+        self.record(What::Invoked {
+            kind,
+            renewed,
+            lease: nanos(lease),
+            deadline,
+            owner: String::new(),
+            shared: true,
+        });
+        self.record(What::Takes { permits: self.permits.into() });
+        let answer = match give_up {
+            Some(after) => timeout(after, acquire).await.ok(),
+            None => Some(acquire.await),
+        };
+        let answer: Option<Result<Option<Held>, Error>> = answer;
+        match answer {
+            Some(Ok(Some(held))) => {
+                let owner = held.permit().map(|permit| permit.id().to_string()).unwrap_or_default();
+                let valid_until = held.valid_until();
+                self.record(What::Granted { owner, valid_until, token: None });
+                self.seen.set((valid_until, 0));
+                return Some(held);
+            }
+            Some(Ok(None)) => self.record(What::NotGranted),
+            Some(Err(error)) => {
+                self.record(What::Failed { outcome: outcome(&error), text: error.to_string() });
+            }
+            None => self.record(What::Cancelled),
+        }
+        None
+    }
+
+    /// In and out through the witness, looking at the guard all the time.
+    async fn stay(&self, held: &Held, random: &mut Random) {
+        let places = self.enter(held).await;
+        let work = async {
+            let end = now() + nanos(self.duration(random));
+            while self.is_fine(held) {
+                let left = Duration::from_nanos(end.saturating_sub(now()));
+                if left.is_zero() || self.visitor.worker.stop.get() {
+                    break;
+                }
+                sleep(left.min(SLICE)).await;
+            }
+        };
+        match held.permit() {
+            Some(permit) => tokio::select! {
+                biased;
+                reason = permit.lost() => {
+                    self.record(What::Lost { reason: reason_of(reason), valid_until: held.valid_until() });
+                }
+                () = work => {}
+            },
+            None => work.await,
+        }
+        if !places.is_empty() {
+            self.visitor.slots.leave(&places).expect("a place can be left");
+            self.record(What::Left);
+        }
+    }
+
+    async fn enter(&self, held: &Held) -> Vec<usize> {
+        let permits = self.permits as usize;
+        for _ in 0..ENTRY_ATTEMPTS {
+            match self.visitor.slots.enter(permits, || held.is_valid()).expect("a place can be taken") {
+                Way::In(places) => {
+                    self.record(What::Entered { token: places.first().map_or(0, |place| *place as u64) });
+                    return places;
+                }
+                Way::Full => {
+                    self.record(What::Overlap { other: 0 });
+                    return Vec::new();
+                }
+                // Another process has the gate for some microseconds.
+                Way::NotNow => sleep(Duration::from_millis(1)).await,
+            }
+        }
+        Vec::new()
+    }
+
+    fn is_fine(&self, held: &Held) -> bool {
+        let (until, claimed) = self.seen.get();
+        let before = held.valid_until();
+        let at = now();
+        let valid = held.is_valid();
+        let after = held.valid_until();
+        if after != until {
+            self.record(What::Moved { valid_until: after });
+        }
+        if !valid {
+            self.record(What::Disclaimed);
+            return false;
+        }
+        let until = before.max(after);
+        if at > until || at - claimed > CLAIM_INTERVAL {
+            let Visitor { worker, task, .. } = self.visitor;
+            worker.recorder.at(at, *task, self.number, NAME, What::Claimed { until });
+        }
+        self.seen.set((after, at));
+        true
+    }
+
+    async fn give_back(&self, held: Held, random: &mut Random) {
+        match random.below(100) {
+            0..65 => {
+                self.record(What::Releasing);
+                self.released(held.release().await);
+            }
+            65..90 => {
+                self.record(What::Dropped);
+                drop(held);
+            }
+            _ => {
+                self.record(What::Releasing);
+                match timeout(Duration::from_micros(random.below(800)), held.release()).await {
+                    Ok(released) => self.released(released),
+                    Err(_) => self.record(What::Dropped),
+                }
+            }
+        }
+    }
+
+    fn released(&self, released: Result<Released, Error>) {
+        self.record(match released {
+            Ok(Released::Released) => What::Released,
+            Ok(Released::AlreadyLost) => What::AlreadyLost,
+            Err(error) => What::Unconfirmed { text: error.to_string() },
+        });
+    }
+
+    fn duration(&self, random: &mut Random) -> Duration {
+        if random.below(100) < 2 {
+            let tenths = u32::try_from(random.below(25)).unwrap_or_default();
+            return self.visitor.worker.orders.lease / 10 * tenths;
+        }
+        Duration::from_micros(random.below(15_000))
+    }
+}
+
+/// Leaves word of what the permits of this process are remembered by.
+pub(super) fn introduce(worker: &Worker) -> io::Result<()> {
+    fs::write(worker.orders.directory().join(format!("{}.id", worker.orders.process)), worker.manager.id())
+}
+
+/// What of the counted permits the dead have taken along, as the server remembers it.
+#[derive(Default)]
+pub(super) struct Books {
+    dead: Vec<String>,
+    refilled: u64,
+}
+
+impl Books {
+    /// Gives the pool its permits.
+    pub(super) fn open(&self, server: &RedisServer, recorder: &Recorder) -> Result<()> {
+        recorder.now(0, 0, NAME, What::Pool { permits: PERMITS as u64 });
+        let reply = server.connect()?.query(&["SET", NAME, &PERMITS.to_string()])?;
+        ensure!(reply.to_string() == "OK", "{reply}");
+        Ok(())
+    }
+
+    /// Somebody has died. One that died before it said who it was has taken nothing.
+    pub(super) fn bury(&mut self, directory: &Path, process: u32) {
+        self.dead.extend(fs::read_to_string(directory.join(format!("{process}.id"))));
+    }
+
+    /// Gives the pool back what the dead had, if that is more than `bearable`: as an operator would.
+    pub(super) fn refill(&mut self, server: &RedisServer, bearable: usize) -> Result<()> {
+        if self.dead.is_empty() {
+            return Ok(());
+        }
+        let mut cli = server.connect()?;
+        if self.sum(&mut cli, false) > bearable as u64 {
+            self.refilled += self.sum(&mut cli, true);
+        }
+        Ok(())
+    }
+
+    /// Counts what is missing in the end.
+    pub(super) fn balance(&self, cli: &mut Cli, recorder: &Recorder) {
+        let dead = self.sum(cli, false);
+        let everybodys = sum_of(cli, &[""], false);
+        let free = integer(&cli.query(&["GET", NAME]));
+        let found = free.saturating_add_unsigned(dead).abs_diff(PERMITS as i64);
+        let probe = |name: &str, found, allowed| {
+            recorder.now(0, 0, NAME, What::Probe { name: name.to_owned(), found, allowed });
+        };
+        probe("permits that neither are free nor were taken along", found, 0);
+        probe("permits of the living", everybodys - dead, 0);
+        probe(DEAD_TOOK, dead + self.refilled, u64::MAX);
+    }
+
+    fn sum(&self, cli: &mut Cli, refill: bool) -> u64 {
+        let dead: Vec<_> = self.dead.iter().map(String::as_str).collect();
+        sum_of(cli, &dead, refill)
+    }
+}
+
+/// What is remembered of these managers; all of them, if one is empty.
+fn sum_of(cli: &mut Cli, managers: &[&str], refill: bool) -> u64 {
+    let refill = if refill { "1" } else { "0" };
+    let mut command = vec!["EVAL", SUM, "1", NAME, refill];
+    command.extend(managers);
+    integer(&cli.query(&command)).unsigned_abs()
+}
+
+/// How many permits are free, those included whose leases have ended, must be all of them within one lease.
+pub(super) fn all_are_free(cli: &mut Cli, lease: Duration, recorder: &Recorder) {
+    let missing = |cli: &mut Cli| integer(&cli.query(&["EVAL", FREE, "1", NAME])).abs_diff(PERMITS as i64);
+    let _seen_below = poll_until(lease, || missing(cli) == 0);
+    let found = missing(cli);
+    recorder.now(0, 0, NAME, What::Probe { name: "permits missing".to_owned(), found, allowed: 0 });
+}
+
+/// The keys that should not be there in the end: not the pool, what the dead had, nor the memory of requests, which ends by itself.
+pub(super) fn keys(cli: &mut Cli) -> u64 {
+    let Ok(Reply::Array(keys)) = cli.query(&["KEYS", "*"]) else { return u64::MAX };
+    let names = keys.iter().map(ToString::to_string);
+    names.filter(|key| key != NAME && !key.starts_with(&format!("{{{NAME}}}:"))).count() as u64
+}
+
+fn integer(reply: &io::Result<Reply>) -> i64 {
+    let number = match reply {
+        Ok(Reply::Integer(number)) => Some(*number),
+        Ok(other) => other.to_string().parse().ok(),
+        Err(_) => None,
+    };
+    // No pool has as many: the balance shows it.
+    number.unwrap_or(i64::MIN / 2)
+}
+
+const NAME: &str = "pool";
+pub(super) const PERMITS: usize = 10;
+/// Later than any history ends, and far from overflowing.
+const FOR_EVER: u64 = u64::MAX / 2;
+
+/// Sums what is remembered of managers, and puts it back into the pool if it is told to.
+const SUM: &str = "
+    local sum = 0
+    for place = 2, #ARGV do
+        for _, key in ipairs(redis.call('keys', '{' .. KEYS[1] .. '}:wheellock_permits:' .. ARGV[place] .. '*')) do
+            sum = sum + redis.call('get', key)
+            if ARGV[1] == '1' then redis.call('del', key) end
+        end
+    end
+    if ARGV[1] == '1' and sum > 0 then
+        redis.call('publish', 'redisson_sc:{' .. KEYS[1] .. '}', redis.call('incrby', KEYS[1], sum))
+    end
+    return sum";
+
+/// Counts as Redisson's availablePermits does.
+const FREE: &str = "
+    local time = redis.call('time')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    return redis.call('get', KEYS[1]) + redis.call('zcount', '{' .. KEYS[1] .. '}:timeout', 0, now)";

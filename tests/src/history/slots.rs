@@ -1,0 +1,128 @@
+//! Who is inside a pool, according to the kernel: one file for each permit, which `flock` gives to one at a time. Owns the truth
+//! about pools as [`Cell`](super::Cell) does about locks.
+//!
+//! # Why a pool found full is certain
+//!
+//! Who enters does so under the file lock of the gate, and asks every place. Nobody else enters meanwhile, so a place that is
+//! taken when it is asked was taken when the first one was; and who enters was granted before, and is still valid after. The kernel
+//! takes the places back of who is killed.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+/// The places of one pool. Every task opens its own: `flock` excludes open files, not processes.
+#[derive(Debug)]
+pub struct Slots {
+    gate: File,
+    places: Vec<File>,
+}
+
+/// What came of trying to enter.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// These places are taken.
+    In(Vec<usize>),
+    /// There were too few places left, all in one moment at which the one who wanted them was valid.
+    Full,
+    /// Nothing can be said: another process has the gate, or who wanted in was not valid.
+    NotNow,
+}
+
+impl Slots {
+    /// The places of the pool `name`, in a directory that all its users share.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening files.
+    pub fn open(directory: &Path, name: &str, places: usize) -> io::Result<Self> {
+        let open = |what: String| {
+            let path = directory.join(format!("{name}.{what}"));
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+        };
+        let places = (0..places).map(|place| open(place.to_string())).collect::<io::Result<_>>()?;
+        Ok(Self { gate: open("gate".to_owned())?, places })
+    }
+
+    /// Takes so many places, all or none, for who is `valid`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the files.
+    pub fn enter(&self, places: usize, valid: impl Fn() -> bool) -> io::Result<Way> {
+        if !take(&self.gate)? {
+            return Ok(Way::NotNow);
+        }
+        let way = self.enter_by_the_gate(places, valid);
+        flock(&self.gate, FlockOperation::Unlock)?;
+        way
+    }
+
+    fn enter_by_the_gate(&self, wanted: usize, valid: impl Fn() -> bool) -> io::Result<Way> {
+        if !valid() {
+            return Ok(Way::NotNow);
+        }
+        let mut taken = Vec::new();
+        for (place, file) in self.places.iter().enumerate() {
+            if taken.len() < wanted && take(file)? {
+                taken.push(place);
+            }
+        }
+        if taken.len() == wanted {
+            return Ok(Way::In(taken));
+        }
+        self.leave(&taken)?;
+        Ok(if valid() { Way::Full } else { Way::NotNow })
+    }
+
+    /// Leaves the places.
+    ///
+    /// # Errors
+    ///
+    /// Those of the files.
+    pub fn leave(&self, places: &[usize]) -> io::Result<()> {
+        for place in places {
+            flock(&self.places[*place], FlockOperation::Unlock)?;
+        }
+        Ok(())
+    }
+}
+
+/// Never waits.
+fn take(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_no_place_beyond_the_last() {
+        let directory = std::env::temp_dir().join(format!("wheellock-slots-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let users = [(); 3].map(|()| Slots::open(&directory, "pool", 3).unwrap());
+        let enter = |user: usize, places| users[user].enter(places, || true).unwrap();
+        assert_eq!(enter(0, 2), Way::In(vec![0, 1]));
+        assert_eq!(enter(1, 2), Way::Full, "all or none");
+        assert_eq!(enter(1, 1), Way::In(vec![2]));
+        assert_eq!(users[2].enter(1, || false).unwrap(), Way::NotNow);
+        assert_eq!(enter(2, 1), Way::Full);
+        users[0].leave(&[0]).unwrap();
+        assert_eq!(enter(2, 1), Way::In(vec![0]));
+        users[2].leave(&[0]).unwrap();
+        // Who is gone has left: the kernel sees to it.
+        let [first, ..] = users;
+        drop(first);
+        let another = Slots::open(&directory, "pool", 3).unwrap();
+        assert_eq!(another.enter(2, || true).unwrap(), Way::In(vec![0, 1]));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

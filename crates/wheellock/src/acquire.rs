@@ -21,7 +21,7 @@ use crate::wire::Refusal;
 use attempt::Said;
 pub(crate) use attempt::{Answer, Request, Seen};
 pub(crate) use together::ask_together;
-use waiter::{AnswerBy, Waiter};
+use waiter::{AnswerBy, Next, Waiter};
 pub(crate) use waiter::{SILENT_PART, first_answer_by, is_only_late};
 
 /// How long a caller waits for a lock that another holder has.
@@ -83,8 +83,13 @@ pub(crate) async fn acquire(
                 AnswerBy::first(request.context, request.name, wait.deadline())
             }
             Some(waiter) => match waiter.turn(wait.deadline()).await? {
-                Some(by) => by,
-                None => return Ok(None),
+                Next::Ask(by) => by,
+                Next::Over => return Ok(None),
+                Next::Open => {
+                    waiter.opened();
+                    request.latch.into_iter().for_each(Seen::opened);
+                    return Ok(None);
+                }
             },
         };
         match request.once(wait, by.instant()).await {
@@ -97,9 +102,9 @@ pub(crate) async fn acquire(
                 }
                 return Ok(Some(guard));
             }
-            Ok(Said::Open) => {
+            Ok(Said::Open(opened)) => {
                 if let Some(waiter) = &mut waiter {
-                    waiter.granted(request.lease, u32::MAX);
+                    waiter.found_open(opened);
                 }
                 return Ok(None);
             }
@@ -111,6 +116,9 @@ pub(crate) async fn acquire(
                     return Ok(None);
                 }
                 let waiter = waiter.get_or_insert_with(|| Waiter::join(&request, WaitQueue::join_first));
+                if let Some(ended) = request.latch.and_then(Seen::ended) {
+                    waiter.saw(ended);
+                }
                 waiter.on_held(refusal);
                 // From here on this waiter is the head, which asks for all.
                 fast_path = None;
@@ -156,9 +164,11 @@ impl<'a> FastPath<'a> {
         let mut queue = name.wait_queue();
         let somebody_waits = queue.as_ref().is_some_and(|waiters| !waiters.is_empty());
         // Where the server keeps the order, one who expects to wait listens first, so that it need not ask once more after that.
-        let counted = name.kind().wake == Wake::Channel;
+        // Who waits for a latch has to know what had ended when it came: from then on it counts.
+        let only_waited_for = name.kind().is_only_waited_for();
+        let counted = name.kind().wake == Wake::Channel && !only_waited_for;
         let may_ask = || if counted { name.begin_asking() } else { !name.was_refused() };
-        if somebody_waits || !may_ask() {
+        if !only_waited_for && (somebody_waits || !may_ask()) {
             return None;
         }
         if let Some(waiters) = &mut *queue {

@@ -292,6 +292,11 @@ impl Kind {
         self.sharing == Sharing::Many
     }
 
+    /// Whether there is nothing to hold.
+    pub(crate) fn is_only_waited_for(&self) -> bool {
+        self.release.is_none()
+    }
+
     /// Whether a holder may shorten the leases of others.
     pub(crate) fn may_be_shortened(&self) -> bool {
         self.is_shared() && self.companions == Companions::ReadLeases

@@ -89,7 +89,7 @@ impl CountDownLatch {
     /// Waits until the latch is open. A latch that was opened and set again meanwhile is another one: the wait is over, if it was
     /// counted down by this library.
     ///
-    /// All waiters of one process are let go by one answer of the server.
+    /// Each asks the server once when it comes; then all of one process are let go by one answer.
     ///
     /// # Cancel safety
     ///

@@ -18,6 +18,8 @@ pub(crate) struct WaitQueue {
     /// By ticket.
     waiting: BTreeMap<u64, Waiter>,
     next_ticket: u64,
+    /// How many have joined so far.
+    joined: u64,
     /// Kept while there are waiters, and a little longer.
     subscription: Option<Subscription>,
     /// When the head asks again even if it hears nothing; `None` until the server has said that the lock is held.
@@ -42,6 +44,12 @@ struct Waiter {
     may_ask: bool,
     /// How many times it wants to hold the lock.
     wants: u32,
+    /// How many had joined before.
+    joined: u64,
+    /// Of a latch: when the last one of its name had ended when this one looked first.
+    ended: Option<u64>,
+    /// The latch that it waits for has ended.
+    open: bool,
 }
 
 /// What a waiter has to do.
@@ -57,6 +65,8 @@ pub(crate) enum Turn {
     Wait(Option<Instant>),
     /// The server cannot be asked; every waiter is told.
     Failed(Error),
+    /// There is nothing left to wait for.
+    Open,
 }
 
 /// What is known of the lock when a wait ends.
@@ -77,15 +87,28 @@ impl WaitQueue {
     /// A waiter joins at the end of the queue.
     pub(crate) fn join(&mut self, wants: u32) -> u64 {
         self.next_ticket += 1;
-        self.waiting.insert(MIDDLE + self.next_ticket, Waiter { wants, ..Waiter::default() });
+        let waiter = self.next_waiter(wants);
+        self.waiting.insert(MIDDLE + self.next_ticket, waiter);
         MIDDLE + self.next_ticket
     }
 
     /// A waiter joins before all others, none of whom has asked yet.
     pub(crate) fn join_first(&mut self, wants: u32) -> u64 {
         let first = self.waiting.first_key_value().map_or(MIDDLE + self.next_ticket, |(first, _)| *first);
-        self.waiting.insert(first - 1, Waiter { wants, ..Waiter::default() });
+        let waiter = self.next_waiter(wants);
+        self.waiting.insert(first - 1, waiter);
         first - 1
+    }
+
+    fn next_waiter(&mut self, wants: u32) -> Waiter {
+        let joined = self.joined;
+        self.joined += 1;
+        Waiter { wants, joined, ..Waiter::default() }
+    }
+
+    /// How many have joined so far, those included who have left.
+    pub(crate) fn joined(&self) -> u64 {
+        self.joined
     }
 
     /// A caller outside the queue is about to ask the server: what was heard so far is not news to the answer.
@@ -128,6 +151,9 @@ impl WaitQueue {
         let Some(waiter) = self.waiting.get_mut(&ticket) else {
             return Turn::Ask { heard: false, since: now };
         };
+        if waiter.open {
+            return Turn::Open;
+        }
         if let Some(error) = &waiter.failed {
             return Turn::Failed(Error::clone(error));
         }
@@ -194,6 +220,41 @@ impl WaitQueue {
             let_in.extend(self.head_to_wake());
         }
         let_in
+    }
+
+    /// When a waiter looked for the first time, the last latch had ended then.
+    pub(crate) fn saw(&mut self, ticket: u64, ended: u64) {
+        if let Some(waiter) = self.waiting.get_mut(&ticket) {
+            waiter.ended.get_or_insert(ended);
+        }
+    }
+
+    /// A latch has ended: if it `is_open` for all but those who joined only after somebody had been told so, as `asked` says; and
+    /// for those in any case who looked for the first time before it `ended`. The others look again. Returns who is to be woken.
+    pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        for waiter in self.waiting.values_mut() {
+            let looked_before = waiter.ended.is_some_and(|before| before < ended);
+            if looked_before || (is_open && waiter.joined < asked) {
+                waiter.open = true;
+                woken.extend(waiter.waker.take());
+            } else {
+                self.poll_now = true;
+            }
+        }
+        if self.poll_now {
+            woken.extend(self.head_to_wake());
+        }
+        woken
+    }
+
+    /// A waiter leaves for whom the latch is open. Returns the next head's waker, if the head left.
+    pub(crate) fn leave_opened(&mut self, ticket: u64) -> Option<Waker> {
+        let was_head = self.is_head(ticket);
+        self.waiting.remove(&ticket);
+        self.unanswered_since = None;
+        self.last_error = None;
+        if was_head { self.head_to_wake() } else { None }
     }
 
     /// The lock may be free, though no message says so: the head is to ask. Returns its waker.
@@ -278,6 +339,33 @@ mod tests {
         assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
         assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
         assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
+    }
+
+    #[test]
+    fn a_latch_that_has_ended_is_open_for_those_whom_it_concerns() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let [early, late] = [waiters.join(1), waiters.join(1)];
+        waiters.saw(early, 5);
+        waiters.saw(late, 7);
+        waiters.on_held(now, None);
+        let is_open = |waiters: &mut WaitQueue, ticket| {
+            matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Open)
+        };
+        // Set again since.
+        let asked = waiters.joined();
+        assert!(waiters.open(false, 7, asked).is_empty(), "nobody sleeps");
+        assert!(is_open(&mut waiters, early) && !is_open(&mut waiters, late), "it waits for the next one");
+        assert!(waiters.leave_opened(early).is_some(), "the next head is woken");
+        // Who joined only after the question had been sent may wait for one that was set later.
+        let asked = waiters.joined();
+        let later = waiters.join(1);
+        waiters.saw(later, 9);
+        assert!(!ask(&mut waiters, later, now));
+        waiters.open(true, 9, asked);
+        assert!(is_open(&mut waiters, late) && !is_open(&mut waiters, later));
+        assert!(waiters.leave_opened(late).is_some(), "the next head is woken");
+        assert!(ask(&mut waiters, later, now), "and looks again");
+        assert!(!ask(&mut waiters, later, now), "once");
     }
 
     #[test]

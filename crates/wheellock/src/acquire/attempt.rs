@@ -47,6 +47,15 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// What was the last to have ended when this caller came; `None` before it has looked.
+    pub(super) fn ended(&self) -> Option<u64> {
+        self.ended.get().copied()
+    }
+
+    pub(super) fn opened(&self) {
+        let _first = self.open.set(());
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.open.get().is_some()
     }
@@ -56,7 +65,16 @@ impl Seen {
 pub(super) enum Said {
     Answer(Answer),
     /// There is nothing to hold: a latch has ended.
-    Open,
+    Open(Opened),
+}
+
+/// What the server said of a latch that has ended.
+#[derive(Clone, Copy)]
+pub(super) struct Opened {
+    /// It is open still, and was not set again.
+    pub(super) is_open: bool,
+    /// When the last one of its name ended, if that is known.
+    pub(super) ended: u64,
 }
 
 /// What the server said to one attempt.
@@ -221,8 +239,8 @@ impl<'a> Request<'a> {
             return Err(context.unexpected(name, self.operation(), &reply));
         };
         if count <= 0 || last_ended > *seen.ended.get_or_init(|| last_ended) {
-            let _first = seen.open.set(());
-            return Ok(Said::Open);
+            seen.opened();
+            return Ok(Said::Open(Opened { is_open: count <= 0, ended: last_ended }));
         }
         Ok(Said::Answer(Answer::Held(Refusal::UNBOUNDED)))
     }

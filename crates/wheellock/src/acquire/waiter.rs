@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::{Client, ErrorKind, Subscription};
 
-use super::attempt::Request;
+use super::attempt::{Opened, Request};
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
@@ -40,6 +40,10 @@ pub(super) struct Waiter<'a> {
     told_held: bool,
     /// The lease of the grant that ended the wait, and for how many more there is room.
     granted: Option<(Duration, u32)>,
+    /// What is waited for has ended, and is not held.
+    open: bool,
+    /// How many had joined when this one asked last.
+    asked: u64,
     owner: u64,
     presented: bool,
     /// Where there are no messages to wait for, how long to pause instead.
@@ -69,6 +73,8 @@ impl<'a> Waiter<'a> {
             heard: false,
             told_held: false,
             granted: None,
+            open: false,
+            asked: 0,
             owner,
             presented,
             backoff,
@@ -92,39 +98,64 @@ impl<'a> Waiter<'a> {
 
     pub(super) fn granted(&mut self, lease: Lease, room: u32) {
         self.granted = Some((lease.duration(), room));
+        self.has_waited();
+    }
+
+    /// There is nothing left to wait for.
+    pub(super) fn opened(&mut self) {
+        self.open = true;
+        self.has_waited();
+    }
+
+    /// The server has said so to this one, which tells the others whom it concerns.
+    pub(super) fn found_open(&mut self, Opened { is_open, ended }: Opened) {
+        let asked = self.asked;
+        let woken = self.waiters(|waiters, _| waiters.open(is_open, ended, asked));
+        woken.into_iter().for_each(Waker::wake);
+        self.opened();
+    }
+
+    /// When this one looked for the first time, the last latch had ended then.
+    pub(super) fn saw(&self, ended: u64) {
+        self.waiters(|waiters, ticket| waiters.saw(ticket, ended));
+    }
+
+    fn has_waited(&self) {
         let waited = self.context.clock.now().saturating_duration_since(self.since);
         self.context.holds().tally.waited(waited, self.heard);
     }
 
-    /// Waits until it is time to ask; `None` if the wait was over before that, and the lock is known to be held.
-    pub(super) async fn turn(&mut self, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
+    /// Waits until it is time to ask, or there is nothing to ask for.
+    pub(super) async fn turn(&mut self, deadline: Option<Instant>) -> Result<Next, Error> {
         let timer = &self.context.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
         std::future::poll_fn(|cx| {
             loop {
                 let now = timer.now();
                 if deadline.is_some_and(|deadline| now >= deadline) {
-                    return Poll::Ready(self.wait_is_over(now, deadline));
+                    let by = self.wait_is_over(now, deadline);
+                    return Poll::Ready(by.map(|by| by.map_or(Next::Over, Next::Ask)));
                 }
                 if self.own.is_some()
                     && let Turn::Failed(error) = self.name.waiters(|all| all.turn(self.ticket, true, now, cx))
                 {
                     return Poll::Ready(Err(error));
                 }
-                let turn = self.waiters(|waiters, ticket| {
+                let (turn, joined) = self.waiters(|waiters, ticket| {
                     // Looked at under the queue's lock, under which a caller outside the queue says that it has its answer.
-                    waiters.turn(ticket, self.name.is_asked_for(), now, cx)
+                    (waiters.turn(ticket, self.name.is_asked_for(), now, cx), waiters.joined())
                 });
                 let until = match turn {
                     Turn::Ask { heard, since } => {
-                        self.heard = heard;
+                        (self.heard, self.asked) = (heard, joined);
                         if heard {
                             // Only a holder that releases sends messages: a lock that this process holds was freed by force.
                             self.context.verify(self.name);
                         }
-                        return Poll::Ready(Ok(Some(self.answer_by(since, deadline))));
+                        return Poll::Ready(Ok(Next::Ask(self.answer_by(since, deadline))));
                     }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
+                    Turn::Open => return Poll::Ready(Ok(Next::Open)),
                     // Looked at after the waker was left, which a shutdown wakes.
                     Turn::Wait(_) if self.context.holds().is_shut() => {
                         return Poll::Ready(Err(self.name.shut_down(Outcome::NotSent)));
@@ -238,6 +269,16 @@ pub(crate) fn is_only_late(error: &Error) -> bool {
     matches!(error, Error::Server { source, .. } if source.kind() == ErrorKind::Timeout)
 }
 
+/// What a waiter has to do next.
+pub(super) enum Next {
+    /// Ask, and be answered by then.
+    Ask(AnswerBy),
+    /// Give up: the wait was over before that, and the lock is known to be held.
+    Over,
+    /// Go on: there is nothing left to wait for.
+    Open,
+}
+
 /// What ends the wait for an answer.
 #[derive(Clone, Copy)]
 pub(super) enum AnswerBy {
@@ -295,6 +336,7 @@ impl Drop for Waiter<'_> {
         let (mut next, mut more, mut quiet) = (None, Vec::new(), false);
         if let Some(waiters) = &mut *wait_queue {
             match self.granted {
+                _ if self.open => next = waiters.leave_opened(self.ticket),
                 Some((_, room)) if room > 0 => more = waiters.leave_open(self.ticket, room),
                 granted => next = waiters.leave(self.ticket, granted.map(|(lease, _)| lease), now),
             }
@@ -307,7 +349,7 @@ impl Drop for Waiter<'_> {
         drop(wait_queue);
         next.into_iter().chain(more).for_each(Waker::wake);
         self.context.waiting.fetch_sub(1, Ordering::Relaxed);
-        if self.granted.is_none() {
+        if self.granted.is_none() && !self.open {
             let asked_in_vain = self.told_held && self.name.kind().leaves_mark;
             self.context.transact(|holds, now, effects| {
                 holds.tally.waits_given_up += 1;

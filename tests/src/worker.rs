@@ -13,7 +13,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::mpsc as async_mpsc;
-use wheellock::{Error, Guard, Lock, LockManager, Permit, PermitSemaphore, Permits, Released, Semaphore};
+use tokio::task::JoinSet;
+use wheellock::{
+    CountDownLatch, Error, Guard, Lock, LockManager, Permit, PermitSemaphore, Permits, Released, Semaphore,
+};
+
+use crate::poll::eventually;
 
 /// The parent's end of a worker process; dropping it kills the process.
 #[derive(Debug)]
@@ -25,8 +30,8 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a process whose `main` calls [`serve`] with the arguments appended here: the URL, the lock's
-    /// name, as [`of_kind`] reads it, or that of a semaphore behind `semaphore@` or `permits@`, and the watchdog's lease in
-    /// milliseconds.
+    /// name, as [`of_kind`] reads it, or that of a semaphore behind `semaphore@` or `permits@`, or of a latch behind `latch@`,
+    /// and the watchdog's lease in milliseconds.
     ///
     /// # Errors
     ///
@@ -112,6 +117,12 @@ pub enum Request<'a> {
     Increment(u32, &'a Path),
     /// The same without the lock, to show that it matters.
     IncrementUnlocked(u32, &'a Path),
+    /// Have so many tasks wait for the latch. Answer: `Waiting`, once all of them do.
+    Await(u32),
+    /// Wait for these tasks. Answer: `Open`.
+    Join,
+    /// Count the latch down. Answer: `Done`.
+    CountDown,
 }
 
 impl Request<'_> {
@@ -122,6 +133,9 @@ impl Request<'_> {
             Self::Release => "release".into(),
             Self::Increment(times, file) => format!("increment {times} {}", file.display()),
             Self::IncrementUnlocked(times, file) => format!("unlocked {times} {}", file.display()),
+            Self::Await(tasks) => format!("await {tasks}"),
+            Self::Join => "join".into(),
+            Self::CountDown => "count-down".into(),
         }
     }
 }
@@ -146,8 +160,12 @@ pub enum Outcome {
     Released,
     /// There was nothing left to release.
     AlreadyLost,
-    /// The increments are done.
+    /// The increments, or whatever else, are done.
     Done,
+    /// All tasks wait for the latch.
+    Waiting,
+    /// The latch is open, and all tasks have gone on.
+    Open,
 }
 
 impl Answer {
@@ -158,8 +176,15 @@ impl Answer {
     fn parse(line: &str) -> Result<Self> {
         let (at, what) = line.split_once(' ').with_context(|| format!("not an answer: {line:?}"))?;
         let at = Duration::from_nanos(at.parse().with_context(|| format!("not an answer: {line:?}"))?);
-        let outcomes =
-            [Outcome::Acquired, Outcome::GaveUp, Outcome::Released, Outcome::AlreadyLost, Outcome::Done];
+        let outcomes = [
+            Outcome::Acquired,
+            Outcome::GaveUp,
+            Outcome::Released,
+            Outcome::AlreadyLost,
+            Outcome::Done,
+            Outcome::Waiting,
+            Outcome::Open,
+        ];
         match outcomes.into_iter().find(|outcome| format!("{outcome:?}") == what) {
             Some(what) => Ok(Self { what, at }),
             None => bail!("the worker reports: {what}"),
@@ -207,7 +232,8 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     let lease = Duration::from_millis(lease.parse()?);
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         let locks = connect(url, lease).await?;
-        let mut session = Session { wanted: Wanted::of_kind(&locks, name), held: None };
+        let wanted = Wanted::of_kind(&locks, name);
+        let mut session = Session { locks, wanted, held: None, waiting: JoinSet::new() };
         let mut requests = requests_from_stdin();
         while let Some(line) = requests.recv().await {
             let answered = match session.answer(&line).await {
@@ -226,6 +252,7 @@ enum Wanted {
     /// Two permits at a time.
     Semaphore(Semaphore),
     Permit(PermitSemaphore),
+    Latch(CountDownLatch),
 }
 
 /// What it got.
@@ -236,28 +263,31 @@ enum Held {
 }
 
 impl Wanted {
-    /// Also `semaphore@` or `permits@` may stand before the name.
+    /// Also `semaphore@`, `permits@` or `latch@` may stand before the name.
     fn of_kind(locks: &LockManager, name: &str) -> Self {
         match name.split_once('@') {
             Some(("semaphore", name)) => Self::Semaphore(locks.semaphore(name)),
             Some(("permits", name)) => Self::Permit(locks.permit_semaphore(name)),
+            Some(("latch", name)) => Self::Latch(locks.count_down_latch(name)),
             _ => Self::Lock(of_kind(locks, name)),
         }
     }
 
-    async fn acquire(&self) -> Result<Held, Error> {
+    async fn acquire(&self) -> Result<Held> {
         Ok(match self {
             Self::Lock(lock) => Held::Lock(lock.acquire().await?),
             Self::Semaphore(semaphore) => Held::Permits(semaphore.acquire(2).await?),
             Self::Permit(semaphore) => Held::Permit(semaphore.acquire().await?),
+            Self::Latch(_) => bail!("a latch is not held"),
         })
     }
 
-    async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Held>, Error> {
+    async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Held>> {
         Ok(match self {
             Self::Lock(lock) => lock.try_acquire_for(wait).await?.map(Held::Lock),
             Self::Semaphore(semaphore) => semaphore.try_acquire_for(2, wait).await?.map(Held::Permits),
             Self::Permit(semaphore) => semaphore.try_acquire_for(wait).await?.map(Held::Permit),
+            Self::Latch(_) => bail!("a latch is not held"),
         })
     }
 }
@@ -274,8 +304,10 @@ impl Held {
 
 /// What one worker has in hand.
 struct Session {
+    locks: LockManager,
     wanted: Wanted,
     held: Option<Held>,
+    waiting: JoinSet<Result<(), Error>>,
 }
 
 impl Session {
@@ -313,6 +345,28 @@ impl Session {
                     let _ = increment(file);
                 }
                 Ok(Outcome::Done)
+            }
+            "await" => {
+                let Wanted::Latch(latch) = &self.wanted else { bail!("only a latch is waited for") };
+                let tasks: u32 = word().parse()?;
+                for _ in 0..tasks {
+                    let latch = latch.clone();
+                    self.waiting.spawn(async move { latch.wait().await });
+                }
+                let all_wait = async || self.locks.metrics().waiting == u64::from(tasks);
+                ensure!(eventually(ANSWER_TIMEOUT, all_wait).await, "not all of them wait");
+                Ok(Outcome::Waiting)
+            }
+            "count-down" => {
+                let Wanted::Latch(latch) = &self.wanted else { bail!("only a latch is counted down") };
+                latch.count_down().await?;
+                Ok(Outcome::Done)
+            }
+            "join" => {
+                while let Some(gone_on) = self.waiting.join_next().await {
+                    gone_on??;
+                }
+                Ok(Outcome::Open)
             }
             other => bail!("no such request: {other}"),
         }

@@ -2,6 +2,7 @@
 //! on the way, and bad input.
 
 use std::num::NonZeroU32;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -9,9 +10,12 @@ use std::time::{Duration, Instant};
 use wheellock::{CountDownLatch, Error, LockManager, LostReason, PermitId, Released, Semaphore};
 use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule, cancel_at};
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, lost, manager, renewed};
-use wheellock_tests::{RedisServer, eventually};
+use wheellock_tests::worker::{Outcome, Request, Worker, monotonic};
+use wheellock_tests::{RedisServer, eventually, poll_until};
 
 const NAME: &str = "pool";
+/// Of the latch of that name.
+const CHANNEL: &str = "redisson_countdownlatch__channel__{pool}";
 
 async fn server_and_manager() -> (RedisServer, LockManager) {
     let server = RedisServer::start();
@@ -361,6 +365,64 @@ async fn all_wait_for_a_latch_and_go_on_at_once() {
     let calls = managers[1].client().stats().calls - calls;
     assert!(calls <= 2, "{calls}: one question for all");
     assert!(gone(&server, NAME).await);
+}
+
+/// How long it takes is printed; it is no part of what is judged.
+#[test]
+fn a_thousand_waiters_in_ten_processes_go_on_at_one_message() {
+    let server = RedisServer::start();
+    let mut opener = spawn(&server);
+    let mut processes: Vec<_> = (0..10).map(|_| spawn(&server)).collect();
+    for round in 0..3 {
+        // What one question of each of them takes, all at once, to compare with.
+        let began = monotonic();
+        for process in &mut processes {
+            process.request(&Request::CountDown).unwrap();
+        }
+        let last = processes.iter_mut().map(|process| process.answer().unwrap().at).max().unwrap();
+        let round_trip = last - began;
+        set(&server, &["SET", NAME, "1"]);
+        for process in &mut processes {
+            process.request(&Request::Await(100)).unwrap();
+        }
+        for process in &mut processes {
+            assert_eq!(process.answer().unwrap().what, Outcome::Waiting);
+        }
+        let listening = format!("{CHANNEL}\n10");
+        assert!(poll_until(PATIENCE, || server.cli(&["PUBSUB", "NUMSUB", CHANNEL]) == listening));
+        for process in &mut processes {
+            process.request(&Request::Join).unwrap();
+        }
+        set(&server, &["CONFIG", "RESETSTAT"]);
+        let began = monotonic();
+        opener.request(&Request::CountDown).unwrap();
+        let opened = opener.answer().unwrap();
+        let answers: Vec<_> = processes.iter_mut().map(|process| process.answer().unwrap()).collect();
+        assert!(answers.iter().all(|answer| answer.what == Outcome::Open));
+        let last = answers.iter().map(|answer| answer.at).max().unwrap();
+        println!(
+            "round {round}: the last of 1000 went on {:?} after the count down, which took {:?}; one question of each process {round_trip:?}",
+            last - began,
+            opened.at - began
+        );
+        let calls = |command: &str| server_calls(&server, command);
+        assert_eq!(calls("publish"), 1);
+        // One answer lets all of a process go on.
+        assert!(calls("evalsha") <= 21, "{}", calls("evalsha"));
+    }
+}
+
+/// A process that waits for the latch.
+fn spawn(server: &RedisServer) -> Worker {
+    let program = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
+    Worker::spawn(program, &server.url(), &format!("latch@{NAME}"), Duration::from_secs(30)).unwrap()
+}
+
+fn server_calls(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or_default()
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //! and nodes that say what a test wants.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -667,6 +668,51 @@ async fn every_kind_works_in_a_cluster() {
         assert!(near.read().try_acquire().await.unwrap().is_none());
         assert_eq!(writing.release().await.unwrap(), wheellock::Released::Released);
     }
+    let one = NonZeroU32::MIN;
+    for name in ["pool", "{shop}:pool", "a b", "x{t}y"] {
+        let (near, far) = (locks.semaphore(name), others.semaphore(name));
+        assert!(near.try_set_permits(2).await.unwrap());
+        let permits = near.acquire(2).await.unwrap();
+        let waiting = tokio::spawn(async move { far.acquire(1).await.unwrap() });
+        assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
+        assert_eq!(permits.release().await.unwrap(), wheellock::Released::Released);
+        let next = waiting.await.unwrap();
+        assert_eq!(next.release().await.unwrap(), wheellock::Released::Released);
+        assert_eq!((near.drain().await.unwrap(), near.add_permits(-1).await.unwrap()), (2, -1));
+        assert!(near.delete().await.unwrap());
+
+        let (near, far) = (locks.permit_semaphore(name), others.permit_semaphore(name));
+        assert_eq!(near.set_permits(1).await.unwrap(), 1);
+        let permit = near.acquire().await.unwrap();
+        permit.renew().await.unwrap();
+        let waiting = tokio::spawn(async move { far.acquire().await.unwrap() });
+        assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
+        assert!(near.release(permit.id()).await.unwrap());
+        let next = waiting.await.unwrap();
+        assert_eq!(near.permits().await.unwrap(), 1);
+        assert_eq!(next.release().await.unwrap(), wheellock::Released::Released);
+        assert!(near.delete().await.unwrap());
+
+        let (near, far) = (locks.count_down_latch(name), others.count_down_latch(name));
+        for how in ["count down", "delete"] {
+            assert!(near.try_set_count(one).await.unwrap());
+            let far = far.clone();
+            let waiting = tokio::spawn(async move { far.wait().await.unwrap() });
+            assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
+            if how == "delete" {
+                assert!(near.delete().await.unwrap());
+            } else {
+                assert_eq!(near.count_down().await.unwrap(), 0);
+            }
+            waiting.await.unwrap();
+        }
+    }
+    assert!(matches!(locks.semaphore("odd}").try_acquire(1).await, Err(LockError::NoCommonSlot { .. })));
+    assert!(matches!(locks.permit_semaphore("odd}").delete().await, Err(LockError::NoCommonSlot { .. })));
+    assert!(matches!(
+        locks.count_down_latch("odd}").try_set_count(one).await,
+        Err(LockError::NoCommonSlot { .. })
+    ));
     // What no slot could hold together is refused before anything is sent.
     for lock in [locks.fair_lock("odd}"), locks.read_write_lock("odd{").read()] {
         assert!(matches!(lock.try_acquire().await, Err(LockError::NoCommonSlot { .. })));

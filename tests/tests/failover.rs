@@ -149,6 +149,49 @@ async fn a_waiter_is_woken_by_the_repetition() {
     assert!(next.is_ok_and(|guard| guard.is_some()), "not before the lease ends");
 }
 
+/// B2: permits that are held stay so; those whose release the failover lost are given back again, and those whose release it knows
+/// of are not.
+#[tokio::test]
+async fn permits_whose_release_a_failover_lost_are_given_back_once() {
+    let mut set = SentinelSet::start(&Settings::default());
+    let locks = patient(&set.url()).await;
+    let (leased, counted) = (locks.permit_semaphore("leased"), locks.semaphore("counted"));
+    assert!(leased.try_set_permits(10).await.unwrap() && counted.try_set_permits(10).await.unwrap());
+    let mut permits = Vec::new();
+    for _ in 0..4 {
+        permits.push((leased.acquire().await.unwrap(), counted.acquire(2).await.unwrap()));
+    }
+    let [kept, known, lost, dropped] = permits.try_into().unwrap_or_else(|_| panic!("four"));
+    assert_eq!(known.0.release().await.unwrap(), Released::Released);
+    assert_eq!(known.1.release().await.unwrap(), Released::Released);
+    replicated(&locks, 2).await;
+    let old = set.primary_index();
+    let replicas: Vec<usize> = (0..3).filter(|index| *index != old).collect();
+    cut_off(set.servers(), old, &replicas);
+    assert_eq!(lost.0.release().await.unwrap(), Released::Released);
+    assert_eq!(lost.1.release().await.unwrap(), Released::Released);
+    drop(dropped);
+    let primary = &set.servers()[old];
+    let free = |server: &RedisServer| (server.cli(&["GET", "leased"]), server.cli(&["GET", "counted"]));
+    let expected = ("9".to_owned(), "8".to_owned());
+    assert!(eventually(NO_HANG, async || free(primary) == expected).await);
+    set.servers_mut()[old].kill();
+    replicas.iter().for_each(|index| set.servers()[*index].resume());
+
+    let new = set.wait_for_new_primary(set.servers()[old].addr());
+    let new = &set.servers()[new];
+    assert!(eventually(NO_HANG, async || free(new) == expected).await, "{:?}", free(new));
+    assert_eq!(
+        (leased.acquired().await.unwrap(), new.cli(&["ZCARD", "{leased}:timeout"])),
+        (1, "1".to_owned())
+    );
+    assert!(kept.0.is_valid());
+    assert_eq!(kept.0.release().await.unwrap(), Released::Released);
+    assert_eq!(kept.1.release().await.unwrap(), Released::Released);
+    assert_eq!(free(new), ("10".to_owned(), "10".to_owned()));
+    told_no_loss(&locks);
+}
+
 async fn take(locks: &LockManager, names: &[String]) -> Vec<Guard> {
     let mut guards = Vec::new();
     for name in names {

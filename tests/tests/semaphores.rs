@@ -78,6 +78,19 @@ async fn the_wire_contract_of_a_semaphore() {
     assert_eq!(semaphore.available().await.unwrap(), 0);
 }
 
+/// A permit whose semaphore became data of another type is neither given back nor removed.
+#[tokio::test]
+async fn a_permit_of_what_is_no_semaphore_any_more_stays() {
+    let (server, locks) = server_and_manager().await;
+    let permits = locks.permit_semaphore(NAME);
+    permits.set_permits(1).await.unwrap();
+    let permit = permits.acquire().await.unwrap();
+    set(&server, &["SET", NAME, "no number"]);
+    let error = permits.release(permit.id()).await.unwrap_err();
+    assert!(matches!(error, Error::OtherData { .. }), "{error}");
+    assert_eq!(server.cli(&["ZCARD", "{pool}:timeout"]), "1", "nothing was changed");
+}
+
 #[tokio::test]
 async fn permits_of_a_semaphore_that_was_deleted_do_not_bring_it_back() {
     let (server, locks) = server_and_manager().await;

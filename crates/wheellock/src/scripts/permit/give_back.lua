@@ -9,10 +9,18 @@
 -- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
 -- ARGV[7]  the permit's id
 --
--- Returns 1, or 0 if there is no such permit or its lease has ended.
+-- Returns 1, or 0 if there is no such permit or its lease has ended; the error WRONGTYPE, with nothing changed, if there is no
+-- number under the name.
 local before = known()
 if before then
     return before
+end
+local free = redis.pcall('get', KEYS[1])
+if type(free) == 'table' then
+    return free
+end
+if free and not tonumber(free) then
+    return redis.error_reply('WRONGTYPE what is under this name is no number')
 end
 local leases = ARGV[2] .. ':timeout'
 local ends = redis.call('zscore', leases, ARGV[7])
@@ -20,7 +28,7 @@ if not ends then
     return answer(0)
 end
 redis.call('zrem', leases, ARGV[7])
-local free = redis.call('incrby', KEYS[1], 1)
+free = redis.call('incrby', KEYS[1], 1)
 if free > 0 then
     redis.pcall(ARGV[6], ARGV[1], free)
 end

@@ -24,7 +24,7 @@ fn the_model_answers_as_a_real_server_does() {
     let mut random = SplitMix(SEED);
     let mut told = [0_usize; KINDS];
     for number in 0..CALLS {
-        let call = random_call(&mut random);
+        let call = random_call(&mut random, number);
         let words: Vec<&str> = call.iter().map(String::as_str).collect();
         let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap();
         model.set_now(u64::try_from(since_epoch.as_millis()).unwrap());
@@ -39,7 +39,10 @@ fn the_model_answers_as_a_real_server_does() {
 }
 
 /// One call of a script, in one of the ways to call one, or one command on a lock's data.
-fn random_call(random: &mut SplitMix) -> Vec<String> {
+fn random_call(random: &mut SplitMix, number: usize) -> Vec<String> {
+    if random.below(3) == 0 {
+        return random_call_about_many(random, number);
+    }
     let key = random.of(&KEYS);
     let words = match random.below(22) {
         0 => vec!["PERSIST", key],
@@ -126,6 +129,71 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         _ => (Which::SimpleForceRelease, &*simple, vec![channel, verb]),
     };
     script_call(random, which, &[key], &args)
+}
+
+/// Semaphores, permits with leases and latches. A request comes again now and then, at its place and by its number.
+fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
+    let place = random.below(KEYS.len());
+    let (channel, tag) = (CHANNELS[place], CHANNELS[place].trim_start_matches("of:"));
+    let [semaphore, permits, latch] = ["semaphore", "permits", "latch"].map(|kind| format!("{kind}:{place}"));
+    let any = random.of(&[&semaphore, &permits, &permits, &latch]).to_owned();
+    let (holder, lease) = (random.of(&HOLDERS), random.of(&LIVE_LEASES));
+    let (left, few) = (random.of(&COUNTS), random.of(&COUNTS[1..]));
+    let verb = random.of(&["PUBLISH", "SPUBLISH"]);
+    let any_lease = random.of(&["0", lease]);
+    let serial = (number / 30).to_string();
+    let once = |more: &[&'static str]| [&[channel, tag, "u:1", &serial, "120000", verb], more].concat();
+    // A lock may be there, which is no number; of none nothing is taken.
+    let other = KEYS[place].to_owned();
+    let (which, key, args) = match random.below(37) {
+        0..4 => (Which::SemaphoreAcquire, &semaphore, vec![lease, holder, few, tag]),
+        4..7 => (Which::SemaphoreRelease, &semaphore, vec![channel, holder, left, verb, tag]),
+        7..9 => (Which::SemaphoreRenew, &semaphore, vec![any_lease, holder, tag]),
+        9 => (Which::SetPermits, random_of(random, [&semaphore, &permits]), once(&["7"])),
+        10..12 => {
+            let more = random.of(&["3", "-2", "1", "-1"]);
+            (Which::AddPermits, random_of(random, [&semaphore, &permits]), once(&[more]))
+        }
+        12 => (Which::Drain, &semaphore, once(&[])),
+        13..17 => (Which::PermitAcquire, &permits, vec![lease, holder, "1", tag, channel, verb]),
+        17..19 => (Which::PermitRelease, &permits, vec![channel, holder, "0", verb, tag]),
+        19..21 => (Which::PermitRenew, &permits, vec![any_lease, holder, tag]),
+        21 => (Which::ChangePermits, &permits, once(&[random.of(&["0", "3", "5"])])),
+        22 => (Which::GiveBack, &permits, once(&[random.of(&["u:1", "v:1", "ended:1"])])),
+        23..25 => (Which::CountPermits, &permits, vec![tag]),
+        25..27 => (Which::SetLatch, &latch, once(&[random.of(&["1", "2", "7"])])),
+        27..29 => (Which::CountDown, &latch, once(&[])),
+        29 => (Which::DeleteLatch, &latch, once(&[])),
+        30 => (Which::LookAtLatch, &latch, vec![tag]),
+        31 => (Which::SemaphoreAcquire, &other, vec![lease, holder, few, tag]),
+        32 => (Which::Drain, &other, once(&[])),
+        33 => (Which::CountPermits, &other, vec![tag]),
+        _ => {
+            let (leases, has) = (format!("{tag}:timeout"), format!("{tag}:wheellock_permits:{holder}"));
+            let request = format!("{tag}:wheellock_request:u:1");
+            let ended = random.of(&["ended:1", "ended:2"]);
+            let words = match random.below(13) {
+                0 => vec!["GET", &any],
+                1 => vec!["PTTL", &leases],
+                2 => vec!["PTTL", &has],
+                3 => vec!["GET", &has],
+                4 => vec!["GET", &request],
+                5 => vec!["PTTL", &request],
+                6 => vec!["PEXPIRE", &permits, "90000"],
+                7..9 => vec!["ZADD", &leases, "1", ended],
+                9 => vec!["ZADD", &leases, "922337203685477", "java"],
+                10 => vec!["SET", &any, "no number"],
+                11 => vec!["DEL", &permits, &leases],
+                _ => vec!["DEL", &any],
+            };
+            return words.into_iter().map(str::to_owned).collect();
+        }
+    };
+    script_call(random, which, &[key], &args)
+}
+
+fn random_of<'a>(random: &mut SplitMix, choices: [&'a String; 2]) -> &'a String {
+    choices[random.below(choices.len())]
 }
 
 fn script_call(random: &mut SplitMix, which: Which, keys: &[&str], args: &[&str]) -> Vec<String> {

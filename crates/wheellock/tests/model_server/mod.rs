@@ -227,7 +227,12 @@ impl Server {
         let frame = self.decoder.decode(&mut self.input).expect("whole commands, untorn");
         let Some(Frame::Reply(command)) = frame else { return None };
         let words = command.as_array().expect("a command is an array").iter();
-        Some(words.map(|word| word.as_str().expect("of text").to_owned()).collect())
+        // The id of a permit is no text.
+        let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+        };
+        Some(words.map(|word| text(word.as_bytes().expect("of text"))).collect())
     }
 
     fn answer(&mut self, words: &[&str]) {

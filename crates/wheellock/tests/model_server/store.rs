@@ -3,10 +3,14 @@
 //!
 //! `tests/tests/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
+#[path = "permits.rs"]
+mod permits;
+#[path = "scripts.rs"]
+mod scripts;
 
-use wheellock_client::Script;
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) use scripts::Which;
 
 /// One server's data, and a log of what its scripts did.
 #[derive(Debug, Default)]
@@ -29,30 +33,6 @@ struct Key {
     text: Option<String>,
     /// Gone when the clock has passed this.
     expires: Option<u64>,
-}
-
-/// The scripts of the library.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Which {
-    Acquire,
-    AcquireAll,
-    Release,
-    Renew,
-    ForceRelease,
-    FencedAcquire,
-    ReadAcquire,
-    ReadRelease,
-    WriteAcquire,
-    WriteRelease,
-    ReadWriteRenew,
-    ReadWriteForceRelease,
-    SimpleAcquire,
-    SimpleRelease,
-    SimpleRenew,
-    SimpleForceRelease,
-    FairAcquire,
-    FairRelease,
-    FairForceRelease,
 }
 
 /// A message, as it was sent.
@@ -84,109 +64,6 @@ pub(crate) enum Answer {
     Integer(i64),
     Bulk(String),
     Array(Vec<Self>),
-}
-
-impl Which {
-    pub(crate) const ALL: [Self; 19] = [
-        Self::Acquire,
-        Self::AcquireAll,
-        Self::Release,
-        Self::Renew,
-        Self::ForceRelease,
-        Self::FencedAcquire,
-        Self::ReadAcquire,
-        Self::ReadRelease,
-        Self::WriteAcquire,
-        Self::WriteRelease,
-        Self::ReadWriteRenew,
-        Self::ReadWriteForceRelease,
-        Self::SimpleAcquire,
-        Self::SimpleRelease,
-        Self::SimpleRenew,
-        Self::SimpleForceRelease,
-        Self::FairAcquire,
-        Self::FairRelease,
-        Self::FairForceRelease,
-    ];
-
-    /// The very text that the library ships.
-    pub(crate) fn text(self) -> &'static str {
-        match self {
-            Self::Acquire => include_str!("../../src/scripts/acquire.lua"),
-            Self::AcquireAll => include_str!("../../src/scripts/acquire_all.lua"),
-            Self::Release => include_str!("../../src/scripts/release.lua"),
-            Self::Renew => include_str!("../../src/scripts/renew.lua"),
-            Self::ForceRelease => include_str!("../../src/scripts/force_release.lua"),
-            Self::FencedAcquire => include_str!("../../src/scripts/fenced/acquire.lua"),
-            Self::ReadAcquire => include_str!("../../src/scripts/read/acquire.lua"),
-            Self::ReadRelease => concat!(
-                include_str!("../../src/scripts/read_write/live.lua"),
-                include_str!("../../src/scripts/read/release.lua")
-            ),
-            Self::WriteAcquire => include_str!("../../src/scripts/write/acquire.lua"),
-            Self::WriteRelease => concat!(
-                include_str!("../../src/scripts/read_write/live.lua"),
-                include_str!("../../src/scripts/write/release.lua")
-            ),
-            Self::ReadWriteRenew => concat!(
-                include_str!("../../src/scripts/read_write/live.lua"),
-                include_str!("../../src/scripts/read_write/renew.lua")
-            ),
-            Self::ReadWriteForceRelease => include_str!("../../src/scripts/read_write/force_release.lua"),
-            Self::SimpleAcquire => include_str!("../../src/scripts/simple/acquire.lua"),
-            Self::SimpleRelease => include_str!("../../src/scripts/simple/release.lua"),
-            Self::SimpleRenew => include_str!("../../src/scripts/simple/renew.lua"),
-            Self::SimpleForceRelease => include_str!("../../src/scripts/simple/force_release.lua"),
-            Self::FairAcquire => concat!(
-                include_str!("../../src/scripts/fair/queue.lua"),
-                include_str!("../../src/scripts/fair/acquire.lua")
-            ),
-            Self::FairRelease => concat!(
-                include_str!("../../src/scripts/fair/queue.lua"),
-                include_str!("../../src/scripts/fair/release.lua")
-            ),
-            Self::FairForceRelease => concat!(
-                include_str!("../../src/scripts/fair/queue.lua"),
-                include_str!("../../src/scripts/fair/force_release.lua")
-            ),
-        }
-    }
-
-    fn is_acquire(self) -> bool {
-        matches!(
-            self,
-            Self::Acquire
-                | Self::FencedAcquire
-                | Self::ReadAcquire
-                | Self::WriteAcquire
-                | Self::SimpleAcquire
-                | Self::FairAcquire
-        )
-    }
-
-    fn is_release(self) -> bool {
-        matches!(
-            self,
-            Self::Release | Self::ReadRelease | Self::WriteRelease | Self::SimpleRelease | Self::FairRelease
-        )
-    }
-
-    pub(crate) fn is_renewal(self) -> bool {
-        matches!(self, Self::Renew | Self::ReadWriteRenew | Self::SimpleRenew)
-    }
-
-    /// What a server calls it. Computed once, for thousands of worlds ask.
-    pub(crate) fn sha(self) -> &'static str {
-        static SHAS: LazyLock<BTreeMap<Which, String>> = LazyLock::new(|| {
-            let sha = |which: Which| Script::variadic(which.text()).sha().to_owned();
-            Which::ALL.into_iter().map(|which| (which, sha(which))).collect()
-        });
-        &SHAS[&self]
-    }
-
-    fn by(matches: impl Fn(Self) -> bool) -> Option<Self> {
-        Self::ALL.into_iter().find(|which| matches(*which))
-    }
 }
 
 impl Store {
@@ -225,11 +102,24 @@ impl Store {
                 self.run(which, keys, params)
             }
             ["EXISTS", key] => Answer::flag(self.keys.contains_key(key)),
-            ["DEL", key] => Answer::flag(self.keys.remove(key).is_some()),
             ["PTTL", key] => Answer::Integer(self.pttl(key)),
             ["PEXPIRE", key, millis] => Answer::flag(self.pexpire(key, integer(millis))),
             ["PERSIST", key] => {
                 Answer::flag(self.keys.get_mut(key).and_then(|key| key.expires.take()).is_some())
+            }
+            ["DEL", key, ref others @ ..] => {
+                let removed = self.keys.remove(key).is_some();
+                let gone = others.iter().filter(|key| self.keys.remove(**key).is_some()).count();
+                Answer::Integer(i64::from(removed) + i64::try_from(gone).expect("few"))
+            }
+            ["SET", key, text] => {
+                self.set_text(key, text, None);
+                Answer::Status("OK".to_owned())
+            }
+            ["ZADD", key, ends, permit] => {
+                let new = !self.held_by(key, permit);
+                self.set_count(key, permit, ends);
+                Answer::flag(new)
             }
             ["GET", key] => self.text(key).map_or(Answer::Nil, |text| Answer::Bulk(text.to_owned())),
             ["HEXISTS", key, holder] => Answer::flag(self.held_by(key, holder)),
@@ -301,6 +191,8 @@ impl Store {
                 self.simple_release(key, [verb, channel], token, count)
             }
             (Which::SimpleRenew, keys, args) => self.simple_renew(keys, args),
+            (Which::SemaphoreRenew, keys, args) => self.semaphore_renew(keys, args),
+            (Which::PermitRenew, keys, args) => self.permit_renew(keys, args),
             (Which::FairAcquire, &[key], &[lease, holder, count, stands, channel, verb, tag]) => {
                 self.fair_acquire(key, lease, [holder, count], stands, [verb, channel], tag)
             }
@@ -323,6 +215,7 @@ impl Store {
                 self.free(key, [verb, channel]);
                 Answer::Integer(1)
             }
+            (which, &[key], args) => self.run_of_many(which, key, args),
             _ => panic!("{which:?} takes other parameters than {params:?}"),
         }
     }
@@ -927,7 +820,8 @@ const TOKENS: &str = "redisson_lock_token:";
 
 fn is_companion(key: &str) -> bool {
     let is_counted = key.starts_with(TOKENS) || key.starts_with(QUEUES);
-    is_counted || key.ends_with(":wheellock_writer") || key.contains(":rwlock_timeout:")
+    let is_lease = key.ends_with(":wheellock_writer") || key.contains(":rwlock_timeout:");
+    is_counted || is_lease || permits::is_companion(key)
 }
 
 fn wrong_type() -> Answer {

@@ -199,6 +199,12 @@ async fn what_gets_lost_counts_once() {
         semaphore.delete().await.unwrap();
         cut();
         assert!(semaphore.try_set_permits(10).await.unwrap());
+        let mut permits = semaphore.acquire(5).await.unwrap();
+        let part = permits.split(2).unwrap();
+        cut();
+        assert_eq!(part.release().await.unwrap(), Released::Released);
+        assert_eq!(permits.release().await.unwrap(), Released::Released, "they are not lost with the part");
+        assert_eq!(server.cli(&["GET", NAME]), "10");
         let latch = locks.count_down_latch("latch");
         cut();
         assert!(latch.try_set_count(NonZeroU32::new(2).unwrap()).await.unwrap());

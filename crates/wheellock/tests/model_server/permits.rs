@@ -101,6 +101,9 @@ impl Store {
         self.note(Which::SemaphoreRelease, key, holder, Some(count));
         let has = has(tag, holder);
         let had = self.text(&has).map_or(0, integer);
+        if had == integer(count) && had > 0 {
+            return Answer::Integer(1);
+        }
         if had <= integer(count) {
             if had == 0 && integer(count) == 0 {
                 self.set_text(&has, "0", Some(60_000));

@@ -7,9 +7,13 @@
 -- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 -- ARGV[5]  what the keys that belong to the semaphore have in common, in its slot
 --
--- Returns 1 (given back) or nil (the holder has no more than that, or there is no semaphore; nothing was changed).
+-- Returns 1 (given back, now or by the same call before) or nil (the holder has nothing, or fewer than that, or there is no
+-- semaphore; nothing was changed).
 local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[5] .. ':wheellock_permits:' .. ARGV[2]
 local had = tonumber(redis.call('get', has) or 0)
+if had == count and count > 0 then
+    return 1
+end
 if had <= count then
     if had == 0 and count == 0 then
         -- What this takes back may still be on its way, on a connection that has broken since.

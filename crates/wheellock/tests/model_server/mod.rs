@@ -43,6 +43,10 @@ pub(crate) struct Server {
     pub(crate) messages_last: bool,
     /// So many calls of scripts are refused, in these words.
     pub(crate) refusal: Option<(usize, &'static str)>,
+    /// From so many calls of scripts on, and then so many: executed, and instead of the answer the connection ends.
+    pub(crate) losses: Option<(usize, usize, How)>,
+    /// How many answers got lost that way.
+    pub(crate) lost: usize,
     /// Whether its only replica acknowledges what it is sent.
     pub(crate) replica_acks: bool,
     /// Something was written on this connection.
@@ -119,6 +123,8 @@ impl Server {
             trickle: None,
             messages_last: false,
             refusal: None,
+            losses: None,
+            lost: 0,
             replica_acks: true,
             wrote: false,
             run_id: "model".to_owned(),
@@ -145,6 +151,12 @@ impl Server {
         pipe.accept(self.trickle.unwrap_or(usize::MAX));
         while let Some(words) = self.next_command() {
             let words: Vec<_> = words.iter().map(String::as_str).collect();
+            if let Some(how) = self.loses_the_answer(&words) {
+                self.answer(&words);
+                self.lost += 1;
+                self.end(how);
+                return true;
+            }
             self.answer(&words);
         }
         moved |= self.give_out(&pipe);
@@ -227,10 +239,10 @@ impl Server {
         let frame = self.decoder.decode(&mut self.input).expect("whole commands, untorn");
         let Some(Frame::Reply(command)) = frame else { return None };
         let words = command.as_array().expect("a command is an array").iter();
-        // The id of a permit is no text.
+        // The id of a permit is no text, as a rule.
         let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) => text.to_owned(),
-            Err(_) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+            Err(_) => store::hexadecimal(bytes),
         };
         Some(words.map(|word| text(word.as_bytes().expect("of text"))).collect())
     }
@@ -272,6 +284,19 @@ impl Server {
         let (first, second) = if self.messages_last { (reply, messages) } else { (messages, reply) };
         self.output.extend(first.as_bytes());
         self.output.extend(second.as_bytes());
+    }
+
+    fn loses_the_answer(&mut self, words: &[&str]) -> Option<How> {
+        let is_script = matches!(words, ["EVALSHA" | "EVAL", _, keys, _, ..] if *keys != "0");
+        match &mut self.losses {
+            Some((first @ 1.., ..)) if is_script => *first -= 1,
+            Some((_, left @ 1.., how)) if is_script => {
+                *left -= 1;
+                return Some(*how);
+            }
+            _ => {}
+        }
+        None
     }
 
     fn refuses(&mut self, keys: &str) -> bool {

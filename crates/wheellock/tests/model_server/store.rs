@@ -847,3 +847,8 @@ pub(crate) fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
     }
     late
 }
+
+/// Of bytes that need not be text.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -246,6 +246,28 @@ async fn what_is_dropped_on_the_way_is_given_back_once() {
     }
 }
 
+/// On a connection that has broken since, or so it looks to its caller.
+#[tokio::test]
+async fn an_acquire_that_comes_after_it_was_taken_back_takes_nothing() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server);
+    let locks = brisk(&proxy.url(), Duration::from_secs(30)).await;
+    let semaphore = semaphore_of(&locks, 10).await;
+    let monitor = server.monitor();
+    semaphore.acquire(2).await.unwrap().release().await.unwrap();
+    let asked = monitor.stop().unwrap();
+    let mut late = asked.into_iter().find(|asked| asked.name() == "EVALSHA").unwrap().args;
+    proxy.strike(Direction::ToServer, Fault::Blackhole);
+    drop(cancel_at(2, semaphore.acquire(2)).await);
+    proxy.heal();
+    proxy.strike(Direction::ToClient, Fault::Rst);
+    let taken_back = || server.cli(&["KEYS", "*wheellock_permits*"]);
+    assert!(eventually(PATIENCE, async || !taken_back().is_empty()).await);
+    late[5] = taken_back().trim_start_matches("{pool}:wheellock_permits:").to_owned();
+    let late: Vec<_> = late.iter().map(String::as_str).collect();
+    assert_eq!((server.cli(&late), server.cli(&["GET", NAME])), ("-1".to_owned(), "10".to_owned()));
+}
+
 #[tokio::test]
 async fn other_data_is_left_alone() {
     let (server, locks) = server_and_manager().await;
@@ -322,6 +344,7 @@ async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
     let short = permits.with_lease(Duration::from_millis(300)).acquire().await.unwrap();
     assert_eq!(lost(&short).await, LostReason::Expired);
     assert!(renewed(&kept, 6).await);
+    assert_eq!(permits.acquired().await.unwrap(), 1, "its lease runs");
     // What another process had and did not live to renew.
     let others = manager(&server.url()).await.permit_semaphore(NAME);
     let dead = others.with_lease(Duration::from_millis(700)).acquire().await.unwrap();

@@ -369,6 +369,16 @@ mod tests {
     }
 
     #[test]
+    fn who_wants_many_is_not_overtaken_by_who_wants_few() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let (a, b, c) = (waiters.join(1), waiters.join(3), waiters.join(1));
+        assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
+        assert_eq!(waiters.leave_open(a, 2).len(), 1, "the head is woken, who wants three");
+        assert!(!ask(&mut waiters, c, now), "one would be free");
+        assert!(waiters.leave_open(b, 1).len() == 1 && ask(&mut waiters, c, now));
+    }
+
+    #[test]
     fn only_the_head_asks_and_the_line_is_first_come_first_served() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));

@@ -99,6 +99,9 @@ pub(crate) async fn acquire(
                 }
                 if let Some(waiter) = &mut waiter {
                     waiter.granted(request.lease, room);
+                    if waiter.may_come_late() {
+                        guard.may_come_late();
+                    }
                 }
                 return Ok(Some(guard));
             }
@@ -113,6 +116,9 @@ pub(crate) async fn acquire(
                 // What it has left on the server is taken back by a waiter who leaves.
                 let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
                 if wait == Wait::No || (leaves && wait.is_over(request.context)) {
+                    if refusal.may_come_late {
+                        request.withdraw();
+                    }
                     return Ok(None);
                 }
                 let waiter = waiter.get_or_insert_with(|| Waiter::join(&request, WaitQueue::join_first));

@@ -73,6 +73,11 @@ impl Guard {
         self.context.transact(|holds, now, _| holds.forget(self.hold, self.share, now));
     }
 
+    /// A question for it got no answer, and may still come.
+    pub(crate) fn may_come_late(&self) {
+        self.context.holds().may_come_late(self.hold);
+    }
+
     /// The id of the permit that it is.
     pub(crate) fn permit_id(&self) -> PermitId {
         let number = self.context.holds().get(self.hold).map_or(0, |hold| hold.owner);

@@ -428,8 +428,16 @@ impl Holds {
     ) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
         hold.attempts -= count;
+        hold.may_come_late();
         hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
         self.reconcile(index)
+    }
+
+    /// A question for this hold got no answer, and was repeated.
+    pub(crate) fn may_come_late(&mut self, index: HoldIndex) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.may_come_late();
+        }
     }
 
     /// A caller who was refused waits no longer: takes back what it has left on the server.
@@ -670,6 +678,9 @@ impl Holds {
         }
         if self.released.is_some() {
             self.remember_release(index, known, node, now);
+        }
+        if known && self.get(index)?.is_released_twice() {
+            return self.reconcile(index);
         }
         self.after_request(index, effects)
     }

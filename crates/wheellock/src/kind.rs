@@ -297,6 +297,12 @@ impl Kind {
         self.release.is_none()
     }
 
+    /// Whether a release of what is not held makes the server refuse what comes after it. Where there are leases they end by
+    /// themselves.
+    pub(crate) fn remembers_releases(&self) -> bool {
+        self.companions == Companions::Permits
+    }
+
     /// Whether a holder may shorten the leases of others.
     pub(crate) fn may_be_shortened(&self) -> bool {
         self.is_shared() && self.companions == Companions::ReadLeases

@@ -29,15 +29,17 @@ pub(crate) struct Refusal {
     pub(crate) lease_left: Option<Duration>,
     /// It tells nobody of its release.
     pub(crate) is_silent: bool,
+    /// The same was asked before without an answer, and that may still come.
+    pub(crate) may_come_late: bool,
 }
 
 impl Refusal {
     /// Nobody knows for how long, and nobody will say it.
-    pub(crate) const UNBOUNDED: Self = Self { lease_left: None, is_silent: false };
+    pub(crate) const UNBOUNDED: Self = Self { lease_left: None, is_silent: false, may_come_late: false };
 
     /// By the PTTL that the server told; -1: held without a TTL, which only a foreign hand can have done.
     fn of(pttl: i64) -> Self {
-        Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis), is_silent: false }
+        Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis), ..Self::UNBOUNDED }
     }
 }
 

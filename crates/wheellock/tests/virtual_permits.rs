@@ -161,6 +161,17 @@ struct Setting {
     down: bool,
     /// Answers that get lost: from so many calls on, and so many.
     losses: Option<(usize, usize, How)>,
+    /// Which call comes late, and when.
+    late: Option<(usize, Late)>,
+}
+
+/// When the server reads what came last on a connection that has ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Late {
+    /// When it was repeated or given up, and before anything is given back.
+    Soon,
+    /// When everything was given back, and the place of the request is another one's.
+    Afterwards,
 }
 
 /// What is had.
@@ -546,6 +557,7 @@ impl World {
         self.server.set_trickle(setting.trickle);
         self.server.cut = setting.cut;
         self.server.losses = setting.losses;
+        self.server.delay = setting.late.map(|(first, _)| (first, How::Rst));
         self.server.messages_last = setting.messages_last;
         if setting.forgetful {
             self.server.store.execute(&["SCRIPT", "FLUSH"]);
@@ -607,7 +619,7 @@ impl World {
     }
 
     fn is_broken(&self) -> bool {
-        self.setting.cut.is_some() && self.server.cut.is_none() || self.server.lost > 0
+        self.setting.cut.is_some() && self.server.cut.is_none() || self.server.lost + self.server.delayed > 0
     }
 
     /// Nothing of what happened may be left, and everything has happened once. Returns whether the connection broke.
@@ -633,6 +645,7 @@ impl World {
         }
         self.heal().await;
         self.check_companion().await;
+        self.read_late(Late::Soon).await;
         let total = self.check_total(&possible);
         let mut haves: Vec<_> = result.into_iter().flatten().flatten().collect();
         haves.append(&mut self.kept);
@@ -648,17 +661,37 @@ impl World {
         assert_eq!((free, has), (total, 0), "free, and of nobody");
         let broke = self.is_broken();
         self.server.cut = None;
+        if broke && matches!(self.setting.late, Some((_, Late::Afterwards))) {
+            let pool = self.locks.semaphore(NAME);
+            let now = self.before(async move { pool.add_permits(0).await }).await;
+            assert_eq!(now, total);
+            self.read_late(Late::Afterwards).await;
+        }
         for _ in 0..3 {
             self.pass(Duration::from_secs(1));
             self.settle().await;
         }
         assert_eq!(self.server.store.permits(NAME, TAG), (total, 0), "some time later");
         let log = &self.server.store.log;
-        assert!(late_renewals(log).is_empty(), "renewed after its release: {:?}", late_renewals(log));
+        let none = self.setting.late.is_some() || late_renewals(log).is_empty();
+        assert!(none, "renewed after its release: {:?}", late_renewals(log));
         assert!(self.server.channels.is_empty(), "a subscription is left");
         let stats = self.locks.client().stats();
         assert_eq!((stats.in_flight, stats.queued_bytes), (0, 0), "a call is left");
         broke
+    }
+
+    async fn read_late(&mut self, when: Late) {
+        if self.setting.late.is_some_and(|(_, late)| late == when) {
+            self.server.read_late();
+            // A permit with a lease comes free with its end.
+            let read = self.elapsed;
+            while self.elapsed <= read + LEASE {
+                self.settle().await;
+                self.pass(STEP);
+            }
+            self.settle().await;
+        }
     }
 
     fn check_total(&self, possible: &[i64]) -> i64 {
@@ -840,6 +873,34 @@ fn ten_thousand_lost_answers_count_once() {
         }
         println!("{worlds} worlds, {lost} lost answers");
         assert!(lost >= 10_000, "only {lost} answers got lost");
+    });
+}
+
+/// Every request of every operation is read when nobody waits for it any more: after its repetition, or after it was taken back.
+#[test]
+fn what_comes_late_counts_once() {
+    virtual_time(async {
+        let mut worlds = 0;
+        for operation in OPERATIONS {
+            for late in [Late::Soon, Late::Afterwards] {
+                for first in 0.. {
+                    let mut broke = false;
+                    let setting = Setting { late: Some((first, late)), ..Setting::default() };
+                    for turns in 0.. {
+                        let ended = world(operation, setting, turns).await;
+                        worlds += 1;
+                        broke |= ended.broke;
+                        if ended.by_itself {
+                            break;
+                        }
+                    }
+                    if !broke {
+                        break;
+                    }
+                }
+            }
+        }
+        println!("{worlds} worlds");
     });
 }
 

@@ -105,6 +105,16 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
+    /// What it has asked for may still come, and is to find that nothing is wanted any more.
+    pub(super) fn withdraw(&self) {
+        let Self { context, name, owner, presented, .. } = *self;
+        if name.kind().remembers_releases() {
+            context.transact(|holds, now, effects| {
+                effects.request_all(holds.withdraw(name, owner, presented, now));
+            });
+        }
+    }
+
     fn precedence(&self, wait: Wait) -> Precedence {
         match self.sides {
             Some(Sides { fairness: Fairness::WritersFirst, .. }) if self.name.kind().is_shared() => {
@@ -213,11 +223,14 @@ impl<'a> Request<'a> {
                     return Err(Error::not_replicated(name.text(), shortfall));
                 }
                 let guard = attempt.granted(terms, reply)?;
+                if ambiguous {
+                    guard.may_come_late();
+                }
                 Ok(Answer::Granted(guard.with_token(token), room))
             }
             Some(Err(refusal)) => {
                 attempt.taken_by_other();
-                Ok(Answer::Held(refusal))
+                Ok(Answer::Held(Refusal { may_come_late: ambiguous, ..refusal }))
             }
             None => Err(context.unexpected(name, self.operation(), &reply)),
         }

@@ -38,6 +38,8 @@ pub(super) struct Waiter<'a> {
     heard: bool,
     /// The server has told this waiter that the lock is held.
     told_held: bool,
+    /// A question got no answer, and may still come.
+    may_come_late: bool,
     /// The lease of the grant that ended the wait, and for how many more there is room.
     granted: Option<(Duration, u32)>,
     /// What is waited for has ended, and is not held.
@@ -72,6 +74,7 @@ impl<'a> Waiter<'a> {
             since: context.clock.now(),
             heard: false,
             told_held: false,
+            may_come_late: false,
             granted: None,
             open: false,
             asked: 0,
@@ -241,8 +244,14 @@ impl<'a> Waiter<'a> {
         context.client.subscribe(&wire::own_channel(name, &context.holder_text(name, self.owner)))
     }
 
+    /// Whether a question got no answer, and may still come.
+    pub(super) fn may_come_late(&self) -> bool {
+        self.may_come_late
+    }
+
     pub(super) fn on_held(&mut self, refusal: Refusal) {
         self.told_held = true;
+        self.may_come_late |= refusal.may_come_late;
         let now = self.context.client.config().timer.now();
         let unheard = refusal.is_silent.then(Backoff::default);
         let pause = self.backoff.or(unheard).map(|backoff| backoff.pause(self.questions));
@@ -351,9 +360,10 @@ impl Drop for Waiter<'_> {
         self.context.waiting.fetch_sub(1, Ordering::Relaxed);
         if self.granted.is_none() && !self.open {
             let asked_in_vain = self.told_held && self.name.kind().leaves_mark;
+            let may_come_late = self.may_come_late && self.name.kind().remembers_releases();
             self.context.transact(|holds, now, effects| {
                 holds.tally.waits_given_up += 1;
-                if asked_in_vain {
+                if asked_in_vain || may_come_late {
                     effects.request_all(holds.withdraw(self.name, self.owner, self.presented, now));
                 }
             });

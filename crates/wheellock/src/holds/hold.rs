@@ -66,6 +66,8 @@ pub(crate) struct Hold {
 pub(super) struct Rare {
     /// How many times it is held by nobody who will give it back.
     pub(super) forgotten: u32,
+    /// A question for it may have got no answer, and may still come: it must find that nothing is wanted any more.
+    may_come_late: bool,
     /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
     /// it would not be known which count the server was told last.
     pub(super) gate: Vec<Waker>,
@@ -104,6 +106,17 @@ impl Hold {
             State::Lost(LostReason::Expired) => !self.presented,
             State::Lost(_) => false,
         }
+    }
+
+    pub(super) fn may_come_late(&mut self) {
+        if self.name.kind().remembers_releases() {
+            self.rare.get_or_insert_default().may_come_late = true;
+        }
+    }
+
+    /// Whether a release that gave something back is followed by one that finds nothing, which the server remembers.
+    pub(super) fn is_released_twice(&self) -> bool {
+        self.wanted() == 0 && self.rare.as_ref().is_some_and(|rare| rare.may_come_late)
     }
 
     pub(super) fn wait_at_gate(&mut self, waker: &Waker) {

@@ -47,6 +47,12 @@ pub(crate) struct Server {
     pub(crate) losses: Option<(usize, usize, How)>,
     /// How many answers got lost that way.
     pub(crate) lost: usize,
+    /// After so many calls of scripts the connection ends, and the next one is what came last on it.
+    pub(crate) delay: Option<(usize, How)>,
+    /// Commands that are read from connections that have ended, one day.
+    late: Vec<Vec<String>>,
+    /// How many there were.
+    pub(crate) delayed: usize,
     /// Whether its only replica acknowledges what it is sent.
     pub(crate) replica_acks: bool,
     /// Something was written on this connection.
@@ -125,6 +131,9 @@ impl Server {
             refusal: None,
             losses: None,
             lost: 0,
+            delay: None,
+            late: Vec::new(),
+            delayed: 0,
             replica_acks: true,
             wrote: false,
             run_id: "model".to_owned(),
@@ -150,6 +159,12 @@ impl Server {
         let broken = self.take_in(&arrived);
         pipe.accept(self.trickle.unwrap_or(usize::MAX));
         while let Some(words) = self.next_command() {
+            if let Some(how) = self.delays(&words) {
+                self.late.push(words);
+                self.delayed += 1;
+                self.end(how);
+                return true;
+            }
             let words: Vec<_> = words.iter().map(String::as_str).collect();
             if let Some(how) = self.loses_the_answer(&words) {
                 self.answer(&words);
@@ -286,8 +301,28 @@ impl Server {
         self.output.extend(second.as_bytes());
     }
 
+    /// Reads what came on connections that have ended.
+    pub(crate) fn read_late(&mut self) {
+        for words in std::mem::take(&mut self.late) {
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            self.store.execute(&words);
+            let messages = self.messages();
+            self.output.extend(messages.as_bytes());
+        }
+    }
+
+    fn delays(&mut self, words: &[String]) -> Option<How> {
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        match &mut self.delay {
+            Some((first @ 1.., _)) if is_script(&words) => *first -= 1,
+            Some((0, _)) if is_script(&words) => return self.delay.take().map(|(_, how)| how),
+            _ => {}
+        }
+        None
+    }
+
     fn loses_the_answer(&mut self, words: &[&str]) -> Option<How> {
-        let is_script = matches!(words, ["EVALSHA" | "EVAL", _, keys, _, ..] if *keys != "0");
+        let is_script = is_script(words);
         match &mut self.losses {
             Some((first @ 1.., ..)) if is_script => *first -= 1,
             Some((_, left @ 1.., how)) if is_script => {
@@ -327,6 +362,11 @@ impl Server {
             })
             .collect()
     }
+}
+
+/// Whether it is a call of a script that has keys.
+fn is_script(words: &[&str]) -> bool {
+    matches!(words, ["EVALSHA" | "EVAL", _, keys, _, ..] if *keys != "0")
 }
 
 fn bulk(text: &str) -> String {

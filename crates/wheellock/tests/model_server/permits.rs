@@ -228,7 +228,10 @@ impl Store {
         if !self.forget_permit(&leases(tag), permit) {
             return Answer::Nil;
         }
-        if let Ok(free) = self.increase(key, 1) {
+        // To a semaphore that was deleted nothing is given back.
+        if let Ok(Some(_)) = self.number(key)
+            && let Ok(free) = self.increase(key, 1)
+        {
             self.tell_of(free, tell);
         }
         Answer::Integer(1)

@@ -60,16 +60,19 @@ pub(crate) async fn acquire(
     wait: Wait,
     refused: Option<Refusal>,
 ) -> Result<Option<Guard>, Error> {
-    let request = request?;
+    let request = match &request {
+        Ok(request) => request,
+        Err(error) => return Err(error.clone()),
+    };
     request.check_upgrade()?;
     let (mut fast_path, mut waiter) = (None, None);
     if let Some(refusal) = refused {
-        waiter.insert(Waiter::join(&request, WaitQueue::join)).on_held(refusal);
+        waiter.insert(Waiter::join(request, WaitQueue::join)).on_held(refusal);
     } else if wait != Wait::No && !request.is_reentrant() {
         // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
         fast_path = FastPath::begin(request.name);
         if fast_path.is_none() {
-            waiter = Some(Waiter::join(&request, WaitQueue::join));
+            waiter = Some(Waiter::join(request, WaitQueue::join));
         }
     }
     loop {
@@ -121,7 +124,7 @@ pub(crate) async fn acquire(
                     }
                     return Ok(None);
                 }
-                let waiter = waiter.get_or_insert_with(|| Waiter::join(&request, WaitQueue::join_first));
+                let waiter = waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
                 if let Some(ended) = request.latch.and_then(Seen::ended) {
                     waiter.saw(ended);
                 }

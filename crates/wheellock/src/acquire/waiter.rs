@@ -28,8 +28,7 @@ struct Own {
 
 /// A place in the wait queue; left when dropped.
 pub(super) struct Waiter<'a> {
-    context: &'a Arc<Context>,
-    name: &'a Arc<Name>,
+    request: &'a Request<'a>,
     ticket: u64,
     /// Where every waiter asks for itself: a queue in which it is alone. In the name's it only hears what stops all.
     own: Option<Box<Own>>,
@@ -46,17 +45,13 @@ pub(super) struct Waiter<'a> {
     open: bool,
     /// How many had joined when this one asked last.
     asked: u64,
-    owner: u64,
-    presented: bool,
-    /// Where there are no messages to wait for, how long to pause instead.
-    backoff: Option<Backoff>,
     /// How often it has asked in vain.
     questions: u32,
 }
 
 impl<'a> Waiter<'a> {
-    pub(super) fn join(request: &Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
-        let Request { context, name, owner, presented, share, backoff, .. } = *request;
+    pub(super) fn join(request: &'a Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
+        let Request { context, name, share, .. } = *request;
         let ticket = name.waiters(|waiters| {
             name.set_waited_for(true);
             join(waiters, share.count)
@@ -67,8 +62,7 @@ impl<'a> Waiter<'a> {
         });
         context.waiting.fetch_add(1, Ordering::Relaxed);
         let waiter = Self {
-            context,
-            name,
+            request,
             ticket,
             own,
             since: context.clock.now(),
@@ -78,9 +72,6 @@ impl<'a> Waiter<'a> {
             granted: None,
             open: false,
             asked: 0,
-            owner,
-            presented,
-            backoff,
             questions: 0,
         };
         if waiter.own.is_some() {
@@ -95,7 +86,7 @@ impl<'a> Waiter<'a> {
     fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue, u64) -> T) -> T {
         match &self.own {
             Some(own) => with(&mut own.queue.lock().unwrap_or_else(PoisonError::into_inner), own.ticket),
-            None => self.name.waiters(|waiters| with(waiters, self.ticket)),
+            None => self.request.name.waiters(|waiters| with(waiters, self.ticket)),
         }
     }
 
@@ -124,13 +115,13 @@ impl<'a> Waiter<'a> {
     }
 
     fn has_waited(&self) {
-        let waited = self.context.clock.now().saturating_duration_since(self.since);
-        self.context.holds().tally.waited(waited, self.heard);
+        let waited = self.request.context.clock.now().saturating_duration_since(self.since);
+        self.request.context.holds().tally.waited(waited, self.heard);
     }
 
     /// Waits until it is time to ask, or there is nothing to ask for.
     pub(super) async fn turn(&mut self, deadline: Option<Instant>) -> Result<Next, Error> {
-        let timer = &self.context.client.config().timer;
+        let timer = &self.request.context.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
         std::future::poll_fn(|cx| {
             loop {
@@ -140,28 +131,29 @@ impl<'a> Waiter<'a> {
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over, Next::Ask)));
                 }
                 if self.own.is_some()
-                    && let Turn::Failed(error) = self.name.waiters(|all| all.turn(self.ticket, true, now, cx))
+                    && let Turn::Failed(error) =
+                        self.request.name.waiters(|all| all.turn(self.ticket, true, now, cx))
                 {
                     return Poll::Ready(Err(error));
                 }
                 let (turn, joined) = self.waiters(|waiters, ticket| {
                     // Looked at under the queue's lock, under which a caller outside the queue says that it has its answer.
-                    (waiters.turn(ticket, self.name.is_asked_for(), now, cx), waiters.joined())
+                    (waiters.turn(ticket, self.request.name.is_asked_for(), now, cx), waiters.joined())
                 });
                 let until = match turn {
                     Turn::Ask { heard, since } => {
                         (self.heard, self.asked) = (heard, joined);
                         if heard {
                             // Only a holder that releases sends messages: a lock that this process holds was freed by force.
-                            self.context.verify(self.name);
+                            self.request.context.verify(self.request.name);
                         }
                         return Poll::Ready(Ok(Next::Ask(self.answer_by(since, deadline))));
                     }
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
                     Turn::Open => return Poll::Ready(Ok(Next::Open)),
                     // Looked at after the waker was left, which a shutdown wakes.
-                    Turn::Wait(_) if self.context.holds().is_shut() => {
-                        return Poll::Ready(Err(self.name.shut_down(Outcome::NotSent)));
+                    Turn::Wait(_) if self.request.context.holds().is_shut() => {
+                        return Poll::Ready(Err(self.request.name.shut_down(Outcome::NotSent)));
                     }
                     Turn::Wait(until) => until.into_iter().chain(deadline).min(),
                 };
@@ -179,10 +171,10 @@ impl<'a> Waiter<'a> {
 
     /// By when a question needs its answer. All questions that find none share one patience.
     fn answer_by(&self, since: Instant, deadline: Option<Instant>) -> AnswerBy {
-        let patience = since + self.context.client.config().response_timeout;
+        let patience = since + self.request.context.client.config().response_timeout;
         let own = match deadline {
             Some(deadline) if self.knows_held() => AnswerBy::EndOfWait(deadline),
-            deadline => AnswerBy::first(self.context, self.name, deadline),
+            deadline => AnswerBy::first(self.request.context, self.request.name, deadline),
         };
         match own {
             AnswerBy::EndOfWait(until) if until < patience => own,
@@ -205,18 +197,20 @@ impl<'a> Waiter<'a> {
     /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
     /// as far as this process can know, unless the server has stopped answering: a dead server is not a busy lock.
     fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
-        let config = self.context.client.config();
+        let config = self.request.context.client.config();
         let unanswered_since = match self.waiters(|waiters, _| waiters.known()) {
             Known::Trouble(error) => return Err(error),
             Known::Held { unanswered_since } => unanswered_since,
             Known::Nothing if self.told_held => None,
-            Known::Nothing => return Ok(Some(AnswerBy::first(self.context, self.name, deadline))),
+            Known::Nothing => {
+                return Ok(Some(AnswerBy::first(self.request.context, self.request.name, deadline)));
+            }
         };
         let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
-        let key = self.name.key().as_bytes();
-        if unanswered_since.is_some_and(silent) || !self.context.client.is_ready_for(key) {
-            let source = self.context.client.timed_out(key, "EVALSHA");
-            let operation = format!("{} {}", self.name.kind().verb, self.name.titled());
+        let key = self.request.name.key().as_bytes();
+        if unanswered_since.is_some_and(silent) || !self.request.context.client.is_ready_for(key) {
+            let source = self.request.context.client.timed_out(key, "EVALSHA");
+            let operation = format!("{} {}", self.request.name.kind().verb, self.request.name.titled());
             return Err(Error::Server { operation, source });
         }
         Ok(None)
@@ -228,7 +222,7 @@ impl<'a> Waiter<'a> {
         if !is_only_late(error) {
             self.waiters(|waiters, _| waiters.on_unanswered(error));
         }
-        match self.wait_is_over(self.context.client.config().timer.now(), None) {
+        match self.wait_is_over(self.request.context.client.config().timer.now(), None) {
             Ok(None) => Ok(()),
             // What is known of the server says nothing about this question, which it may have answered.
             Err(other) if error.outcome() != Outcome::MaybeExecuted => Err(other),
@@ -237,11 +231,11 @@ impl<'a> Waiter<'a> {
     }
 
     fn subscribe(&self) -> Subscription {
-        let (context, name) = (self.context, self.name);
+        let (context, name) = (self.request.context, self.request.name);
         if self.own.is_none() {
             return context.client.subscribe(name.channel().as_bytes());
         }
-        context.client.subscribe(&wire::own_channel(name, &context.holder_text(name, self.owner)))
+        context.client.subscribe(&wire::own_channel(name, &context.holder_text(name, self.request.owner)))
     }
 
     /// Whether a question got no answer, and may still come.
@@ -252,9 +246,9 @@ impl<'a> Waiter<'a> {
     pub(super) fn on_held(&mut self, refusal: Refusal) {
         self.told_held = true;
         self.may_come_late |= refusal.may_come_late;
-        let now = self.context.client.config().timer.now();
+        let now = self.request.context.client.config().timer.now();
         let unheard = refusal.is_silent.then(Backoff::default);
-        let pause = self.backoff.or(unheard).map(|backoff| backoff.pause(self.questions));
+        let pause = self.request.backoff.or(unheard).map(|backoff| backoff.pause(self.questions));
         self.questions = self.questions.saturating_add(1);
         self.waiters(|waiters, ticket| {
             if !waiters.is_head(ticket) {
@@ -267,7 +261,7 @@ impl<'a> Waiter<'a> {
     }
 
     fn listen(&self, waiters: &mut WaitQueue) {
-        if self.backoff.is_none() {
+        if self.request.backoff.is_none() {
             waiters.listen(|| self.subscribe());
         }
     }
@@ -339,9 +333,10 @@ pub(crate) const SILENT_PART: u32 = 3;
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let now = self.context.client.config().timer.now();
+        let Request { context, name, owner, presented, .. } = *self.request;
+        let now = context.client.config().timer.now();
         self.own = None;
-        let mut wait_queue = self.name.wait_queue();
+        let mut wait_queue = name.wait_queue();
         let (mut next, mut more, mut quiet) = (None, Vec::new(), false);
         if let Some(waiters) = &mut *wait_queue {
             match self.granted {
@@ -349,7 +344,7 @@ impl Drop for Waiter<'_> {
                 Some((_, room)) if room > 0 => more = waiters.leave_open(self.ticket, room),
                 granted => next = waiters.leave(self.ticket, granted.map(|(lease, _)| lease), now),
             }
-            self.name.set_waited_for(!waiters.is_empty());
+            name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();
             if waiters.is_over() {
                 *wait_queue = None;
@@ -357,19 +352,19 @@ impl Drop for Waiter<'_> {
         }
         drop(wait_queue);
         next.into_iter().chain(more).for_each(Waker::wake);
-        self.context.waiting.fetch_sub(1, Ordering::Relaxed);
+        context.waiting.fetch_sub(1, Ordering::Relaxed);
         if self.granted.is_none() && !self.open {
-            let asked_in_vain = self.told_held && self.name.kind().leaves_mark;
-            let may_come_late = self.may_come_late && self.name.kind().remembers_releases();
-            self.context.transact(|holds, now, effects| {
+            let asked_in_vain = self.told_held && name.kind().leaves_mark;
+            let may_come_late = self.may_come_late && name.kind().remembers_releases();
+            context.transact(|holds, now, effects| {
                 holds.tally.waits_given_up += 1;
                 if asked_in_vain || may_come_late {
-                    effects.request_all(holds.withdraw(self.name, self.owner, self.presented, now));
+                    effects.request_all(holds.withdraw(name, owner, presented, now));
                 }
             });
         }
         if quiet {
-            self.context.transact(|holds, now, _| holds.quiet(Arc::clone(self.name), now));
+            context.transact(|holds, now, _| holds.quiet(Arc::clone(name), now));
         }
     }
 }

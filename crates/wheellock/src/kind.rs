@@ -169,7 +169,11 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
 /// The counted semaphore: Redisson's `RSemaphore`. What its holders have is remembered by this library only, so that it is given
 /// back once.
 pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| Kind {
-    acquire: Arc::new(Script::new(include_str!("scripts/semaphore/acquire.lua"), 1, 4)),
+    acquire: Arc::new(Script::new(
+        concat!(include_str!("scripts/number.lua"), include_str!("scripts/semaphore/acquire.lua")),
+        1,
+        4,
+    )),
     renew: Some(Arc::new(Script::variadic(include_str!("scripts/semaphore/renew.lua")))),
     release: Some(Arc::new(Script::new(include_str!("scripts/semaphore/release.lua"), 1, 5))),
     companions: Companions::Permits,
@@ -178,8 +182,11 @@ pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| Kind {
 
 /// The semaphore whose permits have leases: Redisson's `RPermitExpirableSemaphore`.
 pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
-    let acquire =
-        concat!(include_str!("scripts/permit/reap.lua"), include_str!("scripts/permit/acquire.lua"));
+    let acquire = concat!(
+        include_str!("scripts/number.lua"),
+        include_str!("scripts/permit/reap.lua"),
+        include_str!("scripts/permit/acquire.lua")
+    );
     Kind {
         acquire: Arc::new(Script::new(acquire, 1, 6)),
         renew: Some(Arc::new(Script::variadic(include_str!("scripts/permit/renew.lua")))),
@@ -194,7 +201,11 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     verb: "wait for",
     noun: "latch",
-    acquire: Arc::new(Script::new(include_str!("scripts/latch/look.lua"), 1, 1)),
+    acquire: Arc::new(Script::new(
+        concat!(include_str!("scripts/number.lua"), include_str!("scripts/latch/look.lua")),
+        1,
+        1,
+    )),
     acquire_all: None,
     renew: None,
     release: None,

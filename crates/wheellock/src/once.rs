@@ -23,14 +23,31 @@ pub(crate) static SET_PERMITS: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 pub(crate) static ADD_PERMITS: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/once.lua"), include_str!("scripts/semaphore/add.lua")), 1, 7)
+    Script::new(
+        concat!(
+            include_str!("scripts/once.lua"),
+            include_str!("scripts/number.lua"),
+            include_str!("scripts/semaphore/add.lua")
+        ),
+        1,
+        7,
+    )
 });
 pub(crate) static DRAIN: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/once.lua"), include_str!("scripts/semaphore/drain.lua")), 1, 6)
+    Script::new(
+        concat!(
+            include_str!("scripts/once.lua"),
+            include_str!("scripts/number.lua"),
+            include_str!("scripts/semaphore/drain.lua")
+        ),
+        1,
+        6,
+    )
 });
 pub(crate) static CHANGE_PERMITS: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!(
         include_str!("scripts/once.lua"),
+        include_str!("scripts/number.lua"),
         include_str!("scripts/permit/reap.lua"),
         include_str!("scripts/permit/set.lua")
     );
@@ -39,6 +56,7 @@ pub(crate) static CHANGE_PERMITS: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!(
         include_str!("scripts/once.lua"),
+        include_str!("scripts/number.lua"),
         include_str!("scripts/permit/reap.lua"),
         include_str!("scripts/permit/give_back.lua")
     );
@@ -50,6 +68,7 @@ pub(crate) static SET_LATCH: LazyLock<Script> = LazyLock::new(|| {
 pub(crate) static COUNT_DOWN: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!(
         include_str!("scripts/once.lua"),
+        include_str!("scripts/number.lua"),
         include_str!("scripts/latch/ended.lua"),
         include_str!("scripts/latch/count_down.lua")
     );

@@ -213,8 +213,11 @@ impl PermitSemaphore {
 
     async fn count(&self) -> Result<(i64, i64), Error> {
         static COUNT: LazyLock<Script> = LazyLock::new(|| {
-            let text =
-                concat!(include_str!("scripts/permit/reap.lua"), include_str!("scripts/permit/count.lua"));
+            let text = concat!(
+                include_str!("scripts/number.lua"),
+                include_str!("scripts/permit/reap.lua"),
+                include_str!("scripts/permit/count.lua")
+            );
             Script::new(text, 1, 1)
         });
         self.lock.check_name()?;

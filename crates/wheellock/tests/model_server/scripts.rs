@@ -124,7 +124,10 @@ impl Which {
                 include_str!("../../src/scripts/fair/queue.lua"),
                 include_str!("../../src/scripts/fair/force_release.lua")
             ),
-            Self::SemaphoreAcquire => include_str!("../../src/scripts/semaphore/acquire.lua"),
+            Self::SemaphoreAcquire => concat!(
+                include_str!("../../src/scripts/number.lua"),
+                include_str!("../../src/scripts/semaphore/acquire.lua")
+            ),
             Self::SemaphoreRenew => include_str!("../../src/scripts/semaphore/renew.lua"),
             Self::SemaphoreRelease => include_str!("../../src/scripts/semaphore/release.lua"),
             Self::SetPermits => concat!(
@@ -133,39 +136,49 @@ impl Which {
             ),
             Self::AddPermits => concat!(
                 include_str!("../../src/scripts/once.lua"),
+                include_str!("../../src/scripts/number.lua"),
                 include_str!("../../src/scripts/semaphore/add.lua")
             ),
             Self::Drain => concat!(
                 include_str!("../../src/scripts/once.lua"),
+                include_str!("../../src/scripts/number.lua"),
                 include_str!("../../src/scripts/semaphore/drain.lua")
             ),
             Self::PermitAcquire => concat!(
+                include_str!("../../src/scripts/number.lua"),
                 include_str!("../../src/scripts/permit/reap.lua"),
                 include_str!("../../src/scripts/permit/acquire.lua")
             ),
             Self::PermitRenew => include_str!("../../src/scripts/permit/renew.lua"),
             Self::PermitRelease => include_str!("../../src/scripts/permit/release.lua"),
             Self::CountPermits => concat!(
+                include_str!("../../src/scripts/number.lua"),
                 include_str!("../../src/scripts/permit/reap.lua"),
                 include_str!("../../src/scripts/permit/count.lua")
             ),
             Self::ChangePermits => concat!(
                 include_str!("../../src/scripts/once.lua"),
+                include_str!("../../src/scripts/number.lua"),
                 include_str!("../../src/scripts/permit/reap.lua"),
                 include_str!("../../src/scripts/permit/set.lua")
             ),
             Self::GiveBack => concat!(
                 include_str!("../../src/scripts/once.lua"),
+                include_str!("../../src/scripts/number.lua"),
                 include_str!("../../src/scripts/permit/reap.lua"),
                 include_str!("../../src/scripts/permit/give_back.lua")
             ),
-            Self::LookAtLatch => include_str!("../../src/scripts/latch/look.lua"),
+            Self::LookAtLatch => concat!(
+                include_str!("../../src/scripts/number.lua"),
+                include_str!("../../src/scripts/latch/look.lua")
+            ),
             Self::SetLatch => concat!(
                 include_str!("../../src/scripts/once.lua"),
                 include_str!("../../src/scripts/latch/try_set.lua")
             ),
             Self::CountDown => concat!(
                 include_str!("../../src/scripts/once.lua"),
+                include_str!("../../src/scripts/number.lua"),
                 include_str!("../../src/scripts/latch/ended.lua"),
                 include_str!("../../src/scripts/latch/count_down.lua")
             ),

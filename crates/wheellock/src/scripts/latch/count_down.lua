@@ -14,16 +14,12 @@ local before = known()
 if before then
     return before
 end
-local count = redis.pcall('get', KEYS[1])
-if type(count) == 'table' then
-    return count
+local count, other_data = number(KEYS[1])
+if other_data then
+    return other_data
 end
 if not count then
     return answer(0)
-end
-count = tonumber(count)
-if not count then
-    return redis.error_reply('WRONGTYPE what is under this name is no number')
 end
 if count > 1 then
     return answer(redis.call('decr', KEYS[1]))

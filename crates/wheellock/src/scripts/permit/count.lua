@@ -6,8 +6,8 @@
 -- Returns how many are free, those included whose leases have ended, and how many are taken.
 local leases = ARGV[1] .. ':timeout'
 local ended = redis.call('zcount', leases, '-inf', now)
-local free = tonumber(redis.call('get', KEYS[1]) or 0)
-if not free then
-    return redis.error_reply('WRONGTYPE what is under this name is no number')
+local free, other_data = number(KEYS[1])
+if other_data then
+    return other_data
 end
-return { free + ended, redis.call('zcard', leases) - ended }
+return { (free or 0) + ended, redis.call('zcard', leases) - ended }

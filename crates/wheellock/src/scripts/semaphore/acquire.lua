@@ -12,14 +12,11 @@
 -- What a holder has is set, not incremented: a call that is repeated because its reply was lost counts once. One that was taken
 -- back before it came finds that the holder is to have nothing.
 local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[4] .. ':wheellock_permits:' .. ARGV[2]
-local free = redis.pcall('get', semaphore)
-if type(free) == 'table' then
-    return free
+local free, other_data = number(semaphore)
+if other_data then
+    return other_data
 end
-free = tonumber(free or 0)
-if not free then
-    return redis.error_reply('WRONGTYPE what is under this name is no number')
-end
+free = free or 0
 local had = redis.call('get', has)
 if had then
     if tonumber(had) ~= count then

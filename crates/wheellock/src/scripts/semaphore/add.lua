@@ -14,12 +14,9 @@ local before = known()
 if before then
     return before
 end
-local free = redis.pcall('get', KEYS[1])
-if type(free) == 'table' then
-    return free
-end
-if free and not tonumber(free) then
-    return redis.error_reply('WRONGTYPE what is under this name is no number')
+local free, other_data = number(KEYS[1])
+if other_data then
+    return other_data
 end
 free = redis.pcall('incrby', KEYS[1], ARGV[7])
 if type(free) == 'table' then

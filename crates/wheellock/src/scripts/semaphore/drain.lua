@@ -13,14 +13,11 @@ local before = known()
 if before then
     return before
 end
-local free = redis.pcall('get', KEYS[1])
-if type(free) == 'table' then
-    return free
+local free, other_data = number(KEYS[1])
+if other_data then
+    return other_data
 end
-free = tonumber(free or 0)
-if not free then
-    return redis.error_reply('WRONGTYPE what is under this name is no number')
-end
+free = free or 0
 if free <= 0 then
     return answer(0)
 end

@@ -1,6 +1,7 @@
 //! A latch by name. Owns the verbs; waiting is the acquire loop's, with nothing to hold at its end.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,9 +20,9 @@ use crate::wire;
 /// They work among processes of this library.
 ///
 /// ```no_run
-/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), Box<dyn std::error::Error>> {
 /// let ready = locks.count_down_latch("ready");
-/// ready.try_set_count(3).await?;
+/// ready.try_set_count(3.try_into()?).await?;
 /// // Each of three workers:
 /// ready.count_down().await?;
 /// // All who wait for them:
@@ -53,7 +54,7 @@ impl CountDownLatch {
     /// # Errors
     ///
     /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
-    pub async fn try_set_count(&self, count: std::num::NonZeroU32) -> Result<bool, Error> {
+    pub async fn try_set_count(&self, count: NonZeroU32) -> Result<bool, Error> {
         let set = self.lock.once(&SET_LATCH, "set", Some(count.get().into())).await?;
         Ok(set == 1)
     }

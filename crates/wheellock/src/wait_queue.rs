@@ -174,19 +174,20 @@ impl WaitQueue {
 
     /// A waiter leaves the queue. Returns the next head's waker, if the head left.
     ///
-    /// A head that leaves without an answer to its question may have consumed a wake-up, so the next one asks at once. A
-    /// head that got the lock, for the time of `lease`, has nothing to pass on: the next one hears of its release. Not of
-    /// its lease's end, though, so it asks then.
+    /// A head that leaves without an answer to its question may have consumed a wake-up, and one that was let in may not have asked
+    /// yet, so the next head asks at once. A head that got the lock, for the time of `lease`, has nothing to pass on: the next one
+    /// hears of its release. Not of its lease's end, though, so it asks then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
-        self.waiting.remove(&ticket);
+        let was_let_in = self.waiting.remove(&ticket).is_some_and(|waiter| waiter.may_ask);
+        self.poll_now |= was_let_in;
         if self.waiting.is_empty() {
             // No waiter is left to whom an old error would matter; one that comes later asks anew.
             self.last_error = None;
             self.poll_now |= self.unanswered_since.take().is_some();
         }
         if !was_head {
-            return None;
+            return if was_let_in { self.head_to_wake() } else { None };
         }
         match lease {
             Some(_) => {
@@ -366,6 +367,20 @@ mod tests {
         assert!(waiters.leave_opened(late).is_some(), "the next head is woken");
         assert!(ask(&mut waiters, later, now), "and looks again");
         assert!(!ask(&mut waiters, later, now), "once");
+    }
+
+    /// Invariant 6: one that was let in and goes before it has asked passes that on.
+    #[test]
+    fn who_was_let_in_and_leaves_without_asking_lets_the_next_one_ask() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let [first, let_in, next] = [waiters.join(1), waiters.join(1), waiters.join(1)];
+        assert!(ask(&mut waiters, first, now));
+        waiters.on_held(now, None);
+        assert!(!ask(&mut waiters, let_in, now) && !ask(&mut waiters, next, now));
+        assert_eq!(waiters.leave_open(first, 1).len(), 1);
+        assert!(waiters.leave(let_in, None, now).is_some(), "the next head is woken");
+        assert!(ask(&mut waiters, next, now), "something is free, and nobody else asks for it");
+        assert!(!ask(&mut waiters, next, now), "once");
     }
 
     #[test]

@@ -1,12 +1,10 @@
--- The number under a key, nil if there is nothing; and the error to answer with if there is other data.
-local function number(key)
-    local text = redis.pcall('get', key)
-    if type(text) == 'table' then
-        return nil, text
-    end
-    if text and not tonumber(text) then
-        return nil, redis.error_reply('WRONGTYPE what is under this name is no number')
-    end
-    return text and tonumber(text) or nil
+-- The number under the name, nil if there is nothing. Other data ends the script with an error, before anything was changed.
+local number = redis.pcall('get', KEYS[1])
+if type(number) == 'table' then
+    return number
 end
+if number and not tonumber(number) then
+    return redis.error_reply('WRONGTYPE what is under this name is no number')
+end
+number = number and tonumber(number) or nil
 

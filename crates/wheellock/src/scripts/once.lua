@@ -1,14 +1,11 @@
 -- For scripts that would not be idempotent by themselves: a request is answered from memory if it comes again.
 local request = ARGV[2] .. ':wheellock_request:' .. ARGV[3]
 
--- What this very request was answered with before; nil if it comes for the first time. Its caller has gone on to later ones if
--- the memory is of such a one: then nobody waits for the answer, and it must not have an effect any more.
-local function known()
-    local serial, answer = string.match(redis.call('get', request) or '', '^(%d+) (-?%d+)$')
-    if not serial or tonumber(serial) < tonumber(ARGV[4]) then
-        return nil
-    end
-    return tonumber(answer)
+-- It ends here with the answer that it was given before. So does one that is late: if its caller has gone on to later ones, it must not
+-- have an effect any more, and nobody waits for what it is told.
+local serial, known = string.match(redis.call('get', request) or '', '^(%d+) (-?%d+)$')
+if serial and tonumber(serial) >= tonumber(ARGV[4]) then
+    return tonumber(known)
 end
 
 -- Remembers the answer for as long as the request may come again.

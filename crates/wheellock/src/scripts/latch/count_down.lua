@@ -10,18 +10,10 @@
 --
 -- Returns how often it is still to be counted down; the error WRONGTYPE, with nothing changed, if there is no number under the
 -- name.
-local before = known()
-if before then
-    return before
-end
-local count, other_data = number(KEYS[1])
-if other_data then
-    return other_data
-end
-if not count then
+if not number then
     return answer(0)
 end
-if count > 1 then
+if number > 1 then
     return answer(redis.call('decr', KEYS[1]))
 end
 redis.call('del', KEYS[1])

@@ -9,10 +9,6 @@
 -- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
 --
 -- Returns 1, or 0 if there was none.
-local before = known()
-if before then
-    return before
-end
 if redis.call('del', KEYS[1]) == 0 then
     return answer(0)
 end

@@ -5,9 +5,5 @@
 --
 -- Returns both: 0 if there is no latch; and in microseconds since 1970, 0 if that is not known. The error WRONGTYPE if there is no
 -- number under the name.
-local count, other_data = number(KEYS[1])
-if other_data then
-    return other_data
-end
 local ended = redis.call('get', ARGV[1] .. ':wheellock_latch') or '0'
-return { count or 0, ended }
+return { number or 0, ended }

@@ -10,10 +10,6 @@
 -- ARGV[7]  how often
 --
 -- Returns 1, or 0 if there was something under the name: then nothing was changed.
-local before = known()
-if before then
-    return before
-end
 if not redis.call('set', KEYS[1], ARGV[7], 'nx') then
     return answer(0)
 end

@@ -12,11 +12,7 @@
 -- was lost) or, if none is free, in how many milliseconds the first lease ends; -1 if none ever does. The error WRONGTYPE, with
 -- nothing changed, if there is no number under the name.
 local semaphore, lease, permit, leases = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[4] .. ':timeout'
-local free, other_data = number(semaphore)
-if other_data then
-    return other_data
-end
-free = free or 0
+local free = number or 0
 -- Before anything is reaped: whose lease has ended is not asked about any more.
 if redis.call('zscore', leases, permit) then
     return { 2, math.max(free, 0) }

@@ -6,8 +6,4 @@
 -- Returns how many are free, those included whose leases have ended, and how many are taken.
 local leases = ARGV[1] .. ':timeout'
 local ended = redis.call('zcount', leases, '-inf', now)
-local free, other_data = number(KEYS[1])
-if other_data then
-    return other_data
-end
-return { (free or 0) + ended, redis.call('zcard', leases) - ended }
+return { (number or 0) + ended, redis.call('zcard', leases) - ended }

@@ -11,21 +11,13 @@
 --
 -- Returns 1, or 0 if there is no such permit or its lease has ended; the error WRONGTYPE, with nothing changed, if there is no
 -- number under the name.
-local before = known()
-if before then
-    return before
-end
-local free, other_data = number(KEYS[1])
-if other_data then
-    return other_data
-end
 local leases = ARGV[2] .. ':timeout'
 local ends = redis.call('zscore', leases, ARGV[7])
 if not ends then
     return answer(0)
 end
 redis.call('zrem', leases, ARGV[7])
-free = redis.call('incrby', KEYS[1], 1)
+local free = redis.call('incrby', KEYS[1], 1)
 if free > 0 then
     redis.pcall(ARGV[6], ARGV[1], free)
 end

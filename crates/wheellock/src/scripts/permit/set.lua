@@ -10,17 +10,9 @@
 -- ARGV[7]  how many
 --
 -- Returns the permits that are free then: a negative number if more are taken than there are to be.
-local before = known()
-if before then
-    return before
-end
-local free, other_data = number(KEYS[1])
-if other_data then
-    return other_data
-end
 local leases = ARGV[2] .. ':timeout'
-free = tonumber(free or 0)
-free = redis.call('incrby', KEYS[1], tonumber(ARGV[7]) - free - redis.call('zcard', leases))
+local taken = redis.call('zcard', leases)
+local free = redis.call('incrby', KEYS[1], tonumber(ARGV[7]) - (number or 0) - taken)
 free = free + reap(KEYS[1], leases, now)
 if free > 0 then
     redis.pcall(ARGV[6], ARGV[1], free)

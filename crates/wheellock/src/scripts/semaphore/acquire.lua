@@ -12,11 +12,7 @@
 -- What a holder has is set, not incremented: a call that is repeated because its reply was lost counts once. One that was taken
 -- back before it came finds that the holder is to have nothing.
 local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[4] .. ':wheellock_permits:' .. ARGV[2]
-local free, other_data = number(semaphore)
-if other_data then
-    return other_data
-end
-free = free or 0
+local free = number or 0
 local had = redis.call('get', has)
 if had then
     if tonumber(had) ~= count then

@@ -10,15 +10,7 @@
 -- ARGV[7]  how many; negative to take them away
 --
 -- Returns the permits that are free then; the error WRONGTYPE, with nothing changed, if there is no number under the name.
-local before = known()
-if before then
-    return before
-end
-local free, other_data = number(KEYS[1])
-if other_data then
-    return other_data
-end
-free = redis.pcall('incrby', KEYS[1], ARGV[7])
+local free = redis.pcall('incrby', KEYS[1], ARGV[7])
 if type(free) == 'table' then
     return free
 end

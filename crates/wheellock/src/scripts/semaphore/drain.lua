@@ -9,15 +9,7 @@
 -- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
 --
 -- Returns how many; the error WRONGTYPE, with nothing changed, if there is no number under the name.
-local before = known()
-if before then
-    return before
-end
-local free, other_data = number(KEYS[1])
-if other_data then
-    return other_data
-end
-free = free or 0
+local free = number or 0
 if free <= 0 then
     return answer(0)
 end

@@ -218,12 +218,12 @@ impl fmt::Display for Error {
             Self::Server { operation, source } if operation == source.operation() => source.fmt(f),
             Self::Server { operation, source } => write!(f, "cannot {operation}: {source}"),
             Self::InvalidName { length } => {
-                write!(f, "a lock's name must have 1 to {MAX_NAME} bytes, this one has {length}")
+                write!(f, "a name must have 1 to {MAX_NAME} bytes, this one has {length}")
             }
             Self::NoCommonSlot { lock } => write!(
                 f,
-                "lock \"{}\" and what belongs to it are in different hash slots of the cluster: use a name without braces, or \
-                 with a hash tag such as {{orders}}",
+                "\"{}\" and what belongs to it are in different hash slots of the cluster: use a name without braces, or with a \
+                 hash tag such as {{orders}}",
                 lock.escape_debug()
             ),
             Self::InvalidLease { lease, shortest } => {
@@ -235,7 +235,8 @@ impl fmt::Display for Error {
             }
             Self::OtherData { lock, server } => write!(
                 f,
-                "lock \"{}\": there is other data, or another kind of lock, under this name on {server}; it was left alone",
+                "\"{}\": there is other data, or a lock or semaphore of another kind, under this name on {server}; it was left \
+                 alone",
                 lock.escape_debug()
             ),
             Self::Upgrade { lock } => write!(
@@ -257,14 +258,14 @@ impl fmt::Display for Error {
             }
             Self::NotReplicated { lock, acked, wanted } => {
                 let lock = lock.escape_debug();
-                write!(f, "lock \"{lock}\": {acked} of {wanted} acknowledgements came in time")
+                write!(f, "\"{lock}\": {acked} of {wanted} acknowledgements came in time")
             }
             Self::UnsupportedDurability { durability, reason } => {
                 write!(f, "locks cannot be kept by {durability}: {reason}")
             }
-            Self::Lost { lock, reason } => write!(f, "lock \"{}\" was lost: {reason}", lock.escape_debug()),
+            Self::Lost { lock, reason } => write!(f, "\"{}\" was lost: {reason}", lock.escape_debug()),
             Self::ShutDown { lock, .. } => {
-                write!(f, "cannot acquire lock \"{}\": its manager was shut down", lock.escape_debug())
+                write!(f, "cannot acquire \"{}\": its manager was shut down", lock.escape_debug())
             }
             Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),
             Self::DuplicateMember { lock, server } => write!(

@@ -6,6 +6,7 @@
 //! wanted count is the number of guards plus the attempts that are under way. Of a semaphore it is a number of permits: an attempt
 //! may ask for many, and one guard has them.
 
+mod attempts;
 mod awaited;
 mod changes;
 mod concerns;
@@ -20,7 +21,7 @@ mod wishes;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use slab::Slab;
@@ -34,7 +35,8 @@ use crate::metrics::Tally;
 use crate::name::Name;
 use crate::server_clock::ServerClocks;
 
-use awaited::{Awaited, Views};
+pub(crate) use attempts::{GrantReply, Granted, Terms};
+use awaited::Awaited;
 pub(crate) use awaited::{Failed, ViewIndex};
 use changes::Changes;
 pub(crate) use effects::{Effects, Reconcile, Rest};
@@ -121,16 +123,6 @@ impl<'a> Due<'a> {
     }
 }
 
-/// What became of a grant.
-pub(crate) enum Granted {
-    /// The hold, and the request that puts its count right if one is needed.
-    Held(HoldIndex, Option<Reconcile>),
-    /// It came after the shutdown; this takes it back.
-    ShutDown(Reconcile),
-    /// It came so late that it must not be believed; this takes it back.
-    TooLate(Reconcile),
-}
-
 impl Holds {
     /// An empty table; `watchdog` is the lease that is kept alive unless another is asked for.
     pub(crate) fn new(now: BootInstant, watchdog: Lease) -> Self {
@@ -180,281 +172,6 @@ impl Holds {
     pub(crate) fn is_held_by(&self, name: &Arc<Name>, owner: u64) -> bool {
         let hold = self.presented.get(&presented_key(owner, name)).and_then(|hold| self.get(*hold));
         hold.is_some_and(|hold| hold.state == State::Held)
-    }
-
-    /// Starts an attempt; returns the hold and the count to ask for, or nothing after a shutdown. Pending while another request
-    /// of the same owner is under way, which takes one of several tasks that share an owner.
-    pub(crate) fn begin_attempt(
-        &mut self,
-        (name, owner): (&Arc<Name>, u64),
-        presented: bool,
-        (lease, count): (Lease, u32),
-        now: BootInstant,
-        waker: &Waker,
-    ) -> Poll<Option<(HoldIndex, u32)>> {
-        if self.shut {
-            return Poll::Ready(None);
-        }
-        let known = if presented { self.presented.get(&presented_key(owner, name)).copied() } else { None };
-        let index = known.unwrap_or_else(|| self.insert(name, owner, presented, lease, now));
-        let Some(hold) = self.get_mut(index) else { return Poll::Pending };
-        if hold.is_busy() {
-            hold.wait_at_gate(waker);
-            return Poll::Pending;
-        }
-        hold.attempts += count;
-        hold.expired_by = hold.expired_by.max(lease.expired_by(now));
-        let count = hold.wanted();
-        if hold.state == State::GivenBack {
-            hold.state = State::Asked;
-            self.end_repetition();
-        }
-        Poll::Ready(Some((index, count)))
-    }
-
-    fn insert(
-        &mut self,
-        name: &Arc<Name>,
-        owner: u64,
-        presented: bool,
-        lease: Lease,
-        now: BootInstant,
-    ) -> HoldIndex {
-        self.next_serial += 1;
-        let hold = Hold {
-            name: Arc::clone(name),
-            owner,
-            serial: self.next_serial,
-            lease,
-            state: State::Asked,
-            valid_until: now,
-            expired_by: now,
-            presented,
-            guards: 0,
-            renewing_guards: 0,
-            attempts: 0,
-            since: now,
-            operations: 0,
-            postponed: false,
-            outdated: false,
-            untold: Untold::Nothing,
-            views: Views::default(),
-            rare: None,
-            reconcile_at: None,
-            member: None,
-            renew_at: None,
-            renewal_under_way: false,
-            unverified: false,
-            renew_with_source: false,
-            renew_alone: false,
-            refusals: 0,
-            alarm: None,
-        };
-        let index = u32::try_from(self.holds.insert(hold)).unwrap_or(u32::MAX);
-        if presented {
-            self.presented.insert(presented_key(owner, name), index);
-        }
-        index
-    }
-
-    /// The server refused an attempt, or it was never sent: nothing changed there.
-    pub(crate) fn refused(
-        &mut self,
-        index: HoldIndex,
-        count: u32,
-        effects: &mut Effects,
-    ) -> Option<Reconcile> {
-        self.get_mut(index)?.attempts -= count;
-        self.after_request(index, effects)
-    }
-
-    /// The server says that another holder has a lock which this owner was believed to hold.
-    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
-        if self.get(index).is_some_and(|hold| hold.state == State::Held) {
-            self.lose(index, LostReason::NotOwner, now, effects);
-        }
-    }
-
-    /// The server granted an attempt that was sent no earlier than `sent` and asked for `count`.
-    pub(crate) fn granted(
-        &mut self,
-        index: HoldIndex,
-        terms: Terms,
-        reply: GrantReply,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) -> Option<Granted> {
-        let mut index = index;
-        let valid_until = terms.lease.valid_until(terms.sent);
-        let shut = self.shut;
-        let server_may_have_changed = self.changes.since(terms.sent);
-        if self.has_vanished(index, reply) {
-            index = self.part_from_the_lost(index, terms, now, effects)?;
-        }
-        let period = self.period();
-        let hold = self.get_mut(index)?;
-        hold.attempts -= terms.share.count;
-        hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
-        if shut {
-            return self.reconcile(index).map(Granted::ShutDown);
-        }
-        if now >= valid_until {
-            return self.reconcile(index).map(Granted::TooLate);
-        }
-        if hold.guards == 0 {
-            (hold.lease, hold.valid_until, hold.since) = (terms.lease, valid_until, now);
-        } else {
-            // The script never shortens what an outer guard relies on.
-            hold.lease = hold.lease.max(terms.lease);
-            hold.valid_until = hold.valid_until.max(valid_until);
-        }
-        let first_guard = hold.guards == 0;
-        hold.guards += terms.share.count;
-        if terms.share.renew {
-            hold.renewing_guards += terms.share.count;
-            let first = terms.sent + hold.lease.renew_after();
-            if now.saturating_duration_since(terms.sent) > hold.lease.renew_after() / 2 {
-                // The grant took so long that its first beat may come too late.
-                hold.renew_at = Some(first);
-            }
-        }
-        if server_may_have_changed {
-            (hold.unverified, hold.renew_at) = (true, Some(now));
-        }
-        hold.look_again_if_others_may_shorten_it(now, period);
-        hold.state = State::Held;
-        self.tally.acquired(first_guard);
-        self.join_or_leave_the_beat(index, now);
-        self.schedule(index);
-        self.part_rivals(index, terms.sent, now, effects);
-        let request = self.after_request(index, effects);
-        Some(Granted::Held(index, request))
-    }
-
-    /// A grant to one owner proves that another one, who was believed to hold the lock, does not: whichever of the two the
-    /// server confirmed earlier has lost it. The other one is asked for, because requests may have overtaken each other
-    /// between the clock and the wire.
-    fn part_rivals(
-        &mut self,
-        granted: HoldIndex,
-        sent: BootInstant,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) {
-        let Some(name) = self.get(granted).map(|hold| Arc::clone(&hold.name)) else { return };
-        if name.kind().is_shared() {
-            return;
-        }
-        let rival = self.believed_holder(&name).filter(|rival| *rival != granted);
-        name.set_last_holder(granted);
-        let Some(rival) = rival else { return };
-        let rival_is_later = self.get(rival).is_some_and(|hold| hold.was_extended_after(sent));
-        let (lost, left) = if rival_is_later { (granted, rival) } else { (rival, granted) };
-        name.set_last_holder(left);
-        self.lose(lost, LostReason::NotOwner, now, effects);
-        self.verify_hold(left, now);
-    }
-
-    /// The hold of this process that is believed to have the lock.
-    fn believed_holder(&self, name: &Arc<Name>) -> Option<HoldIndex> {
-        let index = name.last_holder()?;
-        let hold = self.get(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
-        (hold.state == State::Held && hold.guards > 0).then_some(index)
-    }
-
-    /// There is a reason to doubt that this process still holds the lock: the server is asked at once.
-    pub(crate) fn verify(&mut self, name: &Arc<Name>, now: BootInstant) {
-        if let Some(index) = self.believed_holder(name) {
-            self.verify_hold(index, now);
-        }
-    }
-
-    fn verify_hold(&mut self, index: HoldIndex, now: BootInstant) {
-        if let Some(hold) = self.get_mut(index) {
-            (hold.unverified, hold.renew_at) = (true, Some(now));
-            self.schedule(index);
-        }
-    }
-
-    /// Whether a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
-    fn has_vanished(&self, index: HoldIndex, reply: GrantReply) -> bool {
-        let believed = |hold: &Hold| hold.guards > 0 && hold.state == State::Held;
-        reply == GrantReply::Fresh && self.get(index).is_some_and(believed)
-    }
-
-    /// The older guards have lost the lock, and the new grant starts a hold of its own, which is returned.
-    #[cold]
-    fn part_from_the_lost(
-        &mut self,
-        index: HoldIndex,
-        terms: Terms,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) -> Option<HoldIndex> {
-        let hold = self.get_mut(index)?;
-        let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
-        hold.attempts -= terms.share.count;
-        self.lose(index, LostReason::NotOwner, now, effects);
-        let index = self.insert(&name, owner, presented, terms.lease, now);
-        self.get_mut(index)?.attempts += terms.share.count;
-        Some(index)
-    }
-
-    /// The server granted an attempt, but too few others know of it: takes it back.
-    pub(crate) fn take_back(
-        &mut self,
-        index: HoldIndex,
-        terms: Terms,
-        reply: GrantReply,
-        now: BootInstant,
-        effects: &mut Effects,
-    ) -> Option<Reconcile> {
-        let mut index = index;
-        if self.has_vanished(index, reply) {
-            index = self.part_from_the_lost(index, terms, now, effects)?;
-        }
-        self.tally.not_replicated += 1;
-        let hold = self.get_mut(index)?;
-        hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
-        self.cancel_attempt(index, terms.share.count, now)
-    }
-
-    /// An attempt's caller is gone before its answer: takes back what it may have done.
-    pub(crate) fn cancel_attempt(
-        &mut self,
-        index: HoldIndex,
-        count: u32,
-        now: BootInstant,
-    ) -> Option<Reconcile> {
-        let hold = self.get_mut(index)?;
-        hold.attempts -= count;
-        hold.may_come_late();
-        hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
-        self.reconcile(index)
-    }
-
-    /// A question for this hold got no answer, and was repeated.
-    pub(crate) fn may_come_late(&mut self, index: HoldIndex) {
-        if let Some(hold) = self.get_mut(index) {
-            hold.may_come_late();
-        }
-    }
-
-    /// A caller who was refused waits no longer: takes back what it has left on the server.
-    pub(crate) fn withdraw(
-        &mut self,
-        name: &Arc<Name>,
-        owner: u64,
-        presented: bool,
-        now: BootInstant,
-    ) -> Option<Reconcile> {
-        // Another attempt of this owner, or its hold, says by itself what the server is to know.
-        if presented && self.presented.contains_key(&presented_key(owner, name)) {
-            return None;
-        }
-        let index = self.insert(name, owner, presented, Lease::DEFAULT, now);
-        self.get_mut(index)?.expired_by = Lease::DEFAULT.expired_by(now);
-        self.reconcile(index)
     }
 
     /// One guard less. From here on no renewal of its hold is sent if it was the last. The returned request tells the
@@ -973,14 +690,6 @@ impl Holds {
     }
 }
 
-/// On what terms an attempt was made.
-#[derive(Clone, Copy)]
-pub(crate) struct Terms {
-    pub(crate) lease: Lease,
-    pub(crate) share: Share,
-    pub(crate) sent: BootInstant,
-}
-
 /// What one guard has of a hold, or will have.
 #[derive(Clone, Copy)]
 pub(crate) struct Share {
@@ -988,14 +697,6 @@ pub(crate) struct Share {
     pub(crate) count: u32,
     /// Whether the watchdog is to keep the lease alive.
     pub(crate) renew: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum GrantReply {
-    /// The lock was free.
-    Fresh,
-    /// The owner held it already.
-    Again,
 }
 
 /// The wheel's resolution: small beside the shortest useful lease.

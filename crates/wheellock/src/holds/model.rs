@@ -1,6 +1,7 @@
 //! The table of holds in a model world: every order of events, against what must never happen.
 
 use std::ops::ControlFlow;
+use std::task::Poll;
 
 use wheellock_client::Change;
 

@@ -15,8 +15,7 @@ use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -24,6 +23,7 @@ use wheellock::client::Timer;
 use wheellock::{Error, LockManager, Outcome, Permit, PermitSemaphore, Permits, Released, Semaphore};
 use wheellock_wheel::ManualClock;
 
+use model_server::worlds::{Flag, Told, virtual_time};
 use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
 
 const NAME: &str = "n";
@@ -593,17 +593,17 @@ impl World {
 
     /// Runs `job` for so many turns, and drops it if it has not ended by then.
     async fn drive(&mut self, job: Job, turns: usize) -> Option<Result<Vec<Have>, Error>> {
-        let flag = Arc::new(Flag(AtomicBool::new(true)));
+        let flag = Flag::woken();
         let waker = Waker::from(Arc::clone(&flag));
         let (mut job, mut idle) = (job, 0);
         for _ in 0..turns {
-            if flag.0.swap(false, Ordering::Relaxed) || self.setting.restless {
+            if flag.take() || self.setting.restless {
                 let poll = job.as_mut().poll(&mut Context::from_waker(&waker));
                 if let Poll::Ready(ended) = poll {
                     return Some(ended);
                 }
             }
-            let woken = flag.0.load(Ordering::Relaxed);
+            let woken = flag.is_woken();
             let moved = self.turn().await || woken;
             idle = if moved { 0 } else { idle + 1 };
             if idle >= IDLE {
@@ -742,29 +742,6 @@ impl Have {
             Self::Leased(_) => 1,
         }
     }
-}
-
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Says which world it was if a check fails.
-struct Told(String);
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("in the world of {}", self.0);
-        }
-    }
-}
-
-fn virtual_time(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
 }
 
 /// What came of a world.

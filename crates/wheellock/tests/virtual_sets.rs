@@ -7,14 +7,14 @@ mod model_server;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use wheellock::client::Timer;
 use wheellock::{Error, LockManager, RedLock, multi_lock};
 use wheellock_wheel::ManualClock;
 
+use model_server::worlds::{Flag, Told, virtual_time};
 use model_server::{Network, Server, Which, late_renewals};
 
 const NAME: &str = "n";
@@ -248,7 +248,7 @@ impl World {
     /// Runs `job` for so many turns and drops it then. Returns whether it ended before.
     async fn drive(&mut self, job: Job, turns: usize, mut comes_free: bool) -> Option<Result<(), Error>> {
         let mut job = Some(job);
-        let flag = Arc::new(Flag(AtomicBool::new(true)));
+        let flag = Flag::woken();
         let waker = Waker::from(Arc::clone(&flag));
         let mut idle = 0;
         for turn in 0..ENDLESS {
@@ -256,13 +256,13 @@ impl World {
                 drop(job.take());
                 return None;
             }
-            let woken = flag.0.swap(false, Ordering::Relaxed);
+            let woken = flag.take();
             if let Some(job) = job.as_mut().filter(|_| woken)
                 && let Poll::Ready(ended) = job.as_mut().poll(&mut Context::from_waker(&waker))
             {
                 return Some(ended);
             }
-            let moved = self.turn().await || flag.0.load(Ordering::Relaxed);
+            let moved = self.turn().await || flag.is_woken();
             idle = if moved { 0 } else { idle + 1 };
             if idle >= IDLE {
                 idle = 0;
@@ -312,25 +312,6 @@ impl World {
     }
 }
 
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Says which world it was if a check fails.
-struct Told(String);
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("in the world of {}", self.0);
-        }
-    }
-}
-
 /// Drops `operation` after every number of turns until it ends by itself. Returns how many worlds that took.
 async fn drop_everywhere(operation: Operation, setting: Setting) -> usize {
     for turns in 0.. {
@@ -352,8 +333,7 @@ async fn drop_everywhere(operation: Operation, setting: Setting) -> usize {
 }
 
 fn everywhere(setting: Setting, operations: &[Operation]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(async {
+    virtual_time(async {
         let mut worlds = 0;
         for operation in operations {
             worlds += drop_everywhere(*operation, setting).await;

@@ -14,8 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -23,6 +22,7 @@ use wheellock::client::Timer;
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Outcome, Released};
 use wheellock_wheel::ManualClock;
 
+use model_server::worlds::{Flag, Told, virtual_time};
 use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
 
 const NAME: &str = "n";
@@ -642,10 +642,8 @@ impl World {
     /// Runs `jobs`, each for so many turns, and drops those that have not ended by then.
     async fn drive(&mut self, jobs: Vec<(Job, usize)>) -> Vec<Option<Result<Guards, Error>>> {
         let mut results: Vec<_> = jobs.iter().map(|_| None).collect();
-        let mut jobs: Vec<_> = jobs
-            .into_iter()
-            .map(|(job, turns)| (Some(job), turns, Arc::new(Flag(AtomicBool::new(true)))))
-            .collect();
+        let mut jobs: Vec<_> =
+            jobs.into_iter().map(|(job, turns)| (Some(job), turns, Flag::woken())).collect();
         let mut idle = 0;
         for turn in 0..ENDLESS {
             let mut woken = false;
@@ -658,13 +656,13 @@ impl World {
                 if turn >= *turns {
                     *job = None;
                 }
-                let due = flag.0.swap(false, Ordering::Relaxed) || self.setting.restless;
+                let due = flag.take() || self.setting.restless;
                 let Some(running) = job.as_mut().filter(|_| due) else { continue };
                 let waker = Waker::from(Arc::clone(flag));
                 if let Poll::Ready(ended) = running.as_mut().poll(&mut Context::from_waker(&waker)) {
                     (*job, *result) = (None, Some(ended));
                 }
-                woken |= flag.0.load(Ordering::Relaxed);
+                woken |= flag.is_woken();
             }
             if jobs.iter().all(|(job, ..)| job.is_none()) {
                 return results;
@@ -833,18 +831,6 @@ fn is_renewal_after(executed: &model_server::Executed, at: u64) -> bool {
     executed.script.is_renewal() && executed.at > at
 }
 
-struct Flag(AtomicBool);
-
-impl Wake for Flag {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-fn virtual_time(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
-}
-
 /// One world: `operation` for so many turns. Returns whether it ended by itself, and whether the connection broke.
 async fn world(operation: Operation, setting: Setting, turns: usize) -> (bool, bool) {
     let told = Told(format!("{operation:?} for {turns} turns, {setting:?}"));
@@ -866,17 +852,6 @@ async fn world(operation: Operation, setting: Setting, turns: usize) -> (bool, b
     let broke = world.check(results).await;
     drop(told);
     (ended, broke)
-}
-
-/// Says which world it was if a check fails.
-struct Told(String);
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("in the world of {}", self.0);
-        }
-    }
 }
 
 /// Drops `operation` after every number of turns until it ends by itself. Returns how many worlds that took.

@@ -2,6 +2,7 @@
 //! is told to. Owns the connection's state; what scripts mean is the store's.
 
 mod store;
+pub(crate) mod worlds;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;

@@ -48,6 +48,7 @@ mod semaphore;
 mod server_clock;
 mod shutdown;
 mod sides;
+mod tickets;
 mod token;
 mod wait_queue;
 mod watchdog;

@@ -4,7 +4,6 @@
 //! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
 //! leaves passes on what it may have learnt and not used: the baton.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -12,12 +11,11 @@ use std::time::{Duration, Instant};
 use wheellock_client::Subscription;
 
 use crate::error::Error;
+use crate::tickets::Tickets;
 
 #[derive(Default)]
 pub(crate) struct WaitQueue {
-    /// By ticket.
-    waiting: BTreeMap<u64, Waiter>,
-    next_ticket: u64,
+    waiting: Tickets<Waiter>,
     /// How many have joined so far.
     joined: u64,
     /// Kept while there are waiters, and a little longer.
@@ -86,18 +84,14 @@ impl WaitQueue {
 
     /// A waiter joins at the end of the queue.
     pub(crate) fn join(&mut self, wants: u32) -> u64 {
-        self.next_ticket += 1;
         let waiter = self.next_waiter(wants);
-        self.waiting.insert(MIDDLE + self.next_ticket, waiter);
-        MIDDLE + self.next_ticket
+        self.waiting.push_back(waiter)
     }
 
     /// A waiter joins before all others, none of whom has asked yet.
     pub(crate) fn join_first(&mut self, wants: u32) -> u64 {
-        let first = self.waiting.first_key_value().map_or(MIDDLE + self.next_ticket, |(first, _)| *first);
         let waiter = self.next_waiter(wants);
-        self.waiting.insert(first - 1, waiter);
-        first - 1
+        self.waiting.push_front(waiter)
     }
 
     fn next_waiter(&mut self, wants: u32) -> Waiter {
@@ -148,7 +142,7 @@ impl WaitQueue {
     /// asks from outside the queue.
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
-        let Some(waiter) = self.waiting.get_mut(&ticket) else {
+        let Some(waiter) = self.waiting.get_mut(ticket) else {
             return Turn::Ask { heard: false, since: now };
         };
         if waiter.open {
@@ -179,7 +173,7 @@ impl WaitQueue {
     /// hears of its release. Not of its lease's end, though, so it asks then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
-        let was_let_in = self.waiting.remove(&ticket).is_some_and(|waiter| waiter.may_ask);
+        let was_let_in = self.waiting.remove(ticket).is_some_and(|waiter| waiter.may_ask);
         self.poll_now |= was_let_in;
         if self.waiting.is_empty() {
             // No waiter is left to whom an old error would matter; one that comes later asks anew.
@@ -203,7 +197,7 @@ impl WaitQueue {
     /// A waiter leaves who was let in, where many may hold the lock and there is `room` for more: those for whom it will do ask at
     /// once, each for itself, but nobody before one who came earlier. Returns their wakers.
     pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32) -> Vec<Waker> {
-        self.waiting.remove(&ticket);
+        self.waiting.remove(ticket);
         self.unanswered_since = None;
         self.last_error = None;
         let mut let_in = Vec::new();
@@ -225,7 +219,7 @@ impl WaitQueue {
 
     /// When a waiter looked for the first time, the last latch had ended then.
     pub(crate) fn saw(&mut self, ticket: u64, ended: u64) {
-        if let Some(waiter) = self.waiting.get_mut(&ticket) {
+        if let Some(waiter) = self.waiting.get_mut(ticket) {
             waiter.ended.get_or_insert(ended);
         }
     }
@@ -252,7 +246,7 @@ impl WaitQueue {
     /// A waiter leaves for whom the latch is open. Returns the next head's waker, if the head left.
     pub(crate) fn leave_opened(&mut self, ticket: u64) -> Option<Waker> {
         let was_head = self.is_head(ticket);
-        self.waiting.remove(&ticket);
+        self.waiting.remove(ticket);
         self.unanswered_since = None;
         self.last_error = None;
         if was_head { self.head_to_wake() } else { None }
@@ -266,7 +260,7 @@ impl WaitQueue {
 
     /// The head's waker.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
-        self.waiting.first_entry().and_then(|mut head| head.get_mut().waker.take())
+        self.waiting.first().and_then(|head| head.waker.take())
     }
 
     /// What a waiter whose wait has ended can be told.
@@ -308,12 +302,9 @@ impl WaitQueue {
 
     /// Whether the waiter with `ticket` is the head.
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
-        self.waiting.first_key_value().is_some_and(|(first, _)| *first == ticket)
+        self.waiting.is_first(ticket)
     }
 }
-
-/// Tickets are given out from here upwards, and downwards to those who may stand in front.
-const MIDDLE: u64 = 1 << 32;
 
 /// Longest time between two questions of a waiting process. Only matters if a message got lost without the connection
 /// breaking; so it costs latency then, and one small command per process and lock until then.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wheellock::{LostReason, Released, blocking};
+use wheellock::{LockManager, LostReason, Released, blocking};
 use wheellock_tests::fault::{Direction, Fault, Proxy};
 use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone, listeners, lost, manager};
 use wheellock_tests::{RedisServer, eventually};
@@ -137,7 +137,7 @@ async fn a_repeated_release_counts_no_loss() {
 #[tokio::test]
 async fn waiters_are_woken_by_a_release_that_finds_nothing() {
     let server = RedisServer::start();
-    let locks = manager(&server.url()).await;
+    let locks = LockManager::builder(&server.url()).hand_over(Duration::ZERO).connect().await.unwrap();
     for confirmed in [true, false] {
         let guard = locks.lock("n").acquire().await.unwrap();
         let lock = locks.lock("n");

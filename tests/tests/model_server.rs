@@ -20,7 +20,9 @@ fn the_model_answers_as_a_real_server_does() {
             let _confirmed = listener.query(&[verb, channel]).unwrap();
         }
     }
+    let channels = CHANNELS.map(str::to_owned).into();
     let mut model = Store::default();
+    model.channels = channels;
     let mut random = SplitMix(SEED);
     let mut told = [0_usize; KINDS];
     for number in 0..CALLS {

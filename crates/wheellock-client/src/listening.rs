@@ -54,6 +54,10 @@ impl Listening {
         Poll::Pending
     }
 
+    pub(crate) fn has_changed(&self) -> bool {
+        self.link.lock().pipeline.channels().count(self.index) != self.seen
+    }
+
     pub(crate) fn take_changed(&mut self) -> bool {
         let count = self.link.lock().pipeline.channels().count(self.index);
         std::mem::replace(&mut self.seen, count) != count

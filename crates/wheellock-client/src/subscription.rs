@@ -39,15 +39,18 @@ impl Subscription {
     /// Goes where the channel's slot has gone. That is a reason to look: a message may have been missed on the way. The
     /// SUBSCRIBE is queued there when this returns, so whoever looks now looks after it.
     fn follow(&mut self) -> bool {
-        let Some(Home { cluster, channel }) = &self.home else { return false };
-        let node = cluster.node_for(Some(channel)).ok().filter(|node| !Arc::ptr_eq(node, self.at.server()));
-        match node {
-            Some(node) => {
-                self.at = Listening::new(&node, channel);
-                true
-            }
-            None => false,
+        let gone_to = self.gone_to();
+        if let Some((node, channel)) = &gone_to {
+            self.at = Listening::new(node, channel);
         }
+        gone_to.is_some()
+    }
+
+    /// The node that serves the channel's slot now, if that is another one.
+    fn gone_to(&self) -> Option<(Arc<Shared>, Box<[u8]>)> {
+        let Home { cluster, channel } = self.home.as_ref()?;
+        let node = cluster.node_for(Some(channel)).ok()?;
+        (!Arc::ptr_eq(&node, self.at.server())).then(|| (node, channel.clone()))
     }
 
     /// Resolves when there was a reason to look since the last time.
@@ -71,6 +74,11 @@ impl Subscription {
     /// Safe: it only waits.
     pub async fn settled(&self) {
         std::future::poll_fn(|cx| self.at.poll_settled(cx)).await;
+    }
+
+    /// Whether there was a reason to look since the last time.
+    pub fn has_changed(&self) -> bool {
+        self.gone_to().is_some() || self.at.has_changed()
     }
 
     /// Whether there was a reason to look since the last time; forgets it.

@@ -88,6 +88,7 @@ pub(crate) async fn acquire(
             Some(waiter) => match waiter.turn(wait.deadline()).await? {
                 Next::Ask(by) => by,
                 Next::Over => return Ok(None),
+                Next::Take(guard) => return Ok(Some(guard)),
                 Next::Open => {
                     waiter.opened();
                     request.latch.into_iter().for_each(Seen::opened);

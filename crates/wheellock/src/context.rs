@@ -18,6 +18,7 @@ use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use wheellock_client::layer::{Flush, Retry};
 use wheellock_client::{Client, Servers, Value};
@@ -43,6 +44,8 @@ pub(crate) struct Context {
     /// Its permits have the ids that follow.
     pub(crate) first_permit: u128,
     pub(crate) watchdog_lease: Lease,
+    /// For how long after a grant the lock may be handed over within this process.
+    pub(crate) hand_over: Duration,
     /// What is waited for after each grant and renewal.
     pub(crate) wanted: Option<Wanted>,
     next_owner: AtomicU64,
@@ -52,6 +55,14 @@ pub(crate) struct Context {
     /// Where requests are remembered that are no holds.
     pub(crate) places: Mutex<Places>,
     holds: Mutex<Holds>,
+}
+
+/// On what terms a manager gives locks out.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) watchdog_lease: Lease,
+    pub(crate) hand_over: Duration,
+    pub(crate) wanted: Option<Wanted>,
 }
 
 /// Locks with the same name share one wait queue, so handles to the same name share one `Name`; those of another kind have one
@@ -118,7 +129,8 @@ impl Names {
 }
 
 impl Context {
-    pub(crate) fn new(client: Client, uuid: Arc<str>, watchdog_lease: Lease, wanted: Option<Wanted>) -> Self {
+    pub(crate) fn new(client: Client, uuid: Arc<str>, terms: Terms) -> Self {
+        let Terms { watchdog_lease, hand_over, wanted } = terms;
         let clock = Clock::beside(&client.config().timer);
         let mut holds = Holds::new(clock.now(), watchdog_lease);
         if !matches!(client.config().servers, Servers::One(_)) {
@@ -130,6 +142,7 @@ impl Context {
             first_permit: as_number(&uuid),
             uuid,
             watchdog_lease,
+            hand_over,
             wanted,
             next_owner: AtomicU64::new(1),
             waiting: AtomicU64::new(0),

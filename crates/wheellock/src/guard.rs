@@ -10,6 +10,7 @@ use std::task::{self, Poll, Waker};
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, LostReason};
+use crate::hand_over;
 use crate::holds::{Failed, Fulfilled, HoldIndex, Share, State, ViewIndex, Want};
 use crate::name::Name;
 use crate::owner::{Owner, PermitId};
@@ -34,7 +35,8 @@ pub struct Guard {
 /// How a release ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Released {
-    /// The hold was ours until now, and now it is given back.
+    /// The hold was ours until now, and now it is given back. If a task of this process waited for the lock, it may have it already
+    /// ([hand-over](crate::LockManagerBuilder::hand_over)): then the server was not asked, and the hold was believed until now.
     Released,
     /// The lock had been lost before: its lease ran out, it was freed or taken by force, or its manager was shut down.
     /// Nothing was changed.
@@ -157,7 +159,7 @@ impl Guard {
     /// no error.
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
         let lost = self.lost_error(LostReason::NotOwner);
-        match self.release().await {
+        match self.give_back().await {
             Ok(Released::AlreadyLost) => Err(lost),
             Ok(Released::Released) | Err(_) => Ok(()),
         }
@@ -225,7 +227,8 @@ impl Guard {
         Error::Lost { lock: self.name.text().to_owned(), reason }
     }
 
-    /// Gives the hold back and waits for the server's word.
+    /// Gives the hold back and waits for the server's word; or hands it over to a task of this process, without asking the server, if
+    /// one waits and that [may be](crate::LockManagerBuilder::hand_over).
     ///
     /// A release whose answer got lost is repeated, which is safe: it only ever takes this owner's hold.
     ///
@@ -240,6 +243,20 @@ impl Guard {
     /// before, and the lock then stays for its lease; or if its runtime has ended, and the release was sent all the same, but
     /// no task can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
+        if hand_over::hand_over(&self.context, &self.name, self.hold, self.share) {
+            self.released = true;
+            return Ok(Released::Released);
+        }
+        self.confirmed().await
+    }
+
+    /// [`release`](Self::release) for a caller who wants the server's word in any case.
+    pub(crate) async fn give_back(self) -> Result<Released, Error> {
+        hand_over::keep_none(&self.context, &self.name);
+        self.confirmed().await
+    }
+
+    async fn confirmed(mut self) -> Result<Released, Error> {
         // From its first poll on the release takes place, and this only looks.
         self.released = true;
         let mut release = Release { guard: &self, view: None };
@@ -270,9 +287,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.released {
-            self.context.transact(|holds, now, effects| {
-                effects.request_all(holds.release(self.hold, self.share, now));
-            });
+            hand_over::end(&self.context, &self.name, self.hold, self.share);
         }
     }
 }

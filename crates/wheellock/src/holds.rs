@@ -12,6 +12,7 @@ mod changes;
 mod concerns;
 mod effects;
 mod ending;
+mod hand_over;
 mod hold;
 #[cfg(test)]
 mod model;
@@ -34,14 +35,16 @@ use crate::lease::Lease;
 use crate::metrics::Tally;
 use crate::name::Name;
 use crate::server_clock::ServerClocks;
+use crate::wait_queue::UNTAKEN;
 
 pub(crate) use attempts::{GrantReply, Granted, Terms};
 use awaited::Awaited;
 pub(crate) use awaited::{Failed, ViewIndex};
 use changes::Changes;
 pub(crate) use effects::{Effects, Reconcile, Rest};
-use hold::Untold;
+pub(crate) use hand_over::GiveBack;
 pub(crate) use hold::{Hold, State};
+use hold::{KnownBy, Untold};
 use released::Released;
 use renewals::Script;
 pub(crate) use renewals::{Refused, Renewal, RenewalReply, Renewed};
@@ -86,6 +89,8 @@ pub(crate) struct Holds {
     room: Vec<Waker>,
     /// Names whose last waiter has left a little while ago.
     quiet: Slab<Arc<Name>>,
+    /// Names whose locks are handed over.
+    handing_over: Slab<Arc<Name>>,
     /// Where tick 0 of the wheel lies.
     start: BootInstant,
     next_serial: u64,
@@ -101,6 +106,8 @@ pub(crate) struct Holds {
 enum Event {
     Hold(HoldIndex),
     Quiet(u32),
+    /// What is handed over is to be looked after.
+    HandingOver(u32),
     /// There may be room for the backlog.
     Backlog,
     /// There may be releases that are remembered for long enough.
@@ -114,12 +121,14 @@ pub(crate) struct Due<'a> {
     pub(crate) renew: Vec<Renewal>,
     /// Names whose subscription has lingered long enough.
     pub(crate) quiet: Vec<Arc<Name>>,
+    /// Names whose locks were handed over.
+    pub(crate) handing_over: Vec<Arc<Name>>,
     pub(crate) effects: &'a mut Effects,
 }
 
 impl<'a> Due<'a> {
     pub(crate) fn new(effects: &'a mut Effects) -> Self {
-        Self { renew: Vec::new(), quiet: Vec::new(), effects }
+        Self { renew: Vec::new(), quiet: Vec::new(), handing_over: Vec::new(), effects }
     }
 }
 
@@ -146,6 +155,7 @@ impl Holds {
             looks_at_deadlines: false,
             room: Vec::new(),
             quiet: Slab::new(),
+            handing_over: Slab::new(),
             start: now,
             next_serial: 0,
             next_watcher: 0,
@@ -543,7 +553,9 @@ impl Holds {
     pub(crate) fn present(&mut self, index: HoldIndex) -> u64 {
         let Some(hold) = self.get_mut(index) else { return 0 };
         let (owner, key) = (hold.owner, presented_key(hold.owner, &hold.name));
-        if !std::mem::replace(&mut hold.presented, true) && hold.state == State::Held {
+        if std::mem::replace(&mut hold.known_by, KnownBy::Others) != KnownBy::Others
+            && hold.state == State::Held
+        {
             self.presented.insert(key, index);
         }
         owner
@@ -592,6 +604,14 @@ impl Holds {
         let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
         let tick = self.tick_at_or_after(now + LINGER);
         self.wheel.insert(tick, Event::Quiet(index));
+        self.plan(self.start_of(tick));
+    }
+
+    /// What is handed over under `name` is to be looked after in a little while.
+    pub(crate) fn look_after(&mut self, name: Arc<Name>, now: BootInstant) {
+        let index = u32::try_from(self.handing_over.insert(name)).unwrap_or(u32::MAX);
+        let tick = self.tick_at_or_after(now + UNTAKEN);
+        self.wheel.insert(tick, Event::HandingOver(index));
         self.plan(self.start_of(tick));
     }
 
@@ -664,7 +684,7 @@ impl Holds {
             self.wheel.remove(alarm);
         }
         let key = presented_key(hold.owner, &hold.name);
-        if hold.presented && self.presented.get(&key) == Some(&index) {
+        if hold.is_presented() && self.presented.get(&key) == Some(&index) {
             self.presented.remove(&key);
         }
     }

@@ -308,6 +308,12 @@ impl Kind {
         self.release.is_none()
     }
 
+    /// Whether a hold may pass to another waiter of this process without a word to the server: only one may have it, nobody else knows
+    /// who is next, and no grant brings a number with it.
+    pub(crate) fn may_be_handed_over(&self) -> bool {
+        !self.is_shared() && self.wake == Wake::Channel && self.companions != Companions::Token
+    }
+
     /// Whether a release of what is not held makes the server refuse what comes after it. Where there are leases they end by
     /// themselves.
     pub(crate) fn remembers_releases(&self) -> bool {

@@ -26,6 +26,7 @@ mod error;
 mod events;
 mod fenced;
 mod guard;
+mod hand_over;
 mod holds;
 mod join_all;
 mod kind;

@@ -16,6 +16,8 @@ pub struct Metrics {
     pub waits: u64,
     /// Of the waits, how many ended with the message of a release; the others with the end of a lease, or by asking.
     pub handoffs: u64,
+    /// Of the waits, how many ended with a hold that another guard of this process handed over, without a word to the server.
+    pub hand_overs: u64,
     /// Waits that ended without the lock: their time was up, they failed, or they were dropped.
     pub waits_given_up: u64,
     /// Grants that were taken back because too few servers had acknowledged them in time; see
@@ -41,7 +43,8 @@ pub struct Metrics {
     /// How much later than planned, a third of the lease after the one before, the watchdog's renewals were confirmed. The
     /// lock is in danger when that comes near two thirds of its lease.
     pub renewal_lateness: Histogram,
-    /// How long locks were held, from the first guard of an owner to its last, or to the loss.
+    /// How long locks were held, from the first guard of an owner to its last, or to the loss; each guard to which a lock was handed
+    /// over counts for itself.
     pub hold: Histogram,
 }
 
@@ -57,6 +60,7 @@ pub(crate) struct Tally {
     pub(crate) not_replicated: u64,
     waits: u64,
     handoffs: u64,
+    hand_overs: u64,
     lost_expired: u64,
     lost_not_owner: u64,
     wait: Histogram,
@@ -78,6 +82,16 @@ impl Tally {
     pub(crate) fn released(&mut self, held: Duration) {
         self.held = self.held.saturating_sub(1);
         self.hold.record(held);
+    }
+
+    /// After so long one guard's hold is another's.
+    pub(crate) fn handed_over(&mut self, held: Duration) {
+        self.hold.record(held);
+    }
+
+    pub(crate) fn took_over(&mut self) {
+        self.acquires += 1;
+        self.hand_overs += 1;
     }
 
     pub(crate) fn waited(&mut self, duration: Duration, handoff: bool) {
@@ -113,6 +127,7 @@ impl Tally {
             not_replicated,
             waits,
             handoffs,
+            hand_overs,
             lost_expired,
             lost_not_owner,
             wait,
@@ -123,6 +138,7 @@ impl Tally {
             acquires,
             waits,
             handoffs,
+            hand_overs,
             waits_given_up,
             not_replicated,
             renewals,

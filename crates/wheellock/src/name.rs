@@ -147,6 +147,11 @@ impl Name {
         }
     }
 
+    /// Whether there may be waiters.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.interest.load(Ordering::Acquire) & WAITED_FOR != 0
+    }
+
     /// Whether the last caller who asked without knowing anything was refused: the next one will be, too.
     pub(crate) fn was_refused(&self) -> bool {
         self.interest.load(Ordering::Relaxed) & REFUSED != 0

@@ -47,6 +47,10 @@ impl<T> Tickets<T> {
         self.entries.front_mut().and_then(|(_, entry)| entry.as_mut())
     }
 
+    pub(crate) fn first_ticket(&self) -> Option<u64> {
+        self.entries.front().map(|(ticket, _)| *ticket)
+    }
+
     pub(crate) fn is_first(&self, ticket: u64) -> bool {
         self.entries.front().is_some_and(|(first, _)| *first == ticket)
     }

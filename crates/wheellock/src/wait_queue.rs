@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::Subscription;
 
+use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::tickets::Tickets;
 
@@ -30,6 +31,38 @@ pub(crate) struct WaitQueue {
     unanswered_since: Option<Instant>,
     /// What kept the last question from being answered, other than the end of its own waiter's wait.
     last_error: Option<Error>,
+    /// What was handed over within this process last.
+    handed: Option<Handed>,
+    /// The head has not been told that it is one: nothing was to be done as long as the lock was handed over.
+    unwatched: bool,
+    /// What was handed over is looked after from time to time.
+    looked_after: bool,
+    /// This process gave the lock back because its time was over, and does not know yet whether others heard of it.
+    gave_back: Option<Instant>,
+    /// How many others heard of it the last time, how many of them are still to have a turn before this process asks at once, and how
+    /// long each has to take it.
+    others: u32,
+    turns: u32,
+    stand_back: Duration,
+    /// Until when a message is taken for that of this process' own release, which comes after its answer since Redis 7.2.
+    own_until: Option<Instant>,
+}
+
+/// A hold that passes from waiter to waiter of one process.
+#[derive(Clone, Copy)]
+pub(crate) struct Handed {
+    /// Tells it from other holds.
+    pub(crate) serial: u64,
+    /// By the server, to the first.
+    pub(crate) granted_at: BootInstant,
+    /// To whom it was handed over last, and when.
+    to: Option<(u64, Instant)>,
+}
+
+impl Handed {
+    pub(crate) fn new(serial: u64, granted_at: BootInstant) -> Self {
+        Self { serial, granted_at, to: None }
+    }
 }
 
 #[derive(Default)]
@@ -40,6 +73,12 @@ struct Waiter {
     failed: Option<Arc<Error>>,
     /// It asks at once, head or not: another waiter was let in who does not keep it out.
     may_ask: bool,
+    /// It takes a hold of this process as it is.
+    takes_over: bool,
+    /// It has been told to ask, and has not come back since.
+    asks: bool,
+    /// The hold that was handed over to it, by its index.
+    handed: Option<u32>,
     /// How many times it wants to hold the lock.
     wants: u32,
     /// How many had joined before.
@@ -65,6 +104,8 @@ pub(crate) enum Turn {
     Failed(Error),
     /// There is nothing left to wait for.
     Open,
+    /// Take this hold, which was handed over.
+    Take(u32),
 }
 
 /// What is known of the lock when a wait ends.
@@ -145,6 +186,10 @@ impl WaitQueue {
         let Some(waiter) = self.waiting.get_mut(ticket) else {
             return Turn::Ask { heard: false, since: now };
         };
+        if let Some(hold) = waiter.handed.take() {
+            return Turn::Take(hold);
+        }
+        waiter.asks = false;
         if waiter.open {
             return Turn::Open;
         }
@@ -152,18 +197,171 @@ impl WaitQueue {
             return Turn::Failed(Error::clone(error));
         }
         if std::mem::take(&mut waiter.may_ask) {
+            waiter.asks = true;
             return Turn::Ask { heard: false, since: now };
         }
         waiter.waker = Some(cx.waker().clone());
         if !is_head || asked_for {
             return Turn::Wait(None);
         }
-        let heard = self.subscription.as_mut().is_some_and(|news| news.poll_changed(cx) == Poll::Ready(()));
+        self.unwatched = false;
         let due = self.poll_at.is_none_or(|at| now >= at);
+        if self.gave_back.is_some() && !due {
+            // What is heard now is this process' own release.
+            return Turn::Wait(self.poll_at);
+        }
+        self.gave_back = None;
+        let heard = self.hears(now, cx);
         if std::mem::take(&mut self.poll_now) || heard || due {
+            if let Some(waiter) = self.waiting.get_mut(ticket) {
+                waiter.asks = true;
+            }
             return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
         }
         Turn::Wait(self.poll_at)
+    }
+
+    /// Whether a message was heard that the head has to follow at once. While others are to have their turns it is theirs, and the
+    /// head looks after a while whether they have come.
+    fn hears(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+        let Some(news) = &mut self.subscription else { return false };
+        while news.poll_changed(cx) == Poll::Ready(()) {
+            if self.own_until.take().is_some_and(|until| now < until) {
+                let soon = now + POLL_WHEN_DEAF;
+                self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
+                continue;
+            }
+            let Some(left) = self.turns.checked_sub(1) else { return true };
+            self.turns = left;
+            self.poll_at = Some(now + self.stand_back);
+        }
+        false
+    }
+
+    /// The waiter with this ticket takes a hold of this process as it is.
+    pub(crate) fn takes_over(&mut self, ticket: u64) {
+        if let Some(waiter) = self.waiting.get_mut(ticket) {
+            waiter.takes_over = true;
+        }
+    }
+
+    /// Whether the head takes a hold of this process as it is, and nothing was heard that speaks against that hold.
+    pub(crate) fn head_takes_over(&mut self, now: Instant) -> bool {
+        let takes = |head: &mut Waiter| {
+            head.takes_over && !head.asks && head.handed.is_none() && head.failed.is_none()
+        };
+        self.waiting.first().is_some_and(takes) && !self.has_heard(now)
+    }
+
+    /// Whether something was heard, but for this process' own release.
+    fn has_heard(&mut self, now: Instant) -> bool {
+        let Some(news) = &mut self.subscription else { return false };
+        if !news.has_changed() {
+            return false;
+        }
+        let is_own = self.own_until.take().is_some_and(|until| now < until);
+        if is_own {
+            news.take_changed();
+        }
+        !is_own
+    }
+
+    /// For how much of its time a process may hand a lock over if so many others want it, too.
+    pub(crate) fn share_of(&self, budget: Duration) -> Duration {
+        budget / self.others.max(1)
+    }
+
+    /// What was handed over last, whether or not that is over.
+    pub(crate) fn last_handed(&self) -> Option<Handed> {
+        self.handed
+    }
+
+    /// The head has this hold from now on. Returns its waker.
+    pub(crate) fn hand_over(&mut self, hold: u32, handed: Handed, now: Instant) -> Option<Waker> {
+        let to = self.waiting.first_ticket()?;
+        self.handed = Some(Handed { to: Some((to, now)), ..handed });
+        let head = self.waiting.first()?;
+        head.handed = Some(hold);
+        head.waker.take()
+    }
+
+    /// A waiter leaves who took what was handed over to it. The next one is not woken: before long it is handed over to that one,
+    /// or it is given back, or somebody [looks after](Self::look_after) it.
+    pub(crate) fn leave_with_handed(&mut self, ticket: u64, now: Instant) {
+        self.waiting.remove(ticket);
+        self.unanswered_since = None;
+        self.last_error = None;
+        self.poll_at = Some(now + REPOLL);
+        self.unwatched = true;
+    }
+
+    /// Whether something was handed over to the waiter with this ticket.
+    pub(crate) fn is_handed(&mut self, ticket: u64) -> bool {
+        self.waiting.get_mut(ticket).is_some_and(|waiter| waiter.handed.is_some())
+    }
+
+    /// What was handed over to a waiter that leaves without it.
+    pub(crate) fn untaken(&mut self, ticket: u64) -> Option<u32> {
+        self.waiting.get_mut(ticket)?.handed.take()
+    }
+
+    /// Whether nobody looks after what is handed over; from now on somebody does.
+    pub(crate) fn begin_looking_after(&mut self) -> bool {
+        !std::mem::replace(&mut self.looked_after, true)
+    }
+
+    /// Looks after what is handed over: a waiter that has not taken it for so long may not do so soon, and is not offered any again. Returns
+    /// that hold, the head's waker, which may have to look by itself from now on, and whether to come again.
+    pub(crate) fn look_after(&mut self, now: Instant) -> (Option<u32>, Option<Waker>, bool) {
+        let Some((ticket, at)) = self.handed.and_then(|handed| handed.to) else {
+            self.looked_after = false;
+            return (None, self.head_to_wake(), false);
+        };
+        let is_old = now.saturating_duration_since(at) >= UNTAKEN;
+        let waiter = self.waiting.get_mut(ticket).filter(|waiter| is_old && waiter.handed.is_some());
+        let untaken = waiter.and_then(|waiter| {
+            waiter.takes_over = false;
+            waiter.handed.take()
+        });
+        self.looked_after = !is_old;
+        (untaken, self.head_to_wake(), !is_old)
+    }
+
+    /// The lock is given back by this process though there are waiters; `out_of_time` if only to let others have it. Then the head
+    /// waits until it is known whether others [heard](Self::others_heard) of it. Returns the head's waker if it has to look.
+    pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
+        if let Some(news) = &mut self.subscription {
+            // What was heard so far is no news of what happens now.
+            news.take_changed();
+        }
+        if !out_of_time && !self.unwatched {
+            return None;
+        }
+        let soon = now + POLL_WHEN_DEAF;
+        self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
+        self.poll_now |= self.subscription.is_none();
+        self.gave_back = out_of_time.then_some(now);
+        self.head_to_wake()
+    }
+
+    /// So many, this process among them if it listens, heard that it gave the lock back because its time was over. If there are others, the head
+    /// stands back until it hears of them, or for as long as they need to ask. Returns the head's waker.
+    pub(crate) fn others_heard(&mut self, heard: u32, now: Instant) -> Option<Waker> {
+        let since = self.gave_back.take()?;
+        self.others = heard.saturating_sub(self.subscription.is_some().into());
+        self.turns = self.others.saturating_sub(1);
+        let round_trip = now.saturating_duration_since(since);
+        if let Some(news) = self.subscription.as_mut().filter(|news| news.is_confirmed()) {
+            let has_come = news.take_changed();
+            self.own_until = (!has_come).then(|| now + round_trip.max(STAND_BACK_AT_LEAST));
+        }
+        self.poll_now = self.others == 0;
+        if self.others == 0 {
+            return self.head_to_wake();
+        }
+        self.stand_back = (2 * round_trip).clamp(STAND_BACK_AT_LEAST, POLL_WHEN_DEAF);
+        self.poll_at = Some(now + self.stand_back);
+        self.head_to_wake()
     }
 
     /// A waiter leaves the queue. Returns the next head's waker, if the head left.
@@ -175,6 +373,10 @@ impl WaitQueue {
         let was_head = self.is_head(ticket);
         let was_let_in = self.waiting.remove(ticket).is_some_and(|waiter| waiter.may_ask);
         self.poll_now |= was_let_in;
+        if self.waiting.is_empty() || lease.is_some() {
+            self.gave_back = None;
+            self.turns = 0;
+        }
         if self.waiting.is_empty() {
             // No waiter is left to whom an old error would matter; one that comes later asks anew.
             self.last_error = None;
@@ -310,6 +512,12 @@ impl WaitQueue {
 /// breaking; so it costs latency then, and one small command per process and lock until then.
 const REPOLL: Duration = Duration::from_secs(5);
 
+/// How long a waiter may take to take what was handed over to it: long beside any delay of a task that its runtime polls.
+pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
+
+/// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.
+const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
+
 /// Time between two questions where the server refuses the subscription.
 const POLL_WHEN_DEAF: Duration = Duration::from_millis(100);
 
@@ -358,6 +566,94 @@ mod tests {
         assert!(waiters.leave_opened(late).is_some(), "the next head is woken");
         assert!(ask(&mut waiters, later, now), "and looks again");
         assert!(!ask(&mut waiters, later, now), "once");
+    }
+
+    fn turn(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> Turn {
+        waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Two waiters, of whom the first asks, was refused, and sleeps.
+    fn two_asleep(now: Instant) -> (WaitQueue, [u64; 2]) {
+        let mut waiters = WaitQueue::default();
+        let tickets = [waiters.join(1), waiters.join(1)];
+        for ticket in tickets {
+            waiters.takes_over(ticket);
+        }
+        assert!(ask(&mut waiters, tickets[0], now) && !ask(&mut waiters, tickets[1], now));
+        assert!(!waiters.head_takes_over(now), "it has a question under way");
+        waiters.on_held(now, Some(REPOLL));
+        assert!(!ask(&mut waiters, tickets[0], now));
+        (waiters, tickets)
+    }
+
+    fn handed() -> Handed {
+        Handed::new(1, BootInstant::now())
+    }
+
+    #[test]
+    fn the_head_takes_what_is_handed_over_and_the_next_one_is_left_asleep() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        assert!(waiters.head_takes_over(now) && waiters.hand_over(7, handed(), now).is_some(), "it is woken");
+        assert!(!waiters.head_takes_over(now), "it has not come for the last one");
+        assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
+        assert_eq!(waiters.untaken(first), None);
+        waiters.leave_with_handed(first, now);
+        assert!(waiters.head_takes_over(now), "it sleeps, though it was never told that it is the head");
+        assert!(waiters.give_back(false, now).is_some(), "now it is told, for nobody else looks");
+        assert!(ask(&mut waiters, second, now), "and without a subscription it hears of nothing");
+    }
+
+    /// What nobody takes is not kept: a task may have stopped polling its future without dropping it.
+    #[test]
+    fn what_is_not_taken_in_time_is_taken_back() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.hand_over(7, handed(), now);
+        assert!(waiters.begin_looking_after() && !waiters.begin_looking_after(), "one looks");
+        assert!(matches!(waiters.look_after(now + UNTAKEN / 2), (None, _, true)), "it may still come");
+        assert!(matches!(waiters.look_after(now + UNTAKEN), (Some(7), _, false)));
+        assert!(!waiters.head_takes_over(now), "it is not offered another one");
+        assert!(matches!(turn(&mut waiters, first, now), Turn::Wait(_)), "it comes too late");
+        waiters.leave(first, None, now);
+        assert!(waiters.head_takes_over(now) && waiters.is_head(second));
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_says_what_it_has_not_taken() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.hand_over(7, handed(), now);
+        assert!(waiters.is_handed(first) && !waiters.is_handed(second));
+        assert_eq!(waiters.untaken(first), Some(7));
+        waiters.leave(first, None, now);
+        assert!(waiters.head_takes_over(now));
+    }
+
+    /// Invariant: what is given back for the sake of others is asked for after them.
+    #[test]
+    fn who_has_had_its_time_stands_back_if_others_heard_of_it() {
+        let now = Instant::now();
+        for others in [0, 1, 3] {
+            let (mut waiters, [first, _]) = two_asleep(now);
+            assert!(waiters.give_back(true, now).is_some(), "it has to look at the clock");
+            assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
+            assert!(waiters.others_heard(others, now).is_some());
+            assert_eq!(ask(&mut waiters, first, now), others == 0);
+            assert!(others == 0 || ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
+            let budget = Duration::from_millis(6);
+            assert_eq!(
+                waiters.share_of(budget),
+                budget / others.max(1),
+                "all together wait no longer than for one"
+            );
+        }
+        let (mut waiters, [first, _]) = two_asleep(now);
+        waiters.give_back(true, now);
+        assert!(
+            ask(&mut waiters, first, now + POLL_WHEN_DEAF),
+            "an answer that never comes keeps nobody for long"
+        );
     }
 
     /// Invariant 6: one that was let in and goes before it has asked passes that on.

@@ -13,6 +13,7 @@ use wheellock_client::{Change, Outcome, Timer, Value};
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::durability::Wanted;
+use crate::hand_over;
 use crate::holds::{
     Due, Effects, Failed, Hold, HoldIndex, Holds, Reconcile, Refused, Renewal, RenewalReply, Renewed, State,
     Want,
@@ -50,10 +51,10 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
 
 /// Does everything that is due; returns when to come back.
 fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
-    let (next, quiet, flushes) = context.transact(|holds, now, effects| {
+    let (next, quiet, handing_over, flushes) = context.transact(|holds, now, effects| {
         let mut due = Due::new(effects);
         holds.due(now, &mut due);
-        let Due { mut renew, quiet, effects } = due;
+        let Due { mut renew, quiet, handing_over, effects } = due;
         let mut flushes = Vec::new();
         // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
         // before is not among them.
@@ -64,9 +65,10 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
             flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
         }
         effects.look_at_the_backlog();
-        (holds.watchdog_leaves(waker), quiet, flushes)
+        (holds.watchdog_leaves(waker), quiet, handing_over, flushes)
     });
     drop(flushes);
+    handing_over.iter().for_each(|name| hand_over::look_after(context, name));
     for name in quiet {
         let mut wait_queue = name.wait_queue();
         let subscription = wait_queue.as_mut().and_then(|waiters| waiters.stop_listening());
@@ -150,10 +152,10 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the results of requests that no task waits for. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
-    let (flushes, unknown, unexpected) = context.transact(|holds, now, effects| {
+    let (flushes, given_back, unknown, unexpected) = context.transact(|holds, now, effects| {
         effects.reuse(holds.take_room());
-        let (flushes, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new());
-        let mut table = Answered { context, holds, now, effects, flushes, unknown, unexpected };
+        let (flushes, given_back, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut table = Answered { context, holds, now, effects, flushes, given_back, unknown, unexpected };
         for detached in results.drain(..) {
             let Token { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
@@ -167,9 +169,10 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
             }
         }
         table.effects.look_at_the_backlog();
-        (table.flushes, table.unknown, table.unexpected)
+        (table.flushes, table.given_back, table.unknown, table.unexpected)
     });
     drop(flushes);
+    given_back.iter().for_each(|(name, heard)| hand_over::others_heard(context, name, *heard));
     unknown.iter().for_each(|name| context.let_waiters_ask(name));
     unexpected.iter().for_each(|name| context.distrust(name));
 }
@@ -192,6 +195,8 @@ struct Answered<'a, 't> {
     now: BootInstant,
     effects: &'t mut Effects,
     flushes: Vec<Flush<'a>>,
+    /// Locks that were handed over before they were given back, and how many heard of that.
+    given_back: Vec<(Arc<Name>, u32)>,
     /// Locks of which the server knows nothing any more: no release was published.
     unknown: Vec<Arc<Name>>,
     /// Locks whose scripts were answered with what they never return.
@@ -217,6 +222,9 @@ impl Answered<'_, '_> {
                     if !known {
                         self.server_knows_nothing(hold);
                     }
+                    self.given_back.extend(
+                        self.holds.handed_over_before(hold).map(|name| (name, wire::read_heard(reply))),
+                    );
                     self.holds.reconciled(hold, known, connection.node(), now, self.effects)
                 }
                 None => {

@@ -213,6 +213,12 @@ pub(crate) fn read_release(reply: &Value) -> Option<bool> {
     }
 }
 
+/// How many heard that a lock was given back, if the kind's `release` says so.
+pub(crate) fn read_heard(reply: &Value) -> u32 {
+    let heard = reply.as_i64().and_then(|given_back| u32::try_from(given_back).ok());
+    heard.unwrap_or_default().saturating_sub(1)
+}
+
 /// For a kind's `force_release`.
 pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
     let tag = release_has_tag(name).then(|| name.tag().into());

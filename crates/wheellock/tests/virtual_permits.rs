@@ -675,7 +675,7 @@ impl World {
         let log = &self.server.store.log;
         let none = self.setting.late.is_some() || late_renewals(log).is_empty();
         assert!(none, "renewed after its release: {:?}", late_renewals(log));
-        assert!(self.server.channels.is_empty(), "a subscription is left");
+        assert!(self.server.store.channels.is_empty(), "a subscription is left");
         let stats = self.locks.client().stats();
         assert_eq!((stats.in_flight, stats.queued_bytes), (0, 0), "a call is left");
         broke

@@ -292,7 +292,7 @@ impl World {
             self.settle().await;
         }
         for (place, server) in self.servers.iter().enumerate() {
-            assert!(server.channels.is_empty(), "a subscription is left on server {place}");
+            assert!(server.store.channels.is_empty(), "a subscription is left on server {place}");
             let stats = self.managers[place].client().stats();
             assert_eq!((stats.in_flight, stats.queued_bytes), (0, 0), "a call is left");
         }

@@ -732,7 +732,7 @@ impl World {
         let log = &self.server.store.log;
         assert_eq!(log.iter().find(renewed(released)), None, "renewed after it was dropped");
         assert!(late_renewals(log).is_empty(), "renewed after its release: {:?}", late_renewals(log));
-        assert!(self.server.channels.is_empty(), "a subscription is left");
+        assert!(self.server.store.channels.is_empty(), "a subscription is left");
         let stats = self.locks.as_ref().unwrap().client().stats();
         assert_eq!((stats.in_flight, stats.queued_bytes), (0, 0), "a call is left");
 

@@ -93,6 +93,17 @@ impl<'a> Request<'a> {
         self.presented && (holds(self.name) || writes())
     }
 
+    /// Whether it can have a hold of another owner of this process as it is.
+    pub(super) fn takes_over(&self) -> bool {
+        let Self { name, presented, share, backoff, context, .. } = self;
+        name.kind().may_be_handed_over()
+            && !presented
+            && share.renew
+            && share.count == 1
+            && backoff.is_none()
+            && !context.hand_over.is_zero()
+    }
+
     /// An error if this owner reads and wants to write.
     pub(super) fn check_upgrade(&self) -> Result<(), Error> {
         let Some(sides) = self.sides.filter(|_| self.presented && !self.name.kind().is_shared()) else {

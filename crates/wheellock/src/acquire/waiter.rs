@@ -15,6 +15,8 @@ use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
+use crate::guard::Guard;
+use crate::hand_over::{self, HANDED};
 use crate::kind::Wake;
 use crate::lease::Lease;
 use crate::name::Name;
@@ -41,6 +43,8 @@ pub(super) struct Waiter<'a> {
     may_come_late: bool,
     /// The lease of the grant that ended the wait, and for how many more there is room.
     granted: Option<(Duration, u32)>,
+    /// The wait ended with what another guard of this process had.
+    took_over: bool,
     /// What is waited for has ended, and is not held.
     open: bool,
     /// How many had joined when this one asked last.
@@ -52,9 +56,14 @@ pub(super) struct Waiter<'a> {
 impl<'a> Waiter<'a> {
     pub(super) fn join(request: &'a Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
         let Request { context, name, share, .. } = *request;
+        let takes_over = request.takes_over();
         let ticket = name.waiters(|waiters| {
             name.set_waited_for(true);
-            join(waiters, share.count)
+            let ticket = join(waiters, share.count);
+            if takes_over {
+                waiters.takes_over(ticket);
+            }
+            ticket
         });
         let own = (name.kind().wake == Wake::OwnChannel).then(|| {
             let mut queue = WaitQueue::default();
@@ -70,6 +79,7 @@ impl<'a> Waiter<'a> {
             told_held: false,
             may_come_late: false,
             granted: None,
+            took_over: false,
             open: false,
             asked: 0,
             questions: 0,
@@ -95,6 +105,20 @@ impl<'a> Waiter<'a> {
         self.has_waited();
     }
 
+    /// What another guard of this process had is this waiter's. `None` if it was lost on the way.
+    fn take_over(&mut self, hold: u32) -> Option<Guard> {
+        let Request { context, name, .. } = *self.request;
+        let guard = Guard::new(Arc::clone(context), Arc::clone(name), hold, HANDED);
+        if !context.transact(|holds, now, _| holds.take_over(hold, now)) {
+            drop(guard);
+            context.let_waiters_ask(name);
+            return None;
+        }
+        self.took_over = true;
+        self.has_waited();
+        Some(guard)
+    }
+
     /// There is nothing left to wait for.
     pub(super) fn opened(&mut self) {
         self.open = true;
@@ -114,6 +138,10 @@ impl<'a> Waiter<'a> {
         self.waiters(|waiters, ticket| waiters.saw(ticket, ended));
     }
 
+    fn is_handed(&self) -> bool {
+        self.request.name.waiters(|waiters| waiters.is_handed(self.ticket))
+    }
+
     fn has_waited(&self) {
         let waited = self.request.context.clock.now().saturating_duration_since(self.since);
         self.request.context.holds().tally.waited(waited, self.heard);
@@ -126,7 +154,7 @@ impl<'a> Waiter<'a> {
         std::future::poll_fn(|cx| {
             loop {
                 let now = timer.now();
-                if deadline.is_some_and(|deadline| now >= deadline) {
+                if deadline.is_some_and(|deadline| now >= deadline) && !self.is_handed() {
                     let by = self.wait_is_over(now, deadline);
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over, Next::Ask)));
                 }
@@ -149,6 +177,10 @@ impl<'a> Waiter<'a> {
                         }
                         return Poll::Ready(Ok(Next::Ask(self.answer_by(since, deadline))));
                     }
+                    Turn::Take(hold) => match self.take_over(hold) {
+                        Some(guard) => return Poll::Ready(Ok(Next::Take(guard))),
+                        None => continue,
+                    },
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
                     Turn::Open => return Poll::Ready(Ok(Next::Open)),
                     // Looked at after the waker was left, which a shutdown wakes.
@@ -280,6 +312,8 @@ pub(super) enum Next {
     Over,
     /// Go on: there is nothing left to wait for.
     Open,
+    /// Take this, which another one of this process had.
+    Take(Guard),
 }
 
 /// What ends the wait for an answer.
@@ -337,9 +371,11 @@ impl Drop for Waiter<'_> {
         let now = context.client.config().timer.now();
         self.own = None;
         let mut wait_queue = name.wait_queue();
-        let (mut next, mut more, mut quiet) = (None, Vec::new(), false);
+        let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
         if let Some(waiters) = &mut *wait_queue {
+            untaken = waiters.untaken(self.ticket);
             match self.granted {
+                _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
                 _ if self.open => next = waiters.leave_opened(self.ticket),
                 Some((_, room)) if room > 0 => more = waiters.leave_open(self.ticket, room),
                 granted => next = waiters.leave(self.ticket, granted.map(|(lease, _)| lease), now),
@@ -353,15 +389,20 @@ impl Drop for Waiter<'_> {
         drop(wait_queue);
         next.into_iter().chain(more).for_each(Waker::wake);
         context.waiting.fetch_sub(1, Ordering::Relaxed);
+        if let Some(hold) = untaken {
+            hand_over::end(context, name, hold, HANDED);
+        }
         if self.granted.is_none() && !self.open {
             let asked_in_vain = self.told_held && name.kind().leaves_mark;
             let may_come_late = self.may_come_late && name.kind().remembers_releases();
-            context.transact(|holds, now, effects| {
-                holds.tally.waits_given_up += 1;
-                if asked_in_vain || may_come_late {
-                    effects.request_all(holds.withdraw(name, owner, presented, now));
-                }
-            });
+            if !self.took_over || asked_in_vain || may_come_late {
+                context.transact(|holds, now, effects| {
+                    holds.tally.waits_given_up += u64::from(!self.took_over);
+                    if asked_in_vain || may_come_late {
+                        effects.request_all(holds.withdraw(name, owner, presented, now));
+                    }
+                });
+            }
         }
         if quiet {
             context.transact(|holds, now, _| holds.quiet(Arc::clone(name), now));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::awaited::Views;
-use super::hold::Untold;
+use super::hold::{KnownBy, Untold};
 use super::{Effects, Hold, HoldIndex, Holds, Reconcile, Share, State, presented_key};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
@@ -69,7 +69,7 @@ impl Holds {
             state: State::Asked,
             valid_until: now,
             expired_by: now,
-            presented,
+            known_by: if presented { KnownBy::Others } else { KnownBy::Nobody },
             guards: 0,
             renewing_guards: 0,
             attempts: 0,
@@ -232,7 +232,7 @@ impl Holds {
         effects: &mut Effects,
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
-        let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.presented);
+        let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.is_presented());
         hold.attempts -= terms.share.count;
         self.lose(index, LostReason::NotOwner, now, effects);
         let index = self.insert(&name, owner, presented, terms.lease, now);

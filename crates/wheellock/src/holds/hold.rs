@@ -24,7 +24,7 @@ pub(crate) struct Hold {
     pub(crate) valid_until: BootInstant,
     /// When the server has certainly forgotten it.
     pub(super) expired_by: BootInstant,
-    pub(super) presented: bool,
+    pub(super) known_by: KnownBy,
     pub(super) guards: u32,
     /// Guards that want the lease renewed.
     pub(super) renewing_guards: u32,
@@ -60,6 +60,17 @@ pub(crate) struct Hold {
     /// Requests in a row that were refused before they had any effect.
     pub(super) refusals: u8,
     pub(super) alarm: Option<TimerKey>,
+}
+
+/// Who knows a hold's owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KnownBy {
+    /// Nobody: it was made for this hold.
+    Nobody,
+    /// As before; and the hold has had several guards, one after the other, or would have had if there had been time.
+    HandedOver,
+    /// Somebody who may present it again.
+    Others,
 }
 
 #[derive(Default)]
@@ -103,9 +114,13 @@ impl Hold {
             State::Asked | State::GivenBack | State::Held | State::Lost(LostReason::ShutDown) => true,
             // Our arithmetic says lost, but the key may stand for a moment more: free it. Not so if the owner may have
             // taken the lock again in the meantime, for the key is then that hold's.
-            State::Lost(LostReason::Expired) => !self.presented,
+            State::Lost(LostReason::Expired) => !self.is_presented(),
             State::Lost(_) => false,
         }
+    }
+
+    pub(super) fn is_presented(&self) -> bool {
+        self.known_by == KnownBy::Others
     }
 
     pub(super) fn may_come_late(&mut self) {

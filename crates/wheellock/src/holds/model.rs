@@ -9,11 +9,14 @@ use super::released::KEPT;
 use super::*;
 use crate::kind;
 use crate::server_clock::{Jump, Sample};
+use crate::wait_queue::Handed;
 
 /// A guard's share, with the watchdog and without.
 const GUARD: Share = Share { count: 1, renew: true };
 const FIXED: Share = Share { renew: false, ..GUARD };
 const LEASE: Duration = Duration::from_millis(600);
+/// For how long after a grant a hold may be handed over.
+const BUDGET: Duration = Duration::from_millis(250);
 /// How long a caller waits for its release.
 const WAIT: Duration = Duration::from_millis(300);
 
@@ -36,6 +39,11 @@ struct World {
     /// Something was held at the shutdown, and has not been given back.
     owed: bool,
     renewals_after_release: usize,
+    /// Whether all attempts are one owner's, which others know.
+    presented: bool,
+    /// What was handed over last.
+    handed: Option<Handed>,
+    hand_overs: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,6 +57,8 @@ enum Event {
     ReleaseAwaited,
     /// The caller that began to wait last is gone.
     Leave,
+    /// The last guard goes, and a waiter has what it had.
+    HandOver,
     /// The last guard waits for an extension.
     Wish,
     /// Time passes, and the watchdog does what is due.
@@ -70,7 +80,7 @@ enum Event {
     ShutDownAsked,
 }
 
-const EVENTS: [Event; 24] = [
+const EVENTS: [Event; 25] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
@@ -78,6 +88,7 @@ const EVENTS: [Event; 24] = [
     Event::Release,
     Event::ReleaseAwaited,
     Event::Leave,
+    Event::HandOver,
     Event::Wish,
     Event::Tick,
     Event::Renewed(Renewed::Extended),
@@ -115,7 +126,15 @@ impl World {
             older: 0,
             owed: false,
             renewals_after_release: 0,
+            presented: true,
+            handed: None,
+            hand_overs: 0,
         }
+    }
+
+    /// In which every attempt is another owner's, whom nobody else knows.
+    fn of_strangers() -> Self {
+        Self { presented: false, ..Self::new() }
     }
 
     fn terms(&self) -> Terms {
@@ -124,7 +143,8 @@ impl World {
 
     fn begin(&mut self) -> Option<HoldIndex> {
         let lease = Lease::new(LEASE).unwrap();
-        let began = self.holds.begin_attempt((&self.name, 1), true, (lease, 1), self.now, Waker::noop());
+        let owner = (&self.name, 1);
+        let began = self.holds.begin_attempt(owner, self.presented, (lease, 1), self.now, Waker::noop());
         match began {
             Poll::Ready(Some((hold, count))) => {
                 assert_eq!(count, self.guards_of(hold) + 1, "asks for what it will have");
@@ -281,6 +301,7 @@ impl World {
                 let Some((view, _)) = self.views.pop() else { return ControlFlow::Break(()) };
                 let _waker = self.holds.leave(view);
             }
+            Event::HandOver => self.hand_over()?,
             Event::Wish => {
                 let Some(hold) = self.guards.last().copied() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;
@@ -360,12 +381,39 @@ impl World {
         ControlFlow::Continue(())
     }
 
+    fn hand_over(&mut self) -> ControlFlow<()> {
+        let Some(index) = self.pop_guard() else { return ControlFlow::Break(()) };
+        self.guards.push(index);
+        let handed = self.holds.hand_over(index, GUARD, (self.handed, BUDGET), self.now);
+        self.handed = Some(match handed {
+            Ok(handed) => handed,
+            Err(_) => return ControlFlow::Break(()),
+        });
+        self.hand_overs += 1;
+        let hold = self.holds.get(index).unwrap();
+        assert!(
+            hold.state == State::Held && self.now + LEASE / 2 <= hold.valid_until,
+            "it may not be held any more"
+        );
+        assert!(
+            self.now < hold.valid_until.saturating_sub(LEASE - LEASE / 50) + BUDGET + LEASE / 10,
+            "its time was over"
+        );
+        assert!(!self.presented, "somebody else may release it");
+        let under_way = self.settles.iter().map(|settle| settle.hold);
+        let asked_for =
+            self.renewals.iter().flat_map(|script| self.holds.batch(*script)).map(|renewal| renewal.hold);
+        assert!(under_way.chain(asked_for).all(|other| other != index), "the server is being told of it");
+        assert!(self.holds.take_over(index, self.now), "nothing has happened in between");
+        ControlFlow::Continue(())
+    }
+
     fn shut_down(&mut self, effects: &mut Effects) -> ControlFlow<()> {
         if self.holds.is_shut() {
             return ControlFlow::Break(());
         }
         let held = |hold: &HoldIndex| self.holds.get(*hold).is_some_and(|hold| hold.state == State::Held);
-        (self.owed, self.older) = (self.guards.iter().any(held), self.settles.len());
+        (self.owed, self.older) = (self.presented && self.guards.iter().any(held), self.settles.len());
         self.settles.extend(self.holds.shut_down(self.now, effects));
         self.settles.extend(self.holds.next_postponed(self.now, effects));
         ControlFlow::Continue(())
@@ -412,7 +460,8 @@ impl World {
         self.look();
         // A shutdown takes back an attempt at once, and again when it turns out to be granted.
         let most = if self.holds.is_shut() { 4 } else { 2 };
-        assert!(self.settles.len() <= most, "requests pile up");
+        let of_hold = |hold: HoldIndex| self.settles.iter().filter(|settle| settle.hold == hold).count();
+        assert!(self.settles.iter().all(|settle| of_hold(settle.hold) <= most), "requests pile up");
         for (_, hold) in self.holds.holds.iter().filter(|(_, hold)| hold.state == State::GivenBack) {
             assert!(hold.wanted() == 0, "a release is sent again of an owner that came back");
         }
@@ -498,21 +547,33 @@ impl World {
 /// Every order of up to six events, and then the end. 18^6 worlds, most of them cut short.
 #[test]
 fn no_order_of_events_renews_after_release_or_leaves_anything() {
-    fn explore(path: &mut Vec<Event>, depth: usize) {
-        for event in EVENTS {
-            let mut world = World::new();
-            path.push(event);
-            let possible = path.iter().all(|event| world.step(*event).is_continue());
-            if possible {
-                world.settle_down(path);
-                if depth > 1 {
-                    explore(path, depth - 1);
-                }
+    explore(World::new, &mut Vec::new(), 6);
+}
+
+/// The same where a hold passes from guard to guard: nothing that the server is told of passes, nor what is doubted.
+#[test]
+fn no_order_of_events_hands_over_what_may_be_lost() {
+    let handed_over = explore(World::of_strangers, &mut Vec::new(), 5);
+    assert!(handed_over > 5_000, "{handed_over}");
+}
+
+/// Returns how often a hold passed from guard to guard.
+fn explore(begin: fn() -> World, path: &mut Vec<Event>, depth: usize) -> usize {
+    let mut handed_over = 0;
+    for event in EVENTS {
+        let mut world = begin();
+        path.push(event);
+        let possible = path.iter().all(|event| world.step(*event).is_continue());
+        if possible {
+            handed_over += world.hand_overs;
+            world.settle_down(path);
+            if depth > 1 {
+                handed_over += explore(begin, path, depth - 1);
             }
-            path.pop();
         }
+        path.pop();
     }
-    explore(&mut Vec::new(), 6);
+    handed_over
 }
 
 #[test]

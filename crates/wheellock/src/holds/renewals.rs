@@ -108,6 +108,9 @@ impl Holds {
                 Event::Forget => self.forget_releases(now),
                 Event::Overdue => self.end_overdue(now, due.effects),
                 Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
+                Event::HandingOver(index) => {
+                    due.handing_over.extend(self.handing_over.try_remove(index as usize));
+                }
             }
         }
         let beat = self.beat_at(now);

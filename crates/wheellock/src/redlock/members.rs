@@ -377,7 +377,7 @@ impl QuorumGuard {
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move {
                 match Arc::into_inner(guard) {
-                    Some(guard) => guard.release().await,
+                    Some(guard) => guard.give_back().await,
                     // A renewal by hand has it too; but that needs this guard.
                     None => Ok(Released::AlreadyLost),
                 }

@@ -6,8 +6,8 @@
 -- ARGV[3]  the holder's hold count once this call has succeeded
 -- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 --
--- Returns 1 (given back), 0 (still held) or nil (this holder does not hold it, or what is there is no lock; nothing was
--- changed).
+-- Returns 1 and how many heard of it (given back), 0 (still held) or nil (this holder does not hold it, or what is there is no
+-- lock; nothing was changed).
 local outer = tonumber(ARGV[3]) > 0
 local found
 if outer then
@@ -35,6 +35,7 @@ end
 -- Locks of another kind may have entered the same hash.
 if found == 1 then
     -- A user without the channel frees locks all the same; waiters then find out by asking.
-    redis.pcall(ARGV[4], ARGV[1], '0')
+    local heard = redis.pcall(ARGV[4], ARGV[1], '0')
+    return type(heard) == 'number' and 1 + heard or 1
 end
 return 1

@@ -4,7 +4,7 @@
 mod store;
 pub(crate) mod worlds;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -33,8 +33,6 @@ pub(crate) struct Server {
     decoder: Decoder,
     /// Answers that have not left yet.
     output: VecDeque<u8>,
-    /// What this connection is subscribed to.
-    pub(crate) channels: BTreeSet<String>,
     /// Where the connection breaks.
     pub(crate) cut: Option<Cut>,
     /// Bytes that pass per turn and direction.
@@ -125,7 +123,6 @@ impl Server {
             input: BytesMut::new(),
             decoder: Decoder::new(Limits::default()),
             output: VecDeque::new(),
-            channels: BTreeSet::new(),
             cut: None,
             trickle: None,
             messages_last: false,
@@ -198,7 +195,7 @@ impl Server {
             }
         }
         self.cut = None;
-        self.channels.clear();
+        self.store.channels.clear();
         self.output.clear();
     }
 
@@ -209,7 +206,7 @@ impl Server {
         self.input.clear();
         self.decoder = Decoder::new(Limits::default());
         self.output.clear();
-        self.channels.clear();
+        self.store.channels.clear();
         true
     }
 
@@ -280,11 +277,11 @@ impl Server {
             // Nothing is forbidden.
             ["EVAL", text, "0", ..] if is_diagnosis(text) => "*0\r\n".to_owned(),
             ["SUBSCRIBE", channel] => {
-                self.channels.insert(channel.to_owned());
+                self.store.channels.insert(channel.to_owned());
                 confirmation("subscribe", channel)
             }
             ["UNSUBSCRIBE", channel] => {
-                self.channels.remove(channel);
+                self.store.channels.remove(channel);
                 confirmation("unsubscribe", channel)
             }
             ["EVALSHA" | "EVAL", _, keys, _, ..] if self.refuses(keys) => {
@@ -355,7 +352,7 @@ impl Server {
         let published = self.store.published.drain(..);
         let heard = published.filter(|message| {
             assert_eq!(message.verb, "PUBLISH", "nobody here listens in another way");
-            self.channels.contains(&message.channel)
+            self.store.channels.contains(&message.channel)
         });
         heard
             .map(|Published { channel, text, .. }| {

@@ -19,6 +19,8 @@ pub(crate) struct Store {
     now: u64,
     keys: BTreeMap<String, Key>,
     loaded: BTreeSet<Which>,
+    /// What is listened to, each by one connection.
+    pub(crate) channels: BTreeSet<String>,
     /// Messages that nobody has taken yet.
     pub(crate) published: Vec<Published>,
     /// What happened to whose hold, in order.
@@ -282,7 +284,7 @@ impl Store {
         if let Some(held) = self.keys.get_mut(key) {
             held.holders.retain(|(known, _)| known != holder);
             if held.holders.is_empty() {
-                self.free(key, tell);
+                return Answer::Integer(1 + self.free(key, tell));
             }
         }
         Answer::Integer(1)
@@ -496,10 +498,8 @@ impl Store {
                 self.keys.remove(key);
             }
         }
-        if held || waited {
-            self.publish([verb, channel, "1"]);
-        }
-        if held { Answer::Integer(1) } else { Answer::Nil }
+        let heard = if held || waited { self.publish([verb, channel, "1"]) } else { 0 };
+        if held { Answer::Integer(1 + heard) } else { Answer::Nil }
     }
 
     fn side_force_release(&mut self, key: &str, [verb, channel]: [&str; 2], tag: &str, side: &str) -> Answer {
@@ -588,8 +588,7 @@ impl Store {
         if self.text(key) != Some(token) {
             return Answer::Nil;
         }
-        self.free(key, tell);
-        Answer::Integer(1)
+        Answer::Integer(1 + self.free(key, tell))
     }
 
     fn simple_renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
@@ -746,14 +745,18 @@ impl Store {
         }
     }
 
-    fn free(&mut self, key: &str, [verb, channel]: [&str; 2]) {
+    /// Returns how many heard of it.
+    fn free(&mut self, key: &str, [verb, channel]: [&str; 2]) -> i64 {
         self.keys.remove(key);
-        self.publish([verb, channel, "0"]);
+        self.publish([verb, channel, "0"])
     }
 
-    fn publish(&mut self, message: [&str; 3]) {
+    /// Returns how many heard it.
+    fn publish(&mut self, message: [&str; 3]) -> i64 {
         let [verb, channel, text] = message.map(str::to_owned);
+        let heard = self.channels.contains(&channel);
         self.published.push(Published { verb, channel, text });
+        i64::from(heard)
     }
 
     fn held_by(&self, key: &str, holder: &str) -> bool {

@@ -6,7 +6,7 @@
 -- ARGV[3]  0: the hold count once this call has succeeded
 -- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 --
--- Returns 1 (given back) or nil (it is not this token's; nothing was changed).
+-- Returns 1 and how many heard of it (given back) or nil (it is not this token's; nothing was changed).
 local token = redis.pcall('get', KEYS[1])
 if type(token) == 'table' and not string.find(token.err, 'WRONGTYPE', 1, true) then
     return token
@@ -16,5 +16,5 @@ if token ~= ARGV[2] then
 end
 redis.call('del', KEYS[1])
 -- A user without the channel frees locks all the same; waiters then find out by asking.
-redis.pcall(ARGV[4], ARGV[1], '0')
-return 1
+local heard = redis.pcall(ARGV[4], ARGV[1], '0')
+return type(heard) == 'number' and 1 + heard or 1

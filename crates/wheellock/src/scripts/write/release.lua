@@ -8,8 +8,8 @@
 -- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 -- ARGV[5]  what the keys that belong to the lock have in common, in the lock's slot
 --
--- Returns 1 (given back), 0 (still held) or nil (this holder does not write, or what is there is no read-write lock; nothing
--- of it was changed).
+-- Returns 1 and how many heard of it (given back), 0 (still held) or nil (this holder does not write, or what is there is no
+-- read-write lock; nothing of it was changed).
 local lock, holder, tag = KEYS[1], ARGV[2], ARGV[5]
 local found = redis.pcall('hmget', lock, 'mode', holder)
 if found.err then
@@ -46,6 +46,9 @@ if held then
 end
 if held or waited then
     -- A user without the channel frees locks all the same; waiters then find out by asking.
-    redis.pcall(ARGV[4], ARGV[1], '1')
+    local heard = redis.pcall(ARGV[4], ARGV[1], '1')
+    if held and type(heard) == 'number' then
+        return 1 + heard
+    end
 end
 return held and 1 or nil

@@ -1,0 +1,374 @@
+//! One lock that everybody wants: tasks of one process, from one to a thousand, beside other crates and beside a mutex of this process
+//! alone; and several processes, each of which has its turn.
+//!
+//! `hot [--rounds N] [word]` runs the benches whose names contain the word; `hot --plot [folder]` draws the last run.
+//! `hot --worker <url> <key> <tasks> <hold in us> <seconds>` is one of several processes: it waits for a line, works, and says what it
+//! had.
+
+#[expect(dead_code, reason = "what all contenders of locks have in common")]
+#[path = "lock/contenders.rs"]
+mod contenders;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use contenders::{AsyncRedisLock, Lock, Manager, Polling, RLock, RsLock};
+use serde_json::{Value, json};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+use wheellock::LockManager;
+use wheellock_benches::plot::{self, Plot};
+use wheellock_benches::{Report, process_cpu};
+use wheellock_tests::RedisServer;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    if let ["--plot", folder @ ..] = &words[..] {
+        return plot::draw("hot", &PLOTS, folder.first().unwrap_or(&"docs/img"));
+    }
+    if let ["--worker", url, key, tasks, hold, seconds] = words[..] {
+        let work = Work {
+            tasks: tasks.parse()?,
+            hold: Duration::from_micros(hold.parse()?),
+            seconds: seconds.parse()?,
+        };
+        return worker(url, key, work);
+    }
+    let server = RedisServer::builder().tcp().start();
+    let mut report = Report::new("hot");
+    for tasks in [1, 2, 4, 16, 64, 256, 1024] {
+        let name = format!("{tasks} tasks, no hold");
+        one_process(&mut report, &server, &name, Work { tasks, hold: Duration::ZERO, seconds: 1.0 })?;
+    }
+    let hold = Duration::from_millis(2);
+    one_process(&mut report, &server, "64 tasks, 2 ms", Work { tasks: 64, hold, seconds: 2.0 })?;
+    for processes in [2, 4] {
+        for (what, hold) in [("no hold", Duration::ZERO), ("2 ms", hold)] {
+            let name = format!("{processes} processes of 64 tasks, {what}");
+            several(&mut report, &server, &name, processes, Work { tasks: 64, hold, seconds: 3.0 })?;
+        }
+    }
+    report.finish()
+}
+
+/// So many tasks take one lock again and again, each for as long as this, for so many seconds.
+#[derive(Clone, Copy)]
+struct Work {
+    tasks: usize,
+    hold: Duration,
+    seconds: f64,
+}
+
+/// What came of it.
+struct Had {
+    /// Grants, by task.
+    counts: Vec<u64>,
+    seconds: f64,
+    cpu: Duration,
+    allocations: u64,
+    /// How long it was each time until this process had the lock again, in ns.
+    gaps: Vec<u64>,
+}
+
+impl Had {
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    fn total(&self) -> f64 {
+        self.counts.iter().sum::<u64>() as f64
+    }
+}
+
+/// Works with any lock. Whoever still waits at the end is dropped.
+async fn work<L: Lock>(locks: Vec<L>, work: Work) -> Result<Had> {
+    let (start, cpu) = (Instant::now(), process_cpu());
+    let counts: Arc<Vec<AtomicU64>> = Arc::new(locks.iter().map(|_| AtomicU64::new(0)).collect());
+    let last = Arc::new(AtomicU64::new(0));
+    let gaps = Arc::new(Mutex::new(Vec::with_capacity(1 << 16)));
+    let mut tasks = JoinSet::new();
+    for (number, lock) in locks.into_iter().enumerate() {
+        let (counts, last, gaps) = (Arc::clone(&counts), Arc::clone(&last), Arc::clone(&gaps));
+        tasks.spawn(async move {
+            loop {
+                let guard = lock.acquire().await?;
+                if let Some(count) = counts.get(number) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                let now = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                let gap = now.saturating_sub(last.swap(now, Ordering::Relaxed));
+                if gap > GAP {
+                    gaps.lock().unwrap_or_else(PoisonError::into_inner).push(gap);
+                }
+                // To the microsecond, which no timer is.
+                let got = Instant::now();
+                while got.elapsed() < work.hold {
+                    tokio::task::yield_now().await;
+                }
+                L::release(guard).await?;
+            }
+            #[expect(unreachable_code, reason = "says the type of what may fail")]
+            anyhow::Ok(())
+        });
+    }
+    let end = tokio::time::timeout(Duration::from_secs_f64(work.seconds), tasks.join_next()).await;
+    if let Ok(Some(failed)) = end {
+        failed??;
+    }
+    let (seconds, cpu) = (start.elapsed().as_secs_f64(), process_cpu().saturating_sub(cpu));
+    let counts = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    let gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    Ok(Had { counts, seconds, cpu, allocations: 0, gaps })
+}
+
+async fn managed<M: Manager>(url: &str, key: &str, plan: Work) -> Result<Had> {
+    let manager = M::connect(url, Polling::Default).await?;
+    work((0..plan.tasks).map(|_| manager.lock(key)).collect(), plan).await
+}
+
+/// A manager that asks the server for every grant.
+struct NoHandOver(LockManager);
+
+impl Manager for NoHandOver {
+    type Lock = wheellock::Lock;
+
+    const SENDS: &[&str] = LockManager::SENDS;
+
+    async fn connect(url: &str, _: Polling) -> Result<Self> {
+        Ok(Self(LockManager::builder(url).hand_over(Duration::ZERO).connect().await?))
+    }
+
+    fn lock(&self, name: &str) -> wheellock::Lock {
+        self.0.lock(name)
+    }
+}
+
+/// What a lock costs that no other process knows of.
+#[derive(Clone)]
+struct LocalMutex(Arc<tokio::sync::Mutex<()>>);
+
+impl Lock for LocalMutex {
+    type Guard = tokio::sync::OwnedMutexGuard<()>;
+
+    async fn acquire(&self) -> Result<Self::Guard> {
+        Ok(Arc::clone(&self.0).lock_owned().await)
+    }
+
+    async fn release(guard: Self::Guard) -> Result<()> {
+        drop(guard);
+        Ok(())
+    }
+}
+
+fn one_process(report: &mut Report, server: &RedisServer, bench: &str, plan: Work) -> Result<()> {
+    if !report.wants(bench) {
+        return Ok(());
+    }
+    let mut rows: Vec<(&str, Vec<[f64; 5]>)> = CONTENDERS.iter().map(|name| (*name, Vec::new())).collect();
+    for round in 0..report.rounds().min(MOST_ROUNDS) {
+        for (contender, samples) in &mut rows {
+            let key = format!("hot:{contender}:{}:{round}", plan.tasks);
+            let (url, before, runtime) = (server.tcp_url(), scripts(server)?, runtime()?);
+            let mut had = None;
+            let counted = allocation_counter::measure(|| {
+                had = Some(runtime.block_on(async {
+                    match *contender {
+                        "wheellock" => managed::<LockManager>(&url, &key, plan).await,
+                        "wheellock, no hand-over" => managed::<NoHandOver>(&url, &key, plan).await,
+                        "rslock" => managed::<RsLock>(&url, &key, plan).await,
+                        "rlock" => managed::<RLock>(&url, &key, plan).await,
+                        "async-redis-lock" => managed::<AsyncRedisLock>(&url, &key, plan).await,
+                        _ => work(vec![LocalMutex(Arc::default()); plan.tasks], plan).await,
+                    }
+                }));
+            });
+            let mut had = had.context("nothing was run")?.with_context(|| format!("{contender}: {bench}"))?;
+            had.allocations = counted.count_total;
+            drop(runtime);
+            let total = had.total();
+            ensure!(total > 0.0, "{contender}: nobody got the lock");
+            #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+            let (sent, allocations) = ((scripts(server)? - before) as f64, had.allocations as f64);
+            samples.push([
+                total / had.seconds,
+                sent / total,
+                allocations / total,
+                had.cpu.as_secs_f64() * 1e9 / total,
+                jain(&had.counts),
+            ]);
+        }
+    }
+    for (contender, samples) in &rows {
+        for (place, (metric, unit)) in METRICS.iter().enumerate() {
+            let column: Vec<f64> = samples.iter().filter_map(|row| row.get(place).copied()).collect();
+            report.row(bench, contender, metric, unit, &column);
+        }
+    }
+    Ok(())
+}
+
+/// Several processes, each with tasks of its own.
+fn several(
+    report: &mut Report,
+    server: &RedisServer,
+    bench: &str,
+    processes: usize,
+    plan: Work,
+) -> Result<()> {
+    if !report.wants(bench) {
+        return Ok(());
+    }
+    let mut columns: [Vec<f64>; 4] = Default::default();
+    for round in 0..report.rounds().min(MOST_ROUNDS) {
+        let key = format!("{bench}:{round}");
+        let workers: Vec<_> =
+            (0..processes).map(|_| Worker::start(&server.tcp_url(), &key, plan)).collect::<Result<_>>()?;
+        let had: Vec<Value> = Worker::all(workers)?;
+        had.iter().for_each(|had| eprintln!("{had}"));
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let numbers = |name: &str| -> Vec<f64> {
+            had.iter().filter_map(|had| had[name].as_u64()).map(|number| number as f64).collect()
+        };
+        let (totals, gaps) = (numbers("total"), numbers("gap_p99"));
+        ensure!(totals.len() == processes, "a process is missing: {had:?}");
+        let tasks = had.iter().filter_map(|had| had["jain"].as_f64()).fold(1.0, f64::min);
+        let row = [
+            totals.iter().sum::<f64>() / plan.seconds,
+            jain_of(&totals),
+            tasks,
+            gaps.into_iter().fold(0.0, f64::max) / 1e6,
+        ];
+        columns.iter_mut().zip(row).for_each(|(column, figure)| column.push(figure));
+    }
+    let metrics = [
+        ("acquires", "1/s"),
+        ("Jain fairness of processes", ""),
+        ("Jain fairness of tasks, worst process", ""),
+        ("wait for the next turn, p99, worst process", "ms"),
+    ];
+    for ((metric, unit), column) in metrics.iter().zip(&columns) {
+        report.row(bench, "wheellock", metric, unit, column);
+    }
+    Ok(())
+}
+
+struct Worker {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(url: &str, key: &str, plan: Work) -> Result<Self> {
+        let mut process = Command::new(std::env::current_exe()?)
+            .args(["--worker", url, key, &plan.tasks.to_string()])
+            .args([plan.hold.as_micros().to_string(), plan.seconds.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let input = process.stdin.take().context("no input")?;
+        let mut output = BufReader::new(process.stdout.take().context("no output")?);
+        let mut ready = String::new();
+        output.read_line(&mut ready)?;
+        ensure!(ready.trim() == "ready", "a worker said {ready:?}");
+        Ok(Self { process, input, output })
+    }
+
+    /// Has all of them begin, and reads what each had.
+    fn all(mut workers: Vec<Self>) -> Result<Vec<Value>> {
+        for worker in &mut workers {
+            writeln!(worker.input, "go")?;
+        }
+        let mut had = Vec::new();
+        for mut worker in workers {
+            let mut line = String::new();
+            worker.output.read_line(&mut line)?;
+            had.push(serde_json::from_str(&line).with_context(|| format!("a worker said {line:?}"))?);
+            ensure!(worker.process.wait()?.success(), "a worker failed");
+        }
+        Ok(had)
+    }
+}
+
+fn worker(url: &str, key: &str, plan: Work) -> Result<()> {
+    let had = runtime()?.block_on(async {
+        let manager = LockManager::connect(url).await?;
+        println!("ready");
+        std::io::stdin().read_line(&mut String::new())?;
+        work((0..plan.tasks).map(|_| manager.lock(key)).collect(), plan).await
+    })?;
+    let mut gaps = had.gaps.clone();
+    gaps.sort_unstable();
+    let p99 = gaps.get((gaps.len() * 99 / 100).min(gaps.len().saturating_sub(1))).copied().unwrap_or(0);
+    let total: u64 = had.counts.iter().sum();
+    println!(
+        "{}",
+        json!({ "total": total, "jain": jain(&had.counts), "gap_p99": p99, "gap_p50": gaps.get(gaps.len() / 2), "turns": gaps.len() })
+    );
+    Ok(())
+}
+
+/// 1 if all have had as much, and one of so many if one has had everything (source: Jain, Chiu, Hawe 1984).
+#[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+fn jain(counts: &[u64]) -> f64 {
+    jain_of(&counts.iter().map(|count| *count as f64).collect::<Vec<_>>())
+}
+
+fn jain_of(counts: &[f64]) -> f64 {
+    let (sum, squares): (f64, f64) = (counts.iter().sum(), counts.iter().map(|count| count * count).sum());
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let parties = counts.len() as f64;
+    sum * sum / (parties * squares)
+}
+
+/// Commands that clients have sent for locks, as the server counts them.
+fn scripts(server: &RedisServer) -> Result<u64> {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let mut sent = 0;
+    for line in stats.lines() {
+        let Some((name, rest)) =
+            line.trim().strip_prefix("cmdstat_").and_then(|line| line.split_once(":calls="))
+        else {
+            continue;
+        };
+        if SENT.contains(&name) {
+            sent += rest.split(',').next().unwrap_or_default().parse::<u64>()?;
+        }
+    }
+    Ok(sent)
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_current_thread().enable_all().build()?)
+}
+
+const SENT: [&str; 5] = ["evalsha", "eval", "subscribe", "unsubscribe", "set"];
+
+const CONTENDERS: [&str; 6] = [
+    "wheellock",
+    "wheellock, no hand-over",
+    "rslock",
+    "rlock",
+    "async-redis-lock",
+    "tokio's mutex (one process)",
+];
+
+const METRICS: [(&str, &str); 5] = [
+    ("acquires", "1/s"),
+    ("commands", "1/acquire"),
+    ("allocations", "1/acquire"),
+    ("cpu", "ns/acquire"),
+    ("Jain fairness", ""),
+];
+
+const PLOTS: [Plot; 2] = [
+    Plot { bench: "64 tasks, no hold", metric: "acquires", file: "hot-acquires.svg" },
+    Plot { bench: "64 tasks, no hold", metric: "commands", file: "hot-commands.svg" },
+];
+
+/// Between two grants of one process; more than this, and others may have had it.
+const GAP: u64 = 300_000;
+
+const MOST_ROUNDS: usize = 3;

@@ -1,0 +1,89 @@
+//! Hand-over: what the last guard of a hold has passes to a waiter of this process without a word to the server. Whether that may be.
+//! To whom it passes, the wait queue says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hold::KnownBy;
+use super::{Hold, HoldIndex, Holds, Share, State};
+use crate::clock::BootInstant;
+use crate::name::Name;
+use crate::wait_queue::Handed;
+
+/// Why a hold is to be given back, and not handed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GiveBack {
+    /// This process has had it for so long that others come first.
+    OutOfTime,
+    /// The server knows, or is to know, more of it than that it is held once.
+    Known,
+}
+
+impl Holds {
+    /// The last guard of a hold that the watchdog keeps goes. Its share is a waiter's from now on, unless something is known or to
+    /// be told about the hold, or it was granted longer than `budget` ago: `last` is what was handed over last.
+    pub(crate) fn hand_over(
+        &mut self,
+        index: HoldIndex,
+        share: Share,
+        (last, budget): (Option<Handed>, Duration),
+        now: BootInstant,
+    ) -> Result<Handed, GiveBack> {
+        let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
+        let shut = self.shut;
+        let hold = self.get_mut(index).ok_or(GiveBack::Known)?;
+        if shut || wished || !hold.is_known_as_one_guards(share, now) {
+            return Err(GiveBack::Known);
+        }
+        let granted_at = match last {
+            Some(last) if last.serial == hold.serial => last.granted_at,
+            // It was handed over so long ago that nobody remembers.
+            _ if hold.known_by == KnownBy::HandedOver => return Err(GiveBack::OutOfTime),
+            _ => hold.since,
+        };
+        hold.known_by = KnownBy::HandedOver;
+        if now >= granted_at + budget {
+            return Err(GiveBack::OutOfTime);
+        }
+        let held = now.saturating_duration_since(hold.since);
+        hold.since = now;
+        let serial = hold.serial;
+        self.tally.handed_over(held);
+        Ok(Handed::new(serial, granted_at))
+    }
+
+    /// A waiter takes what was handed over to it. Whether it is still held.
+    pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
+        let is_held = self.get(index).is_some_and(|hold| hold.state == State::Held && now < hold.valid_until);
+        if is_held {
+            self.tally.took_over();
+        }
+        is_held
+    }
+
+    /// The lock of a hold that was handed over before it was given back.
+    pub(crate) fn handed_over_before(&self, index: HoldIndex) -> Option<Arc<Name>> {
+        let hold = self.get(index).filter(|hold| hold.known_by == KnownBy::HandedOver && hold.guards == 0)?;
+        Some(Arc::clone(&hold.name))
+    }
+}
+
+impl Hold {
+    /// Whether the server knows of this hold exactly what its one guard wants: that it is held once, by an owner whom nobody else
+    /// can present, and kept. And whether it runs for long enough, with nothing that speaks against it.
+    fn is_known_as_one_guards(&self, share: Share, now: BootInstant) -> bool {
+        let Share { count, renew } = share;
+        self.state == State::Held
+            && (count, renew) == (1, true)
+            && (self.guards, self.renewing_guards) == (1, 1)
+            && !self.is_presented()
+            && self.is_settled()
+            && !self.outdated
+            && self.views.is_empty()
+            && self.forgotten() == 0
+            && !self.unverified
+            && !self.renewal_under_way
+            && self.renew_at.is_none()
+            && now + self.lease.duration() / 2 <= self.valid_until
+    }
+}

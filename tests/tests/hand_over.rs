@@ -1,0 +1,398 @@
+//! A lock that passes from task to task of one process without a word to the server: that it does, for how long, and what ends it.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Released, multi_lock};
+use wheellock_tests::locks::{PATIENCE, gone, listeners, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "hot";
+
+/// A manager whose process hands locks over for so long.
+async fn handing_over(server: &RedisServer, budget: Duration) -> LockManager {
+    LockManager::builder(&server.url()).hand_over(budget).connect().await.unwrap()
+}
+
+/// As long as any test.
+const ALWAYS: Duration = Duration::from_secs(600);
+
+/// How many scripts the server has run.
+fn scripts(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| line.trim().strip_prefix("cmdstat_evalsha:calls="));
+    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
+}
+
+fn holder(server: &RedisServer) -> String {
+    server.cli(&["HKEYS", NAME])
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Has `waiter` wait for a lock that is held, until it sleeps: it has asked in vain, and was answered again since it listens.
+async fn asleep<F: Future>(locks: &LockManager, mut waiter: Pin<&mut F>) {
+    let (mut quiet, before) = (0, locks.client().stats());
+    let waits = eventually(PATIENCE, async || {
+        assert!(poll(waiter.as_mut()).is_pending(), "it is held");
+        let stats = locks.client().stats();
+        quiet = if stats.in_flight == 0 && stats.queued_bytes == 0 { quiet + 1 } else { 0 };
+        quiet > 3
+    });
+    assert!(waits.await, "{before:?}");
+}
+
+/// Takes the lock, and has `waiter` wait for it.
+async fn held_and_waited_for<F: Future>(locks: &LockManager, lock: &Lock, waiter: Pin<&mut F>) -> Guard {
+    let guard = lock.acquire().await.unwrap();
+    asleep(locks, waiter).await;
+    guard
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_one_process_pass_a_lock_on_in_order_and_the_server_hears_nothing_of_it() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let (inside, all) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let before = scripts(&server);
+    let mut tasks = JoinSet::new();
+    for task in 0..64 {
+        let (lock, inside, all) = (locks.lock(NAME), Arc::clone(&inside), Arc::clone(&all));
+        tasks.spawn(async move {
+            for round in 0..100 {
+                let guard = lock.acquire().await.unwrap();
+                assert!(!inside.swap(true, Ordering::SeqCst), "somebody else is inside");
+                assert!(guard.is_valid());
+                if (task + round) % 3 == 0 {
+                    tokio::task::yield_now().await;
+                }
+                all.fetch_add(1, Ordering::Relaxed);
+                inside.store(false, Ordering::SeqCst);
+                if round % 2 == 0 {
+                    assert_eq!(guard.release().await.unwrap(), Released::Released);
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert!(gone(&server, NAME).await, "the last one tells the server");
+    let (sent, metrics) = (scripts(&server) - before, locks.metrics());
+    assert_eq!((all.load(Ordering::Relaxed), metrics.acquires, metrics.held), (6400, 6400, 0));
+    assert!(metrics.hand_overs > 6000, "{metrics:?}");
+    // Every grant that was not handed over: a question, perhaps one in vain, and a release.
+    assert!(
+        sent <= 4 * (6400 - metrics.hand_overs) + 4,
+        "{sent} scripts, {} handed over",
+        metrics.hand_overs
+    );
+}
+
+/// The process that hands over gives the lock back when its time is over, and does not come back before the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_take_turns() {
+    let server = RedisServer::start();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut counts = Vec::new();
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 {
+        let locks = handing_over(&server, Duration::from_millis(5)).await;
+        let (count, turns, last) =
+            (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        for _ in 0..8 {
+            let (lock, over) = (locks.lock(NAME), Arc::clone(&over));
+            let (count, turns, last, server) =
+                (Arc::clone(&count), Arc::clone(&turns), Arc::clone(&last), Instant::now());
+            tasks.spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let _guard = lock.acquire().await.unwrap();
+                    count.fetch_add(1, Ordering::Relaxed);
+                    let now = u64::try_from(server.elapsed().as_micros()).unwrap();
+                    // Longer than anything of this process' own takes: the others have had it.
+                    turns.fetch_add(
+                        u64::from(now.saturating_sub(last.swap(now, Ordering::Relaxed)) > 3_000),
+                        Ordering::Relaxed,
+                    );
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        counts.push((locks, count, turns));
+    }
+    let had = |turns: u64| counts.iter().all(|(_, _, had)| had.load(Ordering::Relaxed) >= turns);
+    assert!(eventually(PATIENCE, async || had(20)).await, "somebody is kept out");
+    over.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+    for (locks, count, _) in &counts {
+        let handed_over = locks.metrics().hand_overs;
+        assert!(handed_over > count.load(Ordering::Relaxed) / 2, "{handed_over} of {count:?}");
+    }
+    assert!(gone(&server, NAME).await);
+}
+
+/// Dropped between the hand-over and the first poll after it: the next one has it, and at last the server.
+#[tokio::test]
+async fn what_was_handed_over_to_one_that_leaves_is_passed_on() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let lock = locks.lock(NAME);
+    let (mut first, mut second) = (Box::pin(lock.acquire()), Box::pin(lock.acquire()));
+    let guard = held_and_waited_for(&locks, &lock, first.as_mut()).await;
+    assert!(poll(second.as_mut()).is_pending());
+    let owner = holder(&server);
+    drop(guard);
+    drop(first);
+    let Poll::Ready(Ok(guard)) = poll(second.as_mut()) else { panic!("it was passed on") };
+    assert_eq!((holder(&server), locks.metrics().hand_overs), (owner, 1), "the server knows of nothing");
+    drop(second);
+    let mut third = Box::pin(lock.acquire());
+    assert!(poll(third.as_mut()).is_pending());
+    drop(guard);
+    drop(third);
+    assert!(gone(&server, NAME).await, "nobody is left to whom it could pass");
+}
+
+/// A task may keep a future that it does not poll.
+#[tokio::test]
+async fn what_nobody_takes_is_given_back_soon() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let lock = locks.lock(NAME);
+    let mut sleeper = pin!(lock.acquire());
+    let guard = held_and_waited_for(&locks, &lock, sleeper.as_mut()).await;
+    drop(guard);
+    let others = manager(&server.url()).await.lock(NAME);
+    let theirs = tokio::time::timeout(PATIENCE, others.acquire()).await.expect("it was given back").unwrap();
+    assert!(poll(sleeper.as_mut()).is_pending(), "it came too late");
+    drop(theirs);
+    let guard = tokio::time::timeout(PATIENCE, sleeper).await.expect("it is served as any other").unwrap();
+    drop(guard);
+    assert!(gone(&server, NAME).await);
+}
+
+/// Whoever else may present the owner must not find that somebody else's hold has it.
+#[tokio::test]
+async fn an_owner_that_was_shown_is_not_handed_over() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let lock = locks.lock(NAME);
+    let mut waiter = pin!(lock.acquire());
+    let guard = held_and_waited_for(&locks, &lock, waiter.as_mut()).await;
+    let owner = guard.owner();
+    guard.release().await.unwrap();
+    let guard = waiter.await.unwrap();
+    assert!(!lock.is_held_by(&owner).await.unwrap() && guard.owner() != owner);
+    assert_eq!(locks.metrics().hand_overs, 0);
+}
+
+/// Of what a waiter did not ask for it gets nothing: other leases, owners of its own, tokens, places in the server's queue.
+#[tokio::test]
+async fn only_what_a_waiter_wants_is_handed_over() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let (plain, fixed) = (locks.lock(NAME), locks.lock(NAME).with_lease(Duration::from_secs(20)));
+    let own = plain.with_owner(locks.owner());
+    for (first, second) in
+        [(&plain, &fixed), (&fixed, &plain), (&plain, &own), (&own, &plain), (&fixed, &fixed)]
+    {
+        let mut waiter = pin!(second.acquire());
+        let guard = held_and_waited_for(&locks, first, waiter.as_mut()).await;
+        drop(guard);
+        drop(waiter.await.unwrap());
+    }
+    let fair = locks.fair_lock("fair");
+    let mut waiter = pin!(fair.acquire());
+    let guard = held_and_waited_for(&locks, &fair, waiter.as_mut()).await;
+    drop(guard);
+    drop(waiter.await.unwrap());
+    let fenced = locks.fenced_lock("fenced");
+    let mut waiter = pin!(fenced.acquire());
+    let guard = fenced.acquire().await.unwrap();
+    asleep(&locks, waiter.as_mut()).await;
+    let token = guard.token();
+    drop(guard);
+    assert!(waiter.await.unwrap().token() > token, "every grant has a token of its own");
+    assert_eq!(locks.metrics().hand_overs, 0);
+    // And turned off it is off.
+    let locks = handing_over(&server, Duration::ZERO).await;
+    let lock = locks.lock(NAME);
+    let mut waiter = pin!(lock.acquire());
+    let guard = held_and_waited_for(&locks, &lock, waiter.as_mut()).await;
+    drop(guard);
+    drop(waiter.await.unwrap());
+    assert_eq!(locks.metrics().hand_overs, 0);
+}
+
+/// The closure forms promise the server's word, and ask for it though somebody waits.
+#[tokio::test]
+async fn closures_do_not_hand_over_and_learn_of_a_loss() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let lock = locks.lock(NAME);
+    let mut waiter = pin!(lock.acquire());
+    let ran = lock.run(async |_guard| {
+        asleep(&locks, waiter.as_mut()).await;
+        assert_eq!(server.cli(&["DEL", NAME]), "1");
+    });
+    assert!(matches!(ran.await, Err(Error::Lost { reason: LostReason::NotOwner, .. })));
+    drop(tokio::time::timeout(PATIENCE, waiter).await.expect("it is free").unwrap());
+    assert_eq!(locks.metrics().hand_overs, 0);
+}
+
+/// Freed by force while it passes from task to task: whoever has it learns of it, and the next one is granted by the server.
+#[tokio::test]
+async fn a_hot_lock_that_is_freed_by_force_is_asked_for_again() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let others = manager(&server.url()).await;
+    let lock = locks.lock(NAME);
+    let mut waiter = Box::pin(lock.acquire());
+    let guard = held_and_waited_for(&locks, &lock, waiter.as_mut()).await;
+    drop(guard);
+    let Poll::Ready(Ok(guard)) = poll(waiter.as_mut()) else { panic!("it is handed over") };
+    let waiting = lock.clone();
+    let next = tokio::spawn(async move { waiting.acquire().await.unwrap() });
+    assert!(listeners(&server, NAME, 1).await);
+    assert!(others.lock(NAME).force_release().await.unwrap());
+    let reason =
+        tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the waiter heard of it, and asked");
+    assert_eq!(reason, LostReason::NotOwner);
+    let next = next.await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
+    assert!(next.is_valid() && next.release().await.unwrap() == Released::Released);
+    assert!(gone(&server, NAME).await);
+}
+
+/// What passes through many hands is renewed as any other hold.
+#[tokio::test]
+async fn a_hold_that_is_handed_over_again_and_again_is_kept_alive() {
+    let server = RedisServer::start();
+    let builder =
+        LockManager::builder(&server.url()).hand_over(ALWAYS).watchdog_lease(Duration::from_millis(300));
+    let locks = builder.connect().await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let (lock, over) = (locks.lock(NAME), Arc::clone(&over));
+        tasks.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let guard = lock.acquire().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert!(guard.is_valid());
+            }
+        });
+    }
+    let owner = holder(&server);
+    assert!(eventually(PATIENCE, async || locks.metrics().renewals > 10).await);
+    over.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+    let metrics = locks.metrics();
+    assert_eq!((metrics.lost_expired, metrics.lost_not_owner), (0, 0), "{owner}: {metrics:?}");
+    assert!(gone(&server, NAME).await);
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_what_is_being_handed_over() {
+    let server = RedisServer::start();
+    for taken in [true, false] {
+        let locks = handing_over(&server, ALWAYS).await;
+        let lock = locks.lock(NAME);
+        let (mut first, mut second) = (Box::pin(lock.acquire()), Box::pin(lock.acquire()));
+        let guard = held_and_waited_for(&locks, &lock, first.as_mut()).await;
+        assert!(poll(second.as_mut()).is_pending());
+        drop(guard);
+        let taken = if taken { Some(poll(first.as_mut())) } else { None };
+        assert!(locks.shutdown(PATIENCE).await.is_empty());
+        assert_eq!(server.cli(&["EXISTS", NAME]), "0");
+        match taken {
+            Some(Poll::Ready(Ok(guard))) => assert!(!guard.is_valid()),
+            Some(other) => panic!("{other:?}"),
+            None => assert!(matches!(first.await, Err(Error::ShutDown { .. }))),
+        }
+        assert!(matches!(second.await, Err(Error::ShutDown { .. })));
+    }
+}
+
+/// A runtime that ends with the lock between two of its tasks gives it back.
+#[test]
+fn a_runtime_that_ends_in_between_leaves_nothing() {
+    let server = RedisServer::start();
+    for _ in 0..20 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let locks = handing_over(&server, ALWAYS).await;
+            let lock = locks.lock(NAME);
+            let guard = lock.acquire().await.unwrap();
+            for _ in 0..3 {
+                let lock = lock.clone();
+                tokio::spawn(async move {
+                    let _guard = lock.acquire().await;
+                    std::future::pending::<()>().await;
+                });
+            }
+            tokio::task::yield_now().await;
+            drop(guard);
+        });
+        drop(runtime);
+        assert_eq!(server.cli(&["EXISTS", NAME]), "0");
+    }
+}
+
+#[tokio::test]
+async fn members_of_sets_writers_and_durable_holds_are_handed_over() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let (one, other) = (locks.lock(NAME), locks.lock("other"));
+    let set = multi_lock([one.clone(), other]).unwrap().acquire().await.unwrap();
+    let mut waiter = pin!(one.acquire());
+    asleep(&locks, waiter.as_mut()).await;
+    assert_eq!(set.release().await.unwrap(), Released::Released);
+    let Poll::Ready(Ok(guard)) = poll(waiter.as_mut()) else { panic!("it is handed over") };
+    drop(guard);
+    assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await);
+
+    let write = locks.read_write_lock("rw").write();
+    let mut waiter = pin!(write.acquire());
+    let guard = held_and_waited_for(&locks, &write, waiter.as_mut()).await;
+    drop(guard);
+    let Poll::Ready(Ok(guard)) = poll(waiter.as_mut()) else { panic!("it is handed over") };
+    drop(guard);
+    assert!(
+        eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await,
+        "{}",
+        server.cli(&["KEYS", "*"])
+    );
+
+    let builder = LockManager::builder(&server.tcp_url()).hand_over(ALWAYS).durability(Durability::Primary);
+    let locks = builder.connect().await.unwrap();
+    let durable = locks.lock("durable");
+    let mut waiter = pin!(durable.acquire());
+    let guard = held_and_waited_for(&locks, &durable, waiter.as_mut()).await;
+    drop(guard);
+    assert!(matches!(poll(waiter.as_mut()), Poll::Ready(Ok(_))));
+}
+
+/// A writer that has been refused keeps readers out; one that is handed the lock does so no longer than it has it.
+#[tokio::test]
+async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let others = manager(&server.url()).await;
+    let (write, read) = (locks.read_write_lock("rw").write(), others.read_write_lock("rw").read());
+    let guard = write.acquire().await.unwrap();
+    let waiting = write.clone();
+    let waiter = tokio::spawn(async move { waiting.acquire().await.unwrap() });
+    assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", "{rw}:wheellock_writer"]) == "1").await);
+    guard.release().await.unwrap();
+    let guard = waiter.await.unwrap();
+    assert_eq!(locks.metrics().hand_overs, 1);
+    guard.release().await.unwrap();
+    let reader = tokio::time::timeout(Duration::from_secs(2), read.acquire()).await.expect("nobody writes");
+    drop(reader.unwrap());
+}

@@ -446,7 +446,12 @@ async fn one_who_waits_long_keeps_its_place() {
     // Each has had to say several times that it lives.
     let until = |holder: &str| -> u64 { server.cli(&["ZSCORE", WAITERS, holder]).parse().unwrap_or(0) };
     let began = until(&head);
-    assert!(eventually(2 * PATIENCE, async || until(&head) > began + 6_000).await);
+    let lives = eventually(2 * PATIENCE, async || {
+        // Whoever asks throws out the dead.
+        assert!(others.try_acquire().await.unwrap().is_none());
+        until(&head) > began + 6_000
+    });
+    assert!(lives.await);
     assert_eq!((server.cli(&["LLEN", QUEUE]), server.cli(&["LINDEX", QUEUE, "0"])), ("2".to_owned(), head));
     guard.release().await.unwrap();
     let guard = first.await.unwrap();

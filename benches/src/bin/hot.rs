@@ -5,7 +5,7 @@
 //! `hot --worker <url> <key> <tasks> <hold in us> <seconds>` is one of several processes: it waits for a line, works, and says what it
 //! had.
 
-#[expect(dead_code, reason = "what all contenders of locks have in common")]
+#[allow(dead_code, reason = "what all contenders of locks have in common")]
 #[path = "lock/contenders.rs"]
 mod contenders;
 

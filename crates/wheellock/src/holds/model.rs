@@ -16,7 +16,7 @@ const GUARD: Share = Share { count: 1, renew: true };
 const FIXED: Share = Share { renew: false, ..GUARD };
 const LEASE: Duration = Duration::from_millis(600);
 /// For how long after a grant a hold may be handed over.
-const BUDGET: Duration = Duration::from_millis(250);
+const BUDGET: Duration = Duration::from_millis(500);
 /// How long a caller waits for its release.
 const WAIT: Duration = Duration::from_millis(300);
 

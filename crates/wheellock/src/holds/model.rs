@@ -557,6 +557,18 @@ fn no_order_of_events_hands_over_what_may_be_lost() {
     assert!(handed_over > 5_000, "{handed_over}");
 }
 
+/// A watchdog that comes late has not renewed it: who gets it now would soon lose it.
+#[test]
+fn what_has_less_than_half_its_lease_left_is_not_handed_over() {
+    for (late, passes) in [(LEASE * 2 / 5, true), (LEASE * 3 / 5, false), (LEASE * 6 / 5, false)] {
+        let mut world = World::of_strangers();
+        assert!(world.step(Event::Acquire).is_continue());
+        world.now = world.now + late;
+        let handed = world.holds.hand_over(world.guards[0], GUARD, (None, 10 * LEASE), world.now);
+        assert_eq!(handed.is_ok(), passes, "{late:?}");
+    }
+}
+
 /// Returns how often a hold passed from guard to guard.
 fn explore(begin: fn() -> World, path: &mut Vec<Event>, depth: usize) -> usize {
     let mut handed_over = 0;

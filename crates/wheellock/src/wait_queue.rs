@@ -266,9 +266,10 @@ impl WaitQueue {
         !is_own
     }
 
-    /// For how much of its time a process may hand a lock over if so many others want it, too.
+    /// For how much of its time a process may hand a lock over: those who want it share the time, so that all of them together keep
+    /// nobody waiting for longer than it.
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
-        budget / self.others.max(1)
+        budget / (self.others + 1)
     }
 
     /// What was handed over last, whether or not that is over.
@@ -642,11 +643,7 @@ mod tests {
             assert_eq!(ask(&mut waiters, first, now), others == 0);
             assert!(others == 0 || ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
             let budget = Duration::from_millis(6);
-            assert_eq!(
-                waiters.share_of(budget),
-                budget / others.max(1),
-                "all together wait no longer than for one"
-            );
+            assert_eq!(waiters.share_of(budget), budget / (others + 1), "all of them share it");
         }
         let (mut waiters, [first, _]) = two_asleep(now);
         waiters.give_back(true, now);

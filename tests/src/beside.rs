@@ -129,11 +129,14 @@ pub fn key(name: &str) -> &str {
 /// How often any script was called.
 #[must_use]
 pub fn attempts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = |command: &str| -> u64 {
-        let line = stats.lines().find_map(|line| line.strip_prefix(command)?.strip_prefix(":calls="));
-        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
-    };
     // Redisson loads no scripts unless told so, up to version 4.
-    calls("cmdstat_evalsha") + calls("cmdstat_eval")
+    calls(server, "evalsha") + calls(server, "eval")
+}
+
+/// How often the server has run a command.
+#[must_use]
+pub fn calls(server: &RedisServer, command: &str) -> u64 {
+    let (stats, name) = (server.cli(&["INFO", "commandstats"]), format!("cmdstat_{command}:calls="));
+    let line = stats.lines().find_map(|line| line.trim().strip_prefix(&name));
+    line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Released, multi_lock};
+use wheellock_tests::beside::attempts as scripts;
 use wheellock_tests::locks::{PATIENCE, gone, listeners, manager};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -21,13 +22,6 @@ async fn handing_over(server: &RedisServer, budget: Duration) -> LockManager {
 
 /// As long as any test.
 const ALWAYS: Duration = Duration::from_secs(600);
-
-/// How many scripts the server has run.
-fn scripts(server: &RedisServer) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let calls = stats.lines().find_map(|line| line.trim().strip_prefix("cmdstat_evalsha:calls="));
-    calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().unwrap())
-}
 
 fn holder(server: &RedisServer) -> String {
     server.cli(&["HKEYS", NAME])
@@ -395,4 +389,85 @@ async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
     guard.release().await.unwrap();
     let reader = tokio::time::timeout(Duration::from_secs(2), read.acquire()).await.expect("nobody writes");
     drop(reader.unwrap());
+}
+
+/// Readers who come while their process reads have its hold, for as long after its grant as a lock may be handed over.
+#[tokio::test]
+async fn readers_of_a_process_join_each_other_and_never_past_a_writer() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let lock = locks.read_write_lock(NAME);
+    let first = lock.read().acquire().await.unwrap();
+    let mut readers = vec![lock.read().acquire().await.unwrap()];
+    assert_eq!(
+        locks.metrics().hand_overs,
+        0,
+        "a second reader asks the server, who knows of writers elsewhere"
+    );
+    let before = scripts(&server);
+    for _ in 0..100 {
+        readers.push(lock.read().acquire().await.unwrap());
+        drop(lock.read().try_acquire().await.unwrap().expect("others read"));
+    }
+    assert_eq!(locks.metrics().hand_overs, 200);
+    for reader in readers.drain(1..) {
+        assert!(reader.is_valid());
+        assert_eq!(reader.release().await.unwrap(), Released::Released);
+    }
+    assert_eq!(scripts(&server), before, "the server has heard of two");
+    drop(first);
+    assert!(lock.write().try_acquire().await.unwrap().is_none(), "one still reads");
+    let write = lock.write();
+    let mut writer = Box::pin(write.acquire());
+    asleep(&locks, writer.as_mut()).await;
+    assert!(lock.read().try_acquire().await.unwrap().is_none(), "a writer waits");
+    let passes = lock.with_fairness(wheellock::Fairness::ReadersFirst).read();
+    let hand_overs = locks.metrics().hand_overs;
+    assert!(lock.read().with_lease(PATIENCE).try_acquire().await.unwrap().is_none(), "it is no such reader");
+    drop(passes.try_acquire().await.unwrap().expect("it does not mind"));
+    assert_eq!(locks.metrics().hand_overs, hand_overs + 1);
+    readers.clear();
+    let writing = tokio::time::timeout(PATIENCE, writer).await.expect("nobody reads").unwrap();
+    assert!(lock.read().try_acquire().await.unwrap().is_none(), "somebody writes");
+    drop(writing);
+    assert!(
+        eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await,
+        "{}",
+        server.cli(&["KEYS", "*"])
+    );
+}
+
+/// Readers who have joined are told of a loss as any other, closures say so, and one who shows its owner counts from then on.
+#[tokio::test]
+async fn readers_who_have_joined_are_readers() {
+    let server = RedisServer::start();
+    let locks = handing_over(&server, ALWAYS).await;
+    let read = locks.read_write_lock(NAME).read();
+    // One more, so that others may join.
+    let other = read.acquire().await.unwrap();
+    let (first, second) = (read.acquire().await.unwrap(), read.acquire().await.unwrap());
+    assert_eq!(locks.metrics().hand_overs, 1);
+    let owner = second.owner();
+    let again = read.with_owner(owner.clone()).acquire().await.unwrap();
+    assert_eq!(read.hold_count(&owner).await.unwrap(), 2);
+    assert!(read.acquire().await.unwrap().owner() != owner, "what was shown is not joined");
+    drop((other, first));
+    assert_eq!(again.release().await.unwrap(), Released::Released);
+    assert_eq!(read.hold_count(&owner).await.unwrap(), 1, "one is left who reads");
+    assert_eq!(second.release().await.unwrap(), Released::Released);
+    assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await);
+
+    let other = read.acquire().await.unwrap();
+    let first = read.acquire().await.unwrap();
+    let hand_overs = locks.metrics().hand_overs;
+    let ran = read.run(async |guard| {
+        assert!(guard.is_valid());
+        assert_eq!(server.cli(&["DEL", NAME]), "1");
+    });
+    assert!(matches!(ran.await, Err(Error::Lost { .. })), "the server was asked");
+    assert!(!first.is_valid() && locks.metrics().hand_overs > hand_overs, "they have one hold");
+    drop((other, first));
+    let ran = read.run(async |_guard| 7).await;
+    assert_eq!(ran.unwrap(), 7);
+    assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", NAME]) == "0").await);
 }

@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
@@ -58,6 +60,44 @@ async fn ten_thousand_increments_by_threads_of_java_tasks_and_threads_lose_none(
     assert_eq!(fs::read_to_string(&file).unwrap(), "10000");
     assert_eq!(server.cli(&["EXISTS", NAME]), "0");
     assert!(locks.metrics().handoffs > 0, "both sides were at it at the same time: {:?}", locks.metrics());
+}
+
+/// Tasks of ours that pass a lock on among themselves give it back when their time is over, and stand back for Java.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_hand_a_lock_over_let_java_have_its_turns() {
+    const TURNS: u64 = 200;
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let file = server.directory().join("counter");
+    fs::write(&file, "0").unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (lock, over) = (locks.lock(NAME), Arc::clone(&over));
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let _guard = lock.acquire().await.unwrap();
+                    yield_now().await;
+                }
+            })
+        })
+        .collect();
+    assert!(eventually(PATIENCE, async || locks.metrics().hand_overs > 1_000).await);
+    let (before, began) = (locks.metrics(), Instant::now());
+    assert_eq!(java.thread("t0").increment(NAME, TURNS.try_into().unwrap(), &file).done().await, "done");
+    let (took, after) = (began.elapsed(), locks.metrics());
+    let ours = after.acquires - before.acquires - (after.hand_overs - before.hand_overs);
+    println!(
+        "{TURNS} turns of Java's in {took:?}, beside {ours} of ours, {} handed over",
+        after.hand_overs - before.hand_overs
+    );
+    over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    // Jain's index of two is 0.9 where one has had twice as many turns as the other.
+    assert!(ours <= 2 * TURNS, "{ours} turns of ours beside {TURNS} of Java's");
+    assert_eq!(fs::read_to_string(&file).unwrap(), TURNS.to_string());
+    assert!(gone(&server, NAME).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use wheellock::{LockManager, LostReason, Permit, PermitId, Permits, Released};
 use wheellock_tests::beside::{
-    attempts, both_sides, extended_permit, java_waits, key, shared_client, subscribers, we_wait, within,
+    attempts, both_sides, calls, extended_permit, java_waits, key, shared_client, subscribers, we_wait,
+    within,
 };
 use wheellock_tests::interop::{self, Thread};
 use wheellock_tests::locks::{PATIENCE, WOKEN, lost, manager};
@@ -96,8 +97,10 @@ async fn where_redissons_state_is_not_copied() {
 
     // A latch that is deleted: Java's own waiters sleep on, whichever of both is told; those of ours go on.
     thread.call("latch@deleted", "trySetCount", &[&1]).done().await;
+    let looked = calls(&server, "get");
     let sleeps = java.thread("sleeper").call("latch@deleted", "await", &[&1_500]);
-    assert!(subscribers(&server, "latch@deleted", "1").await);
+    // Once before it listens, and once more before it sleeps.
+    assert!(eventually(PATIENCE, async || calls(&server, "get") >= looked + 2).await);
     assert_eq!(thread.call("latch@deleted", "delete", &[]).done().await, "true");
     let answer = sleeps.answer().await;
     assert!(answer.ended - answer.began >= Duration::from_millis(1_400), "seen of Redisson: {answer:?}");

@@ -65,6 +65,9 @@ pub(crate) async fn acquire(
         Err(error) => return Err(error.clone()),
     };
     request.check_upgrade()?;
+    if let Some(guard) = request.join() {
+        return Ok(Some(guard));
+    }
     let (mut fast_path, mut waiter) = (None, None);
     if let Some(refusal) = refused {
         waiter.insert(Waiter::join(request, WaitQueue::join)).on_held(refusal);
@@ -96,6 +99,12 @@ pub(crate) async fn acquire(
                 }
             },
         };
+        if let Some(waiter) = &mut waiter
+            && let Some(guard) = request.join()
+        {
+            waiter.granted(request.lease, u32::MAX);
+            return Ok(Some(guard));
+        }
         match request.once(wait, by.instant()).await {
             Ok(Said::Answer(Answer::Granted(guard, room))) => {
                 if !waiter.as_ref().is_some_and(Waiter::told_held) {

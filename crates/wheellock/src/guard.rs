@@ -243,7 +243,10 @@ impl Guard {
     /// before, and the lock then stays for its lease; or if its runtime has ended, and the release was sent all the same, but
     /// no task can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
-        if hand_over::hand_over(&self.context, &self.name, self.hold, self.share) {
+        let Self { context, name, hold, share, .. } = &self;
+        if hand_over::hand_over(context, name, *hold, *share)
+            || hand_over::leave_to_others(context, name, *hold, *share)
+        {
             self.released = true;
             return Ok(Released::Released);
         }
@@ -251,8 +254,18 @@ impl Guard {
     }
 
     /// [`release`](Self::release) for a caller who wants the server's word in any case.
-    pub(crate) async fn give_back(self) -> Result<Released, Error> {
-        hand_over::keep_none(&self.context, &self.name);
+    pub(crate) async fn give_back(mut self) -> Result<Released, Error> {
+        if self.context.holds().stays_with_others(self.hold, self.share) {
+            // Nothing will be given back, so nothing would be heard.
+            if let Err(Error::Lost { .. }) = self.ask_the_server(Want::Word).await {
+                return Ok(Released::AlreadyLost);
+            }
+            if hand_over::leave_to_others(&self.context, &self.name, self.hold, self.share) {
+                self.released = true;
+                return Ok(Released::Released);
+            }
+        }
+        hand_over::tell_head(&self.context, &self.name);
         self.confirmed().await
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use crate::context::Context;
 use crate::holds::{GiveBack, HoldIndex, Share};
@@ -21,8 +22,13 @@ pub(crate) fn hand_over(context: &Context, name: &Arc<Name>, hold: HoldIndex, sh
     name.is_waited_for() && name.kind().may_be_handed_over() && hand_over_to_head(context, name, hold, share)
 }
 
+/// A guard goes whose hold others of this process have joined: it stays with them. If there are none, nothing happens.
+pub(crate) fn leave_to_others(context: &Context, name: &Name, hold: HoldIndex, share: Share) -> bool {
+    name.kind().may_be_joined() && context.transact(|holds, now, _| holds.leave_to_others(hold, share, now))
+}
+
 /// A guard's share is to be given back in any case. The head of the queue has to look by itself, if it was not told so before.
-pub(crate) fn keep_none(context: &Context, name: &Arc<Name>) {
+pub(crate) fn tell_head(context: &Context, name: &Arc<Name>) {
     if name.is_waited_for() && name.kind().may_be_handed_over() {
         let now = context.client.config().timer.now();
         let head = name.wait_queue().as_mut().and_then(|waiters| waiters.give_back(false, now));
@@ -35,12 +41,13 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
     let mut queue = name.wait_queue();
     let Some(waiters) = &mut *queue else { return false };
     let at = timer.now();
-    let handed = if !budget.is_zero() && waiters.head_takes_over(at) {
+    let handed = if !budget.is_zero() && waiters.head_takes_over() {
+        let budget = if waiters.has_heard(at) { Duration::ZERO } else { waiters.share_of(budget) };
         let now = context.clock.now();
         // Nothing follows from it for others: no request, nobody to wake, nothing to log.
-        context.holds().hand_over(hold, share, (waiters.last_handed(), waiters.share_of(budget)), now)
+        context.holds().hand_over(hold, share, (waiters.last_handed(), budget), now)
     } else {
-        Err(GiveBack::Known)
+        Err(GiveBack::Unfit)
     };
     let (waker, is_first) = match handed {
         Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),

@@ -190,6 +190,7 @@ impl Holds {
     pub(crate) fn release(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
+        let is_known = hold.is_known_without(share);
         hold.leave(share);
         if hold.guards == 0 && hold.state == State::Held {
             let held = now.saturating_duration_since(hold.since);
@@ -200,9 +201,9 @@ impl Holds {
         let hold = self.get_mut(index)?;
         // After a shutdown everything has been given back, or will be.
         let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing() && !shut);
-        hold.outdated |= busy && ours;
+        hold.outdated |= busy && ours && !is_known;
         self.schedule(index);
-        if busy || !ours {
+        if busy || !ours || is_known {
             self.free_if_unused(index);
             return None;
         }
@@ -219,7 +220,8 @@ impl Holds {
         waker: &Waker,
     ) -> (Option<ViewIndex>, Option<Reconcile>) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
-        let view = (hold.is_worth_releasing() && !self.shut).then(|| {
+        let is_told = hold.is_worth_releasing() && !hold.is_known_without(share);
+        let view = (is_told && !self.shut).then(|| {
             let believed = hold.state == State::Held && now < hold.valid_until;
             self.awaited.begin(index, &mut hold.views, (believed, until), waker)
         });

@@ -314,6 +314,11 @@ impl Kind {
         !self.is_shared() && self.wake == Wake::Channel && self.companions != Companions::Token
     }
 
+    /// Whether one who comes while another of this process holds may have the same hold: all who read do the same.
+    pub(crate) fn may_be_joined(&self) -> bool {
+        self.is_shared() && self.companions == Companions::ReadLeases
+    }
+
     /// Whether a release of what is not held makes the server refuse what comes after it. Where there are leases they end by
     /// themselves.
     pub(crate) fn remembers_releases(&self) -> bool {
@@ -322,7 +327,7 @@ impl Kind {
 
     /// Whether a holder may shorten the leases of others.
     pub(crate) fn may_be_shortened(&self) -> bool {
-        self.is_shared() && self.companions == Companions::ReadLeases
+        self.may_be_joined()
     }
 
     /// Tells it from other kinds.

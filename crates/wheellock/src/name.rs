@@ -24,7 +24,7 @@ pub(crate) struct Name {
     /// [`WAITED_FOR`], and how many ask from outside the queue: in one word, so that of a caller that has its answer and a
     /// waiter that comes one sees the other. And [`REFUSED`], which stands alone.
     interest: AtomicU16,
-    /// The hold that had the lock last, by its index plus one. Read and written under the lock of the table of holds, and
+    /// The hold that had the lock last, or of readers the one that was let in last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
     last_holder: AtomicU32,
 }

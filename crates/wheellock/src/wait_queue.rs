@@ -245,16 +245,16 @@ impl WaitQueue {
         }
     }
 
-    /// Whether the head takes a hold of this process as it is, and nothing was heard that speaks against that hold.
-    pub(crate) fn head_takes_over(&mut self, now: Instant) -> bool {
+    /// Whether the head takes a hold of this process as it is.
+    pub(crate) fn head_takes_over(&mut self) -> bool {
         let takes = |head: &mut Waiter| {
             head.takes_over && !head.asks && head.handed.is_none() && head.failed.is_none()
         };
-        self.waiting.first().is_some_and(takes) && !self.has_heard(now)
+        self.waiting.first().is_some_and(takes)
     }
 
-    /// Whether something was heard, but for this process' own release.
-    fn has_heard(&mut self, now: Instant) -> bool {
+    /// Whether something was heard that speaks against a hold of this process: not its own release.
+    pub(crate) fn has_heard(&mut self, now: Instant) -> bool {
         let Some(news) = &mut self.subscription else { return false };
         if !news.has_changed() {
             return false;
@@ -311,15 +311,12 @@ impl WaitQueue {
         !std::mem::replace(&mut self.looked_after, true)
     }
 
-    /// Looks after what is handed over: a waiter that has not taken it for so long may not do so soon, and is not offered any again. Returns
-    /// that hold, the head's waker, which may have to look by itself from now on, and whether to come again.
+    /// Looks after what is handed over: a waiter that has not taken it for so long may not do so soon, and is not offered any again.
+    /// Returns that hold, the head's waker, which may have to look by itself from now on, and whether to come again.
     pub(crate) fn look_after(&mut self, now: Instant) -> (Option<u32>, Option<Waker>, bool) {
-        let Some((ticket, at)) = self.handed.and_then(|handed| handed.to) else {
-            self.looked_after = false;
-            return (None, self.head_to_wake(), false);
-        };
-        let is_old = now.saturating_duration_since(at) >= UNTAKEN;
-        let waiter = self.waiting.get_mut(ticket).filter(|waiter| is_old && waiter.handed.is_some());
+        let last = self.handed.and_then(|handed| handed.to);
+        let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNTAKEN);
+        let waiter = last.filter(|_| is_old).and_then(|(ticket, _)| self.waiting.get_mut(ticket));
         let untaken = waiter.and_then(|waiter| {
             waiter.takes_over = false;
             waiter.handed.take()
@@ -331,12 +328,12 @@ impl WaitQueue {
     /// The lock is given back by this process though there are waiters; `out_of_time` if only to let others have it. Then the head
     /// waits until it is known whether others [heard](Self::others_heard) of it. Returns the head's waker if it has to look.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
-        if let Some(news) = &mut self.subscription {
-            // What was heard so far is no news of what happens now.
-            news.take_changed();
-        }
         if !out_of_time && !self.unwatched {
             return None;
+        }
+        if let Some(news) = self.subscription.as_mut().filter(|_| out_of_time) {
+            // What was heard so far is no news of the release that follows.
+            news.take_changed();
         }
         let soon = now + POLL_WHEN_DEAF;
         self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
@@ -345,8 +342,8 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
-    /// So many, this process among them if it listens, heard that it gave the lock back because its time was over. If there are others, the head
-    /// stands back until it hears of them, or for as long as they need to ask. Returns the head's waker.
+    /// So many, this process among them if it listens, heard that it gave the lock back because its time was over. If there are
+    /// others, the head stands back until it hears of them, or for as long as they need to ask. Returns the head's waker.
     pub(crate) fn others_heard(&mut self, heard: u32, now: Instant) -> Option<Waker> {
         let since = self.gave_back.take()?;
         self.others = heard.saturating_sub(self.subscription.is_some().into());
@@ -581,7 +578,7 @@ mod tests {
             waiters.takes_over(ticket);
         }
         assert!(ask(&mut waiters, tickets[0], now) && !ask(&mut waiters, tickets[1], now));
-        assert!(!waiters.head_takes_over(now), "it has a question under way");
+        assert!(!waiters.head_takes_over(), "it has a question under way");
         waiters.on_held(now, Some(REPOLL));
         assert!(!ask(&mut waiters, tickets[0], now));
         (waiters, tickets)
@@ -595,12 +592,12 @@ mod tests {
     fn the_head_takes_what_is_handed_over_and_the_next_one_is_left_asleep() {
         let now = Instant::now();
         let (mut waiters, [first, second]) = two_asleep(now);
-        assert!(waiters.head_takes_over(now) && waiters.hand_over(7, handed(), now).is_some(), "it is woken");
-        assert!(!waiters.head_takes_over(now), "it has not come for the last one");
+        assert!(waiters.head_takes_over() && waiters.hand_over(7, handed(), now).is_some(), "it is woken");
+        assert!(!waiters.head_takes_over(), "it has not come for the last one");
         assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
         assert_eq!(waiters.untaken(first), None);
         waiters.leave_with_handed(first, now);
-        assert!(waiters.head_takes_over(now), "it sleeps, though it was never told that it is the head");
+        assert!(waiters.head_takes_over(), "it sleeps, though it was never told that it is the head");
         assert!(waiters.give_back(false, now).is_some(), "now it is told, for nobody else looks");
         assert!(ask(&mut waiters, second, now), "and without a subscription it hears of nothing");
     }
@@ -614,10 +611,10 @@ mod tests {
         assert!(waiters.begin_looking_after() && !waiters.begin_looking_after(), "one looks");
         assert!(matches!(waiters.look_after(now + UNTAKEN / 2), (None, _, true)), "it may still come");
         assert!(matches!(waiters.look_after(now + UNTAKEN), (Some(7), _, false)));
-        assert!(!waiters.head_takes_over(now), "it is not offered another one");
+        assert!(!waiters.head_takes_over(), "it is not offered another one");
         assert!(matches!(turn(&mut waiters, first, now), Turn::Wait(_)), "it comes too late");
         waiters.leave(first, None, now);
-        assert!(waiters.head_takes_over(now) && waiters.is_head(second));
+        assert!(waiters.head_takes_over() && waiters.is_head(second));
     }
 
     #[test]
@@ -628,7 +625,7 @@ mod tests {
         assert!(waiters.is_handed(first) && !waiters.is_handed(second));
         assert_eq!(waiters.untaken(first), Some(7));
         waiters.leave(first, None, now);
-        assert!(waiters.head_takes_over(now));
+        assert!(waiters.head_takes_over());
     }
 
     /// Invariant: what is given back for the sake of others is asked for after them.

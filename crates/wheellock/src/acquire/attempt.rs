@@ -95,13 +95,24 @@ impl<'a> Request<'a> {
 
     /// Whether it can have a hold of another owner of this process as it is.
     pub(super) fn takes_over(&self) -> bool {
-        let Self { name, presented, share, backoff, context, .. } = self;
-        name.kind().may_be_handed_over()
-            && !presented
-            && share.renew
-            && share.count == 1
-            && backoff.is_none()
-            && !context.hand_over.is_zero()
+        self.name.kind().may_be_handed_over() && self.backoff.is_none() && self.takes_as_it_is()
+    }
+
+    /// Whether what the watchdog keeps for an owner whom nobody knows is what it wants.
+    fn takes_as_it_is(&self) -> bool {
+        let Self { presented, share, context, .. } = self;
+        !presented && share.renew && share.count == 1 && !context.hand_over.is_zero()
+    }
+
+    /// What another reader of this process has, if this one can have the same. Not past a writer who waits.
+    pub(super) fn join(&self) -> Option<Guard> {
+        let Self { context, name, share, .. } = *self;
+        let waits = |sides: &Sides| sides.fairness == Fairness::WritersFirst && sides.other.is_waited_for();
+        if !name.kind().may_be_joined() || !self.takes_as_it_is() || self.sides.is_some_and(waits) {
+            return None;
+        }
+        let hold = context.transact(|holds, now, _| holds.join(name, context.hand_over, now))?;
+        Some(Guard::new(Arc::clone(context), Arc::clone(name), hold, share))
     }
 
     /// An error if this owner reads and wants to write.

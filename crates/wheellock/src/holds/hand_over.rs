@@ -1,5 +1,5 @@
-//! Hand-over: what the last guard of a hold has passes to a waiter of this process without a word to the server. Whether that may be.
-//! To whom it passes, the wait queue says.
+//! Hand-over: what the last guard of a hold has passes to a waiter of this process without a word to the server, and readers of this
+//! process join one who reads. Whether that may be; to whom a hold passes, the wait queue says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::wait_queue::Handed;
 pub(crate) enum GiveBack {
     /// This process has had it for so long that others come first.
     OutOfTime,
-    /// The server knows, or is to know, more of it than that it is held once.
-    Known,
+    /// The server knows, or is to know, more of it than that it is held once; or it is doubted.
+    Unfit,
 }
 
 impl Holds {
@@ -31,9 +31,9 @@ impl Holds {
     ) -> Result<Handed, GiveBack> {
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let shut = self.shut;
-        let hold = self.get_mut(index).ok_or(GiveBack::Known)?;
+        let hold = self.get_mut(index).ok_or(GiveBack::Unfit)?;
         if shut || wished || !hold.is_known_as_one_guards(share, now) {
-            return Err(GiveBack::Known);
+            return Err(GiveBack::Unfit);
         }
         let granted_at = match last {
             Some(last) if last.serial == hold.serial => last.granted_at,
@@ -50,6 +50,53 @@ impl Holds {
         let serial = hold.serial;
         self.tally.handed_over(held);
         Ok(Handed::new(serial, granted_at))
+    }
+
+    /// A reader was let in. Others may join it if this process has another reader, who came a little while ago or was joined: one who reads
+    /// alone, and a second one, ask the server, who knows of writers elsewhere.
+    pub(super) fn let_in(&mut self, name: &Arc<Name>, index: HoldIndex, now: BootInstant) {
+        let before = name.last_holder().filter(|before| *before != index).and_then(|before| self.get(before));
+        let reads =
+            |hold: &&Hold| Arc::ptr_eq(&hold.name, name) && hold.state == State::Held && hold.guards > 0;
+        let is_hot = |hold: &Hold| hold.known_by == KnownBy::HandedOver || now < hold.since + LATELY;
+        let may_be_joined = before.filter(reads).is_some_and(is_hot);
+        name.set_last_holder(index);
+        if let Some(hold) = self.get_mut(index).filter(|hold| may_be_joined && !hold.is_presented()) {
+            hold.known_by = KnownBy::HandedOver;
+        }
+    }
+
+    /// A reader comes, and has what the last reader of this process has who was let in no longer than `budget` ago: the server counts
+    /// them as one. Returns that hold.
+    pub(crate) fn join(&mut self, name: &Arc<Name>, budget: Duration, now: BootInstant) -> Option<HoldIndex> {
+        let index = name.last_holder().filter(|_| !self.shut)?;
+        let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
+        let hold = self.get_mut(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
+        let is_hot = hold.known_by == KnownBy::HandedOver;
+        if !is_hot || wished || now >= hold.since + budget || !hold.is_known_as_one(now) {
+            return None;
+        }
+        hold.guards += 1;
+        hold.renewing_guards += 1;
+        hold.rare.get_or_insert_default().joined += 1;
+        self.tally.took_over();
+        Some(index)
+    }
+
+    /// Whether a guard may go without the server's hearing of it, because others have joined it.
+    pub(crate) fn stays_with_others(&self, index: HoldIndex, share: Share) -> bool {
+        self.get(index).is_some_and(|hold| hold.is_known_without(share))
+    }
+
+    /// A guard goes, and its hold stays with those who have joined it. If there are none, nothing happens.
+    pub(crate) fn leave_to_others(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> bool {
+        let is_held = |hold: &Hold| hold.state == State::Held && now < hold.valid_until;
+        if self.shut || !self.stays_with_others(index, share) || !self.get(index).is_some_and(is_held) {
+            return false;
+        }
+        let request = self.release(index, share, now);
+        debug_assert!(request.is_none(), "the server knows of it as one");
+        true
     }
 
     /// A waiter takes what was handed over to it. Whether it is still held.
@@ -73,9 +120,14 @@ impl Hold {
     /// can present, and kept. And whether it runs for long enough, with nothing that speaks against it.
     fn is_known_as_one_guards(&self, share: Share, now: BootInstant) -> bool {
         let Share { count, renew } = share;
+        (count, renew, self.guards) == (1, true, 1) && self.is_known_as_one(now)
+    }
+
+    /// Whether the server knows of this hold that it is held once, and kept, and nothing else is to be told of it.
+    fn is_known_as_one(&self, now: BootInstant) -> bool {
         self.state == State::Held
-            && (count, renew) == (1, true)
-            && (self.guards, self.renewing_guards) == (1, 1)
+            && self.guards > 0
+            && self.renewing_guards == self.guards
             && !self.is_presented()
             && self.is_settled()
             && !self.outdated
@@ -87,3 +139,6 @@ impl Hold {
             && now + self.lease.duration() / 2 <= self.valid_until
     }
 }
+
+/// Of two readers who come within this time others join the second.
+const LATELY: Duration = Duration::from_millis(5);

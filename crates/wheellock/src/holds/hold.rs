@@ -77,6 +77,8 @@ pub(super) enum KnownBy {
 pub(super) struct Rare {
     /// How many times it is held by nobody who will give it back.
     pub(super) forgotten: u32,
+    /// Guards that the server does not know of, because they have joined others.
+    pub(super) joined: u32,
     /// A question for it may have got no answer, and may still come: it must find that nothing is wanted any more.
     may_come_late: bool,
     /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
@@ -204,6 +206,10 @@ impl Hold {
         if share.renew {
             self.renewing_guards -= share.count;
         }
+        if let Some(rare) = &mut self.rare {
+            // One of those who are left is the one that the server knows.
+            rare.joined = rare.joined.min(self.guards.saturating_sub(1));
+        }
     }
 
     /// Whether no reconciling request is under way or to come.
@@ -216,7 +222,18 @@ impl Hold {
     }
 
     pub(super) fn wanted(&self) -> u32 {
-        self.guards + self.attempts + self.forgotten()
+        self.guards + self.attempts + self.forgotten() - self.joined()
+    }
+
+    /// Whether what the server knows stays right when a guard goes: others have joined it.
+    pub(super) fn is_known_without(&self, share: Share) -> bool {
+        let left = self.guards.saturating_sub(share.count);
+        self.guards - self.joined() == left - self.joined().min(left.saturating_sub(1))
+    }
+
+    /// Guards that the server does not know of.
+    pub(super) fn joined(&self) -> u32 {
+        self.rare.as_ref().map_or(0, |rare| rare.joined)
     }
 
     /// What a shutdown leaves.

@@ -59,6 +59,8 @@ enum Event {
     Leave,
     /// The last guard goes, and a waiter has what it had.
     HandOver,
+    /// A reader has the hold of another one.
+    Join,
     /// The last guard waits for an extension.
     Wish,
     /// Time passes, and the watchdog does what is due.
@@ -80,7 +82,7 @@ enum Event {
     ShutDownAsked,
 }
 
-const EVENTS: [Event; 25] = [
+const EVENTS: [Event; 26] = [
     Event::Acquire,
     Event::AcquireLate,
     Event::Refused,
@@ -89,6 +91,7 @@ const EVENTS: [Event; 25] = [
     Event::ReleaseAwaited,
     Event::Leave,
     Event::HandOver,
+    Event::Join,
     Event::Wish,
     Event::Tick,
     Event::Renewed(Renewed::Extended),
@@ -302,6 +305,20 @@ impl World {
                 let _waker = self.holds.leave(view);
             }
             Event::HandOver => self.hand_over()?,
+            Event::Join => {
+                // As if several read already.
+                if let Some(hold) = self.guards.last().and_then(|index| self.holds.get_mut(*index))
+                    && !hold.is_presented()
+                {
+                    hold.known_by = KnownBy::HandedOver;
+                }
+                let joined = self.holds.join(&self.name, BUDGET, self.now);
+                let Some(index) = joined else { return ControlFlow::Break(()) };
+                self.hand_overs += 1;
+                let hold = self.holds.get(index).unwrap();
+                assert!(self.guards.contains(&index) && hold.wanted() == 1, "the server knows of one");
+                self.guards.push(index);
+            }
             Event::Wish => {
                 let Some(hold) = self.guards.last().copied() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;

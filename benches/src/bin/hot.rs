@@ -226,7 +226,6 @@ fn several(
         let workers: Vec<_> =
             (0..processes).map(|_| Worker::start(&server.tcp_url(), &key, plan)).collect::<Result<_>>()?;
         let had: Vec<Value> = Worker::all(workers)?;
-        had.iter().for_each(|had| eprintln!("{had}"));
         #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
         let numbers = |name: &str| -> Vec<f64> {
             had.iter().filter_map(|had| had[name].as_u64()).map(|number| number as f64).collect()

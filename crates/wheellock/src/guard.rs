@@ -269,10 +269,10 @@ impl Guard {
         self.confirmed().await
     }
 
-    async fn confirmed(mut self) -> Result<Released, Error> {
+    async fn confirmed(&mut self) -> Result<Released, Error> {
         // From its first poll on the release takes place, and this only looks.
         self.released = true;
-        let mut release = Release { guard: &self, view: None };
+        let mut release = Release { guard: self, view: None };
         let end = std::future::poll_fn(|cx| release.poll(cx.waker())).await;
         match end {
             Some(Ok(true)) => Ok(Released::Released),

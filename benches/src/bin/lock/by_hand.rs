@@ -171,7 +171,7 @@ impl Lock for HandLock {
         let mut socket = socket.lock().await;
         let socket = socket.as_mut().context("released before it was acquired")?;
         socket.send(&["EVALSHA", shared.release.sha(), "1", &name, &channel, &owner, "0", "PUBLISH"]).await?;
-        ensure!(socket.integer().await? == Some(1), "the lock was lost");
+        ensure!(socket.integer().await?.is_some_and(|given_back| given_back > 0), "the lock was lost");
         Ok(())
     }
 }

@@ -184,6 +184,21 @@ fn fenced() {
 }
 
 #[test]
+fn hot() {
+    run("hot", 4.0);
+}
+
+#[test]
+fn hot_clock() {
+    run("hot-clock", 2.5);
+}
+
+#[test]
+fn hot_forgets() {
+    run("hot-forgets", 2.5);
+}
+
+#[test]
 fn permits() {
     run("permits", 3.5);
 }

@@ -1,7 +1,7 @@
 //! One lock that everybody wants: tasks of one process, from one to a thousand, beside other crates and beside a mutex of this process
 //! alone; and several processes, each of which has its turn.
 //!
-//! `hot [--rounds N] [word]` runs the benches whose names contain the word; `hot --plot [folder]` draws the last run.
+//! `hot [--rounds N] [word]` runs the benches whose names contain the word.
 //! `hot --worker <url> <key> <tasks> <hold in us> <seconds>` is one of several processes: it waits for a line, works, and says what it
 //! had.
 
@@ -21,16 +21,12 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use wheellock::LockManager;
-use wheellock_benches::plot::{self, Plot};
 use wheellock_benches::{Report, process_cpu};
 use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    if let ["--plot", folder @ ..] = &words[..] {
-        return plot::draw("hot", &PLOTS, folder.first().unwrap_or(&"docs/img"));
-    }
     if let ["--worker", url, key, tasks, hold, seconds] = words[..] {
         let work = Work {
             tasks: tasks.parse()?,
@@ -360,11 +356,6 @@ const METRICS: [(&str, &str); 5] = [
     ("allocations", "1/acquire"),
     ("cpu", "ns/acquire"),
     ("Jain fairness", ""),
-];
-
-const PLOTS: [Plot; 2] = [
-    Plot { bench: "64 tasks, no hold", metric: "acquires", file: "hot-acquires.svg" },
-    Plot { bench: "64 tasks, no hold", metric: "commands", file: "hot-commands.svg" },
 ];
 
 /// Between two grants of one process; more than this, and others may have had it.

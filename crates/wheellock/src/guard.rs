@@ -91,7 +91,8 @@ impl Guard {
         self.name.text()
     }
 
-    /// Who holds. Present it to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more.
+    /// Who holds. Present it to [`Lock::with_owner`](crate::Lock::with_owner) to take the lock once more. A hold whose owner was shown
+    /// is not [handed over](crate::LockManagerBuilder::hand_over).
     pub fn owner(&self) -> Owner {
         let number = self.context.holds().present(self.hold);
         self.context.owner(number)

@@ -473,8 +473,9 @@ impl WaitQueue {
     }
 
     /// The server could not be asked for as long as any question waits for its answer, or refused: what stopped the head stops
-    /// every waiter who is in the queue now.
+    /// every waiter who is in the queue now. Who comes later has a patience of its own, whether or not the queue was empty in between.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
+        self.poll_now |= self.unanswered_since.take().is_some();
         let error = Arc::new(error.clone());
         let fail = |waiter: &mut Waiter| {
             waiter.failed = Some(Arc::clone(&error));
@@ -564,6 +565,21 @@ mod tests {
         assert!(waiters.leave_opened(late).is_some(), "the next head is woken");
         assert!(ask(&mut waiters, later, now), "and looks again");
         assert!(!ask(&mut waiters, later, now), "once");
+    }
+
+    /// A3: tasks that ask again at once keep the queue from ever being empty. An error ends with its cause all the same.
+    #[test]
+    fn who_comes_after_a_failure_is_not_judged_by_it() {
+        let (mut waiters, start) = (WaitQueue::default(), Instant::now());
+        let failed = waiters.join(1);
+        assert!(ask(&mut waiters, failed, start));
+        let error = Error::InvalidName { length: 0 };
+        waiters.fail_all(&error);
+        let next = waiters.join(1);
+        waiters.leave(failed, None, start + REPOLL);
+        let now = start + 2 * REPOLL;
+        let Turn::Ask { since, .. } = turn(&mut waiters, next, now) else { panic!("nobody else asks") };
+        assert_eq!(since, now, "what was not answered was another one's question");
     }
 
     fn turn(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> Turn {

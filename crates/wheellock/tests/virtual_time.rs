@@ -14,6 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -42,6 +43,10 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 const IDLE: usize = 3;
 /// No world is that long.
 const ENDLESS: usize = 200_000;
+/// Turns until one who waits has asked twice and sleeps.
+const SETTLED: usize = 20;
+/// Locks that passed from task to task, in all worlds.
+static HAND_OVERS: AtomicU64 = AtomicU64::new(0);
 
 /// What is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
@@ -187,10 +192,21 @@ enum Pair {
     ReleaseAndAcquire,
     /// One owner gives back, another takes.
     HandOver,
+    /// The same when the other one sleeps.
+    HandOverAsleep,
+    /// What one has given back, the other gives back, too.
+    HandOverOn,
 }
 
-const PAIRS: [Pair; 5] =
-    [Pair::InLine, Pair::OneOwner, Pair::BothRelease, Pair::ReleaseAndAcquire, Pair::HandOver];
+const PAIRS: [Pair; 7] = [
+    Pair::InLine,
+    Pair::OneOwner,
+    Pair::BothRelease,
+    Pair::ReleaseAndAcquire,
+    Pair::HandOver,
+    Pair::HandOverAsleep,
+    Pair::HandOverOn,
+];
 
 /// What happens from outside once nothing else does.
 #[derive(Clone, Copy, Debug)]
@@ -512,7 +528,26 @@ impl World {
                 [release(guard), acquire(lock)]
             }
             Pair::HandOver => [release(self.acquire(&lock).await), acquire(lock)],
+            Pair::HandOverAsleep => [self.release_later(&lock).await, acquire(lock)],
+            Pair::HandOverOn => {
+                let first = self.release_later(&lock).await;
+                let on = async move {
+                    let guard = lock.acquire().await?;
+                    turns(2).await;
+                    guard.release().await.map(|_| Vec::new())
+                };
+                [first, Box::pin(on)]
+            }
         }
+    }
+
+    /// Holds the lock, and gives it back when somebody who came meanwhile sleeps.
+    async fn release_later(&mut self, lock: &Lock) -> Job {
+        let guard = self.acquire(lock).await;
+        Box::pin(async move {
+            turns(SETTLED).await;
+            guard.release().await.map(|_| Vec::new())
+        })
     }
 
     fn stranger_holds(&mut self, and_then: &[Event]) {
@@ -712,6 +747,8 @@ impl World {
         }
         drop(guards);
         self.heal().await;
+        let handed_over = self.locks.as_ref().map_or(0, |locks| locks.metrics().hand_overs);
+        HAND_OVERS.fetch_add(handed_over, Ordering::Relaxed);
         if self.companion.is_none() {
             assert_eq!(self.holds(), 0, "the key is not free within one round trip");
         }
@@ -829,6 +866,19 @@ fn lock_of(locks: &LockManager, kind: Kind) -> Lock {
 
 fn is_renewal_after(executed: &model_server::Executed, at: u64) -> bool {
     executed.script.is_renewal() && executed.at > at
+}
+
+/// Waits for so many turns, in which no time passes.
+async fn turns(mut count: usize) {
+    std::future::poll_fn(|cx| {
+        if count == 0 {
+            return Poll::Ready(());
+        }
+        count -= 1;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// One world: `operation` for so many turns. Returns whether it ended by itself, and whether the connection broke.
@@ -1074,7 +1124,9 @@ fn two_at_once_dropped_at_every_pair_of_polls() {
                 worlds += drop_both_everywhere(pair, Setting { restless, ..Setting::default() }).await;
             }
         }
-        println!("{worlds} worlds");
+        let handed_over = HAND_OVERS.load(Ordering::Relaxed);
+        println!("{worlds} worlds, {handed_over} locks handed over");
+        assert!(handed_over > 100, "those who wait beside each other hand over");
     });
 }
 

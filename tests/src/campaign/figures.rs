@@ -31,6 +31,8 @@ pub struct Figures {
     pub stops: u64,
     /// Jumps of the server's clock, as the workers saw them.
     pub clock_jumps: u64,
+    /// Holds that passed from task to task without a word to the server.
+    pub hand_overs: u64,
     /// Keys left behind.
     pub keys_left: u64,
     /// Writes with a token, and of these the ones that came too late and were refused.
@@ -107,6 +109,7 @@ impl Figures {
                 What::Probe { name, found, .. } if name == "keys left" => self.keys_left += found,
                 What::Probe { name, found, .. } if name == DEAD_TOOK => self.pool.1 += found,
                 What::Probe { name, found, .. } if name.contains("clock jumps") => self.clock_jumps += found,
+                What::Probe { name, found, .. } if name == "handed over" => self.hand_overs += found,
                 _ => {}
             }
         }
@@ -147,6 +150,7 @@ impl Figures {
             "processes_killed": self.kills,
             "processes_stopped": self.stops,
             "clock_jumps_seen": self.clock_jumps,
+            "hand_overs": self.hand_overs,
             "writes": self.writes.0,
             "stale_writes_rejected": self.writes.1,
             "recovery_us": self.recovery.json(),
@@ -184,6 +188,9 @@ impl fmt::Display for Figures {
         writeln!(f, "writes {}, stale and rejected {}", self.writes.0, self.writes.1)?;
         writeln!(f, "recovery {}; handoff {}", self.recovery, self.handoff)?;
         writeln!(f, "takeover {}; keys left {}", self.takeover, self.keys_left)?;
+        if self.hand_overs > 0 {
+            writeln!(f, "handed over {}", self.hand_overs)?;
+        }
         if self.pool.0 > 0 {
             let (most, taken) = self.pool;
             writeln!(f, "permits had at once {most}, taken along by the killed {taken}")?;

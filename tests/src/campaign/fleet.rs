@@ -32,6 +32,8 @@ pub(super) enum Style {
     Waiting,
     /// Holds that are all about as long, and short.
     Even,
+    /// Every task wants the same lock, all the time and for a moment, under owners that nobody else knows.
+    Hot,
 }
 
 impl Style {
@@ -41,11 +43,14 @@ impl Style {
             Self::Holding => "holding",
             Self::Waiting => "waiting",
             Self::Even => "even",
+            Self::Hot => "hot",
         }
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        [Self::Mixed, Self::Holding, Self::Waiting, Self::Even].into_iter().find(|style| style.name() == name)
+        [Self::Mixed, Self::Holding, Self::Waiting, Self::Even, Self::Hot]
+            .into_iter()
+            .find(|style| style.name() == name)
     }
 }
 

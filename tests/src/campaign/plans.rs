@@ -349,6 +349,40 @@ pub(super) const ALL: &[Plan] = &[
         ..PLAIN
     },
     Plan {
+        name: "hot",
+        what: "one lock that every task wants, handed over and taken in turns, while processes are killed and stopped, connections cut, and the server is killed, which keeps everything: no violation",
+        server: ALWAYS,
+        lease: Duration::from_millis(500),
+        style: |_, _| Style::Hot,
+        round: |stage| match stage.round % 4 {
+            1 => kill_workers(stage),
+            2 => client_kill(stage),
+            3 => kill_every_2_seconds(stage, false),
+            _ => stop_holders(stage),
+        },
+        shows: |figures| handed_over(figures).or_else(|| kills(figures)),
+        ..PLAIN
+    },
+    Plan {
+        name: "hot-clock",
+        what: "the same while the server's clock jumps: seen by the next renewal; double grants counted",
+        shim: true,
+        lease: Duration::from_millis(600),
+        style: |_, _| Style::Hot,
+        round: clock_jumps,
+        shows: |figures| handed_over(figures).or_else(|| figures.lacks(Fault::Clock)),
+        ..PLAIN
+    },
+    Plan {
+        name: "hot-forgets",
+        what: "the same while the server is killed and forgets everything: double grants counted, and each loss is told",
+        lease: Duration::from_millis(1000),
+        style: |_, _| Style::Hot,
+        round: |stage| kill_every_2_seconds(stage, true),
+        shows: |figures| handed_over(figures).or_else(|| figures.lacks(Fault::Forgot)),
+        ..PLAIN
+    },
+    Plan {
         name: "permits",
         what: "a pool of 10 permits with leases, while processes are killed, connections cut, and the server is killed, which keeps everything: never more than 10 inside, and all 10 free in the end",
         server: ALWAYS,
@@ -376,6 +410,10 @@ fn kill_workers_rarely(stage: &mut Stage) -> Result<()> {
     stage.rest_between(least, 2 * least);
     let victim = stage.any_worker();
     stage.replace_worker(victim)
+}
+
+fn handed_over(figures: &Figures) -> Option<String> {
+    (figures.hand_overs == 0).then(|| "nothing was handed over".to_owned())
 }
 
 fn queued(figures: &Figures) -> Option<String> {

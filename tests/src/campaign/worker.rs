@@ -204,12 +204,17 @@ impl Worker {
                 Some(visitor) => visitor.visit(&mut random).await,
                 None => self.operation(task, &mut random).await,
             }
-            sleep(Duration::from_micros(random.below(10_000))).await;
+            if self.orders.style == Style::Hot {
+                tokio::task::yield_now().await;
+            } else {
+                sleep(Duration::from_micros(random.below(10_000))).await;
+            }
         }
     }
 
     async fn operation(&self, task: u32, random: &mut Random) {
-        let name = format!("lock:{}", random.below(self.orders.locks));
+        let is_hot = self.orders.style == Style::Hot;
+        let name = format!("lock:{}", random.below(if is_hot { 1 } else { self.orders.locks }));
         let mut lock = self.wanted(&name, random);
         let lease = self.orders.lease;
         let mut manner = Manner {
@@ -222,6 +227,8 @@ impl Worker {
         };
         let dice = if self.orders.style == Style::Waiting { 0 } else { random.below(100) };
         match dice {
+            0..70 if is_hot => {}
+            90.. if is_hot => manner.give_up = Some(Duration::from_micros(random.below(5_000))),
             0..30 => {}
             30..45 => manner.kind = Kind::Try,
             45..80 => {
@@ -232,12 +239,12 @@ impl Worker {
             _ => manner.give_up = Some(Duration::from_micros(random.below(60_000))),
         }
         // The watchdog leaves fixed leases alone, and `run` is about the watchdog.
-        if manner.kind != Kind::Run && random.below(100) < 20 {
+        if manner.kind != Kind::Run && random.below(100) < if is_hot { 1 } else { 20 } {
             manner.renewed = false;
             manner.lease = [lease / 2, lease, 2 * lease][below(random, 3)];
             lock = lock.with_lease(manner.lease);
         }
-        if random.below(100) < 30 {
+        if random.below(100) < if is_hot { 1 } else { 30 } {
             let owner = self.manager.owner();
             manner.owner = owner.to_string();
             lock = lock.with_owner(owner);
@@ -322,8 +329,10 @@ impl Worker {
             self.recorder.now(0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
         }
         let jumps = self.manager.metrics().server_clock_jumps;
-        let name = "server clock jumps seen".to_owned();
-        self.recorder.now(0, 0, "", What::Probe { name, found: jumps, allowed: u64::MAX });
+        let handed_over = self.manager.metrics().hand_overs;
+        for (name, found) in [("server clock jumps seen", jumps), ("handed over", handed_over)] {
+            self.recorder.now(0, 0, "", What::Probe { name: name.to_owned(), found, allowed: u64::MAX });
+        }
     }
 }
 
@@ -347,7 +356,12 @@ impl Op<'_> {
 
     fn granted(&self, guard: &Guard, token: Option<u64>) {
         let valid_until = self.valid_until(guard);
-        self.record(What::Granted { owner: guard.owner().to_string(), valid_until, token });
+        // An owner that is looked at is not handed over.
+        let owner = match self.worker.orders.style {
+            Style::Hot => format!("{}:{}", self.worker.orders.process, self.number),
+            _ => guard.owner().to_string(),
+        };
+        self.record(What::Granted { owner, valid_until, token });
     }
 
     fn failed(&self, error: &Error) {
@@ -399,7 +413,8 @@ impl Op<'_> {
 
     /// Works under the lock until the work is done or the lock is lost.
     async fn hold_watched(&self, guard: &Held, random: &mut Random) {
-        let again = random.below(100) < 10 && self.worker.orders.kind != Locks::Simple;
+        let Orders { kind, style, .. } = self.worker.orders;
+        let again = random.below(100) < 10 && kind != Locks::Simple && style != Style::Hot;
         let mut work = pin!(async {
             if again {
                 self.hold_again(guard).await;
@@ -434,7 +449,8 @@ impl Op<'_> {
         let mut look = Look { op: self, guard, token, entry: None, until, claimed: 0, other: None };
         look.enter().await;
         let end = now() + nanos(self.duration(random));
-        if random.below(100) < 10 {
+        let renewals = if self.worker.orders.style == Style::Hot { 1 } else { 10 };
+        if random.below(100) < renewals {
             let _told_by_the_guard = guard.renew().await;
         }
         while look.is_fine() {
@@ -534,6 +550,8 @@ impl Op<'_> {
         let leases = |random: &mut Random| self.worker.orders.lease / 10 * u32_below(random, 25);
         match (self.worker.orders.style, random.below(100)) {
             (Style::Waiting, _) => Duration::ZERO,
+            (Style::Hot, 0..20) => Duration::ZERO,
+            (Style::Hot, _) => Duration::from_micros(random.below(500)),
             (Style::Even, _) => Duration::from_micros(10_000 + random.below(20_000)),
             (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),
             (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),

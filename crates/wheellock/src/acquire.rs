@@ -55,108 +55,111 @@ impl Wait {
 ///
 /// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that was never asked
 /// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
-pub(crate) async fn acquire(
-    request: Result<Request<'_>, Error>,
+#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+pub(crate) fn acquire<'a>(
+    request: Result<Request<'a>, Error>,
     wait: Wait,
     refused: Option<Refusal>,
-) -> Result<Option<Guard>, Error> {
-    let request = match &request {
-        Ok(request) => request,
-        Err(error) => return Err(error.clone()),
-    };
-    request.check_upgrade()?;
-    if let Some(guard) = request.join() {
-        return Ok(Some(guard));
-    }
-    let (mut fast_path, mut waiter) = (None, None);
-    if let Some(refusal) = refused {
-        waiter.insert(Waiter::join(request, WaitQueue::join)).on_held(refusal);
-    } else if wait != Wait::No && !request.is_reentrant() {
-        // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
-        fast_path = FastPath::begin(request.name);
-        if fast_path.is_none() {
-            waiter = Some(Waiter::join(request, WaitQueue::join));
-        }
-    }
-    loop {
-        let by = match &mut waiter {
-            None => {
-                if fast_path.is_none()
-                    && let Some(waiters) = &mut *request.name.wait_queue()
-                {
-                    waiters.about_to_ask();
-                }
-                AnswerBy::first(request.context, request.name, wait.deadline())
-            }
-            Some(waiter) => match waiter.turn(wait.deadline()).await? {
-                Next::Ask(by) => by,
-                Next::Over => return Ok(None),
-                Next::Take(guard) => return Ok(Some(guard)),
-                Next::Open => {
-                    waiter.opened();
-                    request.latch.into_iter().for_each(Seen::opened);
-                    return Ok(None);
-                }
-            },
+) -> impl Future<Output = Result<Option<Guard>, Error>> + use<'a> {
+    async move {
+        let request = match &request {
+            Ok(request) => request,
+            Err(error) => return Err(error.clone()),
         };
-        if let Some(waiter) = &mut waiter
-            && let Some(guard) = request.join()
-        {
-            waiter.granted(request.lease, u32::MAX);
+        request.check_upgrade()?;
+        if let Some(guard) = request.join() {
             return Ok(Some(guard));
         }
-        match request.once(wait, by.instant()).await {
-            Ok(Said::Answer(Answer::Granted(guard, room))) => {
-                if !waiter.as_ref().is_some_and(Waiter::told_held) {
-                    request.name.set_refused(false);
-                }
-                if let Some(waiter) = &mut waiter {
-                    waiter.granted(request.lease, room);
-                    if waiter.may_come_late() {
-                        guard.may_come_late();
+        let (mut fast_path, mut waiter) = (None, None);
+        if let Some(refusal) = refused {
+            waiter.insert(Waiter::join(request, WaitQueue::join)).on_held(refusal);
+        } else if wait != Wait::No && !request.is_reentrant() {
+            // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
+            fast_path = FastPath::begin(request.name);
+            if fast_path.is_none() {
+                waiter = Some(Waiter::join(request, WaitQueue::join));
+            }
+        }
+        loop {
+            let by = match &mut waiter {
+                None => {
+                    if fast_path.is_none()
+                        && let Some(waiters) = &mut *request.name.wait_queue()
+                    {
+                        waiters.about_to_ask();
                     }
+                    AnswerBy::first(request.context, request.name, wait.deadline())
                 }
+                Some(waiter) => match waiter.turn(wait.deadline()).await? {
+                    Next::Ask(by) => by,
+                    Next::Over => return Ok(None),
+                    Next::Take(guard) => return Ok(Some(guard)),
+                    Next::Open => {
+                        waiter.opened();
+                        request.latch.into_iter().for_each(Seen::opened);
+                        return Ok(None);
+                    }
+                },
+            };
+            if let Some(waiter) = &mut waiter
+                && let Some(guard) = request.join()
+            {
+                waiter.granted(request.lease, u32::MAX);
                 return Ok(Some(guard));
             }
-            Ok(Said::Open(opened)) => {
-                if let Some(waiter) = &mut waiter {
-                    waiter.found_open(opened);
+            match request.once(wait, by.instant()).await {
+                Ok(Said::Answer(Answer::Granted(guard, room))) => {
+                    if !waiter.as_ref().is_some_and(Waiter::told_held) {
+                        request.name.set_refused(false);
+                    }
+                    if let Some(waiter) = &mut waiter {
+                        waiter.granted(request.lease, room);
+                        if waiter.may_come_late() {
+                            guard.may_come_late();
+                        }
+                    }
+                    return Ok(Some(guard));
                 }
-                return Ok(None);
-            }
-            Ok(Said::Answer(Answer::Held(refusal))) => {
-                request.name.set_refused(true);
-                // What it has left on the server is taken back by a waiter who leaves.
-                let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
-                if wait == Wait::No || (leaves && wait.is_over(request.context)) {
-                    if refusal.may_come_late {
-                        request.withdraw();
+                Ok(Said::Open(opened)) => {
+                    if let Some(waiter) = &mut waiter {
+                        waiter.found_open(opened);
                     }
                     return Ok(None);
                 }
-                let waiter = waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
-                if let Some(ended) = request.latch.and_then(Seen::ended) {
-                    waiter.saw(ended);
+                Ok(Said::Answer(Answer::Held(refusal))) => {
+                    request.name.set_refused(true);
+                    // What it has left on the server is taken back by a waiter who leaves.
+                    let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
+                    if wait == Wait::No || (leaves && wait.is_over(request.context)) {
+                        if refusal.may_come_late {
+                            request.withdraw();
+                        }
+                        return Ok(None);
+                    }
+                    let waiter = waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
+                    if let Some(ended) = request.latch.and_then(Seen::ended) {
+                        waiter.saw(ended);
+                    }
+                    waiter.on_held(refusal);
+                    // From here on this waiter is the head, which asks for all.
+                    fast_path = None;
                 }
-                waiter.on_held(refusal);
-                // From here on this waiter is the head, which asks for all.
-                fast_path = None;
-            }
-            // This one was granted and taken back, whatever the time; the next waiter may fare better.
-            Err(error @ Error::NotReplicated { .. }) => return Err(error),
-            Err(error) => {
-                if by.is_over(request.context) {
-                    let Some(waiter) = &waiter else { return Err(error) };
-                    return waiter.cut_short(&error).map(|()| None);
+                // This one was granted and taken back, whatever the time; the next waiter may fare better.
+                Err(error @ Error::NotReplicated { .. }) => return Err(error),
+                Err(error) => {
+                    if by.is_over(request.context) {
+                        let Some(waiter) = &waiter else { return Err(error) };
+                        return waiter.cut_short(&error).map(|()| None);
+                    }
+                    // What keeps the head from the server keeps every waiter from it.
+                    let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);
+                    if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
+                        (asks_for_all, &error, &mut *request.name.wait_queue())
+                    {
+                        waiters.fail_all(&error).into_iter().for_each(Waker::wake);
+                    }
+                    return Err(error);
                 }
-                // What keeps the head from the server keeps every waiter from it.
-                let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);
-                if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
-                    (asks_for_all, &error, &mut *request.name.wait_queue())
-                {
-                    waiters.fail_all(&error).into_iter().for_each(Waker::wake);
-                }
-                return Err(error);
             }
         }
     }

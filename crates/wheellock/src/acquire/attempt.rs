@@ -193,9 +193,9 @@ impl<'a> Request<'a> {
     }
 
     async fn attempt(&self, wait: Wait, deadline: Option<Instant>) -> Result<Answer, Error> {
-        let Self { context, name, owner, lease, share, .. } = *self;
-        let precedence = self.precedence(wait);
         let ((mut attempt, count), deadline) = self.begin(deadline).await?;
+        let Self { context, name, owner, lease, .. } = *self;
+        let precedence = self.precedence(wait);
         if count > 1 && name.kind().holders == Holders::Single {
             attempt.refused();
             return Err(Error::NotReentrant { lock: name.text().to_owned() });
@@ -222,6 +222,8 @@ impl<'a> Request<'a> {
                 acknowledged.0
             }
         };
+        // Once more, so that no waiter has to keep them while it waits for the answer.
+        let Self { context, name, lease, share, .. } = *self;
         let Retried { result, sent, ambiguous, .. } = retried;
         let reply = match result {
             Ok(reply) => reply,

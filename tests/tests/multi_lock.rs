@@ -82,7 +82,7 @@ async fn members_of_one_server_leave_in_one_flight() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_ten_contenders_takes_a_free_set() {
     let rounds =
-        std::env::var("WHEELLOCK_SET_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(30);
+        std::env::var("WHEELLOCK_SET_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(100);
     let (here, there) = (RedisServer::start(), RedisServer::start());
     let mut processes = Vec::new();
     for _ in 0..10 {

@@ -104,11 +104,12 @@ impl<'a> Request<'a> {
         !presented && share.renew && share.count == 1 && !context.hand_over.is_zero()
     }
 
-    /// What another reader of this process has, if this one can have the same. Not past a writer who waits.
+    /// What another reader of this process has, if this one can have the same. Only the server knows of writers elsewhere who wait, so
+    /// this is for readers who pass them.
     pub(super) fn join(&self) -> Option<Guard> {
         let Self { context, name, share, .. } = *self;
-        let waits = |sides: &Sides| sides.fairness == Fairness::WritersFirst && sides.other.is_waited_for();
-        if !name.kind().may_be_joined() || !self.takes_as_it_is() || self.sides.is_some_and(waits) {
+        let passes = |sides: &Sides| sides.fairness == Fairness::ReadersFirst;
+        if !name.kind().may_be_joined() || !self.sides.is_some_and(passes) || !self.takes_as_it_is() {
             return None;
         }
         let hold = context.transact(|holds, now, _| holds.join(name, context.hand_over, now))?;

@@ -57,9 +57,9 @@ pub(crate) struct Context {
     holds: Mutex<Holds>,
 }
 
-/// On what terms a manager gives locks out.
+/// What a manager is told when it is built, beside its connection.
 #[derive(Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Settings {
     pub(crate) watchdog_lease: Lease,
     pub(crate) hand_over: Duration,
     pub(crate) wanted: Option<Wanted>,
@@ -129,8 +129,8 @@ impl Names {
 }
 
 impl Context {
-    pub(crate) fn new(client: Client, uuid: Arc<str>, terms: Terms) -> Self {
-        let Terms { watchdog_lease, hand_over, wanted } = terms;
+    pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
+        let Settings { watchdog_lease, hand_over, wanted } = settings;
         let clock = Clock::beside(&client.config().timer);
         let mut holds = Holds::new(clock.now(), watchdog_lease);
         if !matches!(client.config().servers, Servers::One(_)) {

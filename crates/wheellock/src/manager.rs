@@ -8,7 +8,7 @@ use std::time::Duration;
 use wheellock_client::{Client, Config};
 
 use crate::backoff::Backoff;
-use crate::context::{Context, Terms};
+use crate::context::{Context, Settings};
 use crate::diagnostics::{Finding, check_durability, diagnose};
 use crate::durability::{Durability, Wanted};
 use crate::error::Error;
@@ -288,8 +288,8 @@ impl LockManagerBuilder {
             }
         }));
         let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
-        let terms = Terms { watchdog_lease, hand_over: self.hand_over, wanted };
-        Ok((config, Prepared { terms, reports_to }))
+        let settings = Settings { watchdog_lease, hand_over: self.hand_over, wanted };
+        Ok((config, Prepared { settings, reports_to }))
     }
 }
 
@@ -300,17 +300,17 @@ fn not_connected(source: wheellock_client::Error) -> Error {
 
 /// What a manager is to be made with, beside its connection.
 struct Prepared {
-    terms: Terms,
+    settings: Settings,
     /// Where the connection finds the manager.
     reports_to: Arc<OnceLock<Weak<Context>>>,
 }
 
 impl LockManager {
     fn assemble(client: Client, findings: Vec<Finding>, prepared: Prepared) -> Result<Self, Error> {
-        let Prepared { terms, reports_to } = prepared;
+        let Prepared { settings, reports_to } = prepared;
         let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
         let timer = client.config().timer.clone();
-        let context = Arc::new(Context::new(client, uuid, terms));
+        let context = Arc::new(Context::new(client, uuid, settings));
         let _first = reports_to.set(Arc::downgrade(&context));
         tokio::spawn(watchdog::keep(Arc::downgrade(&context), timer));
         Ok(Self { context, findings: findings.into() })

@@ -114,7 +114,8 @@ impl<'a> Waiter<'a> {
             context.let_waiters_ask(name);
             return None;
         }
-        self.took_over = true;
+        // No message has ended this wait.
+        (self.took_over, self.heard) = (true, false);
         self.has_waited();
         Some(guard)
     }

@@ -163,11 +163,10 @@ impl Holds {
         }
         hold.look_again_if_others_may_shorten_it(now, period);
         hold.state = State::Held;
-        let readers = hold.name.kind().may_be_joined().then(|| Arc::clone(&hold.name));
-        self.tally.acquired(first_guard);
-        if let Some(name) = readers {
-            self.let_in(&name, index, now);
+        if hold.name.kind().may_be_joined() {
+            hold.name.set_last_holder(index);
         }
+        self.tally.acquired(first_guard);
         self.join_or_leave_the_beat(index, now);
         self.schedule(index);
         self.part_rivals(index, terms.sent, now, effects);

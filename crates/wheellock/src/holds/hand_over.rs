@@ -52,28 +52,13 @@ impl Holds {
         Ok(Handed::new(serial, granted_at))
     }
 
-    /// A reader was let in. Others may join it if this process has another reader, who came a little while ago or was joined: one who reads
-    /// alone, and a second one, ask the server, who knows of writers elsewhere.
-    pub(super) fn let_in(&mut self, name: &Arc<Name>, index: HoldIndex, now: BootInstant) {
-        let before = name.last_holder().filter(|before| *before != index).and_then(|before| self.get(before));
-        let reads =
-            |hold: &&Hold| Arc::ptr_eq(&hold.name, name) && hold.state == State::Held && hold.guards > 0;
-        let is_hot = |hold: &Hold| hold.known_by == KnownBy::HandedOver || now < hold.since + LATELY;
-        let may_be_joined = before.filter(reads).is_some_and(is_hot);
-        name.set_last_holder(index);
-        if let Some(hold) = self.get_mut(index).filter(|hold| may_be_joined && !hold.is_presented()) {
-            hold.known_by = KnownBy::HandedOver;
-        }
-    }
-
     /// A reader comes, and has what the last reader of this process has who was let in no longer than `budget` ago: the server counts
     /// them as one. Returns that hold.
     pub(crate) fn join(&mut self, name: &Arc<Name>, budget: Duration, now: BootInstant) -> Option<HoldIndex> {
         let index = name.last_holder().filter(|_| !self.shut)?;
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let hold = self.get_mut(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
-        let is_hot = hold.known_by == KnownBy::HandedOver;
-        if !is_hot || wished || now >= hold.since + budget || !hold.is_known_as_one(now) {
+        if wished || now >= hold.since + budget || !hold.is_known_as_one(now) {
             return None;
         }
         hold.guards += 1;
@@ -139,6 +124,3 @@ impl Hold {
             && now + self.lease.duration() / 2 <= self.valid_until
     }
 }
-
-/// Of two readers who come within this time others join the second.
-const LATELY: Duration = Duration::from_millis(5);

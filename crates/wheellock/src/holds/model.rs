@@ -306,12 +306,6 @@ impl World {
             }
             Event::HandOver => self.hand_over()?,
             Event::Join => {
-                // As if several read already.
-                if let Some(hold) = self.guards.last().and_then(|index| self.holds.get_mut(*index))
-                    && !hold.is_presented()
-                {
-                    hold.known_by = KnownBy::HandedOver;
-                }
                 let joined = self.holds.join(&self.name, BUDGET, self.now);
                 let Some(index) = joined else { return ControlFlow::Break(()) };
                 self.hand_overs += 1;

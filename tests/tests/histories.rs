@@ -427,6 +427,21 @@ fn right_the_server_forgot_and_the_first_holder_is_told_soon() {
 }
 
 #[test]
+fn right_the_server_forgot_that_a_lease_was_extended_and_the_holder_hears_of_it_when_it_asks() {
+    let text = "@10 1 1 1 l invoked acquire false =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @40 0 0 0 - begins forgot -
+        @41 0 0 0 - ends forgot
+        @105 1 1 1 l lost expired @100
+        @106 1 1 1 l dropped";
+    right(text);
+    // Nobody forgot anything.
+    broken(&text.replace("forgot", "cut"), Checker::Validity);
+    // The lease was never longer.
+    broken(&text.replace("@600", "@100"), Checker::Validity);
+}
+
+#[test]
 fn right_the_same_owner_holds_twice() {
     let text = format!(
         "{A}@20 1 1 2 l invoked again true =600 - a:1

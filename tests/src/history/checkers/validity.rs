@@ -55,7 +55,16 @@ fn news(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
     // The news starts a twentieth of the lease early, to be there in time; whoever was stalled then cannot have had it.
     let start = valid_until.saturating_sub((operation.lease / 20).min(100 * MILLISECOND) + 5 * MILLISECOND);
     // News of a jump of the server clock, however old, shorten what was granted since the clock was last heard of.
-    let excused = case.stalled(process, start, seen) || case.lost_by(0, seen) == Some(Fault::Clock);
+    // A server that came back without its last writes may know a shorter lease, which can be over when its holder hears of it.
+    let promised = |place: &usize| match case.events[*place].what {
+        What::Granted { valid_until, .. } | What::Moved { valid_until } => valid_until,
+        _ => 0,
+    };
+    let shortened = told.is_some()
+        && operation.events.iter().map(promised).any(|promised| valid_until < promised)
+        && case.lost_by(operation.invoked, seen).is_some();
+    let excused =
+        shortened || case.stalled(process, start, seen) || case.lost_by(0, seen) == Some(Fault::Clock);
     let slack = if told.is_some() { 2 * MILLISECOND } else { SCHEDULING };
     if seen <= valid_until + slack || excused {
         return None;

@@ -36,6 +36,15 @@ impl Arg<'_> {
         1 + number::digits(len as u64) + 2 + len + 2
     }
 
+    /// At least [`encoded_len`](Self::encoded_len) if that is [`SHORT`], and quicker to tell.
+    #[inline]
+    fn most(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => HEADER + bytes.len() + 2,
+            Self::Int(_) | Self::Uint(_) => HEADER + 20 + 2,
+        }
+    }
+
     // By reference: a copy of what was just built in pieces is dearer than all that follows.
     #[expect(
         clippy::inline_always,
@@ -369,11 +378,12 @@ fn put_all<'b, 'a: 'b>(
     front: Front<'_>,
     args: impl Iterator<Item = &'b Arg<'a>> + Clone,
 ) {
-    let len = front.len() + args.clone().map(Arg::encoded_len).sum::<usize>();
-    if len > SHORT {
+    let most = front.most() + args.clone().map(Arg::most).sum::<usize>();
+    if most > SHORT {
+        let len = front.len() + args.clone().map(Arg::encoded_len).sum::<usize>();
         return put_long(out, len, front, args);
     }
-    Writer::append(out, len, |out| {
+    Writer::append(out, most, |out| {
         match front {
             Front::Count(count) => out.header(b'*', count),
             Front::Encoded(bytes) => out.bytes(bytes),
@@ -412,6 +422,15 @@ enum Front<'a> {
 }
 
 impl Front<'_> {
+    /// At least [`len`](Self::len) of a command that is [`SHORT`].
+    #[inline]
+    fn most(self) -> usize {
+        match self {
+            Self::Count(_) => HEADER,
+            Self::Encoded(bytes) => bytes.len(),
+        }
+    }
+
     #[inline]
     fn len(self) -> usize {
         match self {
@@ -420,6 +439,9 @@ impl Front<'_> {
         }
     }
 }
+
+/// The longest header of what is [`SHORT`]: its number has four digits.
+const HEADER: usize = 1 + 4 + 2;
 
 /// Bytes of a header: the type, the number, CR LF.
 #[inline]

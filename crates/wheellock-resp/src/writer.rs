@@ -5,26 +5,27 @@ use bytes::BytesMut;
 
 use crate::number::digits;
 
-/// The end of a buffer, with room that is cut to what was written when done.
+/// The room that is left at the end of a buffer. What does not fit is not written.
 pub(crate) struct Writer<'a> {
     room: &'a mut [u8],
-    at: usize,
 }
 
 impl Writer<'_> {
-    /// Appends the `len` bytes that `write` writes; beyond them nothing is written.
+    /// Appends what `write` writes, `most` bytes at most.
     #[inline]
-    pub(crate) fn append(out: &mut BytesMut, len: usize, write: impl FnOnce(&mut Writer<'_>)) {
+    pub(crate) fn append(out: &mut BytesMut, most: usize, write: impl FnOnce(&mut Writer<'_>)) {
         let start = out.len();
         // The place is zeroed first, which for a few hundred bytes is a handful of instructions.
-        out.resize(start + len, 0);
-        let mut writer = Writer { room: out.get_mut(start..).unwrap_or_default(), at: 0 };
+        out.resize(start + most, 0);
+        let mut writer = Writer { room: out.get_mut(start..).unwrap_or_default() };
         write(&mut writer);
-        debug_assert_eq!(writer.at, len, "the length was said to be exact");
+        let written = most - writer.room.len();
+        out.truncate(start + written);
     }
 
     /// Writes a header: the type, the number, CR LF.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "see `Arg::write`")]
+    #[inline(always)]
     pub(crate) fn header(&mut self, kind: u8, number: usize) {
         match u8::try_from(number) {
             Ok(ones @ 0..=9) => self.chunk(&[kind, b'0' + ones, b'\r', b'\n']),
@@ -48,6 +49,9 @@ impl Writer<'_> {
     /// Writes a number as a bulk string.
     #[inline]
     pub(crate) fn number(&mut self, negative: bool, magnitude: u64) {
+        if let (false, Ok(ones @ 0..=9)) = (negative, u8::try_from(magnitude)) {
+            return self.chunk(&[b'$', b'1', b'\r', b'\n', b'0' + ones, b'\r', b'\n']);
+        }
         let count = digits(magnitude);
         self.header(b'$', count + usize::from(negative));
         if negative {
@@ -59,46 +63,55 @@ impl Writer<'_> {
 
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        let Some(place) = self.take(bytes.len()) else { return };
         // Two chunks that overlap cover every length from one to two of them.
         match bytes.len() {
-            8..=16 => self.overlapping::<8>(bytes),
-            17..=32 => self.overlapping::<16>(bytes),
-            33..=64 => self.overlapping::<32>(bytes),
-            len => {
-                if let Some(place) = self.room.get_mut(self.at..).and_then(|room| room.get_mut(..len)) {
-                    place.copy_from_slice(bytes);
-                    self.at += len;
-                }
-            }
+            8..=16 => overlapping::<8>(place, bytes),
+            17..=32 => overlapping::<16>(place, bytes),
+            33..=64 => overlapping::<32>(place, bytes),
+            _ => place.copy_from_slice(bytes),
         }
     }
 
     /// Writes the `count` digits of a number where they belong, the last one first.
     #[inline]
     fn digits(&mut self, number: u64, count: usize) {
-        let Some(place) = self.room.get_mut(self.at..self.at + count) else { return };
+        let Some(place) = self.take(count) else { return };
         let mut left = number;
         for byte in place.iter_mut().rev() {
             // A remainder of ten fits a byte.
             *byte = b'0' + (left % 10) as u8;
             left /= 10;
         }
-        self.at += count;
-    }
-
-    #[inline]
-    fn overlapping<const N: usize>(&mut self, bytes: &[u8]) {
-        let (Some(first), Some(last)) = (bytes.first_chunk::<N>(), bytes.last_chunk::<N>()) else { return };
-        self.chunk(first);
-        self.at -= 2 * N - bytes.len();
-        self.chunk(last);
     }
 
     #[inline]
     fn chunk<const N: usize>(&mut self, chunk: &[u8; N]) {
-        if let Some(place) = self.room.get_mut(self.at..).and_then(<[u8]>::first_chunk_mut) {
-            *place = *chunk;
-            self.at += N;
+        let room = std::mem::take(&mut self.room);
+        match room.split_first_chunk_mut() {
+            Some((place, rest)) => {
+                *place = *chunk;
+                self.room = rest;
+            }
+            None => debug_assert!(false, "there is room for the most that is written"),
         }
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    fn take(&mut self, len: usize) -> Option<&mut [u8]> {
+        let (place, rest) = std::mem::take(&mut self.room).split_at_mut_checked(len)?;
+        self.room = rest;
+        Some(place)
+    }
+}
+
+#[inline]
+fn overlapping<const N: usize>(place: &mut [u8], bytes: &[u8]) {
+    if let (Some(to), Some(from)) = (place.first_chunk_mut::<N>(), bytes.first_chunk()) {
+        *to = *from;
+    }
+    if let (Some(to), Some(from)) = (place.last_chunk_mut::<N>(), bytes.last_chunk()) {
+        *to = *from;
     }
 }

@@ -46,7 +46,7 @@ pub(crate) use hand_over::GiveBack;
 pub(crate) use hold::{Hold, State};
 use hold::{KnownBy, Untold};
 use released::Released;
-use renewals::Script;
+use renewals::{Newcomers, Script};
 pub(crate) use renewals::{Refused, Renewal, RenewalReply, Renewed};
 use wishes::Wishes;
 pub(crate) use wishes::{Fulfilled, Want};
@@ -69,6 +69,7 @@ pub(crate) struct Holds {
     wheel: Wheel<Event>,
     /// What is due again and again: the renewal of every lease that the watchdog keeps alive.
     beats: Cohorts<HoldIndex>,
+    newcomers: Newcomers,
     /// Time between two beats.
     beat_nanos: u64,
     server_clocks: ServerClocks,
@@ -142,6 +143,7 @@ impl Holds {
             presented: HashMap::new(),
             wheel: Wheel::new(TICKS),
             beats: Cohorts::new(period / beat_nanos, 0),
+            newcomers: Newcomers::default(),
             beat_nanos,
             server_clocks: ServerClocks::default(),
             changes: Changes::default(),
@@ -623,7 +625,8 @@ impl Holds {
     }
 
     /// When something is due next.
-    fn next_due(&self) -> Option<BootInstant> {
+    fn next_due(&mut self) -> Option<BootInstant> {
+        self.let_newcomers_join();
         let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
         let beat = self.beats.next_visit().map(|beat| self.start_of_beat(beat));
         let at_once = (self.may_verify() || self.may_repeat()).then_some(self.start);
@@ -657,7 +660,7 @@ impl Holds {
     /// Sets the alarm for what is due once. What the watchdog renews in its turn needs none.
     fn schedule(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
-        let in_turn = hold.member.is_some() && !hold.renewal_under_way && hold.renew_at.is_none();
+        let in_turn = hold.is_kept_alive() && !hold.renewal_under_way && hold.renew_at.is_none();
         let held = hold.state == State::Held && hold.guards > 0;
         let lost_at = (held && !in_turn).then(|| hold.lost_at());
         let at = [hold.reconcile_at, lost_at, hold.renew_at].into_iter().flatten().min();

@@ -69,23 +69,25 @@ impl OwnerText {
 
     pub(crate) fn new(manager: &str, number: u64, suffix: &'static str) -> Self {
         let mut bytes = [b':'; Self::LEN];
-        let (uuid, rest) = bytes.split_at_mut(UUID);
         // A manager's identity is always a uuid; see `new_uuid`.
-        if let Some(manager) = manager.as_bytes().first_chunk::<UUID>() {
-            uuid.copy_from_slice(manager);
+        if let (Some(uuid), Some(manager)) =
+            (bytes.first_chunk_mut::<UUID>(), manager.as_bytes().first_chunk())
+        {
+            *uuid = *manager;
         }
-        let digits = number.checked_ilog10().map_or(1, |power| power as usize + 1);
+        let number_at = UUID + 1;
+        let suffix_at = number_at + number.checked_ilog10().map_or(1, |power| power as usize + 1);
         let mut left = number;
-        for place in rest.iter_mut().skip(1).take(digits).rev() {
-            *place = b'0' + u8::try_from(left % 10).unwrap_or_default();
+        for place in bytes.get_mut(number_at..suffix_at).unwrap_or_default().iter_mut().rev() {
+            // A remainder of ten fits a byte.
+            *place = b'0' + (left % 10) as u8;
             left /= 10;
         }
-        let mut len = UUID + 1 + digits;
-        if !suffix.is_empty() {
-            for (place, byte) in rest.iter_mut().skip(1 + digits).zip(suffix.bytes()) {
-                *place = byte;
-                len += 1;
-            }
+        let len = suffix_at + suffix.len();
+        if len > suffix_at
+            && let Some(place) = bytes.get_mut(suffix_at..len)
+        {
+            place.copy_from_slice(suffix.as_bytes());
         }
         Self { bytes, len }
     }

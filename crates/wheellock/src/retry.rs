@@ -31,8 +31,11 @@ pub(crate) struct Retried {
 pub(crate) struct Retrying<'a, F> {
     context: &'a Context,
     ask: F,
-    deadline: Instant,
+    /// As the caller wants; the response timeout from the start if there is none.
+    deadline: Option<Instant>,
     under_way: Option<(Started<'a>, BootInstant)>,
+    /// An instant just before the first attempt, if the caller has looked at the clock.
+    since: Option<BootInstant>,
     retry: Retry,
     ambiguous: bool,
     pause: Option<Box<Sleep>>,
@@ -50,18 +53,25 @@ where
     F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
 {
     let config = context.client.config();
-    let patience = config.timer.now() + config.response_timeout;
-    let deadline = deadline.map_or(patience, |deadline| deadline.min(patience));
+    let deadline = deadline.map(|deadline| deadline.min(config.timer.now() + config.response_timeout));
     Retrying {
         context,
         ask,
         deadline,
         under_way: None,
+        since: None,
         retry: Retry::default(),
         ambiguous: false,
         pause: None,
         reason: None,
         last: None,
+    }
+}
+
+impl<F> Retrying<'_, F> {
+    /// The same, by a caller that has just looked at the clock.
+    pub(crate) fn since(self, now: BootInstant) -> Self {
+        Self { since: Some(now), ..self }
     }
 }
 
@@ -73,7 +83,8 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Retried> {
         let this = &mut *self;
-        let timer = &this.context.client.config().timer;
+        let config = this.context.client.config();
+        let timer = &config.timer;
         loop {
             if let Some(pause) = &mut this.pause {
                 ready!(Pin::new(&mut **pause).poll(cx));
@@ -85,8 +96,8 @@ where
             let (call, sent) = match &mut this.under_way {
                 Some(under_way) => under_way,
                 None => {
-                    let sent = this.context.clock.now();
-                    let options = CallOptions::by(this.deadline);
+                    let sent = this.since.take().unwrap_or_else(|| this.context.clock.now());
+                    let options = this.deadline.map(CallOptions::by).unwrap_or_default();
                     let started = (this.ask)(&this.retry, options, cx.waker());
                     let is_under_way = started.is_under_way();
                     let started = this.under_way.insert((started, sent));
@@ -99,29 +110,32 @@ where
             let (result, sent) = (ready!(Pin::new(&mut *call).poll(cx)), *sent);
             let connection = call.connection();
             this.under_way = None;
-            let pause = match &result {
-                Err(error) => {
-                    this.ambiguous |=
-                        error.outcome() == Outcome::MaybeExecuted && !has_changed_nothing(error);
-                    pause_before_repeating(&mut this.retry, error)
+            let error = match result {
+                Ok(reply) => {
+                    let ambiguous = this.ambiguous;
+                    return Poll::Ready(Retried { result: Ok(reply), sent, connection, ambiguous });
                 }
-                Ok(_) => None,
+                Err(error) => error,
             };
-            let left = this.deadline.saturating_duration_since(timer.now());
+            this.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !has_changed_nothing(&error);
+            let pause = pause_before_repeating(&mut this.retry, &error);
+            let deadline = *this.deadline.get_or_insert_with(|| {
+                let spent = this.context.clock.now().saturating_duration_since(sent);
+                timer.now() + config.response_timeout.saturating_sub(spent)
+            });
+            let left = deadline.saturating_duration_since(timer.now());
             if pause.is_none_or(|pause| pause >= left) {
                 let ambiguous = this.ambiguous;
-                let result = result.map_err(|error| {
-                    let cut_short = error.kind() == ErrorKind::Timeout;
-                    let error = this.reason.take().filter(|_| cut_short).unwrap_or(error);
-                    if ambiguous { error.after_an_unanswered_attempt() } else { error }
-                });
-                let last = Retried { result, sent, connection, ambiguous };
+                let cut_short = error.kind() == ErrorKind::Timeout;
+                let error = this.reason.take().filter(|_| cut_short).unwrap_or(error);
+                let error = if ambiguous { error.after_an_unanswered_attempt() } else { error };
+                let last = Retried { result: Err(error), sent, connection, ambiguous };
                 if pause.is_none() || left.is_zero() {
                     return Poll::Ready(last);
                 }
                 this.last = Some(Box::new(last));
             } else {
-                this.reason = result.err();
+                this.reason = Some(error);
             }
             let pause = pause.unwrap_or_default().min(left);
             if !pause.is_zero() {

@@ -10,6 +10,7 @@ use wheellock_client::layer::Retry;
 
 use super::Wait;
 use crate::backoff::Backoff;
+use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
@@ -158,21 +159,21 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Enters an attempt into the table. Returns it, the count to ask for, and by when the server has to answer.
-    pub(super) async fn begin(
-        &self,
-        deadline: Option<Instant>,
-    ) -> Result<((Attempt<'a>, u32), Option<Instant>), Error> {
+    /// Enters an attempt into the table.
+    pub(super) async fn begin(&self, deadline: Option<Instant>) -> Result<Begun<'a>, Error> {
         let Self { context, name, owner, presented, lease, share, .. } = *self;
         let begin = |waker: &Waker| {
             let now = context.clock.now();
-            context.holds().begin_attempt((name, owner), presented, (lease, share.count), now, waker)
+            let mut holds = context.holds();
+            let began = holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
+            began.map(|began| (began, now))
         };
         let began = wait_for_owner(context, name, deadline, begin).await;
         let (began, deadline) =
             began.map_err(|source| Error::Server { operation: self.operation(), source })?;
-        let Some((hold, count)) = began else { return Err(name.shut_down(Outcome::NotSent)) };
-        Ok(((Attempt { context, name, hold: Some(hold), count: share.count }, count), deadline))
+        let (Some((hold, count)), at) = began else { return Err(name.shut_down(Outcome::NotSent)) };
+        let attempt = Attempt { context, name, hold: Some(hold), count: share.count };
+        Ok(Begun { attempt, count, at, answer_by: deadline })
     }
 
     /// Asks once and from outside the wait queue.
@@ -194,7 +195,7 @@ impl<'a> Request<'a> {
     }
 
     async fn attempt(&self, wait: Wait, deadline: Option<Instant>) -> Result<Answer, Error> {
-        let ((mut attempt, count), deadline) = self.begin(deadline).await?;
+        let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
         let Self { context, name, owner, lease, .. } = *self;
         let precedence = self.precedence(wait);
         if count > 1 && name.kind().holders == Holders::Single {
@@ -209,7 +210,7 @@ impl<'a> Request<'a> {
         };
         let (mut fresh, mut shortfall) = (false, None);
         let retried = match context.wanted {
-            None => retry(context, ask, deadline).await,
+            None => retry(context, ask, answer_by).since(at).await,
             Some(wanted) => {
                 let granted = |reply: &Value| {
                     let granted = wire::read_acquire(name, reply).and_then(Result::ok);
@@ -218,7 +219,7 @@ impl<'a> Request<'a> {
                 };
                 // Boxed, because every waiter's future has room for it, and few managers want it.
                 let acknowledged =
-                    Box::pin(retry_acknowledged(context, wanted, ask, deadline, granted)).await;
+                    Box::pin(retry_acknowledged(context, wanted, ask, answer_by, granted)).await;
                 shortfall = acknowledged.1;
                 acknowledged.0
             }
@@ -291,6 +292,17 @@ impl<'a> Request<'a> {
     pub(super) fn operation_for(&self, locks: usize) -> String {
         format!("acquire {locks} locks at once, {:?} among them", self.name)
     }
+}
+
+/// An attempt that was entered into the table.
+pub(super) struct Begun<'a> {
+    pub(super) attempt: Attempt<'a>,
+    /// The count to ask for.
+    pub(super) count: u32,
+    /// When that was.
+    at: BootInstant,
+    /// By when the server has to answer.
+    pub(super) answer_by: Option<Instant>,
 }
 
 /// An attempt under way. Dropped before it has ended, it takes back whatever the server may have granted: the release

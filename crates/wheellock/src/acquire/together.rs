@@ -6,7 +6,7 @@ use std::time::Instant;
 use wheellock_client::Value;
 use wheellock_client::layer::Retry;
 
-use super::attempt::{Answer, Attempt, Request};
+use super::attempt::{Answer, Attempt, Begun, Request};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Terms};
@@ -33,10 +33,10 @@ pub(crate) async fn ask_together(
             waiters.about_to_ask();
         }
         match one.begin(until).await {
-            Ok(((attempt, count), by)) => {
+            Ok(Begun { attempt, count, answer_by, .. }) => {
                 attempts.push(attempt);
                 counts.push(count);
-                until = by;
+                until = answer_by;
             }
             Err(error) => {
                 attempts.iter_mut().for_each(Attempt::refused);

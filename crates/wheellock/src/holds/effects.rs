@@ -112,7 +112,12 @@ impl Effects {
 
     /// Wakes tasks; returns what is to be logged, and the room for the next ones.
     pub(crate) fn finish(mut self) -> (Option<Box<Rest>>, Vec<Waker>) {
-        self.first_woken.into_iter().chain(self.wake.drain(..)).for_each(Waker::wake);
+        if let Some(waker) = self.first_woken {
+            waker.wake();
+        }
+        if !self.wake.is_empty() {
+            self.wake.drain(..).for_each(Waker::wake);
+        }
         (self.rest, self.wake)
     }
 

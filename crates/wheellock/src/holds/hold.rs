@@ -46,7 +46,7 @@ pub(crate) struct Hold {
     pub(super) rare: Option<Box<Rare>>,
     /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
     pub(super) reconcile_at: Option<BootInstant>,
-    /// Its place among those whom the watchdog renews at every beat.
+    /// Its place among those whom the watchdog renews at every beat; newcomers have none yet.
     pub(super) member: Option<Member>,
     /// A renewal out of turn: after one that failed, or because the next beat comes too late.
     pub(super) renew_at: Option<BootInstant>,
@@ -185,6 +185,11 @@ impl Hold {
 
     pub(super) fn was_extended_after(&self, sent: BootInstant) -> bool {
         self.valid_until > self.lease.valid_until(sent)
+    }
+
+    /// Whether it is in the watchdog's care.
+    pub(super) fn is_kept_alive(&self) -> bool {
+        self.state == State::Held && self.renewing_guards > 0
     }
 
     /// Whether the server is to be asked whether this is still held, by extending it or otherwise; `wished` if a guard waits

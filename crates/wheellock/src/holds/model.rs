@@ -476,10 +476,11 @@ impl World {
         for (_, hold) in self.holds.holds.iter().filter(|(_, hold)| hold.state == State::GivenBack) {
             assert!(hold.wanted() == 0, "a release is sent again of an owner that came back");
         }
-        for hold in self.guards.iter().filter_map(|hold| self.holds.get(*hold)) {
+        for (index, hold) in self.guards.iter().filter_map(|index| Some((index, self.holds.get(*index)?))) {
             assert!(hold.valid_until <= self.now + LEASE, "believed for longer than the lease");
             let believed = hold.state == State::Held && self.now < hold.valid_until;
-            let looked_after = hold.alarm.is_some() || hold.member.is_some();
+            let is_new = self.holds.newcomers.holds.contains(index);
+            let looked_after = hold.alarm.is_some() || hold.member.is_some() || is_new;
             assert!(!believed || looked_after, "nobody looks after it");
             assert!(!believed || !self.holds.is_shut(), "believed after the shutdown");
         }

@@ -113,6 +113,7 @@ impl Holds {
                 }
             }
         }
+        self.let_newcomers_join();
         let beat = self.beat_at(now);
         let mut beating = Vec::new();
         self.beats.visit(beat, |_, group| beating.extend_from_slice(group));
@@ -500,11 +501,9 @@ impl Holds {
 
     /// A hold is in the watchdog's care as long as it is held and one of its guards wants that.
     pub(super) fn join_or_leave_the_beat(&mut self, index: HoldIndex, now: BootInstant) {
-        let beat = self.beat_at(now);
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
-        let wanted = hold.state == State::Held && hold.renewing_guards > 0;
-        if !wanted {
+        if !hold.is_kept_alive() {
             if !hold.is_to_be_asked_for(wished) {
                 hold.renew_at = None;
             }
@@ -512,11 +511,42 @@ impl Holds {
                 self.beats.leave(member);
             }
         } else if hold.member.is_none() {
-            hold.member = Some(self.beats.join(index, beat));
-            self.plan(self.start_of_beat(beat + self.beats.period()));
+            self.came(index, self.beat_at(now));
+        }
+    }
+
+    /// The watchdog is to renew a hold for the first time one period after this beat.
+    fn came(&mut self, index: HoldIndex, beat: u64) {
+        if beat != self.newcomers.beat || self.newcomers.holds.len() == MOST_NEWCOMERS {
+            self.let_newcomers_join();
+            self.newcomers.beat = beat;
+        }
+        self.newcomers.holds.push(index);
+        self.plan(self.start_of_beat(beat + self.beats.period()));
+    }
+
+    /// Of those that came in the latest beat, those that are still held join it.
+    pub(super) fn let_newcomers_join(&mut self) {
+        for index in self.newcomers.holds.drain(..) {
+            // It may have gone, and another may have its index.
+            let hold = self.holds.get_mut(index as usize);
+            if let Some(hold) = hold.filter(|hold| hold.is_kept_alive() && hold.member.is_none()) {
+                hold.member = Some(self.beats.join(index, self.newcomers.beat));
+            }
         }
     }
 }
+
+/// Holds that have come in one beat, and are not among those that the watchdog visits yet: most are given back before it ends, and
+/// to come and go costs them nothing this way.
+#[derive(Default)]
+pub(super) struct Newcomers {
+    beat: u64,
+    pub(super) holds: Vec<HoldIndex>,
+}
+
+/// So many wait for the end of their beat, so that little memory does.
+const MOST_NEWCOMERS: usize = 1024;
 
 /// How long a lease that is not renewed may wait for its verification once more, however long it is.
 const VERIFY_AGAIN: Duration = Duration::from_secs(1);

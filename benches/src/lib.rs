@@ -78,7 +78,7 @@ impl Report {
         println!("{row}");
     }
 
-    fn add(&mut self, bench: &str, subject: &str, metric: &str, unit: &str, samples: &[f64]) -> &Row {
+    fn add(&mut self, bench: &str, subject: &str, metric: &str, unit: &str, samples: &[f64]) -> &mut Row {
         let (median, min, max) = summary(samples);
         let row = Row {
             bench: bench.to_owned(),
@@ -89,32 +89,38 @@ impl Report {
             min,
             max,
             n: samples.len(),
+            is_floor: false,
         };
         self.rows.push(row);
-        &self.rows[self.rows.len() - 1]
+        let last = self.rows.len() - 1;
+        &mut self.rows[last]
     }
 
-    /// Writes `target/bench/<area>.json`, unless only some benches were asked for.
+    /// Writes the rows to `target/bench/last.json`, and to `target/bench/<area>.json` unless only some benches were asked for.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// When a file cannot be written.
     pub fn finish(self) -> Result<()> {
-        if self.filter.is_some() {
-            return Ok(());
+        if self.filter.is_none() {
+            println!("wrote {}", self.write(&self.area)?.display());
         }
+        self.write("last")?;
+        Ok(())
+    }
+
+    fn write(&self, name: &str) -> Result<PathBuf> {
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target")), PathBuf::from);
         let folder = target.join("bench");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let path = folder.join(format!("{}.json", self.area));
+        let path = folder.join(format!("{name}.json"));
         let rows: Vec<_> = self.rows.iter().map(Row::json).collect();
         let mut file =
             fs::File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         serde_json::to_writer_pretty(&mut file, &rows)?;
         writeln!(file)?;
-        println!("wrote {}", path.display());
-        Ok(())
+        Ok(path)
     }
 }
 
@@ -129,6 +135,8 @@ struct Row {
     min: f64,
     max: f64,
     n: usize,
+    /// It does other work than the contenders, and less.
+    is_floor: bool,
 }
 
 impl Row {
@@ -138,14 +146,14 @@ impl Row {
     fn json(&self) -> serde_json::Value {
         json!({
             "bench": self.bench, "subject": self.subject, "metric": self.metric, "unit": self.unit,
-            "median": self.median, "min": self.min, "max": self.max, "n": self.n,
+            "median": self.median, "min": self.min, "max": self.max, "n": self.n, "floor": self.is_floor,
         })
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bench, subject, metric, unit, median, min, max, n } = self;
+        let Self { bench, subject, metric, unit, median, min, max, n, is_floor: _ } = self;
         write!(
             f,
             "{bench:<34} {subject:<30} {metric:<16} {:>9} {:>9} {:>9} {n:>3}  {unit}",
@@ -261,7 +269,9 @@ impl<'a> Bench<'a> {
         let per = |unit: &str| format!("{unit}/{}", self.unit);
         for (index, subject) in self.subjects.iter().enumerate() {
             let mut row = |metric: &str, unit: &str, samples: &[f64]| {
-                println!("{}", report.add(&self.name, &subject.name, metric, unit, samples));
+                let row = report.add(&self.name, &subject.name, metric, unit, samples);
+                row.is_floor = !subject.compared;
+                println!("{row}");
             };
             row("time", &per("ns"), &subject.ns);
             row("cpu", &per("ns"), &subject.cpu);

@@ -1,16 +1,22 @@
-//! Runs one benchmark binary, built as a latency-sensitive service would be.
+//! Runs one benchmark binary, built as a latency-sensitive service would be, and says which rows a peer wins.
 
+use std::fs;
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
+use serde_json::Value;
 
+use crate::behind::{Row, behind};
 use crate::run;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The area; without it the areas are listed
     area: Option<String>,
+    /// Fails if a peer wins a row
+    #[arg(long)]
+    strict: bool,
     /// Passed to the benchmark
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
@@ -29,8 +35,19 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     crate::install::ensure_server()?;
     let mut command =
         run::cargo(["run", "--package", "wheellock-benches", "--profile", "bench", "--bin", area, "--"]);
+    let wrote = run::target_directory().join("bench/last.json");
+    // Not of an earlier run: drawing plots measures nothing.
+    let _not_there = fs::remove_file(&wrote);
     run::run(command.args(&options.rest))?;
-    Ok(ExitCode::SUCCESS)
+    let Ok(rows) = fs::read(&wrote) else { return Ok(ExitCode::SUCCESS) };
+    let rows: Vec<Value> =
+        serde_json::from_slice(&rows).with_context(|| format!("{} is no rows", wrote.display()))?;
+    let rows: Option<Vec<Row>> = rows.iter().map(Row::of).collect();
+    let rows = rows.with_context(|| format!("{} has rows that are none", wrote.display()))?;
+    let behind = behind(&rows);
+    println!("\nrows that a peer wins: {}", behind.len());
+    behind.iter().for_each(|row| println!("  {row}"));
+    Ok(if options.strict && !behind.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// The binaries of the benches crate.

@@ -2,6 +2,7 @@
 //!
 //! Knows how to run things, not what they mean: the demo and the checks live in modules of their own.
 
+mod behind;
 mod bench;
 mod campaign;
 mod circles;

@@ -28,7 +28,8 @@ fn main() -> Result<()> {
     decode(&mut report, "1000 bulks of 38 B, nested", "element", &nested(38), 1000)?;
     megabyte(&mut report)?;
     eval_sha(&mut report)?;
-    linear(&mut report)
+    linear(&mut report)?;
+    report.finish()
 }
 
 /// The harness's own cost, and what counting adds to an allocation.

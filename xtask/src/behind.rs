@@ -1,0 +1,155 @@
+//! Which rows a peer wins. Pure: rows in, complaints out.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// One figure of one contender, as `target/bench/<area>.json` has it.
+#[derive(Debug)]
+pub(crate) struct Row {
+    bench: String,
+    subject: String,
+    metric: String,
+    unit: String,
+    median: f64,
+    min: f64,
+    max: f64,
+    is_floor: bool,
+}
+
+impl Row {
+    /// `None` if it is none.
+    pub(crate) fn of(row: &Value) -> Option<Self> {
+        let text = |field: &str| row[field].as_str().map(str::to_owned);
+        let number = |field: &str| row[field].as_f64();
+        Some(Self {
+            bench: text("bench")?,
+            subject: text("subject")?,
+            metric: text("metric")?,
+            unit: text("unit")?,
+            median: number("median")?,
+            min: number("min")?,
+            max: number("max")?,
+            is_floor: row["floor"].as_bool()?,
+        })
+    }
+}
+
+/// A peer's figure that is better than one of ours.
+#[derive(Debug)]
+pub(crate) struct Behind<'a> {
+    ours: &'a Row,
+    peer: &'a Row,
+}
+
+/// Every figure of ours beside the best peer's of the same bench, where that is better.
+pub(crate) fn behind(rows: &[Row]) -> Vec<Behind<'_>> {
+    let best_peer = |ours: &Row| {
+        let rivals = rows.iter().filter(|row| !is_ours(row) && !is_floor(row) && is_same(row, ours));
+        rivals.reduce(|best, row| if is_better(row, best) { row } else { best })
+    };
+    let compared = rows.iter().filter(|row| is_ours(row) && !is_derived(row));
+    compared
+        .filter_map(|ours| Some(Behind { ours, peer: best_peer(ours)? }))
+        .filter(|Behind { ours, peer }| is_better(peer, ours))
+        .collect()
+}
+
+fn is_ours(row: &Row) -> bool {
+    row.subject.starts_with("wheellock")
+}
+
+/// What does less than a contender has to.
+fn is_floor(row: &Row) -> bool {
+    row.is_floor || FLOORS.iter().any(|floor| row.subject.starts_with(floor))
+}
+
+const FLOORS: [&str; 3] = ["raw ", "tokio's mutex", "no-op"];
+
+/// A ratio of two other rows.
+fn is_derived(row: &Row) -> bool {
+    row.metric.ends_with(" ratio") || row.metric.starts_with("p50 to ")
+}
+
+fn is_same(row: &Row, other: &Row) -> bool {
+    (&row.bench, &row.metric, &row.unit) == (&other.bench, &other.metric, &other.unit)
+}
+
+fn is_better(row: &Row, other: &Row) -> bool {
+    if is_better_high(row) { row.median > other.median } else { row.median < other.median }
+}
+
+/// Of nearly everything that is measured less is better.
+fn is_better_high(row: &Row) -> bool {
+    ["throughput", "acquires"].contains(&row.metric.as_str()) || row.metric.starts_with("Jain")
+}
+
+impl fmt::Display for Behind<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ours, peer } = self;
+        let Row { bench, subject, metric, unit, .. } = ours;
+        let apart = ours.min > peer.max || ours.max < peer.min;
+        write!(
+            f,
+            "{bench}, {metric}: {subject} {:.3} {unit}, {} {:.3} {unit}{}",
+            ours.median,
+            peer.subject,
+            peer.median,
+            if apart { "" } else { " (their rounds overlap)" },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(subject: &str, metric: &str, median: f64) -> Row {
+        Row {
+            bench: "pairs".to_owned(),
+            subject: subject.to_owned(),
+            metric: metric.to_owned(),
+            unit: "x".to_owned(),
+            median,
+            min: median * 0.9,
+            max: median * 1.1,
+            is_floor: subject == "floor",
+        }
+    }
+
+    fn found(rows: &[Row]) -> Vec<String> {
+        behind(rows).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn less_is_better_but_for_throughput_and_fairness() {
+        let slower = [row("wheellock", "p50", 2.0), row("rslock", "p50", 1.0), row("rlock", "p50", 0.5)];
+        assert_eq!(found(&slower), ["pairs, p50: wheellock 2.000 x, rlock 0.500 x"]);
+        for metric in ["throughput", "acquires", "Jain fairness"] {
+            assert!(found(&[row("wheellock", metric, 2.0), row("rslock", metric, 1.0)]).is_empty());
+            assert_eq!(found(&[row("wheellock", metric, 1.0), row("rslock", metric, 2.0)]).len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_tie_a_floor_and_a_ratio_are_nobodys_win() {
+        assert!(found(&[row("wheellock", "allocations", 0.0), row("rslock", "allocations", 0.0)]).is_empty());
+        for floor in ["floor", "raw tokio", "tokio's mutex (one process)", "no-op"] {
+            assert!(found(&[row("wheellock", "p50", 2.0), row(floor, "p50", 1.0)]).is_empty());
+        }
+        assert!(found(&[row("wheellock", "cpu ratio", 2.0), row("rslock", "cpu ratio", 1.0)]).is_empty());
+    }
+
+    #[test]
+    fn a_close_win_is_told_as_such() {
+        let close = found(&[row("wheellock", "p50", 1.05), row("rslock", "p50", 1.0)]);
+        assert_eq!(close, ["pairs, p50: wheellock 1.050 x, rslock 1.000 x (their rounds overlap)"]);
+    }
+
+    #[test]
+    fn every_kind_of_ours_stands_for_itself() {
+        let rows =
+            [row("wheellock", "p50", 2.0), row("wheellock simple", "p50", 0.9), row("rslock", "p50", 1.0)];
+        assert_eq!(found(&rows).len(), 1);
+    }
+}

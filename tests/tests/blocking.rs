@@ -157,7 +157,9 @@ fn all_kinds_are_there_for_threads() {
     };
     assert!(poll_until(PATIENCE, || tickets.queue_length().unwrap() == Some(1)));
     assert_eq!(tickets.position(&guard.owner()).unwrap(), None);
-    assert_eq!(tickets.holders().unwrap(), [guard.owner().to_string()]);
+    let holder = tickets.holder().unwrap().expect("it is held");
+    assert_eq!((&*holder.owner, holder.process()), (&*guard.owner().to_string(), Some(locks.id())));
+    assert_eq!(tickets.holders().unwrap().holders.len(), 1);
     assert_eq!(guard.release().unwrap(), Released::Released);
     assert_eq!(waiting.join().unwrap(), Released::Released);
 

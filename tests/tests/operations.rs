@@ -262,7 +262,7 @@ async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
         if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
     };
     let version = server.redis_version();
-    for kind in ["fair", "fenced", "read-write", "simple", "semaphore", "permits", "latch"] {
+    for kind in ["fair", "fenced", "read-write", "simple", "semaphore", "permits", "latch", "labels"] {
         let (base, added) = (guide::permissions(version), guide::kind_permissions(kind, version));
         let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
         assert_eq!(use_kind(&server, &rules, kind).await, Ok(()), "{kind}");
@@ -354,6 +354,15 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 assert!(latch.try_set_count(2.try_into().unwrap()).await?);
                 latch.delete().await?;
                 latch.wait().await
+            }
+            "labels" => {
+                let labelled = LockManager::builder(&url).label("web-3/1/billing").connect().await?;
+                let guard = labelled.lock("orders:42").acquire().await?;
+                let holder = locks.lock("orders:42").holder().await?.expect("it is held");
+                guard.release().await?;
+                let _left = labelled.shutdown(PATIENCE).await;
+                let told = holder.label.as_deref() == Some("web-3/1/billing");
+                told.then_some(()).ok_or(Error::NoMembers)
             }
             "read-write" => {
                 let lock = locks.read_write_lock("orders:42");

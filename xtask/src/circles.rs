@@ -28,7 +28,7 @@ const LAYERS: [&[&str]; 4] = [
         "blocking",
         "shutdown",
     ],
-    &["acquire", "guard", "hand_over", "watchdog", "retry", "once", "work", "join_all"],
+    &["acquire", "guard", "hand_over", "label", "watchdog", "retry", "once", "work", "join_all"],
     &["context"],
     &["wire"],
 ];

@@ -16,7 +16,7 @@
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,7 @@ use crate::clock::{BootInstant, Clock};
 use crate::durability::Wanted;
 use crate::error::Error;
 use crate::events;
+use crate::holder::Label;
 use crate::holds::{Effects, Failed, Holds, Reconcile, Rest};
 use crate::kind::{Holders, Kind};
 use crate::lease::Lease;
@@ -48,6 +49,10 @@ pub(crate) struct Context {
     pub(crate) hand_over: Duration,
     /// What is waited for after each grant and renewal.
     pub(crate) wanted: Option<Wanted>,
+    /// What it calls itself, for people.
+    label: Option<Label>,
+    /// The manager has been shut down, and its label with it.
+    label_has_ended: AtomicBool,
     next_owner: AtomicU64,
     /// Tasks that wait for some lock.
     pub(crate) waiting: AtomicU64,
@@ -58,11 +63,11 @@ pub(crate) struct Context {
 }
 
 /// What a manager is told when it is built, beside its connection.
-#[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) watchdog_lease: Lease,
     pub(crate) hand_over: Duration,
     pub(crate) wanted: Option<Wanted>,
+    pub(crate) label: Option<Label>,
 }
 
 /// Locks with the same name share one wait queue, so handles to the same name share one `Name`; those of another kind have one
@@ -130,7 +135,7 @@ impl Names {
 
 impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
-        let Settings { watchdog_lease, hand_over, wanted } = settings;
+        let Settings { watchdog_lease, hand_over, wanted, label } = settings;
         let clock = Clock::beside(&client.config().timer);
         let mut holds = Holds::new(clock.now(), watchdog_lease);
         if !matches!(client.config().servers, Servers::One(_)) {
@@ -144,6 +149,8 @@ impl Context {
             watchdog_lease,
             hand_over,
             wanted,
+            label,
+            label_has_ended: AtomicBool::new(false),
             next_owner: AtomicU64::new(1),
             waiting: AtomicU64::new(0),
             places: Mutex::default(),
@@ -255,6 +262,16 @@ impl Context {
         } else {
             holds.tell_failure(request.hold, &Failed::Error(error), effects);
         }
+    }
+
+    /// What this manager calls itself, until it is shut down.
+    pub(crate) fn label(&self) -> Option<&Label> {
+        self.label.as_ref().filter(|_| !self.label_has_ended.load(Ordering::Acquire))
+    }
+
+    /// From here on it has no label. Returns whether it had.
+    pub(crate) fn end_label(&self) -> bool {
+        self.label.is_some() && !self.label_has_ended.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn new_owner(&self) -> u64 {

@@ -44,6 +44,11 @@ pub enum Error {
         /// The shortest lease that would do: 3 ms, or 20 ms with the watchdog.
         shortest: Duration,
     },
+    /// The label is empty, longer than 256 bytes, or has a control character in it.
+    InvalidLabel {
+        /// Length of the label in bytes.
+        length: usize,
+    },
     /// The owner belongs to another manager: its holds are renewed and counted there.
     ForeignOwner {
         /// The owner's text.
@@ -203,6 +208,7 @@ impl Error {
             | Self::InvalidName { .. }
             | Self::NoCommonSlot { .. }
             | Self::InvalidLease { .. }
+            | Self::InvalidLabel { .. }
             | Self::ForeignOwner { .. }
             | Self::UnsupportedDurability { .. }
             | Self::NoRandomness
@@ -229,6 +235,10 @@ impl fmt::Display for Error {
             Self::InvalidLease { lease, shortest } => {
                 write!(f, "this lease must be within {shortest:?} and 100 years, not {lease:?}")
             }
+            Self::InvalidLabel { length } => write!(
+                f,
+                "a label must have 1 to {MAX_LABEL} bytes and no control characters; this one has {length} bytes"
+            ),
             Self::ForeignOwner { owner } => write!(f, "owner {owner} belongs to another LockManager"),
             Self::UnexpectedReply { operation, reply } => {
                 write!(f, "cannot {operation}: the server answered with an unexpected {reply}")
@@ -350,3 +360,6 @@ impl fmt::Display for MemberFailure {
 
 /// Longest name of a lock in bytes. Redis takes more; a name that long is a mistake.
 pub(crate) const MAX_NAME: usize = 4096;
+
+/// Longest label of a manager in bytes. A host, a process and a service fit; what does not fit is no label.
+pub(crate) const MAX_LABEL: usize = 256;

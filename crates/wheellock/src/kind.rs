@@ -21,6 +21,8 @@ pub(crate) struct Kind {
     pub(crate) release: Option<Arc<Script>>,
     /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
     pub(crate) force_release: Option<Arc<Script>>,
+    /// Says who holds it; `None` if nobody can be told from others.
+    pub(crate) show_holders: Option<Arc<Script>>,
     /// Says whether it is held; `None` if the key's being there says it.
     pub(crate) is_held: Option<Arc<Script>>,
     /// What its key has before its name; empty where the name is the key.
@@ -162,6 +164,7 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
     renew: Some(Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua")))),
     release: Some(Arc::new(Script::new(include_str!("scripts/simple/release.lua"), 1, 4))),
     force_release: Some(Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2))),
+    show_holders: Some(Arc::new(Script::new(include_str!("scripts/simple/holders.lua"), 1, 1))),
     holders: Holders::Single,
     ..Kind::counted("", "wheellock_simple:")
 });
@@ -210,6 +213,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     renew: None,
     release: None,
     force_release: None,
+    show_holders: None,
     braces: Braces::Always,
     companions: Companions::Ended,
     sharing: Sharing::Many,
@@ -248,6 +252,7 @@ impl Kind {
             renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),
             release: Some(Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4))),
             force_release: Some(Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2))),
+            show_holders: Some(Arc::new(Script::new(include_str!("scripts/holders.lua"), 1, 1))),
             is_held: None,
             key_prefix,
             channel_prefix,
@@ -269,11 +274,13 @@ impl Kind {
             include_str!("scripts/read_write/renew.lua")
         );
         let force_release = Script::new(include_str!("scripts/read_write/force_release.lua"), 1, 4);
+        let show_holders = Script::new(include_str!("scripts/read_write/holders.lua"), 1, 3);
         let is_held = Script::new(include_str!("scripts/read_write/is_held.lua"), 1, 1);
         Self {
             acquire_all: None,
             renew: Some(Arc::new(Script::variadic(renew))),
             force_release: Some(Arc::new(force_release)),
+            show_holders: Some(Arc::new(show_holders)),
             is_held: Some(Arc::new(is_held)),
             companions: Companions::ReadLeases,
             mode: Some(mode),
@@ -287,6 +294,7 @@ impl Kind {
             noun: "semaphore",
             acquire_all: None,
             force_release: None,
+            show_holders: None,
             sharing: Sharing::Many,
             ..Self::counted("", "redisson_sc:")
         }

@@ -11,8 +11,10 @@ use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
+use crate::holder::{Holder, Holders};
 use crate::holds::Share;
 use crate::kind::Companions;
+use crate::label;
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::once::once;
@@ -178,7 +180,7 @@ impl Lock {
     ///
     /// [`Error::Server`], [`Error::InvalidName`].
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
-        let holder = self.holder(owner);
+        let holder = self.text_of(owner);
         let read = |reply: &Value| wire::read_hold_count(&self.name, &holder, reply);
         self.ask(wire::hold_count(&self.name, &holder), read).await
     }
@@ -196,8 +198,23 @@ impl Lock {
         self.hold_count(owner).await.map(|count| count > 0)
     }
 
-    /// Who holds the lock, as it is written on the server: `uuid:number`, an [`Owner`]'s text, wherever that one lives. One at most,
-    /// but for readers, of whom those whose lease has ended may be among them as long as others read.
+    /// Who holds the lock: process, owner, hold count, what is left of the lease and, if its manager has one, its
+    /// [label](crate::LockManagerBuilder::label); `None` if the lock is free. Of readers it is any one; see
+    /// [`holders`](Self::holders).
+    ///
+    /// Foreign holders are shown as what they are. It takes one round trip, and a second one for the labels of other managers.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+    /// let orders = locks.lock("orders:42");
+    /// if orders.try_acquire().await?.is_none()
+    ///     && let Some(holder) = orders.holder().await?
+    /// {
+    ///     println!("orders are being billed: {holder}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
@@ -205,9 +222,37 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Server`], [`Error::InvalidName`].
-    pub async fn holders(&self) -> Result<Vec<String>, Error> {
-        self.ask(wire::holders(&self.name), |reply| wire::read_holders(&self.name, reply)).await
+    /// [`Error::Server`], [`Error::InvalidName`]; [`Error::OtherData`] if what is under the name is no such lock. A label that
+    /// cannot be found is none.
+    pub async fn holder(&self) -> Result<Option<Holder>, Error> {
+        let Holders { mut holders, .. } = self.unlabelled_holders().await?;
+        holders.truncate(1);
+        label::find(&self.context, &mut holders).await;
+        Ok(holders.pop())
+    }
+
+    /// All who hold the lock, as [`holder`](Self::holder) says it of one. Only readers are several: at most a hundred of them are
+    /// told, and how many there are beyond these.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`holder`](Self::holder).
+    pub async fn holders(&self) -> Result<Holders, Error> {
+        let mut found = self.unlabelled_holders().await?;
+        label::find(&self.context, &mut found.holders).await;
+        Ok(found)
+    }
+
+    async fn unlabelled_holders(&self) -> Result<Holders, Error> {
+        let Some(script) = &self.name.kind().show_holders else {
+            return self.name.check().map(|()| Holders::default());
+        };
+        let read = |reply: &Value| wire::read_holders(&self.name, reply);
+        self.ask_script(script, &wire::show_holders(&self.name), read).await
     }
 
     /// How long the present holder's lease still runs by the server's clock, to the millisecond; `None` if the lock
@@ -256,7 +301,7 @@ impl Lock {
         if self.name.kind().companions != Companions::Queue {
             return self.name.check().map(|()| None);
         }
-        let (key, holder) = (wire::queue_key(&self.name), self.holder(owner));
+        let (key, holder) = (wire::queue_key(&self.name), self.text_of(owner));
         self.ask(wire::position(&key, &holder), wire::read_position).await
     }
 
@@ -348,7 +393,7 @@ impl Lock {
     }
 
     /// What `owner` is called in this lock.
-    fn holder(&self, owner: &Owner) -> OwnerText {
+    fn text_of(&self, owner: &Owner) -> OwnerText {
         OwnerText::new(&owner.manager, owner.number, self.name.kind().holder_suffix)
     }
 

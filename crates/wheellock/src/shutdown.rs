@@ -9,6 +9,7 @@ use std::time::Duration;
 use wheellock_client::{Client, Outcome};
 
 use crate::context::Context;
+use crate::label;
 use crate::manager::LockManager;
 use crate::wait_queue::WaitQueue;
 
@@ -54,6 +55,7 @@ pub(crate) async fn shut_down(context: &Context, within: Duration) -> Leftover {
     let mut cursor = 0;
     let given_back = std::future::poll_fn(|cx| context.holds().poll_given_back(&mut cursor, cx.waker()));
     let _in_time = timer.timeout(within, given_back).await;
+    label::delete(context, within.saturating_sub(timer.now() - began)).await;
     let server = context.client.server_address();
     let names = context.holds().unreconciled_names();
     let left = within.saturating_sub(timer.now() - began);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use wheellock_client::layer::Retry;
 use wheellock_client::{Arg, Command, Value};
 
+use crate::holder::{Holder, Label, Mode};
 use crate::holds::{GrantReply, Renewal, RenewalReply, Renewed};
 use crate::kind::{Companions, Holders};
 use crate::lease::Lease;
@@ -283,36 +284,68 @@ pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) ->
     }
 }
 
-/// Asks who holds the lock.
-pub(crate) fn holders(name: &Name) -> Command<'_> {
-    let verb = match name.kind().holders {
-        Holders::Single => "GET",
-        Holders::Counted | Holders::Permits => "HKEYS",
+/// For a kind's `show_holders`.
+pub(crate) fn show_holders(name: &Name) -> Vec<Arg<'_>> {
+    let most = match name.kind().holders {
+        Holders::Single => 1,
+        Holders::Counted | Holders::Permits => crate::holder::Holders::MOST,
     };
-    Command::new(verb).arg(name.key())
+    let side = name.kind().mode.map(|mode| [mode.into(), name.tag().into()]);
+    [name.key().into(), most.into()].into_iter().chain(side.into_iter().flatten()).collect()
 }
 
-/// What [`holders`] is answered with: every owner; `None` if it never is.
-pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<Vec<String>> {
-    let kind = name.kind();
-    match kind.holders {
-        _ if reply.is_null() => Some(Vec::new()),
-        // Other libraries' holders are any bytes.
-        Holders::Single => Some(vec![String::from_utf8_lossy(reply.as_bytes()?).into_owned()]),
-        Holders::Counted | Holders::Permits => {
-            let fields = reply.as_array()?.iter().map(Value::as_str);
-            let fields: Vec<&str> = fields.collect::<Option<_>>()?;
-            Some(fields.into_iter().filter_map(|field| owner_in(field, kind.holder_suffix)).collect())
-        }
-    }
+/// Who holds a lock, without what they call themselves; `None` if a kind's `show_holders` never returns this.
+pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<crate::holder::Holders> {
+    let (count, said) = reply.as_array()?.split_first()?;
+    let mode = match name.kind().mode {
+        Some("read") => Mode::Read,
+        Some(_) => Mode::Write,
+        None => Mode::Exclusive,
+    };
+    let holder = |said: &[Value]| {
+        let [owner, count, left] = said else { return None };
+        Some(Holder {
+            // Other libraries' holders are any bytes.
+            owner: String::from_utf8_lossy(owner.as_bytes()?).into_owned(),
+            mode,
+            hold_count: u64::try_from(count.as_i64()?).ok()?,
+            // One that has ended within the script is told as -2.
+            lease_left: match left.as_i64()? {
+                -1 => Duration::MAX,
+                left => Duration::from_millis(u64::try_from(left).unwrap_or_default()),
+            },
+            label: None,
+        })
+    };
+    let holders: Vec<Holder> = said.chunks(3).map(holder).collect::<Option<_>>()?;
+    let beyond = u64::try_from(count.as_i64()?).ok()?.saturating_sub(holders.len() as u64);
+    Some(crate::holder::Holders { holders, beyond })
 }
 
-/// The owner whose hold is in this field of a lock's hash. Of a read-write lock there are those of the other side, too, and one
-/// that says how it is held.
-fn owner_in(field: &str, suffix: &str) -> Option<String> {
-    let owner = field.strip_suffix(suffix)?;
-    let (_, number) = owner.rsplit_once(':')?;
-    number.parse::<i64>().ok().map(|_| owner.to_owned())
+/// Where a manager's label is.
+pub(crate) fn label_key(process: &str) -> String {
+    format!("wheellock:process:{process}")
+}
+
+/// Says what a manager calls itself, for so long.
+pub(crate) fn set_label<'a>(key: &'a str, label: &'a Label, lease: Duration) -> Command<'a> {
+    let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+    Command::new("SET").arg(key).arg(label.text()).arg("PX").arg(lease)
+}
+
+/// Says that a manager has no label any more.
+pub(crate) fn delete_label(key: &str) -> Command<'_> {
+    Command::new("DEL").arg(key)
+}
+
+/// Asks for a label, by its [key](label_key).
+pub(crate) fn label(key: &str) -> Command<'_> {
+    Command::new("GET").arg(key)
+}
+
+/// What [`label`] is answered with; `None` if there is none.
+pub(crate) fn read_label(reply: &Value) -> Option<String> {
+    reply.as_bytes().map(Label::as_found)
 }
 
 /// What a question is answered with that has only yes and no for an answer; `None` if it never is.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::async_lock::AsyncLock;
 use super::served::Served;
 use crate::context::Context;
-use crate::{Backoff, BootInstant, Error, Owner, Released};
+use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
 
 /// A reentrant lock by name, as [`crate::Lock`] is, taken by threads.
 ///
@@ -127,12 +127,21 @@ impl Lock {
         self.runtime.block_on(self.inner.position(owner))
     }
 
+    /// As [`crate::Lock::holder`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Lock::holder`].
+    pub fn holder(&self) -> Result<Option<Holder>, Error> {
+        self.runtime.block_on(self.inner.holder())
+    }
+
     /// As [`crate::Lock::holders`].
     ///
     /// # Errors
     ///
-    /// [`Error::Server`], [`Error::InvalidName`].
-    pub fn holders(&self) -> Result<Vec<String>, Error> {
+    /// As [`crate::Lock::holder`].
+    pub fn holders(&self) -> Result<Holders, Error> {
         self.runtime.block_on(self.inner.holders())
     }
 

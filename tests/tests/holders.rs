@@ -1,0 +1,227 @@
+//! Who holds a lock, as the server tells it: of every kind, of foreign holders, and with the labels of managers.
+
+use std::time::Duration;
+
+use wheellock::{Error, Holder, Lock, LockManager, Mode};
+use wheellock_tests::locks::{PATIENCE, manager};
+use wheellock_tests::topology::{Cluster, Settings};
+use wheellock_tests::{RedisServer, eventually};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+async fn labelled(url: &str, label: &str) -> LockManager {
+    LockManager::builder(url).label(label).connect().await.unwrap()
+}
+
+async fn holder(lock: &Lock) -> Option<Holder> {
+    lock.holder().await.unwrap()
+}
+
+/// Whether it is the lease of one that was granted lately.
+fn is_fresh(holder: &Holder) -> bool {
+    holder.lease_left <= LEASE && holder.lease_left > LEASE / 2
+}
+
+#[tokio::test]
+async fn the_holder_of_every_kind_is_told_with_its_label() {
+    let server = RedisServer::start();
+    let locks = labelled(&server.url(), "web-3/1/billing").await;
+    let asks = manager(&server.url()).await;
+    let kinds: [(&str, fn(&LockManager) -> Lock, Mode); 7] = [
+        ("plain", |locks| locks.lock("plain"), Mode::Exclusive),
+        ("spin", |locks| locks.spin_lock("spin"), Mode::Exclusive),
+        ("fair", |locks| locks.fair_lock("fair"), Mode::Exclusive),
+        ("fenced", |locks| locks.fenced_lock("fenced").as_lock().clone(), Mode::Exclusive),
+        ("read", |locks| locks.read_write_lock("read").read(), Mode::Read),
+        ("write", |locks| locks.read_write_lock("write").write(), Mode::Write),
+        ("simple", |locks| locks.simple_lock("simple"), Mode::Exclusive),
+    ];
+    for (name, kind, mode) in kinds {
+        let (lock, seen) = (kind(&locks), kind(&asks));
+        assert_eq!(holder(&seen).await, None, "{name}");
+        assert!(seen.holders().await.unwrap().is_empty(), "{name}");
+        let guard = lock.acquire().await.unwrap();
+        let told = holder(&seen).await.unwrap_or_else(|| panic!("{name} is held"));
+        assert_eq!(told.owner, guard.owner().to_string(), "{name}");
+        assert_eq!(told.process(), Some(locks.id()), "{name}");
+        assert_eq!((told.mode, told.hold_count), (mode, 1), "{name}");
+        assert!(is_fresh(&told), "{name}: {told:?}");
+        assert_eq!(told.label.as_deref(), Some("web-3/1/billing"), "{name}");
+        let of_itself = holder(&lock).await.unwrap();
+        assert_eq!((of_itself.owner, of_itself.label), (told.owner, told.label), "{name}");
+        if name != "simple" {
+            let again = lock.with_owner(guard.owner()).acquire().await.unwrap();
+            assert_eq!(holder(&seen).await.unwrap().hold_count, 2, "{name}");
+            again.release().await.unwrap();
+        }
+        guard.release().await.unwrap();
+        assert_eq!(holder(&seen).await, None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn foreign_holders_are_shown_as_what_they_are() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let java = "0f9a1b2c-0000-4000-8000-00805f9b34fb:51";
+    assert_eq!(server.cli(&["HSET", "java", java, "3"]), "1");
+    assert_eq!(server.cli(&["PEXPIRE", "java", "20000"]), "1");
+    let told = holder(&locks.lock("java")).await.unwrap();
+    assert_eq!((&*told.owner, told.process(), told.hold_count), (java, java.strip_suffix(":51"), 3));
+    assert!(told.lease_left <= Duration::from_secs(20) && told.lease_left > Duration::from_secs(10));
+    assert_eq!(told.label, None);
+
+    assert_eq!(server.cli(&["SET", "go", "c2VjcmV0"]), "OK");
+    let told = holder(&locks.simple_lock("go")).await.unwrap();
+    assert_eq!((&*told.owner, told.process(), told.lease_left), ("c2VjcmV0", None, Duration::MAX));
+
+    let readers = [("mode", "read"), (java, "1")].map(|(field, value)| [field, value]);
+    assert_eq!(server.cli(&[&["HSET", "sides"][..], readers.as_flattened()].concat()), "2");
+    assert_eq!(server.cli(&["PEXPIRE", "sides", "20000"]), "1");
+    let sides = locks.read_write_lock("sides");
+    assert_eq!(holder(&sides.read()).await, None, "a reader without a lease holds nothing");
+    let lease = format!("{{sides}}:{java}:rwlock_timeout:1");
+    assert_eq!(server.cli(&["SET", &lease, "1", "PX", "15000"]), "OK");
+    let told = holder(&sides.read()).await.unwrap();
+    assert_eq!((&*told.owner, told.mode), (java, Mode::Read));
+    assert!(told.lease_left <= Duration::from_secs(15), "its own lease, not the lock's");
+    assert_eq!(holder(&sides.write()).await, None);
+}
+
+#[tokio::test]
+async fn what_is_no_such_lock_has_no_holder() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let _written = server.cli(&["SET", "text", "x"]);
+    let _written = server.cli(&["RPUSH", "list", "x"]);
+    let writing = locks.read_write_lock("sides").write().acquire().await.unwrap();
+    let plain = locks.lock("plain").acquire().await.unwrap();
+    for lock in [
+        locks.lock("text"),
+        locks.fair_lock("list"),
+        locks.lock("sides"),
+        locks.read_write_lock("plain").read(),
+        locks.read_write_lock("text").write(),
+        locks.simple_lock("plain"),
+    ] {
+        assert!(matches!(lock.holder().await, Err(Error::OtherData { .. })), "{lock:?}");
+        assert!(matches!(lock.holders().await, Err(Error::OtherData { .. })), "{lock:?}");
+    }
+    assert!(matches!(locks.lock("").holder().await, Err(Error::InvalidName { .. })));
+    writing.release().await.unwrap();
+    plain.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn of_many_readers_a_hundred_are_told_and_the_others_counted() {
+    const READERS: usize = 1000;
+    let server = RedisServer::start();
+    let locks = labelled(&server.url(), "reader").await;
+    let asks = manager(&server.url()).await;
+    let read = locks.read_write_lock("prices").read();
+    let mut reading = Vec::new();
+    for _ in 0..READERS {
+        reading.push(read.with_owner(locks.owner()).acquire().await.unwrap());
+    }
+    let seen = asks.read_write_lock("prices");
+    let told = seen.read().holders().await.unwrap();
+    assert_eq!((told.holders.len(), told.beyond), (100, 900));
+    assert!(told.holders.iter().all(|holder| is_fresh(holder) && holder.label.as_deref() == Some("reader")));
+    let mut owners: Vec<_> = told.holders.iter().map(|holder| holder.owner.clone()).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    assert_eq!(owners.len(), 100, "nobody is told twice");
+    assert!(seen.write().holders().await.unwrap().is_empty());
+    drop(reading);
+
+    // One that writes and reads is on both sides.
+    let writing = locks.read_write_lock("ledger").write().acquire().await.unwrap();
+    let _reading =
+        locks.read_write_lock("ledger").read().with_owner(writing.owner()).acquire().await.unwrap();
+    let seen = asks.read_write_lock("ledger");
+    for side in [seen.read(), seen.write()] {
+        let told = side.holders().await.unwrap();
+        assert_eq!((told.holders.len(), told.beyond), (1, 0));
+        assert_eq!(told.holders[0].owner, writing.owner().to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_label_lives_as_long_as_its_manager() {
+    let server = RedisServer::start();
+    let plain = manager(&server.url()).await;
+    assert_eq!(server.cli(&["DBSIZE"]), "0", "who has no label writes none");
+    let locks = labelled(&server.url(), "web-3/1/billing").await;
+    let key = format!("wheellock:process:{}", locks.id());
+    assert_eq!(server.cli(&["GET", &key]), "web-3/1/billing");
+    let left: i64 = server.cli(&["PTTL", &key]).parse().unwrap();
+    assert!((1..=30_000).contains(&left), "{left}");
+
+    let guard = locks.lock("orders").acquire().await.unwrap();
+    assert_eq!(server.cli(&["DEL", &key]), "1");
+    let told = holder(&plain.lock("orders")).await.unwrap();
+    assert_eq!((told.owner, told.label), (guard.owner().to_string(), None), "only the label is gone");
+    // What has been put into its place is bounded.
+    assert_eq!(server.cli(&["SET", &key, &"x".repeat(100_000)]), "OK");
+    assert_eq!(holder(&plain.lock("orders")).await.unwrap().label.map(|label| label.len()), Some(256));
+    assert_eq!(server.cli(&["DEL", &key]), "1");
+    assert_eq!(server.cli(&["RPUSH", &key, "x"]), "1");
+    assert_eq!(holder(&plain.lock("orders")).await.unwrap().label, None);
+
+    assert!(locks.shutdown(PATIENCE).await.is_empty());
+    drop(guard);
+    assert_eq!(server.cli(&["DBSIZE"]), "0", "a shutdown deletes it");
+
+    for label in ["", "a\nb", &"x".repeat(257)] {
+        let error = LockManager::builder(&server.url()).label(label).connect().await.unwrap_err();
+        assert!(matches!(error, Error::InvalidLabel { length } if length == label.len()), "{error}");
+    }
+    let later = LockManager::builder(&server.url()).label("later").lazy().unwrap();
+    let key = format!("wheellock:process:{}", later.id());
+    assert!(eventually(PATIENCE, async || server.cli(&["GET", &key]) == "later").await);
+}
+
+/// The label is written again before it ends, and again after a server that has forgotten it came back.
+#[tokio::test]
+async fn a_label_is_written_again() {
+    let server = RedisServer::start();
+    let locks = labelled(&server.url(), "kept").await;
+    let key = format!("wheellock:process:{}", locks.id());
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    let again = async || server.cli(&["GET", &key]) == "kept";
+    assert!(eventually(2 * PATIENCE, again).await, "it is written every ten seconds");
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_have_labels_has_none_and_locks_all_the_same() {
+    let server = RedisServer::builder().tcp().start();
+    let rules = ["ACL", "SETUSER", "app", "reset", "on", ">secret", "~orders*", "&*", "+@all"];
+    assert_eq!(server.cli(&rules), "OK");
+    let url = server.tcp_url().replace("redis://", "redis://app:secret@");
+    let (one, other) = (labelled(&url, "one").await, labelled(&url, "other").await);
+    let guard = one.lock("orders").acquire().await.unwrap();
+    let told = holder(&other.lock("orders")).await.unwrap();
+    assert_eq!((told.owner, told.label), (guard.owner().to_string(), None));
+    guard.release().await.unwrap();
+}
+
+/// A lock and the label of its holder may be on different nodes.
+#[tokio::test]
+async fn in_a_cluster_holders_and_labels_are_found_wherever_they_are() {
+    let cluster = Cluster::start(2, 0, &Settings::default());
+    let locks = labelled(&cluster.url(), "node/1/x").await;
+    let asks = manager(&cluster.url()).await;
+    for number in 0..20 {
+        let name = format!("orders:{number}");
+        let guards = (
+            locks.lock(&name).acquire().await.unwrap(),
+            locks.read_write_lock(&format!("{name}:sides")).read().acquire().await.unwrap(),
+        );
+        let told = holder(&asks.lock(&name)).await.unwrap();
+        assert_eq!((told.owner, told.label.as_deref()), (guards.0.owner().to_string(), Some("node/1/x")));
+        let told = holder(&asks.read_write_lock(&format!("{name}:sides")).read()).await.unwrap();
+        assert_eq!((told.owner, told.label.as_deref()), (guards.1.owner().to_string(), Some("node/1/x")));
+        guards.0.release().await.unwrap();
+        guards.1.release().await.unwrap();
+    }
+}

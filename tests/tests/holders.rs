@@ -9,6 +9,9 @@ use wheellock_tests::{RedisServer, eventually};
 
 const LEASE: Duration = Duration::from_secs(30);
 
+/// Makes the lock that is asked about.
+type Named = fn(&LockManager) -> Lock;
+
 async fn labelled(url: &str, label: &str) -> LockManager {
     LockManager::builder(url).label(label).connect().await.unwrap()
 }
@@ -27,7 +30,7 @@ async fn the_holder_of_every_kind_is_told_with_its_label() {
     let server = RedisServer::start();
     let locks = labelled(&server.url(), "web-3/1/billing").await;
     let asks = manager(&server.url()).await;
-    let kinds: [(&str, fn(&LockManager) -> Lock, Mode); 7] = [
+    let kinds: [(&str, Named, Mode); 7] = [
         ("plain", |locks| locks.lock("plain"), Mode::Exclusive),
         ("spin", |locks| locks.spin_lock("spin"), Mode::Exclusive),
         ("fair", |locks| locks.fair_lock("fair"), Mode::Exclusive),

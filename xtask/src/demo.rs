@@ -4,8 +4,9 @@
 
 mod scenes;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -67,6 +68,21 @@ pub(crate) fn work(options: &WorkerOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct CommandLine {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+/// The `main` of a process that is the command line.
+pub(crate) fn command_line(options: CommandLine) -> ExitCode {
+    let arguments = std::iter::once("wheellock".into()).chain(options.arguments);
+    wheellock_cli::run(arguments, &[COMMAND_LINE])
+}
+
+/// What this program is started with to be the command line.
+const COMMAND_LINE: &str = "demo-command-line";
+
 /// What every scene works with.
 struct Stage {
     server: RedisServer,
@@ -79,6 +95,14 @@ impl Stage {
         let mut program = Command::new(&self.program);
         program.arg("demo-worker");
         Worker::spawn(program, &self.server.url(), lock, lease)
+    }
+
+    /// A job as cron runs it: the command line with `script` as the command, unless somebody else runs it.
+    fn cron_job(&self, lock: &str, script: &str) -> Command {
+        let mut job = Command::new(&self.program);
+        job.args([COMMAND_LINE, "run", lock, "--wait", "0", "--", "sh", "-c", script]);
+        job.env("WHEELLOCK_URL", self.server.url()).stdin(Stdio::null());
+        job
     }
 
     /// The server's word, through a connection that shares no code with the product.

@@ -82,6 +82,8 @@ enum Task {
     CampaignWorker(campaign::WorkerOptions),
     #[command(hide = true)]
     DemoWorker(demo::WorkerOptions),
+    #[command(hide = true)]
+    DemoCommandLine(demo::CommandLine),
 }
 
 fn main() -> Result<ExitCode> {
@@ -99,5 +101,6 @@ fn main() -> Result<ExitCode> {
         Task::Campaign(options) => campaign::run(&options),
         Task::CampaignWorker(options) => campaign::work(&options),
         Task::DemoWorker(options) => demo::work(&options),
+        Task::DemoCommandLine(options) => Ok(demo::command_line(options)),
     }
 }

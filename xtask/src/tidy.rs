@@ -106,6 +106,7 @@ pub(crate) const SHIPPED: &[(&str, &[&str])] = &[
     ("wheellock-wheel", &[]),
     ("wheellock-client", &["wheellock-resp", "wheellock-wheel"]),
     ("wheellock", &["wheellock-client", "wheellock-wheel", "wheellock-resp"]),
+    ("wheellock-cli", &["wheellock"]),
 ];
 
 /// Invariant: dependencies between crates point downwards only, and nothing shipped depends on tests or tools.

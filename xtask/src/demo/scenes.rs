@@ -34,6 +34,7 @@ pub(super) const ALL: &[Scene] = &[
     Scene { claim: "(i) readers share, a writer is alone and goes first", show: readers_and_a_writer },
     Scene { claim: "(j) fencing tokens rise, also when the counter is lost", show: tokens_rise },
     Scene { claim: "(k) a pool of 3 keeps its size, also after a crash", show: a_pool_keeps_its_size },
+    Scene { claim: "(l) a cron job on two hosts runs on one of them", show: a_cron_job_runs_once },
 ];
 
 /// (a) Workers read a file, add one, and write it back; without the lock, updates get lost.
@@ -369,6 +370,32 @@ fn a_pool_keeps_its_size(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
             ),
             latency: None,
         })
+    })
+}
+
+/// (l) The same job by the command line twice at once: one runs, the other is told who does.
+fn a_cron_job_runs_once(stage: &Stage, _: &Runtime) -> Result<Finding> {
+    const NAME: &str = "demo:nightly";
+    let [ran, go] = ["ran", "go"].map(|name| stage.server.directory().join(name));
+    let script =
+        format!("echo ran >> {}; while ! [ -e {} ]; do sleep 0.01; done", ran.display(), go.display());
+    let mut first = stage.cron_job(NAME, &script).spawn()?;
+    let begun = poll_until(LEASE, || ran.exists());
+    let second = stage.cron_job(NAME, &script).output()?;
+    let told = String::from_utf8_lossy(&second.stderr).into_owned();
+    fs::write(&go, "")?;
+    let first = first.wait()?;
+    let times = fs::read_to_string(&ran)?.lines().count();
+    let told_who = told.contains("is taken: ") && told.contains("/sh [");
+    let free = stage.redis(&["EXISTS", NAME]) == "0";
+    Ok(Finding {
+        held: begun && first.success() && second.status.code() == Some(1) && times == 1 && told_who && free,
+        seen: format!(
+            "ran {times} time; the other ended with {:?}: {}",
+            second.status.code().unwrap_or(-1),
+            told.split(" [").next().unwrap_or_default().trim_start_matches("wheellock: ")
+        ),
+        latency: None,
     })
 }
 

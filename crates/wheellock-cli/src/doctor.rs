@@ -1,0 +1,206 @@
+//! Checks a server for whatever puts locks at risk. Owns the report; most of the judgement is the library's.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use wheellock::client::{Client, Command};
+use wheellock::{Error, LockManager, Released};
+
+use crate::arguments::Doctor;
+use crate::end::{End, Failure, say};
+
+pub(crate) async fn check(options: &Doctor) -> Result<End, Failure> {
+    let locks = LockManager::builder(&options.target.url).watchdog_lease(LEASE).connect().await?;
+    let mut report = Report::default();
+    for node in locks.client().nodes() {
+        report.look_at(&node).await?;
+    }
+    for finding in locks.diagnostics() {
+        report.bad("server", finding);
+    }
+    if locks.diagnostics().is_empty() {
+        report.good("server", "version, eviction, persistence and permissions are fit for locks");
+    }
+    let own_name = format!("wheellock:doctor:{}", locks.id());
+    report.try_a_lock(&locks, options.name.as_deref().unwrap_or(&own_name)).await;
+    let _left = locks.shutdown(LAST_WORDS).await;
+    let faults = report.faults;
+    say(&match faults {
+        0 => "\nall is well\n".to_owned(),
+        1 => "\n1 thing is not well\n".to_owned(),
+        _ => format!("\n{faults} things are not well\n"),
+    });
+    Ok(if faults == 0 { End::Success } else { End::No })
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+struct Report {
+    faults: u32,
+}
+
+impl Report {
+    fn good(&self, about: &str, what: impl std::fmt::Display) {
+        say(&format!("  ok  {about:<11} {what}\n"));
+    }
+
+    fn bad(&mut self, about: &str, what: impl std::fmt::Display) {
+        self.faults += 1;
+        say(&format!("FAIL  {about:<11} {what}\n"));
+    }
+
+    /// Who it is, how far away it is, and how its clock goes.
+    async fn look_at(&mut self, node: &Client) -> Result<(), Failure> {
+        let address = node.server_address();
+        if let Some(info) = node.server_info() {
+            let shown = |text: &str| text.escape_debug().to_string();
+            let (name, version, mode, role) =
+                (shown(&info.name), shown(&info.version), shown(&info.mode), shown(&info.role));
+            self.good("connection", format!("{address}: {name} {version}, {mode}, {role}"));
+        } else {
+            self.good("connection", &address);
+        }
+        let mut trips = Vec::new();
+        for _ in 0..TRIPS {
+            let start = Instant::now();
+            let pong = node.call(&Command::new("PING")).await;
+            pong.map_err(|error| Failure::of(End::Unavailable, error))?;
+            trips.push(start.elapsed());
+        }
+        trips.sort_unstable();
+        let [median, longest] = [TRIPS / 2, TRIPS - 1].map(|at| trips.get(at).copied().unwrap_or_default());
+        let text = format!("{} at the median of {TRIPS}, {} at most", millis(median), millis(longest));
+        if longest < TOO_LONG {
+            self.good("round trip", text);
+        } else {
+            self.bad("round trip", format!("{text}: a lease should have a hundred round trips"));
+        }
+        let first = Reading::of(node).await?;
+        tokio::time::sleep(APART).await;
+        let second = Reading::of(node).await?;
+        match second.jumped_since(&first) {
+            None => self.good("clock", first.beside_ours()),
+            Some(jump) => self.bad("clock", jump),
+        }
+        Ok(())
+    }
+
+    /// Takes and releases a lock, as any user would.
+    async fn try_a_lock(&mut self, locks: &LockManager, name: &str) {
+        let lock = locks.lock(name);
+        let start = Instant::now();
+        let tried = async {
+            match lock.try_acquire().await? {
+                Some(guard) => guard.release().await.map(Some),
+                None => Ok(None),
+            }
+        };
+        match tried.await {
+            Ok(Some(Released::Released)) => {
+                self.good("trial lock", format!("taken and released in {}", millis(start.elapsed())));
+            }
+            Ok(Some(_)) => self.bad("trial lock", "it was lost before it was released"),
+            Ok(None) => self.good("trial lock", format!("{name:?} is held, and was left alone")),
+            Err(error @ Error::Server { .. }) => {
+                self.bad("trial lock", format!("{error} (--name says another lock to try)"));
+            }
+            Err(error) => self.bad("trial lock", error),
+        }
+    }
+}
+
+/// The server's clock, read between two moments here.
+#[derive(Debug)]
+struct Reading {
+    before: Instant,
+    after: Instant,
+    ours: Duration,
+    server: Duration,
+}
+
+impl Reading {
+    async fn of(node: &Client) -> Result<Self, Failure> {
+        let (before, ours) = (Instant::now(), SystemTime::now());
+        let reply = node.call(&Command::new("TIME")).await;
+        let reply = reply.map_err(|error| Failure::of(End::Unavailable, error))?;
+        let parts: Vec<u64> = reply
+            .as_array()
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|part| part.as_str()?.parse().ok())
+            .collect();
+        let &[seconds, micros] = &parts[..] else {
+            return Err(Failure::of(End::Unavailable, "the server does not say what time it is"));
+        };
+        let server = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+        let ours = ours.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(Self { before, after: Instant::now(), ours, server })
+    }
+
+    /// What its clock did between two readings that the time here does not account for.
+    fn jumped_since(&self, first: &Self) -> Option<String> {
+        let least = self.before.saturating_duration_since(first.after);
+        let most = self.after.saturating_duration_since(first.before);
+        if self.server < first.server {
+            return Some(format!("it went back by {}", millis(first.server - self.server)));
+        }
+        let went = self.server - first.server;
+        let off = went.saturating_sub(most).max(least.saturating_sub(went));
+        (off > UNEVEN).then(|| {
+            format!(
+                "it went {} in {} to {}: leases are as long as it says",
+                millis(went),
+                millis(least),
+                millis(most)
+            )
+        })
+    }
+
+    /// How it stands beside the clock of this machine, which no lock depends on.
+    fn beside_ours(&self) -> String {
+        let (ahead, word) = if self.server >= self.ours {
+            (self.server - self.ours, "ahead of")
+        } else {
+            (self.ours - self.server, "behind")
+        };
+        format!("goes evenly; {} {word} this machine's, which does not matter", millis(ahead))
+    }
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+/// Of the lock that is taken for trial, should this tool die with it.
+const LEASE: Duration = Duration::from_secs(5);
+const TRIPS: usize = 21;
+/// A hundredth of the default lease.
+const TOO_LONG: Duration = Duration::from_millis(300);
+/// Between two looks at the clock.
+const APART: Duration = Duration::from_millis(250);
+/// Beyond what a busy machine does by itself.
+const UNEVEN: Duration = Duration::from_millis(50);
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_jumps_is_told_from_one_that_goes() {
+        let start = Instant::now();
+        let reading = |millis: u64, server: u64| Reading {
+            before: start + Duration::from_millis(millis),
+            after: start + Duration::from_millis(millis + 1),
+            ours: Duration::from_secs(100),
+            server: Duration::from_millis(server),
+        };
+        let first = reading(0, 100_000);
+        assert_eq!(reading(250, 100_250).jumped_since(&first), None);
+        assert_eq!(reading(250, 100_299).jumped_since(&first), None);
+        for odd in [99_999, 100_000, 100_100, 100_400, 200_000] {
+            assert!(reading(250, odd).jumped_since(&first).is_some(), "{odd}");
+        }
+        assert!(first.beside_ours().contains("0.00 ms ahead"));
+        assert!(reading(0, 99_000).beside_ours().contains("1000.00 ms behind"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Says who holds a lock, for people and for scripts.
+
+use wheellock::{Error, Holder, Holders, LockManager, Mode};
+
+use crate::arguments;
+use crate::end::{End, Failure, say};
+use crate::json;
+use crate::kinds::Kind;
+
+pub(crate) async fn show(options: &arguments::Holder) -> Result<End, Failure> {
+    let locks = LockManager::connect(&options.server.url).await?;
+    let found = find(&locks, &options.name, options.kind).await?;
+    say(&if options.json { as_json(&options.name, &found) } else { as_text(&found) });
+    Ok(if found.is_empty() { End::No } else { End::Success })
+}
+
+/// All who hold what is under the name, of whatever kind that is.
+async fn find(locks: &LockManager, name: &str, kind: Option<Kind>) -> Result<Holders, Error> {
+    if let Some(kind) = kind {
+        return kind.lock(locks, name).holders().await;
+    }
+    match Kind::Plain.lock(locks, name).holders().await {
+        Err(Error::OtherData { .. }) => {}
+        found => return found,
+    }
+    match Kind::Write.lock(locks, name).holders().await {
+        Err(Error::OtherData { .. }) => {}
+        found => {
+            let (mut both, readers) = (found?, Kind::Read.lock(locks, name).holders().await?);
+            both.holders.extend(readers.holders);
+            both.beyond += readers.beyond;
+            return Ok(both);
+        }
+    }
+    Kind::Simple.lock(locks, name).holders().await
+}
+
+fn as_text(found: &Holders) -> String {
+    let mut lines: Vec<String> = found.holders.iter().map(ToString::to_string).collect();
+    if found.is_empty() {
+        lines.push("free".to_owned());
+    } else if found.beyond > 0 {
+        lines.push(format!("and {} more", found.beyond));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn as_json(name: &str, found: &Holders) -> String {
+    let holders: Vec<String> = found.holders.iter().map(holder_as_json).collect();
+    format!(
+        "{{\"name\":{},\"held\":{},\"holders\":[{}],\"beyond\":{}}}\n",
+        json::string(name),
+        !found.is_empty(),
+        holders.join(","),
+        found.beyond
+    )
+}
+
+fn holder_as_json(holder: &Holder) -> String {
+    let mode = match holder.mode {
+        Mode::Read => "read",
+        Mode::Write => "write",
+        _ => "exclusive",
+    };
+    // One that has no end has no number.
+    let left = u64::try_from(holder.lease_left.as_millis()).ok();
+    format!(
+        "{{\"owner\":{},\"process\":{},\"label\":{},\"mode\":\"{mode}\",\"hold_count\":{},\"lease_left_ms\":{}}}",
+        json::string(&holder.owner),
+        json::optional(holder.process()),
+        json::optional(holder.label.as_deref()),
+        holder.hold_count,
+        left.map_or_else(|| "null".to_owned(), |left| left.to_string()),
+    )
+}

@@ -1,0 +1,92 @@
+//! The kinds of locks by their names on the command line, and one hold of any of them.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use wheellock::{Error, FencedGuard, Guard, Lock, LockManager, Released};
+
+/// A kind of lock.
+#[expect(clippy::doc_markdown, reason = "it is read on terminals")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Kind {
+    /// One holder; whoever asks first when it is free gets it
+    Plain,
+    /// One holder; first come, first served
+    Fair,
+    /// The side of a read-write lock that many may hold
+    Read,
+    /// The side of a read-write lock that one may hold, alone
+    Write,
+    /// As plain, and every grant has a number, in WHEELLOCK_TOKEN
+    Fenced,
+    /// As plain, waited for by asking again and again
+    Spin,
+    /// The lock of redsync, node-redlock, redis-py and others
+    Simple,
+}
+
+impl Kind {
+    /// The lock of this kind, for whatever is the same with all.
+    pub(crate) fn lock(self, locks: &LockManager, name: &str) -> Lock {
+        match self {
+            Self::Plain => locks.lock(name),
+            Self::Fair => locks.fair_lock(name),
+            Self::Read => locks.read_write_lock(name).read(),
+            Self::Write => locks.read_write_lock(name).write(),
+            Self::Fenced => locks.fenced_lock(name).as_lock().clone(),
+            Self::Spin => locks.spin_lock(name),
+            Self::Simple => locks.simple_lock(name),
+        }
+    }
+
+    /// Takes the lock, and waits so long for it; without an end if that is `None`.
+    pub(crate) async fn acquire(
+        self,
+        locks: &LockManager,
+        name: &str,
+        wait: Option<Duration>,
+    ) -> Result<Option<Hold>, Error> {
+        if self == Self::Fenced {
+            let lock = locks.fenced_lock(name);
+            return Ok(match wait {
+                None => Some(Hold::Fenced(lock.acquire().await?)),
+                Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Fenced),
+            });
+        }
+        let lock = self.lock(locks, name);
+        Ok(match wait {
+            None => Some(Hold::Plain(lock.acquire().await?)),
+            Some(wait) => lock.try_acquire_for(wait).await?.map(Hold::Plain),
+        })
+    }
+}
+
+/// A lock that is held.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    Plain(Guard),
+    Fenced(FencedGuard),
+}
+
+impl Hold {
+    pub(crate) fn guard(&self) -> &Guard {
+        match self {
+            Self::Plain(guard) => guard,
+            Self::Fenced(guard) => guard,
+        }
+    }
+
+    pub(crate) fn token(&self) -> Option<u64> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Fenced(guard) => Some(guard.token()),
+        }
+    }
+
+    pub(crate) async fn release(self) -> Result<Released, Error> {
+        match self {
+            Self::Plain(guard) => guard.release().await,
+            Self::Fenced(guard) => guard.release().await,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The command line of Wheellock: runs a command under a lock, says who holds one, checks and measures a server.
+//!
+//! The program `wheellock` is all there is to use, and `docs/cli.md` its page. This library exists so that other programs can be
+//! it: tests, and the project's demo.
+#![cfg_attr(
+    not(test),
+    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
+)]
+
+mod arguments;
+mod bench;
+mod child;
+mod doctor;
+mod end;
+mod holder;
+mod json;
+mod kinds;
+mod manual;
+mod run;
+mod signals;
+mod time;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use arguments::{Arguments, Verb};
+use end::{End, Failure, say};
+
+/// The program, with the arguments of this process.
+pub fn main() -> ExitCode {
+    run(std::env::args_os(), &[])
+}
+
+/// The program with these arguments, the first of which is its name. `again` is what this process has to be started with to come
+/// here once more, before the arguments: the program starts itself to tie a command to its own life.
+///
+/// Blocks the thread until the program would have ended, and is to be called by a process' first thread: on Linux a command is tied
+/// to the life of the thread that started it.
+pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Who closed the other end does not want to read it.
+            let _printed = error.print();
+            return if error.use_stderr() { End::Usage.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let end = match arguments.verb {
+        Verb::Run(options) => on_runtime(run::run(&options, again)),
+        Verb::Holder(options) => on_runtime(holder::show(&options)),
+        Verb::Doctor(options) => on_runtime(doctor::check(&options)),
+        Verb::Bench(options) => on_runtime(bench::measure(&options)),
+        Verb::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "wheellock", &mut script);
+            say(&String::from_utf8_lossy(&script));
+            Ok(End::Success)
+        }
+        Verb::Manual => {
+            say(&manual::page());
+            Ok(End::Success)
+        }
+        Verb::Bound { parent, command } => Ok(child::become_command(parent, &command)),
+    };
+    match end {
+        Ok(end) => end.into(),
+        Err(Failure { end, message }) => {
+            end::complain(&message);
+            end.into()
+        }
+    }
+}
+
+/// On one thread, which is this one: a command that it starts is tied to it.
+fn on_runtime(work: impl Future<Output = Result<End, Failure>>) -> Result<End, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::of(End::Unavailable, format!("cannot start: {error}")))?;
+    runtime.block_on(work)
+}

@@ -1,0 +1,243 @@
+//! A command under a lock: waits for the lock, watches over both, and ends the command before the lock is another's. Owns the
+//! order of all that.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use wheellock::{BootInstant, Guard, LockManager, LostReason, Released};
+
+use crate::arguments::Run;
+use crate::child::{Child, cannot_run, end_of};
+use crate::end::{End, Failure, complain};
+use crate::kinds::Hold;
+use crate::signals::Signals;
+
+pub(crate) async fn run(options: &Run, again: &[&str]) -> Result<End, Failure> {
+    let signals = Signals::new();
+    let mut signals =
+        signals.map_err(|error| Failure::of(End::Unavailable, format!("no signals: {error}")))?;
+    let locks = tokio::select! {
+        locks = connect(options) => locks?,
+        signal = signals.next() => return Ok(End::Signal(signal.as_raw())),
+    };
+    let end = under_lock(options, &locks, &mut signals, again).await;
+    // Also what was asked for and not granted yet is taken back.
+    let left = locks.shutdown(LAST_WORDS).await;
+    if !left.is_empty() {
+        complain(&left.to_string());
+    }
+    end
+}
+
+async fn connect(options: &Run) -> Result<LockManager, Failure> {
+    let builder = LockManager::builder(&options.server.url).watchdog_lease(options.lease);
+    let label = options.label.clone().unwrap_or_else(|| default_label(&options.command));
+    let builder = if label.is_empty() { builder } else { builder.label(label) };
+    Ok(builder.connect().await?)
+}
+
+async fn under_lock(
+    options: &Run,
+    locks: &LockManager,
+    signals: &mut Signals,
+    again: &[&str],
+) -> Result<End, Failure> {
+    let hold = tokio::select! {
+        hold = options.kind.acquire(locks, &options.name, options.wait) => hold?,
+        signal = signals.next() => return Ok(End::Signal(signal.as_raw())),
+    };
+    let Some(hold) = hold else {
+        if !options.quiet {
+            say_who_holds(options, locks).await;
+        }
+        return Ok(End::Conflict(options.conflict_exit_code));
+    };
+    let environment = [
+        Some(("WHEELLOCK_NAME", options.name.clone())),
+        hold.token().map(|token| ("WHEELLOCK_TOKEN", token.to_string())),
+    ];
+    let environment: Vec<_> = environment.into_iter().flatten().collect();
+    let mut child = match Child::start(&options.command, &environment, again) {
+        Ok(child) => child,
+        Err(error) => {
+            let end = options.command.first().map(|program| cannot_run(program, &error));
+            let _released = hold.release().await;
+            return Ok(end.unwrap_or(End::Usage));
+        }
+    };
+    let limits = Limits::new(options.lease, options.grace);
+    let (status, stopped) = watch(&mut child, hold.guard(), &limits, signals).await?;
+    let was_valid = hold.guard().is_valid();
+    if let Some(why) = stopped {
+        child.kill_rest();
+        // What was only about to be lost is given back.
+        let _released = hold.release().await;
+        return Err(Failure::of(End::Lost, format!("{:?}: {why}; the command was stopped", options.name)));
+    }
+    give_back(&options.name, hold, was_valid).await?;
+    Ok(end_of(status))
+}
+
+/// Watches over the command and the lock until the command has ended. Returns how, and why it was told to.
+async fn watch(
+    child: &mut Child,
+    guard: &Guard,
+    limits: &Limits,
+    signals: &mut Signals,
+) -> Result<(std::process::ExitStatus, Option<String>), Failure> {
+    let mut stop: Option<Stop> = None;
+    loop {
+        let next = match &stop {
+            None => limits.stop_before(guard.valid_until()),
+            Some(stop) if stop.killed => TICK,
+            Some(stop) => stop.kill_at.remaining(),
+        };
+        let mut why = None;
+        tokio::select! {
+            status = child.ended() => {
+                let status = status.map_err(|error| Failure::of(End::Unavailable, format!("cannot wait for the command: {error}")))?;
+                return Ok((status, stop.map(|stop| stop.why)));
+            }
+            reason = guard.lost(), if stop.is_none() => why = Some(lost(reason)),
+            signal = signals.next() => child.pass_on(signal),
+            // The runtime's clock stops while the machine sleeps; the lease's does not.
+            () = tokio::time::sleep(next.min(TICK)) => {}
+        }
+        if why.is_none() && stop.is_none() && limits.stop_before(guard.valid_until()).is_zero() {
+            why = Some("the server could not be reached, and the lease was about to end".to_owned());
+        }
+        if let Some(why) = why {
+            child.signal(Signal::TERM);
+            stop = Some(Stop { kill_at: limits.kill_at(guard.valid_until()), killed: false, why });
+        }
+        if let Some(stop) = stop.as_mut().filter(|stop| !stop.killed && stop.kill_at.remaining().is_zero()) {
+            child.signal(Signal::KILL);
+            stop.killed = true;
+        }
+    }
+}
+
+/// The command has been told to end.
+struct Stop {
+    why: String,
+    kill_at: BootInstant,
+    killed: bool,
+}
+
+/// How long before the end of a lease what has to happen.
+struct Limits {
+    /// Between the first and the last word to the command.
+    grace: Duration,
+    /// A command has to be killed so long before the lease may be believed no more: it takes the system a while, and this tool may
+    /// be late.
+    last: Duration,
+    /// It is told to end so long before, at the latest.
+    first: Duration,
+}
+
+impl Limits {
+    fn new(lease: Duration, grace: Duration) -> Self {
+        let last = (lease / 10).min(LONGEST_LAST);
+        // A renewal is due when two thirds of the lease are left: until half of that has passed, it may still come.
+        Self { grace, last, first: last + grace.min(lease / 3 - last) }
+    }
+
+    /// How long the command may go on before it is told to end.
+    fn stop_before(&self, valid_until: BootInstant) -> Duration {
+        valid_until.remaining().saturating_sub(self.first)
+    }
+
+    /// When a command that is told to end now is killed.
+    fn kill_at(&self, valid_until: BootInstant) -> BootInstant {
+        BootInstant::now() + self.grace.min(valid_until.remaining().saturating_sub(self.last))
+    }
+}
+
+fn lost(reason: LostReason) -> String {
+    format!("the lock was lost: {reason}")
+}
+
+/// Releases the lock. An error if the command was not under it to its end.
+async fn give_back(name: &str, hold: Hold, was_valid: bool) -> Result<(), Failure> {
+    let failure = |why: &dyn std::fmt::Display| {
+        Failure::of(End::Lost, format!("{name:?}: {why} before the command had ended"))
+    };
+    match hold.release().await {
+        Ok(Released::AlreadyLost) => Err(failure(&"the lock was lost")),
+        _ if !was_valid => Err(failure(&"the lease ran out")),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            complain(&format!(
+                "the command has ended under the lock, which may last as long as its lease: {error}"
+            ));
+            Ok(())
+        }
+    }
+}
+
+async fn say_who_holds(options: &Run, locks: &LockManager) {
+    let lock = options.kind.lock(locks, &options.name);
+    let holder = match options.kind {
+        // Who reads waits for who writes, and the other way round.
+        crate::kinds::Kind::Read => locks.read_write_lock(&options.name).write().holder().await,
+        crate::kinds::Kind::Write => match lock.holder().await {
+            Ok(None) => locks.read_write_lock(&options.name).read().holder().await,
+            holder => holder,
+        },
+        _ => lock.holder().await,
+    };
+    match holder {
+        Ok(Some(holder)) => complain(&format!("{:?} is taken: {holder}", options.name)),
+        _ => complain(&format!("{:?} is taken", options.name)),
+    }
+}
+
+/// The host, this process, and the command without its arguments, which may be secrets.
+fn default_label(command: &[OsString]) -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let program = command.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+    let label = format!("{host}/{}/{}", std::process::id(), program.display());
+    label.chars().filter(|c| !c.is_control()).take(LONGEST_DEFAULT_LABEL).collect()
+}
+
+/// Far below what a label may have, in whatever language.
+const LONGEST_DEFAULT_LABEL: usize = 60;
+/// Enough to stop any process that is not stuck in the kernel.
+const LONGEST_LAST: Duration = Duration::from_secs(1);
+/// How long the clocks may differ after the machine has slept.
+const TICK: Duration = Duration::from_secs(1);
+/// What the end of this tool waits for, at most.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_in_time_and_killed_before_the_lease_ends() {
+        let seconds = Duration::from_secs_f64;
+        for (lease, grace, first, last) in
+            [(30.0, 5.0, 6.0, 1.0), (30.0, 600.0, 10.0, 1.0), (30.0, 0.0, 1.0, 1.0), (3.0, 5.0, 1.0, 0.3)]
+        {
+            let limits = Limits::new(seconds(lease), seconds(grace));
+            assert_eq!((limits.first, limits.last), (seconds(first), seconds(last)));
+            let now = BootInstant::now();
+            let valid_until = now + seconds(lease);
+            let left = limits.stop_before(valid_until);
+            assert!(left <= seconds(lease - first) && left + seconds(1.0) > seconds(lease - first));
+            let killed_after = limits.kill_at(valid_until).saturating_duration_since(now);
+            assert!(killed_after <= seconds(lease - last).min(seconds(grace)) + seconds(1.0));
+            assert!(limits.kill_at(now).remaining().is_zero(), "what is over is over");
+        }
+    }
+
+    #[test]
+    fn the_default_label_has_no_arguments() {
+        let label = default_label(&["/usr/bin/mysqldump".into(), "-psecret".into()]);
+        assert!(label.ends_with("/mysqldump"), "{label}");
+        assert!(default_label(&["x".repeat(1000).into()]).len() <= LONGEST_DEFAULT_LABEL);
+        assert!(!default_label(&["a\nb".into()]).contains('\n'));
+    }
+}

@@ -1,0 +1,503 @@
+//! The command line against real servers, with real commands, signals and kills.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use wheellock::{Lock, LockManager};
+use wheellock_tests::locks::{PATIENCE, listeners, manager};
+use wheellock_tests::{RedisServer, poll_until};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_wheellock_cli");
+
+/// The tool, told where the server is.
+fn tool(server: &RedisServer, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.env("WHEELLOCK_URL", server.url()).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end.
+fn ended(server: &RedisServer, arguments: &[&str]) -> Output {
+    tool(server, arguments).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().expect("the tool ends by itself")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The tool, running; killed if the test ends before it.
+struct Running(Child);
+
+impl Running {
+    /// Runs `script` under the lock `name`, with what it says before the command.
+    fn start(server: &RedisServer, options: &[&str], script: &str) -> Self {
+        let arguments = [&["run"][..], options, &["--", "sh", "-c", script]].concat();
+        Self(tool(server, &arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Its exit code and what it has complained of.
+    fn end(mut self) -> (i32, String) {
+        let child = std::mem::replace(&mut self.0, Command::new("true").spawn().unwrap());
+        let output = child.wait_with_output().unwrap();
+        (code(&output), stderr(&output))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ended = self.0.kill();
+        let _ended = self.0.wait();
+    }
+}
+
+/// A file in the server's own directory, through which commands and tests tell each other things.
+fn file(server: &RedisServer, name: &str) -> PathBuf {
+    server.directory().join(name)
+}
+
+fn written(path: &Path) -> bool {
+    poll_until(PATIENCE, || fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n')))
+}
+
+/// The process whose number a command has written.
+fn process(path: &Path) -> Pid {
+    assert!(written(path), "the command has begun");
+    Pid::from_raw(fs::read_to_string(path).unwrap().trim().parse().unwrap()).unwrap()
+}
+
+fn is_gone(process: Pid) -> bool {
+    test_kill_process(process).is_err()
+}
+
+fn is_free(server: &RedisServer, key: &str) -> bool {
+    poll_until(PATIENCE, || server.cli(&["EXISTS", key]) == "0")
+}
+
+/// Makes the lock that a test is about.
+type Named = fn(&LockManager) -> Lock;
+
+/// A lock that a test holds, on a runtime of its own.
+fn held(server: &RedisServer, label: &str, kind: Named) -> impl Sized {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let guard = runtime.block_on(async {
+        let locks = LockManager::builder(&server.url()).label(label).connect().await.unwrap();
+        let guard = kind(&locks).acquire().await.unwrap();
+        (guard, locks)
+    });
+    (guard, runtime)
+}
+
+#[test]
+fn the_commands_own_end_is_passed_through() {
+    let server = RedisServer::start();
+    let run = |script: &str| ended(&server, &["run", "job", "--", "sh", "-c", script]);
+    for wanted in [0, 1, 7, 255] {
+        assert_eq!(code(&run(&format!("exit {wanted}"))), wanted);
+        assert_eq!(server.cli(&["DBSIZE"]), "0", "the lock and the label are gone");
+    }
+    assert_eq!(code(&run("kill -TERM $$")), 128 + 15);
+    assert_eq!(code(&run("kill -KILL $$")), 128 + 9);
+    assert_eq!(stdout(&run("echo out; echo \"$WHEELLOCK_NAME/$WHEELLOCK_TOKEN\"")), "out\njob/\n");
+    let fenced = ["run", "job", "--kind", "fenced", "--", "sh", "-c", "echo $WHEELLOCK_TOKEN"];
+    let tokens = [(); 2].map(|()| stdout(&ended(&server, &fenced)).trim().parse::<u64>().unwrap());
+    assert!(tokens[0] < tokens[1], "{tokens:?}");
+    for kind in ["plain", "fair", "read", "write", "spin", "simple"] {
+        let output = ended(&server, &["run", kind, "--kind", kind, "--wait", "1s", "--", "true"]);
+        assert_eq!(code(&output), 0, "{kind}: {}", stderr(&output));
+        assert!(is_free(&server, kind));
+    }
+    assert_eq!(code(&ended(&server, &["run", "job", "--", "no-such-command-anywhere"])), 127);
+    assert_eq!(code(&ended(&server, &["run", "job", "--", "/"])), 126);
+    assert!(is_free(&server, "job"));
+}
+
+#[test]
+fn who_comes_second_is_told_who_was_first() {
+    let server = RedisServer::start();
+    let _held = held(&server, "web-3/1/billing", |locks| locks.lock("job"));
+    let (mark, mark_text) = (file(&server, "ran"), file(&server, "ran").display().to_string());
+    let run = |options: &[&str]| {
+        ended(&server, &[&["run", "job"][..], options, &["--", "touch", &mark_text]].concat())
+    };
+    let refused = run(&["--wait", "0"]);
+    assert_eq!(code(&refused), 1);
+    assert!(
+        stderr(&refused).starts_with("wheellock: \"job\" is taken: web-3/1/billing ["),
+        "{}",
+        stderr(&refused)
+    );
+    let refused = run(&["--wait", "0", "--conflict-exit-code", "9", "--quiet"]);
+    assert_eq!((code(&refused), &*stderr(&refused)), (9, ""));
+    let (wait, start) = (Duration::from_millis(300), Instant::now());
+    assert_eq!(code(&run(&["--wait", "300ms", "-E", "0"])), 0);
+    assert!(start.elapsed() >= wait);
+    assert!(!mark.exists(), "the command never ran");
+}
+
+#[test]
+fn of_five_at_the_same_time_one_runs() {
+    let server = RedisServer::start();
+    let (go, log) = (file(&server, "go"), file(&server, "ran"));
+    let script =
+        format!("echo ran >> {}; while ! [ -e {} ]; do sleep 0.01; done", log.display(), go.display());
+    let mut jobs = [(); 5].map(|()| Running::start(&server, &["once", "--wait", "0"], &script)).map(Some);
+    let refused = |jobs: &mut [Option<Running>; 5]| {
+        let ended =
+            |job: &mut Option<Running>| job.as_mut().is_some_and(|job| job.0.try_wait().unwrap().is_some());
+        let over: Vec<Running> =
+            jobs.iter_mut().filter_map(|job| if ended(job) { job.take() } else { None }).collect();
+        over.into_iter().map(|job| job.end().0).collect::<Vec<_>>()
+    };
+    let mut codes = Vec::new();
+    assert!(poll_until(PATIENCE, || {
+        codes.extend(refused(&mut jobs));
+        codes.len() == 4
+    }));
+    assert_eq!(codes, [1; 4]);
+    fs::write(&go, "").unwrap();
+    assert_eq!(jobs.iter_mut().find_map(Option::take).unwrap().end().0, 0);
+    assert_eq!(fs::read_to_string(log).unwrap(), "ran\n");
+}
+
+#[test]
+fn wrong_words_and_servers_that_are_not_there_have_codes_of_their_own_and_passwords_are_never_told() {
+    let server = RedisServer::builder().tcp().arg("requirepass", "hunter2").start();
+    let at = |url: &str, verb: &[&str]| {
+        let output =
+            Command::new(PROGRAM).env("WHEELLOCK_URL", url).args(verb).stdin(Stdio::null()).output().unwrap();
+        let said = format!("{}{}", stdout(&output), stderr(&output));
+        assert!(!said.contains("hunter2") && !said.contains("sesame"), "{said}");
+        (code(&output), said)
+    };
+    let nowhere = format!("unix://:hunter2@{}", file(&server, "none.sock").display());
+    let wrong = server.tcp_url().replace("redis://", "redis://:sesame@");
+    let right = server.tcp_url().replace("redis://", "redis://:hunter2@");
+    for verb in [&["run", "n", "--", "true"][..], &["holder", "n"], &["doctor"], &["bench", "--time", "10ms"]]
+    {
+        for url in [&*nowhere, &wrong] {
+            let (code, said) = at(url, verb);
+            assert_eq!(code, 69, "{verb:?} {url}: {said}");
+            assert!(said.starts_with("wheellock: "), "{said}");
+        }
+        assert_eq!(at("gopher://:hunter2@there", verb).0, 64, "{verb:?}");
+        let (code, said) = at(&right, verb);
+        assert!([0, 1].contains(&code), "{verb:?}: {said}");
+    }
+    for verb in [
+        &["run"][..],
+        &["run", "n"],
+        &["run", "n", "--wait", "soon", "--", "true"],
+        &["fly"],
+        &[],
+        &["run", "", "--", "true"],
+    ] {
+        assert_eq!(at(&right, verb).0, 64, "{verb:?}");
+    }
+    for verb in [&["--help"][..], &["run", "--help"], &["help", "doctor"], &["--version"]] {
+        assert_eq!(at(&right, verb).0, 0, "{verb:?}");
+    }
+    assert_eq!(server.connect().unwrap().query(&["SET", "text", "x"]).unwrap().to_string(), "OK");
+    assert_eq!(at(&right, &["run", "text", "--", "true"]).0, 65);
+}
+
+/// A lock that was taken away by force: the command hears of it, and is killed if it does not.
+#[tokio::test]
+async fn a_lost_lock_ends_the_command() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let terminated = file(&server, "terminated");
+    let polite = format!(
+        "trap 'echo $? > {}; exit 0' TERM; echo > $0; while :; do sleep 0.01; done",
+        terminated.display()
+    );
+    // Neither it nor what it has started listens to SIGTERM.
+    let deaf = "trap '' TERM; (while :; do sleep 0.01; done) & echo $! > $0.child; echo $$ > $0; while :; do sleep 0.01; done";
+    for (name, script) in [("polite", &*polite), ("deaf", deaf)] {
+        let begun = file(&server, name);
+        let script = script.replace("$0", &begun.display().to_string());
+        let job = Running::start(&server, &[name, "--lease", "3s", "--grace", "200ms"], &script);
+        assert!(written(&begun));
+        assert!(locks.lock(name).force_release().await.unwrap());
+        let (code, said) = job.end();
+        assert_eq!(code, 75, "{said}");
+        assert!(said.contains("was lost") && said.contains("stopped"), "{said}");
+    }
+    assert!(terminated.exists(), "the polite one was asked first");
+    for deaf in [file(&server, "deaf"), file(&server, "deaf.child")] {
+        assert!(poll_until(PATIENCE, || is_gone(process(&deaf))), "nothing is left of the deaf one");
+    }
+}
+
+/// The server stops, or dies: the command is gone before its lease would end there, whether it listens or not.
+#[test]
+fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
+    for dies in [false, true] {
+        let mut server = RedisServer::start();
+        let begun = file(&server, "begun");
+        let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", begun.display());
+        let job = Running::start(&server, &["job", "--lease", "6s", "--grace", "10s"], &script);
+        let command = process(&begun);
+        let (left, read) = (server.cli(&["PTTL", "job"]).parse().unwrap(), Instant::now());
+        let ends = read + Duration::from_millis(left);
+        if dies {
+            server.kill();
+        } else {
+            server.pause();
+        }
+        // The last renewal may have come between the two.
+        assert!(poll_until(2 * PATIENCE, || is_gone(command)));
+        assert!(Instant::now() < ends, "gone {:?} after the lease's end", ends.elapsed());
+        if !dies {
+            server.resume();
+        }
+        let (code, said) = job.end();
+        assert_eq!(code, 75, "{said}");
+    }
+}
+
+/// A renewal that comes late, but in time, costs nothing.
+#[test]
+fn a_short_pause_of_the_server_is_nothing_to_the_command() {
+    let server = RedisServer::start();
+    let (begun, go) = (file(&server, "begun"), file(&server, "go"));
+    let script = format!(
+        "echo $$ > {}; while ! [ -e {} ]; do sleep 0.01; done; exit 4",
+        begun.display(),
+        go.display()
+    );
+    let job = Running::start(&server, &["job", "--lease", "6s"], &script);
+    let _command = process(&begun);
+    let renewed = |server: &RedisServer| {
+        let left = || server.cli(&["PTTL", "job"]).parse::<i64>().unwrap();
+        let mut last = left();
+        poll_until(PATIENCE, || {
+            let now = left();
+            let renewed = now > last;
+            last = now;
+            renewed
+        })
+    };
+    assert!(renewed(&server));
+    server.pause();
+    // Less than what a renewal has in hand: it is due after 2 s, and the command goes on until 2 s before the end.
+    std::thread::sleep(Duration::from_secs(1));
+    server.resume();
+    assert!(renewed(&server) && renewed(&server));
+    fs::write(go, "").unwrap();
+    let (code, said) = job.end();
+    assert_eq!((code, &*said), (4, ""));
+}
+
+#[test]
+fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
+    let server = RedisServer::start();
+    for (name, signal) in
+        [("HUP", Signal::HUP), ("INT", Signal::INT), ("QUIT", Signal::QUIT), ("TERM", Signal::TERM)]
+    {
+        let [begun, heard, go] =
+            ["begun", "heard", "go"].map(|what| file(&server, &format!("{name}.{what}")));
+        let script = format!(
+            "trap 'echo > {}; while ! [ -e {} ]; do sleep 0.01; done; exit 3' {name}; echo $$ > {}; while :; do sleep 0.01; done",
+            heard.display(),
+            go.display(),
+            begun.display()
+        );
+        let job = Running::start(&server, &[name], &script);
+        let _command = process(&begun);
+        job.signal(signal);
+        assert!(written(&heard), "{name} is passed on");
+        assert_eq!(server.cli(&["EXISTS", name]), "1", "held until the command has ended");
+        fs::write(go, "").unwrap();
+        assert_eq!(job.end().0, 3);
+        assert_eq!(server.cli(&["EXISTS", name]), "0");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_ends_a_wait_and_nothing_is_left_of_it() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    for (kind, lock) in [("plain", locks.lock("plain")), ("fair", locks.fair_lock("fair"))] {
+        let guard = lock.acquire().await.unwrap();
+        let job = Running::start(&server, &[kind, "--kind", kind], "true");
+        let waits = || match kind {
+            "fair" => server.cli(&["LLEN", "redisson_lock_queue:{fair}"]) == "1",
+            _ => !server.cli(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{plain}"]).ends_with("\n0"),
+        };
+        assert!(poll_until(PATIENCE, waits));
+        job.signal(Signal::INT);
+        assert_eq!(job.end().0, 128 + 2);
+        guard.release().await.unwrap();
+        assert_eq!(server.cli(&["LLEN", "redisson_lock_queue:{fair}"]), "0");
+        assert_eq!(server.cli(&["EXISTS", kind]), "0");
+    }
+    assert!(listeners(&server, "plain", 0).await);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_does_not_outlive_a_tool_that_is_killed() {
+    let server = RedisServer::start();
+    let begun = file(&server, "begun");
+    let script = format!("trap '' TERM HUP INT; echo $$ > {}; while :; do sleep 0.01; done", begun.display());
+    let job = Running::start(&server, &["job", "--lease", "2s"], &script);
+    let command = process(&begun);
+    job.signal(Signal::KILL);
+    assert!(poll_until(PATIENCE, || is_gone(command)));
+    drop(job);
+    assert!(is_free(&server, "job"), "and the lock ends with its lease");
+}
+
+#[test]
+fn a_command_that_ends_late_is_not_called_good() {
+    let server = RedisServer::start();
+    let [begun, go] = ["begun", "go"].map(|name| file(&server, name));
+    let script =
+        format!("echo $$ > {}; while ! [ -e {} ]; do sleep 0.01; done", begun.display(), go.display());
+    let job = Running::start(&server, &["job"], &script);
+    let _command = process(&begun);
+    assert_eq!(server.cli(&["DEL", "job"]), "1");
+    fs::write(go, "").unwrap();
+    let (code, said) = job.end();
+    assert_eq!(code, 75, "{said}");
+    assert!(said.contains("was lost before the command had ended"), "{said}");
+}
+
+#[test]
+fn who_holds_is_told_to_people_and_to_scripts() {
+    let server = RedisServer::start();
+    let free = ended(&server, &["holder", "job"]);
+    assert_eq!((code(&free), &*stdout(&free)), (1, "free\n"));
+    let free = ended(&server, &["holder", "job", "--json"]);
+    let nobody = "{\"name\":\"job\",\"held\":false,\"holders\":[],\"beyond\":0}\n";
+    assert_eq!((code(&free), &*stdout(&free)), (1, nobody));
+
+    let begun = file(&server, "begun");
+    let job = Running::start(&server, &["job"], &format!("echo $$ > {}; exec sleep 60", begun.display()));
+    let _command = process(&begun);
+    let told = ended(&server, &["holder", "job"]);
+    let own_label = format!("/{}/sh [", job.0.id());
+    assert!(code(&told) == 0 && stdout(&told).contains(&own_label), "{}", stdout(&told));
+    job.signal(Signal::TERM);
+    assert_eq!(job.end().0, 128 + 15);
+
+    let kinds: [(&str, &str, Named); 5] = [
+        ("plain", "exclusive", |locks| locks.lock("plain")),
+        ("fair", "exclusive", |locks| locks.fair_lock("fair")),
+        ("read", "read", |locks| locks.read_write_lock("read").read()),
+        ("write", "write", |locks| locks.read_write_lock("write").write()),
+        ("simple", "exclusive", |locks| locks.simple_lock("simple")),
+    ];
+    for (name, mode, kind) in kinds {
+        let _held = held(&server, "a \"label\"", kind);
+        for more in [&[][..], &["--kind", name]] {
+            let told = ended(&server, &[&["holder", name, "--json"][..], more].concat());
+            assert_eq!(code(&told), 0, "{name}: {}", stderr(&told));
+            let value: serde_json::Value = serde_json::from_str(&stdout(&told)).unwrap();
+            assert_eq!((&value["held"], &value["beyond"]), (&true.into(), &0.into()), "{name}");
+            let [holder] = &value["holders"].as_array().unwrap()[..] else { panic!("{name}: {value}") };
+            assert_eq!((&holder["mode"], &holder["hold_count"]), (&mode.into(), &1.into()), "{name}");
+            assert_eq!(holder["label"], "a \"label\"");
+            let process = holder["process"].as_str().unwrap();
+            assert!(holder["owner"].as_str().unwrap().starts_with(process));
+            assert!((1..=30_000).contains(&holder["lease_left_ms"].as_u64().unwrap()));
+        }
+    }
+    let _written = server.cli(&["RPUSH", "list", "x"]);
+    assert_eq!(code(&ended(&server, &["holder", "list"])), 65);
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_leaves_nothing() {
+    let ill = RedisServer::start();
+    let told = ended(&ill, &["doctor"]);
+    assert_eq!(code(&told), 1, "{}", stdout(&told));
+    assert!(stdout(&told).contains("FAIL  server      without an append-only file"), "{}", stdout(&told));
+    assert!(stdout(&told).ends_with("\n1 thing is not well\n"), "{}", stdout(&told));
+
+    let well = RedisServer::builder().arg("appendonly", "yes").start();
+    let url = well.url();
+    let told = Command::new(PROGRAM).args(["doctor", &url]).output().unwrap();
+    if well.redis_version() >= (7, 0, 0) {
+        assert_eq!(code(&told), 0, "{}", stdout(&told));
+        assert!(stdout(&told).ends_with("\nall is well\n"), "{}", stdout(&told));
+    }
+    for part in
+        ["  ok  connection", "  ok  round trip", "  ok  clock", "  ok  trial lock  taken and released"]
+    {
+        assert!(stdout(&told).contains(part), "{part}: {}", stdout(&told));
+    }
+    assert_eq!(well.cli(&["DBSIZE"]), "0");
+}
+
+#[test]
+fn the_bench_measures_and_leaves_nothing() {
+    let server = RedisServer::start();
+    let measured = ended(&server, &["bench", "--time", "100ms", "--tasks", "4"]);
+    assert_eq!(code(&measured), 0, "{}", stderr(&measured));
+    let rows = [
+        "round trip (PING)",
+        "acquire + release",
+        "hot lock, 4 tasks, handed over",
+        "hot lock, 4 tasks, always",
+    ];
+    for row in rows {
+        let printed = stdout(&measured);
+        let line =
+            printed.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {printed}"));
+        assert!(line.split_whitespace().last().unwrap().parse::<f64>().unwrap() > 0.0, "{line}");
+    }
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+
+    let before = pings(&server);
+    let mut bench = tool(&server, &["bench", "--time", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
+    assert!(poll_until(PATIENCE, || pings(&server) > before + 200), "it measures");
+    kill_process(Pid::from_child(&bench), Signal::TERM).unwrap();
+    assert_eq!(bench.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
+fn pings(server: &RedisServer) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_ping:calls="));
+    calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[test]
+fn shells_get_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = Command::new(PROGRAM).args(["completions", shell]).output().unwrap();
+        assert_eq!(code(&output), 0);
+        assert!(stdout(&output).contains("conflict-exit-code"), "{shell}");
+    }
+}
+
+/// `docs/cli.md` ends with what the tool says of itself; with `WHEELLOCK_BLESS` set it is made so.
+#[test]
+fn the_page_says_what_the_help_says() {
+    const MARK: &str = "<!-- What follows is printed by `wheellock manual`. -->\n\n";
+    let output = Command::new(PROGRAM).arg("manual").env_remove("WHEELLOCK_URL").output().unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/cli.md");
+    let page = fs::read_to_string(&path).unwrap();
+    let (head, printed) = page.split_once(MARK).expect("the page has the mark");
+    if std::env::var_os("WHEELLOCK_BLESS").is_some() {
+        fs::write(&path, format!("{head}{MARK}{}", stdout(&output))).unwrap();
+    } else {
+        assert!(printed == stdout(&output), "docs/cli.md is old: run this test with WHEELLOCK_BLESS=1");
+    }
+}

@@ -252,14 +252,18 @@ fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
         let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", begun.display());
         let job = Running::start(&server, &["job", "--lease", "6s", "--grace", "10s"], &script);
         let command = process(&begun);
-        let (left, read) = (server.cli(&["PTTL", "job"]).parse().unwrap(), Instant::now());
-        let ends = read + Duration::from_millis(left);
+        // Lately renewed: the next renewal cannot come before the server is gone.
+        let mut ends = Instant::now();
+        assert!(poll_until(PATIENCE, || {
+            let left: u64 = server.cli(&["PTTL", "job"]).parse().unwrap();
+            ends = Instant::now() + Duration::from_millis(left);
+            left > 5_000
+        }));
         if dies {
             server.kill();
         } else {
             server.pause();
         }
-        // The last renewal may have come between the two.
         assert!(poll_until(2 * PATIENCE, || is_gone(command)));
         assert!(Instant::now() < ends, "gone {:?} after the lease's end", ends.elapsed());
         if !dies {
@@ -326,6 +330,25 @@ fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
         assert_eq!(job.end().0, 3);
         assert_eq!(server.cli(&["EXISTS", name]), "0");
     }
+}
+
+/// As `nohup` does it: what the tool was started to ignore, the command ignores, too.
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let server = RedisServer::start();
+    let [begun, go] = ["begun", "go"].map(|name| file(&server, name));
+    let waits =
+        format!("echo $$ > {}; while ! [ -e {} ]; do sleep 0.01; done", begun.display(), go.display());
+    let mut nohup = Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", PROGRAM, "run", "job", "--", "sh", "-c", &waits]);
+    nohup.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null());
+    let job = Running(nohup.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let command = process(&begun);
+    job.signal(Signal::HUP);
+    kill_process(command, Signal::HUP).unwrap();
+    fs::write(go, "").unwrap();
+    let (code, said) = job.end();
+    assert_eq!((code, &*said), (0, ""));
 }
 
 #[tokio::test]

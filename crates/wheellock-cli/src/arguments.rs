@@ -54,9 +54,12 @@ pub(crate) enum Verb {
 /// ended, not before. On a terminal the command stays in the terminal's foreground group, which gets the terminal's signals by itself.
 /// What the command leaves behind in the background is not waited for.
 ///
-/// If the lock is lost (freed by force, evicted, or the server cannot be reached), the command gets SIGTERM, and SIGKILL after the
-/// grace or shortly before the lease would end on the server, whichever comes first: when others may hold the lock, the command is
-/// gone. On Linux the kernel kills the command with SIGKILL if this tool itself is killed, unless the command is a set-user-ID program;
+/// If the server cannot be reached, the command gets SIGTERM while there is time, and SIGKILL after the grace or shortly before the
+/// lease ends on the server, whichever comes first: when others may have the lock, the command is gone. If the lock is taken away by
+/// force, or evicted, others may have it at once, and the command gets the same signals as soon as that is heard of: within a third of
+/// the lease.
+///
+/// On Linux the kernel kills the command with SIGKILL if this tool itself is killed, unless the command is a set-user-ID program;
 /// what the command has started, and commands on other systems, run on.
 ///
 /// Exit codes: that of the command; 128 and the signal's number if a signal ended it, or this tool while it waited; 1, or what

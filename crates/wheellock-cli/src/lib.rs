@@ -7,6 +7,9 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
 
+#[cfg(not(unix))]
+compile_error!("the command line needs Unix: process groups and signals");
+
 mod arguments;
 mod bench;
 mod child;

@@ -70,6 +70,20 @@ fn file(server: &RedisServer, name: &str) -> PathBuf {
     server.directory().join(name)
 }
 
+/// What a command does until `path` is there; or the server is gone, so that no failed test leaves a command behind.
+fn until(server: &RedisServer, path: &Path) -> String {
+    format!(
+        "while [ -e {} ] && ! [ -e {} ]; do sleep 0.01; done",
+        server.directory().display(),
+        path.display()
+    )
+}
+
+/// The same without an end of its own.
+fn forever(server: &RedisServer) -> String {
+    until(server, &file(server, "never"))
+}
+
 fn written(path: &Path) -> bool {
     poll_until(PATIENCE, || fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n')))
 }
@@ -153,8 +167,7 @@ fn who_comes_second_is_told_who_was_first() {
 fn of_five_at_the_same_time_one_runs() {
     let server = RedisServer::start();
     let (go, log) = (file(&server, "go"), file(&server, "ran"));
-    let script =
-        format!("echo ran >> {}; while ! [ -e {} ]; do sleep 0.01; done", log.display(), go.display());
+    let script = format!("echo ran >> {}; {}", log.display(), until(&server, &go));
     let mut jobs = [(); 5].map(|()| Running::start(&server, &["once", "--wait", "0"], &script)).map(Some);
     let refused = |jobs: &mut [Option<Running>; 5]| {
         let ended =
@@ -221,13 +234,12 @@ async fn a_lost_lock_ends_the_command() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let terminated = file(&server, "terminated");
-    let polite = format!(
-        "trap 'echo $? > {}; exit 0' TERM; echo > $0; while :; do sleep 0.01; done",
-        terminated.display()
-    );
+    let polite =
+        format!("trap 'echo $? > {}; exit 0' TERM; echo > $0; {}", terminated.display(), forever(&server));
     // Neither it nor what it has started listens to SIGTERM.
-    let deaf = "trap '' TERM; (while :; do sleep 0.01; done) & echo $! > $0.child; echo $$ > $0; while :; do sleep 0.01; done";
-    for (name, script) in [("polite", &*polite), ("deaf", deaf)] {
+    let forever = forever(&server);
+    let deaf = format!("trap '' TERM; ({forever}) & echo $! > $0.child; echo $$ > $0; {forever}");
+    for (name, script) in [("polite", &*polite), ("deaf", &*deaf)] {
         let begun = file(&server, name);
         let script = script.replace("$0", &begun.display().to_string());
         let job = Running::start(&server, &[name, "--lease", "3s", "--grace", "200ms"], &script);
@@ -249,7 +261,7 @@ fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
     for dies in [false, true] {
         let mut server = RedisServer::start();
         let begun = file(&server, "begun");
-        let script = format!("trap '' TERM; echo $$ > {}; while :; do sleep 0.01; done", begun.display());
+        let script = format!("trap '' TERM; echo $$ > {}; {}", begun.display(), forever(&server));
         let job = Running::start(&server, &["job", "--lease", "6s", "--grace", "10s"], &script);
         let command = process(&begun);
         // Lately renewed: the next renewal cannot come before the server is gone.
@@ -279,11 +291,7 @@ fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
 fn a_short_pause_of_the_server_is_nothing_to_the_command() {
     let server = RedisServer::start();
     let (begun, go) = (file(&server, "begun"), file(&server, "go"));
-    let script = format!(
-        "echo $$ > {}; while ! [ -e {} ]; do sleep 0.01; done; exit 4",
-        begun.display(),
-        go.display()
-    );
+    let script = format!("echo $$ > {}; {}; exit 4", begun.display(), until(&server, &go));
     let job = Running::start(&server, &["job", "--lease", "6s"], &script);
     let _command = process(&begun);
     let renewed = |server: &RedisServer| {
@@ -316,10 +324,11 @@ fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
         let [begun, heard, go] =
             ["begun", "heard", "go"].map(|what| file(&server, &format!("{name}.{what}")));
         let script = format!(
-            "trap 'echo > {}; while ! [ -e {} ]; do sleep 0.01; done; exit 3' {name}; echo $$ > {}; while :; do sleep 0.01; done",
+            "trap 'echo > {}; {}; exit 3' {name}; echo $$ > {}; {}",
             heard.display(),
-            go.display(),
-            begun.display()
+            until(&server, &go),
+            begun.display(),
+            forever(&server)
         );
         let job = Running::start(&server, &[name], &script);
         let _command = process(&begun);
@@ -337,8 +346,7 @@ fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
 fn a_signal_that_is_ignored_stays_ignored() {
     let server = RedisServer::start();
     let [begun, go] = ["begun", "go"].map(|name| file(&server, name));
-    let waits =
-        format!("echo $$ > {}; while ! [ -e {} ]; do sleep 0.01; done", begun.display(), go.display());
+    let waits = format!("echo $$ > {}; {}", begun.display(), until(&server, &go));
     let mut nohup = Command::new("sh");
     nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", PROGRAM, "run", "job", "--", "sh", "-c", &waits]);
     nohup.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null());
@@ -377,7 +385,7 @@ async fn a_signal_ends_a_wait_and_nothing_is_left_of_it() {
 fn a_command_does_not_outlive_a_tool_that_is_killed() {
     let server = RedisServer::start();
     let begun = file(&server, "begun");
-    let script = format!("trap '' TERM HUP INT; echo $$ > {}; while :; do sleep 0.01; done", begun.display());
+    let script = format!("trap '' TERM HUP INT; echo $$ > {}; {}", begun.display(), forever(&server));
     let job = Running::start(&server, &["job", "--lease", "2s"], &script);
     let command = process(&begun);
     job.signal(Signal::KILL);
@@ -390,8 +398,7 @@ fn a_command_does_not_outlive_a_tool_that_is_killed() {
 fn a_command_that_ends_late_is_not_called_good() {
     let server = RedisServer::start();
     let [begun, go] = ["begun", "go"].map(|name| file(&server, name));
-    let script =
-        format!("echo $$ > {}; while ! [ -e {} ]; do sleep 0.01; done", begun.display(), go.display());
+    let script = format!("echo $$ > {}; {}", begun.display(), until(&server, &go));
     let job = Running::start(&server, &["job"], &script);
     let _command = process(&begun);
     assert_eq!(server.cli(&["DEL", "job"]), "1");

@@ -377,8 +377,11 @@ fn a_pool_keeps_its_size(stage: &Stage, runtime: &Runtime) -> Result<Finding> {
 fn a_cron_job_runs_once(stage: &Stage, _: &Runtime) -> Result<Finding> {
     const NAME: &str = "demo:nightly";
     let [ran, go] = ["ran", "go"].map(|name| stage.server.directory().join(name));
-    let script =
-        format!("echo ran >> {}; while ! [ -e {} ]; do sleep 0.01; done", ran.display(), go.display());
+    let script = format!(
+        "echo ran >> {0}; while [ -e {0} ] && ! [ -e {1} ]; do sleep 0.01; done",
+        ran.display(),
+        go.display()
+    );
     let mut first = stage.cron_job(NAME, &script).spawn()?;
     let begun = poll_until(LEASE, || ran.exists());
     let second = stage.cron_job(NAME, &script).output()?;

@@ -23,7 +23,8 @@ pub struct Holder {
     /// no end.
     pub lease_left: Duration,
     /// What its manager calls itself: see [`LockManagerBuilder::label`](crate::LockManagerBuilder::label). `None` if it does not,
-    /// if it is of another library, or if the user may not read it.
+    /// if it is of another library, or if the user may not read it. It is what was found under its key, 256 bytes at most: whoever may
+    /// write keys can put anything there. `Display` escapes it.
     pub label: Option<String>,
 }
 

@@ -1,13 +1,9 @@
 //! The model of a server that the lock layer is simulated against, compared to a real one: the same random calls, the
 //! same answers. A simulation is worth what its server is worth.
 
-#[allow(dead_code, reason = "shared with the simulation, which uses more of it")]
-#[path = "../../crates/wheellock/tests/model_server/store.rs"]
-mod store;
-
 use std::time::SystemTime;
 
-use store::{Answer, Published, Store, Which};
+use wheellock::testing::server::{Answer, Published, Store, Which};
 use wheellock_tests::{Cli, RedisServer, Reply};
 
 #[test]

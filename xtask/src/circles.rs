@@ -14,7 +14,8 @@ type Module = Vec<String>;
 
 /// The layers of the lock layer, from above, by the first part of a file's path. What is named in none is a value or an edge: the
 /// lowest layer.
-const LAYERS: [&[&str]; 4] = [
+const LAYERS: [&[&str]; 5] = [
+    &["testing"],
     &[
         "manager",
         "lock",

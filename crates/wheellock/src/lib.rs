@@ -51,6 +51,8 @@ mod semaphore;
 mod server_clock;
 mod shutdown;
 mod sides;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tickets;
 mod token;
 mod wait_queue;

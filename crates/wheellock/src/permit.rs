@@ -212,14 +212,6 @@ impl PermitSemaphore {
     }
 
     async fn count(&self) -> Result<(i64, i64), Error> {
-        static COUNT: LazyLock<Script> = LazyLock::new(|| {
-            let text = concat!(
-                include_str!("scripts/number.lua"),
-                include_str!("scripts/permit/reap.lua"),
-                include_str!("scripts/permit/count.lua")
-            );
-            Script::new(text, 1, 1)
-        });
         self.lock.check_name()?;
         self.lock.ask_script(&COUNT, &wire::count_permits(&self.lock.name), wire::read_count).await
     }
@@ -280,3 +272,13 @@ impl Deref for Permit {
         &self.guard
     }
 }
+
+/// Counts the permits that are free, and those that are taken.
+pub(crate) static COUNT: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("scripts/number.lua"),
+        include_str!("scripts/permit/reap.lua"),
+        include_str!("scripts/permit/count.lua")
+    );
+    Script::new(text, 1, 1)
+});

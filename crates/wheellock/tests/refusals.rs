@@ -1,18 +1,14 @@
 //! What the lock layer does when a server refuses a release or a renewal that nobody waits for: over an in-memory connection
 //! and a clock that stands still, so that "soon" is a number and a loop without a pause would never end.
 
-#[allow(dead_code, unused_imports, reason = "shared with other tests, which use more of it")]
-mod model_server;
-
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use wheellock::client::Timer;
+use wheellock::testing::server::{Network, Server};
 use wheellock::{Guard, LockManager};
 use wheellock_wheel::ManualClock;
-
-use model_server::{Network, Server};
 
 /// A twentieth of it, after which what failed is tried again, is long beside every pause here.
 const LEASE: Duration = Duration::from_secs(30);

@@ -5,8 +5,7 @@
 //! After every world the same is asked, see [`World::check`]: what the server counts for holders is what guards are for, the
 //! permits that are free are those that should be, and whoever waited behind has been served.
 
-#[allow(dead_code, reason = "shared with other tests, which use more of it")]
-mod model_server;
+mod worlds;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,11 +19,11 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use wheellock::client::Timer;
+use wheellock::testing::server::{Cut, How, Network, Server, Side, Which, late_renewals};
 use wheellock::{Error, LockManager, Outcome, Permit, PermitSemaphore, Permits, Released, Semaphore};
 use wheellock_wheel::ManualClock;
 
-use model_server::worlds::{Flag, Told, virtual_time};
-use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
+use worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
 /// What the companion keys of a name have in common.

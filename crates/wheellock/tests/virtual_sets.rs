@@ -1,8 +1,7 @@
 //! Sets and quorums over in-memory servers and a clock that stands still: every operation is dropped at every poll, one by
 //! one, and with servers that answer byte by byte or not at all. Then nothing of it may be left on any server.
 
-#[allow(dead_code, unused_imports, reason = "shared with other tests, which use more of it")]
-mod model_server;
+mod worlds;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,11 +10,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use wheellock::client::Timer;
+use wheellock::testing::server::{Network, Server, Which, late_renewals};
 use wheellock::{Error, LockManager, RedLock, multi_lock};
 use wheellock_wheel::ManualClock;
 
-use model_server::worlds::{Flag, Told, virtual_time};
-use model_server::{Network, Server, Which, late_renewals};
+use worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
 const CHANNEL: &str = "redisson_lock__channel:{n}";

@@ -5,8 +5,7 @@
 //! has been heard (after one lease if it never is), no lease is renewed after its release, no subscription and no call
 //! is left, and the next one gets the lock.
 
-#[allow(dead_code, reason = "shared with other tests, which use more of it")]
-mod model_server;
+mod worlds;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,11 +19,11 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use wheellock::client::Timer;
+use wheellock::testing::server::{Cut, How, Network, Server, Side, Which, late_renewals};
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Outcome, Released};
 use wheellock_wheel::ManualClock;
 
-use model_server::worlds::{Flag, Told, virtual_time};
-use model_server::{Cut, How, Network, Server, Side, Which, late_renewals};
+use worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
 /// What the companion keys of a lock have in common.
@@ -864,7 +863,7 @@ fn lock_of(locks: &LockManager, kind: Kind) -> Lock {
     }
 }
 
-fn is_renewal_after(executed: &model_server::Executed, at: u64) -> bool {
+fn is_renewal_after(executed: &wheellock::testing::server::Executed, at: u64) -> bool {
     executed.script.is_renewal() && executed.at > at
 }
 

@@ -3,28 +3,25 @@
 //!
 //! `tests/tests/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
-#[path = "permits.rs"]
 mod permits;
-#[path = "scripts.rs"]
-mod scripts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use scripts::Which;
+use super::scripts::Which;
 
 /// One server's data, and a log of what its scripts did.
 #[derive(Debug, Default)]
-pub(crate) struct Store {
+pub struct Store {
     /// The server's clock in milliseconds.
     now: u64,
     keys: BTreeMap<String, Key>,
     loaded: BTreeSet<Which>,
     /// What is listened to, each by one connection.
-    pub(crate) channels: BTreeSet<String>,
+    pub channels: BTreeSet<String>,
     /// Messages that nobody has taken yet.
-    pub(crate) published: Vec<Published>,
+    pub published: Vec<Published>,
     /// What happened to whose hold, in order.
-    pub(crate) log: Vec<Executed>,
+    pub log: Vec<Executed>,
 }
 
 #[derive(Debug, Default)]
@@ -39,27 +36,27 @@ struct Key {
 
 /// A message, as it was sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Published {
+pub struct Published {
     /// PUBLISH or SPUBLISH.
-    pub(crate) verb: String,
-    pub(crate) channel: String,
-    pub(crate) text: String,
+    pub verb: String,
+    pub channel: String,
+    pub text: String,
 }
 
 /// What a script did to one hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Executed {
-    pub(crate) script: Which,
-    pub(crate) at: u64,
-    pub(crate) key: String,
-    pub(crate) holder: String,
+pub struct Executed {
+    pub script: Which,
+    pub at: u64,
+    pub key: String,
+    pub holder: String,
     /// The holder's count afterwards, for what sets one.
-    pub(crate) count: Option<i64>,
+    pub count: Option<i64>,
 }
 
 /// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
     Nil,
     Status(String),
     Error(String),
@@ -70,14 +67,14 @@ pub(crate) enum Answer {
 
 impl Store {
     /// Moves the clock; what has run out is gone.
-    pub(crate) fn set_now(&mut self, now: u64) {
+    pub fn set_now(&mut self, now: u64) {
         self.now = now;
         // `keyIsExpired` in db.c: gone once the clock has passed its time, not when it is reached.
         self.keys.retain(|_, key| key.expires.is_none_or(|expires| now <= expires));
     }
 
     /// Runs one command on the data. `None` if it is no command of this kind.
-    pub(crate) fn execute(&mut self, words: &[&str]) -> Option<Answer> {
+    pub fn execute(&mut self, words: &[&str]) -> Option<Answer> {
         Some(match *words {
             ["SCRIPT", "LOAD", text] => match Which::by(|which| which.text() == text) {
                 Some(which) => {
@@ -145,7 +142,7 @@ impl Store {
     }
 
     /// Who holds what, and how often.
-    pub(crate) fn holds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+    pub fn holds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.keys.iter().filter(|(key, _)| !is_companion(key)).flat_map(|(key, held)| {
             let only = held.text.as_deref().map(|token| (token, "1"));
             let all = held.holders.iter().map(|(holder, count)| (holder.as_str(), count.as_str()));
@@ -154,12 +151,12 @@ impl Store {
     }
 
     /// Keys that belong to a lock besides its own, and are to go with it.
-    pub(crate) fn companions(&self) -> impl Iterator<Item = &str> {
+    pub fn companions(&self) -> impl Iterator<Item = &str> {
         self.keys.keys().map(String::as_str).filter(|key| is_companion(key) && !key.starts_with(TOKENS))
     }
 
     /// Runs a script, loaded or not.
-    pub(crate) fn run(&mut self, which: Which, keys: &str, params: &[&str]) -> Answer {
+    pub fn run(&mut self, which: Which, keys: &str, params: &[&str]) -> Answer {
         let (keys, args) = params.split_at(keys.parse().expect("a number of keys"));
         match (which, keys, args) {
             (Which::Acquire, &[key], &[lease, holder, count]) => self.acquire(key, lease, holder, count),
@@ -836,7 +833,7 @@ fn integer(text: &str) -> i64 {
 }
 
 /// Renewals of a hold that came after its release and before it was taken again.
-pub(crate) fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
+pub fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
     let mut released = BTreeSet::new();
     let mut late = Vec::new();
     for executed in log {
@@ -852,6 +849,6 @@ pub(crate) fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
 }
 
 /// Of bytes that need not be text.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

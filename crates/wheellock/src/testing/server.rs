@@ -1,8 +1,16 @@
 //! The server's end of an in-memory connection: takes commands, runs them on the [`Store`], answers, and breaks where it
 //! is told to. Owns the connection's state; what scripts mean is the store's.
 
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "what the model does not know is a mistake in a test, and is to be loud"
+)]
+
+mod scripts;
 mod store;
-pub(crate) mod worlds;
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,19 +21,22 @@ use bytes::BytesMut;
 use wheellock_client::memory::{Connector, Pipe};
 use wheellock_resp::{Decoder, Frame, Limits};
 
-#[allow(unused_imports, reason = "each test uses its part")]
-pub(crate) use store::{Answer, Executed, Published, Store, Which, late_renewals};
+use crate::diagnostics;
+
+pub use scripts::Which;
+pub use store::{Answer, Executed, Published, Store, late_renewals};
 
 /// The way to the server.
-#[derive(Default)]
-pub(crate) struct Network {
+#[derive(Debug, Default)]
+pub struct Network {
     opened: Mutex<VecDeque<Pipe>>,
     down: AtomicBool,
 }
 
 /// Answers complete commands, in order, on one connection at a time.
-pub(crate) struct Server {
-    pub(crate) store: Store,
+#[derive(Debug)]
+pub struct Server {
+    pub store: Store,
     network: Arc<Network>,
     pipe: Option<Pipe>,
     input: BytesMut,
@@ -34,63 +45,63 @@ pub(crate) struct Server {
     /// Answers that have not left yet.
     output: VecDeque<u8>,
     /// Where the connection breaks.
-    pub(crate) cut: Option<Cut>,
+    pub cut: Option<Cut>,
     /// Bytes that pass per turn and direction.
     trickle: Option<usize>,
     /// Whether a connection's own message comes after the reply to the script that published it, as since Redis 7.2;
     /// before it as in 7.0 otherwise.
-    pub(crate) messages_last: bool,
+    pub messages_last: bool,
     /// So many calls of scripts are refused, in these words.
-    pub(crate) refusal: Option<(usize, &'static str)>,
+    pub refusal: Option<(usize, &'static str)>,
     /// From so many calls of scripts on, and then so many: executed, and instead of the answer the connection ends.
-    pub(crate) losses: Option<(usize, usize, How)>,
+    pub losses: Option<(usize, usize, How)>,
     /// How many answers got lost that way.
-    pub(crate) lost: usize,
+    pub lost: usize,
     /// After so many calls of scripts the connection ends, and the next one is what came last on it.
-    pub(crate) delay: Option<(usize, How)>,
+    pub delay: Option<(usize, How)>,
     /// Commands that are read from connections that have ended, one day.
     late: Vec<Vec<String>>,
     /// How many there were.
-    pub(crate) delayed: usize,
+    pub delayed: usize,
     /// Whether its only replica acknowledges what it is sent.
-    pub(crate) replica_acks: bool,
+    pub replica_acks: bool,
     /// Something was written on this connection.
     wrote: bool,
     /// What tells this server from others.
-    pub(crate) run_id: String,
+    pub run_id: String,
     /// How many keys each call of a script had that was refused, and each that was not.
-    pub(crate) refused: Vec<usize>,
-    pub(crate) executed: Vec<usize>,
+    pub refused: Vec<usize>,
+    pub executed: Vec<usize>,
 }
 
 /// A connection breaks after so many more bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
-    pub(crate) side: Side,
-    pub(crate) after: usize,
-    pub(crate) how: How,
+pub struct Cut {
+    pub side: Side,
+    pub after: usize,
+    pub how: How,
 }
 
 /// Whose bytes are counted. Those of the other side that come with the last one still pass, unless reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Side {
+pub enum Side {
     Answers,
     Requests,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum How {
+pub enum How {
     Fin,
     Rst,
 }
 
 impl Network {
     /// Whether new connections are refused.
-    pub(crate) fn set_down(&self, down: bool) {
+    pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
     }
 
-    pub(crate) fn connector(self: &Arc<Self>) -> Connector {
+    pub fn connector(self: &Arc<Self>) -> Connector {
         let network = Arc::clone(self);
         Arc::new(move || {
             if network.down.load(Ordering::Relaxed) {
@@ -115,7 +126,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    pub(crate) fn new(network: Arc<Network>) -> Self {
+    pub fn new(network: Arc<Network>) -> Self {
         Self {
             store: Store::default(),
             network,
@@ -141,7 +152,7 @@ impl Server {
     }
 
     /// From now on so many bytes pass per turn and direction.
-    pub(crate) fn set_trickle(&mut self, trickle: Option<usize>) {
+    pub fn set_trickle(&mut self, trickle: Option<usize>) {
         self.trickle = trickle;
         if let Some(pipe) = &self.pipe {
             pipe.accept(trickle.unwrap_or(usize::MAX));
@@ -149,7 +160,7 @@ impl Server {
     }
 
     /// Does what can be done now; returns whether anything moved.
-    pub(crate) fn serve(&mut self) -> bool {
+    pub fn serve(&mut self) -> bool {
         let mut moved = self.accept();
         let Some(pipe) = self.pipe.clone() else { return moved };
         let arrived = pipe.take();
@@ -180,14 +191,14 @@ impl Server {
     }
 
     /// Runs a script for another client.
-    pub(crate) fn run_for_another(&mut self, which: Which, keys: &str, params: &[&str]) {
+    pub fn run_for_another(&mut self, which: Which, keys: &str, params: &[&str]) {
         self.store.run(which, keys, params);
         let messages = self.messages();
         self.output.extend(messages.as_bytes());
     }
 
     /// Breaks the connection.
-    pub(crate) fn end(&mut self, how: How) {
+    pub fn end(&mut self, how: How) {
         if let Some(pipe) = self.pipe.take() {
             match how {
                 How::Fin => pipe.fin(),
@@ -300,7 +311,7 @@ impl Server {
     }
 
     /// Reads what came on connections that have ended.
-    pub(crate) fn read_late(&mut self) {
+    pub fn read_late(&mut self) {
         for words in std::mem::take(&mut self.late) {
             let words: Vec<_> = words.iter().map(String::as_str).collect();
             self.store.execute(&words);
@@ -363,7 +374,7 @@ impl Server {
 }
 
 fn is_diagnosis(text: &str) -> bool {
-    text == include_str!("../../src/scripts/diagnose.lua")
+    text == diagnostics::SCRIPT
 }
 
 /// Whether it is a call of a script that has keys.

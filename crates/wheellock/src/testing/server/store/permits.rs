@@ -28,7 +28,7 @@ impl Store {
     }
 
     /// How many permits are free, those included whose leases have ended, and how many holders have.
-    pub(crate) fn permits(&self, key: &str, tag: &str) -> (i64, i64) {
+    pub fn permits(&self, key: &str, tag: &str) -> (i64, i64) {
         let leases = leases(tag);
         let (ended, living): (Vec<_>, Vec<_>) = self.ends(&leases).partition(|ends| *ends <= self.millis());
         let free = self.number(key).ok().flatten().unwrap_or_default();
@@ -38,7 +38,7 @@ impl Store {
     }
 
     /// Whether the lease of the permit runs that has this text, on the wire or for people.
-    pub(crate) fn has_permit(&self, tag: &str, permit: &str) -> bool {
+    pub fn has_permit(&self, tag: &str, permit: &str) -> bool {
         let is_it = |id: &str| id == permit || super::hexadecimal(id.as_bytes()) == permit;
         let leases = self.fields(&leases(tag));
         leases.iter().any(|(id, ends)| is_it(id) && integer(ends) > self.millis())

@@ -1,0 +1,177 @@
+//! The scripts of the library: which there are, and their texts. What they mean is the store's.
+
+use std::sync::Arc;
+
+use wheellock_client::Script;
+
+use crate::{kind, once, permit};
+
+/// The scripts of the library.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Which {
+    Acquire,
+    AcquireAll,
+    Release,
+    Renew,
+    ForceRelease,
+    FencedAcquire,
+    ReadAcquire,
+    ReadRelease,
+    WriteAcquire,
+    WriteRelease,
+    ReadWriteRenew,
+    ReadWriteForceRelease,
+    SimpleAcquire,
+    SimpleRelease,
+    SimpleRenew,
+    SimpleForceRelease,
+    FairAcquire,
+    FairRelease,
+    FairForceRelease,
+    SemaphoreAcquire,
+    SemaphoreRenew,
+    SemaphoreRelease,
+    SetPermits,
+    AddPermits,
+    Drain,
+    PermitAcquire,
+    PermitRenew,
+    PermitRelease,
+    CountPermits,
+    ChangePermits,
+    GiveBack,
+    LookAtLatch,
+    SetLatch,
+    CountDown,
+    DeleteLatch,
+}
+
+impl Which {
+    pub const ALL: [Self; 35] = [
+        Self::Acquire,
+        Self::AcquireAll,
+        Self::Release,
+        Self::Renew,
+        Self::ForceRelease,
+        Self::FencedAcquire,
+        Self::ReadAcquire,
+        Self::ReadRelease,
+        Self::WriteAcquire,
+        Self::WriteRelease,
+        Self::ReadWriteRenew,
+        Self::ReadWriteForceRelease,
+        Self::SimpleAcquire,
+        Self::SimpleRelease,
+        Self::SimpleRenew,
+        Self::SimpleForceRelease,
+        Self::FairAcquire,
+        Self::FairRelease,
+        Self::FairForceRelease,
+        Self::SemaphoreAcquire,
+        Self::SemaphoreRenew,
+        Self::SemaphoreRelease,
+        Self::SetPermits,
+        Self::AddPermits,
+        Self::Drain,
+        Self::PermitAcquire,
+        Self::PermitRenew,
+        Self::PermitRelease,
+        Self::CountPermits,
+        Self::ChangePermits,
+        Self::GiveBack,
+        Self::LookAtLatch,
+        Self::SetLatch,
+        Self::CountDown,
+        Self::DeleteLatch,
+    ];
+
+    /// The very text that the library ships.
+    pub fn text(self) -> &'static str {
+        self.script().text()
+    }
+
+    /// The very script that the library sends.
+    fn script(self) -> &'static Script {
+        let some = |script: &'static Option<Arc<Script>>| script.as_deref().expect("this kind has one");
+        match self {
+            Self::Acquire => &kind::REENTRANT.acquire,
+            Self::AcquireAll => some(&kind::REENTRANT.acquire_all),
+            Self::Release => some(&kind::REENTRANT.release),
+            Self::Renew => some(&kind::REENTRANT.renew),
+            Self::ForceRelease => some(&kind::REENTRANT.force_release),
+            Self::FencedAcquire => &kind::FENCED.acquire,
+            Self::ReadAcquire => &kind::READ.acquire,
+            Self::ReadRelease => some(&kind::READ.release),
+            Self::WriteAcquire => &kind::WRITE.acquire,
+            Self::WriteRelease => some(&kind::WRITE.release),
+            Self::ReadWriteRenew => some(&kind::READ.renew),
+            Self::ReadWriteForceRelease => some(&kind::READ.force_release),
+            Self::SimpleAcquire => &kind::SIMPLE.acquire,
+            Self::SimpleRelease => some(&kind::SIMPLE.release),
+            Self::SimpleRenew => some(&kind::SIMPLE.renew),
+            Self::SimpleForceRelease => some(&kind::SIMPLE.force_release),
+            Self::FairAcquire => &kind::FAIR.acquire,
+            Self::FairRelease => some(&kind::FAIR.release),
+            Self::FairForceRelease => some(&kind::FAIR.force_release),
+            Self::SemaphoreAcquire => &kind::SEMAPHORE.acquire,
+            Self::SemaphoreRenew => some(&kind::SEMAPHORE.renew),
+            Self::SemaphoreRelease => some(&kind::SEMAPHORE.release),
+            Self::SetPermits => &once::SET_PERMITS,
+            Self::AddPermits => &once::ADD_PERMITS,
+            Self::Drain => &once::DRAIN,
+            Self::PermitAcquire => &kind::PERMIT.acquire,
+            Self::PermitRenew => some(&kind::PERMIT.renew),
+            Self::PermitRelease => some(&kind::PERMIT.release),
+            Self::CountPermits => &permit::COUNT,
+            Self::ChangePermits => &once::CHANGE_PERMITS,
+            Self::GiveBack => &once::GIVE_BACK,
+            Self::LookAtLatch => &kind::LATCH.acquire,
+            Self::SetLatch => &once::SET_LATCH,
+            Self::CountDown => &once::COUNT_DOWN,
+            Self::DeleteLatch => &once::DELETE_LATCH,
+        }
+    }
+
+    pub(super) fn is_acquire(self) -> bool {
+        matches!(
+            self,
+            Self::Acquire
+                | Self::FencedAcquire
+                | Self::ReadAcquire
+                | Self::WriteAcquire
+                | Self::SimpleAcquire
+                | Self::FairAcquire
+                | Self::SemaphoreAcquire
+                | Self::PermitAcquire
+        )
+    }
+
+    pub(super) fn is_release(self) -> bool {
+        matches!(
+            self,
+            Self::Release
+                | Self::ReadRelease
+                | Self::WriteRelease
+                | Self::SimpleRelease
+                | Self::FairRelease
+                | Self::SemaphoreRelease
+                | Self::PermitRelease
+        )
+    }
+
+    pub fn is_renewal(self) -> bool {
+        matches!(
+            self,
+            Self::Renew | Self::ReadWriteRenew | Self::SimpleRenew | Self::SemaphoreRenew | Self::PermitRenew
+        )
+    }
+
+    /// What a server calls it.
+    pub fn sha(self) -> &'static str {
+        self.script().sha()
+    }
+
+    pub(super) fn by(matches: impl Fn(Self) -> bool) -> Option<Self> {
+        Self::ALL.into_iter().find(|which| matches(*which))
+    }
+}

@@ -16,7 +16,7 @@ fn the_model_answers_as_a_real_server_does() {
             let _confirmed = listener.query(&[verb, channel]).unwrap();
         }
     }
-    let channels = CHANNELS.map(str::to_owned).into();
+    let channels = CHANNELS.map(|channel| (channel.to_owned(), 1)).into();
     let mut model = Store::default();
     model.channels = channels;
     let mut random = SplitMix(SEED);
@@ -45,7 +45,7 @@ fn random_call(random: &mut SplitMix, number: usize) -> Vec<String> {
     let words = match random.below(22) {
         0 => vec!["PERSIST", key],
         1 => vec!["DEL", key],
-        2 => vec!["HGETALL", key],
+        2 => vec![random.of(&["HGETALL", "HKEYS"]), key],
         3 => vec!["PTTL", key],
         4 => vec!["EXISTS", key],
         5 => vec!["HGET", key, random.of(&HOLDERS)],
@@ -107,6 +107,7 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         17..19 => {
             (Which::ReadWriteForceRelease, key, vec![channel, verb, tag, random.of(&["read", "write"])])
         }
+        19 if random.below(2) == 0 => (Which::ReadWriteIsHeld, key, vec![random.of(&["read", "write"])]),
         19..21 => (Which::ReadWriteRenew, key, vec![any_lease, random.of(&[holder, &writer]), tag]),
         21..23 => (Which::SimpleAcquire, &*simple, vec![lease, random.of(&TOKENS), "1"]),
         23 => (Which::SimpleRelease, &*simple, vec![channel, random.of(&TOKENS), "0", verb]),

@@ -29,6 +29,8 @@ struct Inner {
     end: Option<End>,
     reader: Option<Waker>,
     writer: Option<Waker>,
+    /// The server's, if it wants to be told of bytes.
+    server: Option<Waker>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,6 +56,7 @@ impl Pipe {
             end: None,
             reader: None,
             writer: None,
+            server: None,
         };
         Self(Arc::new(Mutex::new(inner)))
     }
@@ -63,6 +66,18 @@ impl Pipe {
         let mut inner = self.lock();
         inner.acceptable = bytes;
         inner.wake();
+    }
+
+    /// From now on `server` is woken whenever the client has written something, on the thread that has written it and under no lock of
+    /// the client's: it may serve right there.
+    pub fn wake_when_written(&self, server: Waker) {
+        self.lock().server = Some(server);
+    }
+
+    /// Whether the client has gone, and nothing of what it wrote is left to [take](Self::take). The other clones of this end must be
+    /// gone, too.
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.0) == 1 && self.lock().to_server.is_empty()
     }
 
     /// Takes what the client has written.
@@ -133,6 +148,11 @@ impl Pipe {
             inner.acceptable -= count;
         }
         inner.to_server.extend_from_slice(bytes.get(..count).unwrap_or_default());
+        let server = inner.server.clone();
+        drop(inner);
+        if let Some(server) = server {
+            server.wake();
+        }
         Ok(count)
     }
 

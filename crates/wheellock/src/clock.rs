@@ -5,26 +5,31 @@ use std::num::NonZeroU64;
 use std::ops::Add;
 use std::time::{Duration, Instant};
 
-use wheellock_client::Timer;
+use wheellock_client::{Config, Timer};
 
 /// Where the instants of one manager come from.
 pub(crate) enum Clock {
     /// The system's.
     Boot,
-    /// A timer whose time only moves by hand: a test's whole world must follow it.
-    Manual { timer: Timer, start: Instant },
+    /// A timer's, of a world without a server: all of it must follow one clock.
+    Timer { timer: Timer, start: Instant },
 }
 
 impl Clock {
-    /// The clock that goes with `timer`.
-    pub(crate) fn beside(timer: &Timer) -> Self {
-        if timer.is_manual() { Self::Manual { timer: timer.clone(), start: timer.now() } } else { Self::Boot }
+    /// The clock that goes with a connection.
+    pub(crate) fn beside(config: &Config) -> Self {
+        let timer = &config.timer;
+        if timer.is_manual() || config.connector.is_some() {
+            Self::Timer { timer: timer.clone(), start: timer.now() }
+        } else {
+            Self::Boot
+        }
     }
 
     pub(crate) fn now(&self) -> BootInstant {
         match self {
             Self::Boot => BootInstant::now(),
-            Self::Manual { timer, start } => {
+            Self::Timer { timer, start } => {
                 BootInstant::from_nanos(nanos(timer.now().saturating_duration_since(*start)))
             }
         }

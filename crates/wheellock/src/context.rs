@@ -136,7 +136,7 @@ impl Names {
 impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
         let Settings { watchdog_lease, hand_over, wanted, label } = settings;
-        let clock = Clock::beside(&client.config().timer);
+        let clock = Clock::beside(client.config());
         let mut holds = Holds::new(clock.now(), watchdog_lease);
         if !matches!(client.config().servers, Servers::One(_)) {
             holds.remember_releases();

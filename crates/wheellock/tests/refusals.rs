@@ -131,11 +131,11 @@ fn a_refused_release_is_made_again_as_soon_as_it_has_a_chance() {
         for (refusal, times, millis) in soon {
             let mut world = World::new().await;
             let guard = world.acquire("a").await;
-            world.server.refusal = Some((times, refusal));
+            world.server.faults.refusal = Some((times, refusal));
             drop(guard);
             let took = world.pass_until(World::is_free).await;
             assert!(took <= Duration::from_millis(millis), "{refusal}: {took:?}");
-            assert_eq!(world.server.refused, vec![1; times], "{refusal}");
+            assert_eq!(world.server.faults.refused, vec![1; times], "{refusal}");
         }
     });
 }
@@ -146,12 +146,12 @@ fn a_release_that_is_redirected_for_ever_is_no_busy_loop() {
         for refusal in [MOVED, ASK] {
             let mut world = World::new().await;
             let guard = world.acquire("a").await;
-            world.server.refusal = Some((usize::MAX, refusal));
+            world.server.faults.refusal = Some((usize::MAX, refusal));
             drop(guard);
             world.pass(Duration::from_millis(500)).await;
-            let asked = world.server.refused.len();
+            let asked = world.server.faults.refused.len();
             assert!((10..40).contains(&asked), "{refusal}: {asked} times in half a second");
-            world.server.refusal = None;
+            world.server.faults.refusal = None;
             let took = world.pass_until(World::is_free).await;
             assert!(took <= Duration::from_millis(82), "{refusal}: {took:?}");
         }
@@ -172,20 +172,24 @@ fn refused_renewals_are_made_again_soon_and_one_by_one_where_the_slot_is_on_its_
         for (refusal, times, refused, executed, failures, millis) in cases {
             let mut world = World::new().await;
             let guards = [world.acquire("a").await, world.acquire("b").await, world.acquire("c").await];
-            world.server.executed.clear();
-            world.server.refusal = Some((times, refusal));
+            world.server.faults.executed.clear();
+            world.server.faults.refusal = Some((times, refusal));
             let before = guards.each_ref().map(Guard::valid_until);
-            let _third = world.pass_until(|world| !world.server.refused.is_empty()).await;
+            let _third = world.pass_until(|world| !world.server.faults.refused.is_empty()).await;
             let renewed = |_: &World| guards.iter().zip(before).all(|(guard, was)| guard.valid_until() > was);
             let took = world.pass_until(renewed).await;
             assert!(took <= Duration::from_millis(millis), "{refusal}: {took:?}");
-            assert_eq!((&world.server.refused, &world.server.executed), (&refused, &executed), "{refusal}");
+            assert_eq!(
+                (&world.server.faults.refused, &world.server.faults.executed),
+                (&refused, &executed),
+                "{refusal}"
+            );
             assert_eq!(world.failed_renewals(), failures, "{refusal}");
 
             // At the next beat they share a script again.
-            world.server.executed.clear();
-            let _third = world.pass_until(|world| !world.server.executed.is_empty()).await;
-            assert_eq!(world.server.executed, [3], "{refusal}");
+            world.server.faults.executed.clear();
+            let _third = world.pass_until(|world| !world.server.faults.executed.is_empty()).await;
+            assert_eq!(world.server.faults.executed, [3], "{refusal}");
         }
     });
 }
@@ -196,11 +200,11 @@ fn renewals_that_are_refused_for_ever_are_no_busy_loop_and_the_loss_is_told() {
         for refusal in [MOVED, ASK, TRYAGAIN, LOADING] {
             let mut world = World::new().await;
             let guard = world.acquire("a").await;
-            world.server.refusal = Some((usize::MAX, refusal));
+            world.server.faults.refusal = Some((usize::MAX, refusal));
             let _lost = world.pass_until(|_| !guard.is_valid()).await;
             assert!(world.elapsed <= LEASE, "{refusal}");
             // From a third of the lease on, three every 80 ms at most.
-            let asked = world.server.refused.len();
+            let asked = world.server.faults.refused.len();
             assert!(asked < 1000, "{refusal}: {asked} times");
             assert_eq!(world.locks.metrics().lost_expired, 1, "{refusal}");
         }

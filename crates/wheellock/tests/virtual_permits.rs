@@ -554,10 +554,10 @@ impl World {
     fn set(&mut self, setting: Setting) {
         self.setting = setting;
         self.server.set_trickle(setting.trickle);
-        self.server.cut = setting.cut;
-        self.server.losses = setting.losses;
-        self.server.delay = setting.late.map(|(first, _)| (first, How::Rst));
-        self.server.messages_last = setting.messages_last;
+        self.server.faults.cut = setting.cut;
+        self.server.faults.losses = setting.losses;
+        self.server.faults.delay = setting.late.map(|(first, _)| (first, How::Rst));
+        self.server.faults.messages_last = setting.messages_last;
         if setting.forgetful {
             self.server.store.execute(&["SCRIPT", "FLUSH"]);
         }
@@ -618,7 +618,8 @@ impl World {
     }
 
     fn is_broken(&self) -> bool {
-        self.setting.cut.is_some() && self.server.cut.is_none() || self.server.lost + self.server.delayed > 0
+        self.setting.cut.is_some() && self.server.faults.cut.is_none()
+            || self.server.faults.lost + self.server.faults.delayed > 0
     }
 
     /// Nothing of what happened may be left, and everything has happened once. Returns whether the connection broke.
@@ -659,7 +660,7 @@ impl World {
         let (free, has) = self.server.store.permits(NAME, TAG);
         assert_eq!((free, has), (total, 0), "free, and of nobody");
         let broke = self.is_broken();
-        self.server.cut = None;
+        self.server.faults.cut = None;
         if broke && matches!(self.setting.late, Some((_, Late::Afterwards))) {
             let pool = self.locks.semaphore(NAME);
             let now = self.before(async move { pool.add_permits(0).await }).await;
@@ -760,7 +761,7 @@ async fn world(operation: Operation, setting: Setting, turns: usize) -> Ended {
     let by_itself = result.is_some();
     let broke = world.check(result, totals).await;
     drop(told);
-    Ended { by_itself, broke, lost: world.server.lost }
+    Ended { by_itself, broke, lost: world.server.faults.lost }
 }
 
 #[test]

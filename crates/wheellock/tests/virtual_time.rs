@@ -634,12 +634,12 @@ impl World {
     fn set(&mut self, setting: Setting) {
         self.setting = setting;
         self.server.set_trickle(setting.trickle);
-        self.server.cut = setting.cut;
+        self.server.faults.cut = setting.cut;
         if setting.fleeting {
             self.handle = None;
         }
-        self.server.replica_acks = !setting.starved;
-        self.server.messages_last = setting.messages_last;
+        self.server.faults.replica_acks = !setting.starved;
+        self.server.faults.messages_last = setting.messages_last;
         if setting.forgetful {
             self.server.store.execute(&["SCRIPT", "FLUSH"]);
         }
@@ -721,13 +721,13 @@ impl World {
     }
 
     fn is_broken(&self) -> bool {
-        self.setting.cut.is_some() && self.server.cut.is_none()
+        self.setting.cut.is_some() && self.server.faults.cut.is_none()
     }
 
     /// Nothing of what happened may be left. Returns whether the connection broke where it was to.
     async fn check(mut self, results: Vec<Option<Result<Guards, Error>>>) -> bool {
         let began = self.elapsed;
-        self.server.replica_acks = true;
+        self.server.faults.replica_acks = true;
         self.settle().await;
         if self.is_broken() && self.setting.down {
             self.check_without_server(began).await;
@@ -753,7 +753,7 @@ impl World {
         }
         self.check_companion().await;
         let broke = self.is_broken();
-        self.server.cut = None;
+        self.server.faults.cut = None;
 
         // Whoever released has nothing to say any more, and the subscription ends after it has lingered.
         let released = u64::try_from(self.elapsed.as_millis()).unwrap();

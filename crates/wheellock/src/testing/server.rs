@@ -1,313 +1,122 @@
-//! The server's end of an in-memory connection: takes commands, runs them on the [`Store`], answers, and breaks where it
-//! is told to. Owns the connection's state; what scripts mean is the store's.
+//! The model of a server: takes commands from any number of connections, runs them on one store, answers, and misbehaves where it
+//! is told to. Owns who is told what; what scripts mean is the store's, how bytes travel the connections', what goes wrong a value.
+//!
+//! Nothing happens by itself: [`Server::serve`] does what can be done, and whoever owns the server says when, and what the time is.
 
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    clippy::unwrap_used,
     reason = "what the model does not know is a mistake in a test, and is to be loud"
 )]
 
+mod connection;
+mod faults;
+mod network;
 mod scripts;
 mod store;
 
-use std::collections::VecDeque;
-use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-
-use bytes::BytesMut;
-use wheellock_client::memory::{Connector, Pipe};
-use wheellock_resp::{Decoder, Frame, Limits};
+use std::sync::Arc;
 
 use crate::diagnostics;
 
+use connection::Connection;
+pub use faults::{Cut, Faults, How, Side};
+pub use network::Network;
 pub use scripts::Which;
 pub use store::{Answer, Executed, Published, Store, late_renewals};
 
-/// The way to the server.
-#[derive(Debug, Default)]
-pub struct Network {
-    opened: Mutex<VecDeque<Pipe>>,
-    down: AtomicBool,
-}
-
-/// Answers complete commands, in order, on one connection at a time.
+/// Answers complete commands, of each connection in their order.
 #[derive(Debug)]
 pub struct Server {
     pub store: Store,
+    pub faults: Faults,
     network: Arc<Network>,
-    pipe: Option<Pipe>,
-    input: BytesMut,
-    /// Where in a command the input stands.
-    decoder: Decoder,
-    /// Answers that have not left yet.
-    output: VecDeque<u8>,
-    /// Where the connection breaks.
-    pub cut: Option<Cut>,
-    /// Bytes that pass per turn and direction.
-    trickle: Option<usize>,
-    /// Whether a connection's own message comes after the reply to the script that published it, as since Redis 7.2;
-    /// before it as in 7.0 otherwise.
-    pub messages_last: bool,
-    /// So many calls of scripts are refused, in these words.
-    pub refusal: Option<(usize, &'static str)>,
-    /// From so many calls of scripts on, and then so many: executed, and instead of the answer the connection ends.
-    pub losses: Option<(usize, usize, How)>,
-    /// How many answers got lost that way.
-    pub lost: usize,
-    /// After so many calls of scripts the connection ends, and the next one is what came last on it.
-    pub delay: Option<(usize, How)>,
+    connections: Vec<Connection>,
     /// Commands that are read from connections that have ended, one day.
     late: Vec<Vec<String>>,
-    /// How many there were.
-    pub delayed: usize,
-    /// Whether its only replica acknowledges what it is sent.
-    pub replica_acks: bool,
-    /// Something was written on this connection.
-    wrote: bool,
     /// What tells this server from others.
     pub run_id: String,
-    /// How many keys each call of a script had that was refused, and each that was not.
-    pub refused: Vec<usize>,
-    pub executed: Vec<usize>,
+    /// Whether a command that it does not know is a mistake in a test; an error for its caller otherwise.
+    pub strict: bool,
 }
 
-/// A connection breaks after so many more bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Cut {
-    pub side: Side,
-    pub after: usize,
-    pub how: How,
-}
-
-/// Whose bytes are counted. Those of the other side that come with the last one still pass, unless reset.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Side {
-    Answers,
-    Requests,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
-    Fin,
-    Rst,
-}
-
-impl Network {
-    /// Whether new connections are refused.
-    pub fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::Relaxed);
-    }
-
-    pub fn connector(self: &Arc<Self>) -> Connector {
-        let network = Arc::clone(self);
-        Arc::new(move || {
-            if network.down.load(Ordering::Relaxed) {
-                return Err(io::ErrorKind::ConnectionRefused.into());
-            }
-            let pipe = Pipe::new();
-            network.opened.lock().unwrap().push_back(pipe.clone());
-            Ok(pipe)
-        })
-    }
-}
-
-/// The connection ends with its server, or whoever is dropped with a question under way would listen for an answer.
+/// The connections end with their server, or whoever is dropped with a question under way would listen for an answer.
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(pipe) = &self.pipe {
-            pipe.fin();
-        }
-        self.network.set_down(true);
-        self.network.opened.lock().unwrap().iter().for_each(Pipe::fin);
+        self.connections.iter().for_each(|connection| connection.end(How::Fin));
+        self.network.shut();
     }
 }
 
 impl Server {
+    /// A server without data, which is reached by `network`.
     pub fn new(network: Arc<Network>) -> Self {
         Self {
             store: Store::default(),
+            faults: Faults::default(),
             network,
-            pipe: None,
-            input: BytesMut::new(),
-            decoder: Decoder::new(Limits::default()),
-            output: VecDeque::new(),
-            cut: None,
-            trickle: None,
-            messages_last: false,
-            refusal: None,
-            losses: None,
-            lost: 0,
-            delay: None,
+            connections: Vec::new(),
             late: Vec::new(),
-            delayed: 0,
-            replica_acks: true,
-            wrote: false,
             run_id: "model".to_owned(),
-            refused: Vec::new(),
-            executed: Vec::new(),
+            strict: true,
         }
     }
 
-    /// From now on so many bytes pass per turn and direction.
+    /// From now on so many bytes pass per turn and direction, on every connection.
     pub fn set_trickle(&mut self, trickle: Option<usize>) {
-        self.trickle = trickle;
-        if let Some(pipe) = &self.pipe {
-            pipe.accept(trickle.unwrap_or(usize::MAX));
-        }
+        self.faults.trickle = trickle;
+        self.connections.iter().for_each(|connection| connection.accept(trickle));
     }
 
     /// Does what can be done now; returns whether anything moved.
     pub fn serve(&mut self) -> bool {
-        let mut moved = self.accept();
-        let Some(pipe) = self.pipe.clone() else { return moved };
-        let arrived = pipe.take();
-        moved |= !arrived.is_empty();
-        let broken = self.take_in(&arrived);
-        pipe.accept(self.trickle.unwrap_or(usize::MAX));
-        while let Some(words) = self.next_command() {
-            if let Some(how) = self.delays(&words) {
-                self.late.push(words);
-                self.delayed += 1;
-                self.end(how);
-                return true;
-            }
-            let words: Vec<_> = words.iter().map(String::as_str).collect();
-            if let Some(how) = self.loses_the_answer(&words) {
-                self.answer(&words);
-                self.lost += 1;
-                self.end(how);
-                return true;
-            }
-            self.answer(&words);
+        if self.faults.is_silent {
+            return false;
         }
-        moved |= self.give_out(&pipe);
-        if let Some(how) = broken {
-            self.end(how);
+        let mut moved = false;
+        for pipe in self.network.take_opened() {
+            self.connections.push(Connection::new(pipe));
+            moved = true;
+        }
+        let mut place = 0;
+        while place < self.connections.len() {
+            let (moves, end) = self.serve_one(place);
+            moved |= moves;
+            match end {
+                Some(how) => {
+                    self.faults.cut = None;
+                    self.end_one(place, how);
+                }
+                None if self.connections[place].is_abandoned() => self.end_one(place, How::Fin),
+                None => place += 1,
+            }
         }
         moved
+    }
+
+    /// When the next answer leaves that is held up, in milliseconds of the store's clock.
+    pub fn next_due(&self) -> Option<u64> {
+        self.connections.iter().filter_map(Connection::next_due).min()
     }
 
     /// Runs a script for another client.
     pub fn run_for_another(&mut self, which: Which, keys: &str, params: &[&str]) {
         self.store.run(which, keys, params);
-        let messages = self.messages();
-        self.output.extend(messages.as_bytes());
+        self.tell(None);
     }
 
-    /// Breaks the connection.
+    /// Sends what was published to those who listen; for who changes the store's data by himself.
+    pub fn tell_all(&mut self) {
+        self.tell(None);
+    }
+
+    /// Breaks all connections.
     pub fn end(&mut self, how: How) {
-        if let Some(pipe) = self.pipe.take() {
-            match how {
-                How::Fin => pipe.fin(),
-                How::Rst => pipe.rst(),
-            }
+        self.faults.cut = None;
+        while !self.connections.is_empty() {
+            self.end_one(0, how);
         }
-        self.cut = None;
-        self.store.channels.clear();
-        self.output.clear();
-    }
-
-    fn accept(&mut self) -> bool {
-        let Some(pipe) = self.network.opened.lock().unwrap().pop_front() else { return false };
-        self.pipe = Some(pipe);
-        self.wrote = false;
-        self.input.clear();
-        self.decoder = Decoder::new(Limits::default());
-        self.output.clear();
-        self.store.channels.clear();
-        true
-    }
-
-    fn take_in(&mut self, arrived: &[u8]) -> Option<How> {
-        match &mut self.cut {
-            Some(Cut { side: Side::Requests, after, how }) if arrived.len() > *after => {
-                self.input.extend_from_slice(&arrived[..*after]);
-                Some(*how)
-            }
-            Some(Cut { side: Side::Requests, after, .. }) => {
-                *after -= arrived.len();
-                self.input.extend_from_slice(arrived);
-                None
-            }
-            _ => {
-                self.input.extend_from_slice(arrived);
-                None
-            }
-        }
-    }
-
-    fn give_out(&mut self, pipe: &Pipe) -> bool {
-        let mut count = self.output.len().min(self.trickle.unwrap_or(usize::MAX));
-        let mut broken = None;
-        if let Some(Cut { side: Side::Answers, after, how }) = &mut self.cut {
-            if count > *after {
-                count = *after;
-                broken = Some(*how);
-            }
-            *after -= count;
-        }
-        let bytes: Vec<u8> = self.output.drain(..count).collect();
-        if !bytes.is_empty() {
-            pipe.send(&bytes);
-        }
-        if let Some(how) = broken {
-            self.end(how);
-        }
-        count > 0 || broken.is_some()
-    }
-
-    fn next_command(&mut self) -> Option<Vec<String>> {
-        let frame = self.decoder.decode(&mut self.input).expect("whole commands, untorn");
-        let Some(Frame::Reply(command)) = frame else { return None };
-        let words = command.as_array().expect("a command is an array").iter();
-        // The id of a permit is no text, as a rule.
-        let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-            Ok(text) => text.to_owned(),
-            Err(_) => store::hexadecimal(bytes),
-        };
-        Some(words.map(|word| text(word.as_bytes().expect("of text"))).collect())
-    }
-
-    fn answer(&mut self, words: &[&str]) {
-        let reply = match *words {
-            ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
-            ["CLIENT", ..] => "+OK\r\n".to_owned(),
-            ["PING"] => "+PONG\r\n".to_owned(),
-            ["PING" | "ECHO", nonce] => bulk(nonce),
-            ["INFO", "replication"] => bulk("role:master\r\nconnected_slaves:1\r\n"),
-            // Whoever has written nothing on this connection has nothing to wait for, and is told that all have it.
-            ["WAIT", _, _] => {
-                let acked = i64::from(self.replica_acks || !self.wrote);
-                encode(&Answer::Integer(acked))
-            }
-            ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.run_id)),
-            ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
-            // Nothing is forbidden.
-            ["EVAL", text, "0", ..] if is_diagnosis(text) => "*0\r\n".to_owned(),
-            ["SUBSCRIBE", channel] => {
-                self.store.channels.insert(channel.to_owned());
-                confirmation("subscribe", channel)
-            }
-            ["UNSUBSCRIBE", channel] => {
-                self.store.channels.remove(channel);
-                confirmation("unsubscribe", channel)
-            }
-            ["EVALSHA" | "EVAL", _, keys, _, ..] if self.refuses(keys) => {
-                encode(&Answer::Error(self.refusal.map_or("", |(_, text)| text).to_owned()))
-            }
-            _ => {
-                self.wrote |= matches!(words, ["EVALSHA" | "EVAL", _, "1", ..]);
-                let answer = self.store.execute(words);
-                encode(&answer.unwrap_or_else(|| panic!("unexpected command {words:?}")))
-            }
-        };
-        let messages = self.messages();
-        let (first, second) = if self.messages_last { (reply, messages) } else { (messages, reply) };
-        self.output.extend(first.as_bytes());
-        self.output.extend(second.as_bytes());
     }
 
     /// Reads what came on connections that have ended.
@@ -315,71 +124,106 @@ impl Server {
         for words in std::mem::take(&mut self.late) {
             let words: Vec<_> = words.iter().map(String::as_str).collect();
             self.store.execute(&words);
-            let messages = self.messages();
-            self.output.extend(messages.as_bytes());
+            self.tell(None);
         }
     }
 
-    fn delays(&mut self, words: &[String]) -> Option<How> {
-        let words: Vec<_> = words.iter().map(String::as_str).collect();
-        match &mut self.delay {
-            Some((first @ 1.., _)) if is_script(&words) => *first -= 1,
-            Some((0, _)) if is_script(&words) => return self.delay.take().map(|(_, how)| how),
-            _ => {}
-        }
-        None
+    fn end_one(&mut self, place: usize, how: How) {
+        let connection = self.connections.remove(place);
+        connection.end(how);
+        connection.channels.iter().for_each(|channel| self.store.unsubscribe(channel));
     }
 
-    fn loses_the_answer(&mut self, words: &[&str]) -> Option<How> {
-        let is_script = is_script(words);
-        match &mut self.losses {
-            Some((first @ 1.., ..)) if is_script => *first -= 1,
-            Some((_, left @ 1.., how)) if is_script => {
-                *left -= 1;
-                return Some(*how);
+    /// Serves one connection. Whether anything moved, and how the connection is to end, if it is.
+    fn serve_one(&mut self, place: usize) -> (bool, Option<How>) {
+        let (arrived, broken) = self.connections[place].take_in(&mut self.faults);
+        while let Some(words) = self.connections[place].next_command() {
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            if let Some(how) = self.faults.delays(&words) {
+                self.late.push(words.into_iter().map(str::to_owned).collect());
+                return (true, Some(how));
             }
-            _ => {}
+            let lost = self.faults.loses_the_answer(&words);
+            self.answer(place, &words);
+            if lost.is_some() {
+                return (true, lost);
+            }
         }
-        None
+        let now = self.store.now();
+        let (left, cut) = self.connections[place].give_out(&mut self.faults, now);
+        (arrived || left || cut.is_some(), cut.or(broken))
     }
 
-    fn refuses(&mut self, keys: &str) -> bool {
-        let keys = keys.parse().expect("a number of keys");
-        match &mut self.refusal {
-            Some((left @ 1.., _)) => {
-                *left -= 1;
-                self.refused.push(keys);
-                true
+    fn answer(&mut self, place: usize, words: &[&str]) {
+        let reply = match *words {
+            ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
+            ["CLIENT", ..] => "+OK\r\n".to_owned(),
+            ["PING"] => "+PONG\r\n".to_owned(),
+            ["PING" | "ECHO", nonce] => bulk(nonce),
+            ["INFO", "replication"] => bulk("role:master\r\nconnected_slaves:1\r\n"),
+            // Whoever has written nothing on this connection has nothing to wait for, and is told that all have it.
+            ["WAIT", _, _] => encode(&self.acked(place)),
+            ["WAITAOF", _, _, _] => encode(&Answer::Array(vec![Answer::Integer(1), self.acked(place)])),
+            ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.run_id)),
+            ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
+            // Nothing is forbidden.
+            ["EVAL", text, "0", ..] if text == diagnostics::SCRIPT => "*0\r\n".to_owned(),
+            ["SUBSCRIBE", channel] => {
+                if self.connections[place].channels.insert(channel.to_owned()) {
+                    self.store.subscribe(channel);
+                }
+                confirmation("subscribe", channel)
+            }
+            ["UNSUBSCRIBE", channel] => {
+                if self.connections[place].channels.remove(channel) {
+                    self.store.unsubscribe(channel);
+                }
+                confirmation("unsubscribe", channel)
+            }
+            ["EVALSHA" | "EVAL", _, keys, _, ..] if self.faults.refuses(keys) => {
+                encode(&Answer::Error(self.faults.refusal.map_or("", |(_, text)| text).to_owned()))
             }
             _ => {
-                self.executed.push(keys);
-                false
+                self.connections[place].wrote |= matches!(words, ["EVALSHA" | "EVAL", _, "1", ..]);
+                match self.store.execute(words) {
+                    Some(answer) => encode(&answer),
+                    None if self.strict => panic!("unexpected command {words:?}"),
+                    None => {
+                        let verb =
+                            words.first().map_or(String::new(), |verb| verb.escape_debug().to_string());
+                        encode(&Answer::Error(format!("ERR the in-memory server does not know this {verb}")))
+                    }
+                }
             }
+        };
+        self.tell(Some((place, &reply)));
+    }
+
+    fn acked(&self, place: usize) -> Answer {
+        Answer::Integer(i64::from(self.faults.replica_acks || !self.connections[place].wrote))
+    }
+
+    /// Sends everybody what was published on their channels, and a reply to the one who is at its place, before or after his own
+    /// messages.
+    fn tell(&mut self, reply: Option<(usize, &str)>) {
+        let published = std::mem::take(&mut self.store.published);
+        let due = self.store.now() + self.faults.latency;
+        for (at, connection) in self.connections.iter_mut().enumerate() {
+            let messages: String = published
+                .iter()
+                .filter(|message| connection.channels.contains(&message.channel))
+                .map(|Published { verb, channel, text }| {
+                    assert_eq!(verb, "PUBLISH", "nobody here listens in another way");
+                    format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(channel), bulk(text))
+                })
+                .collect();
+            let reply = reply.filter(|(place, _)| *place == at).map_or("", |(_, reply)| reply);
+            let (first, second) =
+                if self.faults.messages_last { (reply, &*messages) } else { (&*messages, reply) };
+            connection.put(first, due);
+            connection.put(second, due);
         }
     }
-
-    /// What was published on channels of this connection.
-    fn messages(&mut self) -> String {
-        let published = self.store.published.drain(..);
-        let heard = published.filter(|message| {
-            assert_eq!(message.verb, "PUBLISH", "nobody here listens in another way");
-            self.store.channels.contains(&message.channel)
-        });
-        heard
-            .map(|Published { channel, text, .. }| {
-                format!(">3\r\n$7\r\nmessage\r\n{}{}", bulk(&channel), bulk(&text))
-            })
-            .collect()
-    }
-}
-
-fn is_diagnosis(text: &str) -> bool {
-    text == diagnostics::SCRIPT
-}
-
-/// Whether it is a call of a script that has keys.
-fn is_script(words: &[&str]) -> bool {
-    matches!(words, ["EVALSHA" | "EVAL", _, keys, _, ..] if *keys != "0")
 }
 
 fn bulk(text: &str) -> String {

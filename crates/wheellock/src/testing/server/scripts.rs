@@ -21,6 +21,7 @@ pub enum Which {
     WriteRelease,
     ReadWriteRenew,
     ReadWriteForceRelease,
+    ReadWriteIsHeld,
     SimpleAcquire,
     SimpleRelease,
     SimpleRenew,
@@ -47,7 +48,7 @@ pub enum Which {
 }
 
 impl Which {
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -60,6 +61,7 @@ impl Which {
         Self::WriteRelease,
         Self::ReadWriteRenew,
         Self::ReadWriteForceRelease,
+        Self::ReadWriteIsHeld,
         Self::SimpleAcquire,
         Self::SimpleRelease,
         Self::SimpleRenew,
@@ -106,6 +108,7 @@ impl Which {
             Self::WriteRelease => some(&kind::WRITE.release),
             Self::ReadWriteRenew => some(&kind::READ.renew),
             Self::ReadWriteForceRelease => some(&kind::READ.force_release),
+            Self::ReadWriteIsHeld => some(&kind::READ.is_held),
             Self::SimpleAcquire => &kind::SIMPLE.acquire,
             Self::SimpleRelease => some(&kind::SIMPLE.release),
             Self::SimpleRenew => some(&kind::SIMPLE.renew),

@@ -16,12 +16,14 @@ pub struct Store {
     now: u64,
     keys: BTreeMap<String, Key>,
     loaded: BTreeSet<Which>,
-    /// What is listened to, each by one connection.
-    pub channels: BTreeSet<String>,
+    /// What is listened to, and by how many.
+    pub channels: BTreeMap<String, i64>,
     /// Messages that nobody has taken yet.
     pub published: Vec<Published>,
     /// What happened to whose hold, in order.
     pub log: Vec<Executed>,
+    /// Whether nothing is written there.
+    pub forgets: bool,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +73,47 @@ impl Store {
         self.now = now;
         // `keyIsExpired` in db.c: gone once the clock has passed its time, not when it is reached.
         self.keys.retain(|_, key| key.expires.is_none_or(|expires| now <= expires));
+    }
+
+    /// The server's clock in milliseconds.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// One more listens to this channel.
+    pub fn subscribe(&mut self, channel: &str) {
+        *self.channels.entry(channel.to_owned()).or_default() += 1;
+    }
+
+    /// One fewer listens to this channel.
+    pub fn unsubscribe(&mut self, channel: &str) {
+        if let Some(listeners) = self.channels.get_mut(channel) {
+            *listeners -= 1;
+            if *listeners == 0 {
+                self.channels.remove(channel);
+            }
+        }
+    }
+
+    /// Everything is gone but who listens to what, as after a restart without persistence.
+    pub fn forget_everything(&mut self) {
+        self.keys.clear();
+        self.loaded.clear();
+    }
+
+    /// Takes from everybody what they hold under this name, whatever kind of lock it is, and tells all who wait. Returns whether
+    /// anybody held anything.
+    pub fn take_away(&mut self, name: &str) -> bool {
+        let tag = if name.contains('{') { name.to_owned() } else { format!("{{{name}}}") };
+        let is_number = self.text(name).is_some_and(|text| text.parse::<i64>().is_ok());
+        let held = self.keys.contains_key(name) && !is_number && self.keys.remove(name).is_some();
+        self.keys.retain(|key, _| !(key.starts_with(&tag) && key.contains(":rwlock_timeout:")));
+        let taken = self.take_back_all(name, &tag) || held;
+        let listened = self.channels.keys().filter(|channel| taken && channel.contains(&tag));
+        for channel in listened.cloned().collect::<Vec<_>>() {
+            self.publish(["PUBLISH", &channel, "0"]);
+        }
+        taken
     }
 
     /// Runs one command on the data. `None` if it is no command of this kind.
@@ -132,6 +175,16 @@ impl Store {
                 self.set_count(key, field, value);
                 Answer::flag(new)
             }
+            ["HKEYS", key] if self.text(key).is_some() => wrong_type(),
+            ["HKEYS", key] => {
+                let fields = self.fields(key).into_iter().map(|(field, _)| Answer::Bulk(field));
+                Answer::Array(fields.collect())
+            }
+            ["LLEN", key] => Answer::Integer(i64::try_from(self.fields(key).len()).expect("few")),
+            ["LPOS", key, holder] => {
+                let place = self.fields(key).iter().position(|(known, _)| known == holder);
+                place.map_or(Answer::Nil, |place| Answer::Integer(i64::try_from(place).expect("few")))
+            }
             ["HGETALL", key] => {
                 let holders = self.keys.get(key).into_iter().flat_map(|key| &key.holders);
                 let flat = holders.flat_map(|(holder, count)| [holder, count]);
@@ -190,6 +243,7 @@ impl Store {
                 self.simple_release(key, [verb, channel], token, count)
             }
             (Which::SimpleRenew, keys, args) => self.simple_renew(keys, args),
+            (Which::ReadWriteIsHeld, &[key], &[side]) => self.is_held(key, side),
             (Which::SemaphoreRenew, keys, args) => self.semaphore_renew(keys, args),
             (Which::PermitRenew, keys, args) => self.permit_renew(keys, args),
             (Which::FairAcquire, &[key], &[lease, holder, count, stands, channel, verb, tag]) => {
@@ -560,6 +614,15 @@ impl Store {
         self.renewed(answers)
     }
 
+    fn is_held(&self, key: &str, side: &str) -> Answer {
+        let mode = self.field(key, "mode");
+        let reads_too = side == "read" && mode.as_deref() == Some("write") && self.fields(key).len() > 2;
+        match self.text(key) {
+            Some(_) => wrong_type(),
+            None => Answer::flag(mode.as_deref() == Some(side) || reads_too),
+        }
+    }
+
     fn simple_acquire(&mut self, key: &str, lease: &str, token: &str) -> Answer {
         let Some(held) = self.text(key) else {
             self.set_text(key, token, Some(integer(lease)));
@@ -751,9 +814,9 @@ impl Store {
     /// Returns how many heard it.
     fn publish(&mut self, message: [&str; 3]) -> i64 {
         let [verb, channel, text] = message.map(str::to_owned);
-        let heard = self.channels.contains(&channel);
+        let heard = self.channels.get(&channel).copied().unwrap_or_default();
         self.published.push(Published { verb, channel, text });
-        i64::from(heard)
+        heard
     }
 
     fn held_by(&self, key: &str, holder: &str) -> bool {
@@ -787,6 +850,9 @@ impl Store {
     }
 
     fn note(&mut self, script: Which, key: &str, holder: &str, count: Option<&str>) {
+        if self.forgets {
+            return;
+        }
         let (at, key, holder) = (self.now, key.to_owned(), holder.to_owned());
         self.log.push(Executed { script, at, key, holder, count: count.map(integer) });
     }

@@ -82,6 +82,21 @@ impl Store {
         }
     }
 
+    /// Takes all permits from those who have them. Returns whether anybody had one.
+    pub(super) fn take_back_all(&mut self, key: &str, tag: &str) -> bool {
+        let leases = leases(tag);
+        let leased = count(self.fields(&leases).into_iter());
+        self.keys.remove(&leases);
+        let begins = has(tag, "");
+        let counted = self.keys.iter().filter(|(key, _)| key.starts_with(&begins));
+        let counted: i64 = counted.filter_map(|(_, has)| has.text.as_deref()).map(integer).sum();
+        self.keys.retain(|key, _| !key.starts_with(&begins));
+        if matches!(self.number(key), Ok(Some(_))) {
+            self.increase(key, leased + counted).expect("a number");
+        }
+        leased + counted > 0
+    }
+
     fn semaphore_acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str, tag: &str) -> Answer {
         let free = match self.number(key) {
             Ok(free) => free.unwrap_or_default(),

@@ -1,0 +1,116 @@
+//! The server's end of one in-memory connection: bytes in, commands out, answers back. Owns what is under way on it, and knows no
+//! command's meaning.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::BytesMut;
+use wheellock_client::memory::Pipe;
+use wheellock_resp::{Decoder, Frame, Limits};
+
+use super::faults::{Faults, How, Side};
+use super::store::hexadecimal;
+
+/// One client's connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pipe: Pipe,
+    input: BytesMut,
+    /// Where in a command the input stands.
+    decoder: Decoder,
+    /// Answers that have not left yet, in order, each with the time from which on it may.
+    output: VecDeque<(u64, VecDeque<u8>)>,
+    /// What is listened to.
+    pub(super) channels: BTreeSet<String>,
+    /// Something was written on this connection.
+    pub(super) wrote: bool,
+}
+
+impl Connection {
+    pub(super) fn new(pipe: Pipe) -> Self {
+        Self {
+            pipe,
+            input: BytesMut::new(),
+            decoder: Decoder::new(Limits::default()),
+            output: VecDeque::new(),
+            channels: BTreeSet::new(),
+            wrote: false,
+        }
+    }
+
+    /// Lets so many bytes of the client pass until the next turn.
+    pub(super) fn accept(&self, trickle: Option<usize>) {
+        self.pipe.accept(trickle.unwrap_or(usize::MAX));
+    }
+
+    pub(super) fn end(&self, how: How) {
+        match how {
+            How::Fin => self.pipe.fin(),
+            How::Rst => self.pipe.rst(),
+        }
+    }
+
+    /// Whether the client has gone, and left nothing to read.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.pipe.is_abandoned()
+    }
+
+    /// Takes what the client has written. Whether that was anything, and how the connection is to end after it, if it is.
+    pub(super) fn take_in(&mut self, faults: &mut Faults) -> (bool, Option<How>) {
+        let arrived = self.pipe.take();
+        let (passes, broken) = faults.pass(Side::Requests, arrived.len());
+        self.input.extend_from_slice(&arrived[..passes]);
+        self.accept(faults.trickle);
+        (!arrived.is_empty(), broken)
+    }
+
+    pub(super) fn next_command(&mut self) -> Option<Vec<String>> {
+        let frame = self.decoder.decode(&mut self.input).expect("whole commands, untorn");
+        let Some(Frame::Reply(command)) = frame else { return None };
+        let words = command.as_array().expect("a command is an array").iter();
+        // The id of a permit is no text, as a rule.
+        let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => hexadecimal(bytes),
+        };
+        Some(words.map(|word| text(word.as_bytes().expect("of text"))).collect())
+    }
+
+    /// Answers this, from `due` on.
+    pub(super) fn put(&mut self, text: &str, due: u64) {
+        if text.is_empty() {
+            return;
+        }
+        match self.output.back_mut() {
+            // What comes later leaves later, also if what was before it is held up for longer.
+            Some((last, bytes)) if *last >= due => bytes.extend(text.as_bytes()),
+            _ => self.output.push_back((due, text.bytes().collect())),
+        }
+    }
+
+    /// When the next answer leaves, if there is one.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.output.front().map(|(due, _)| *due)
+    }
+
+    /// Sends what may leave. Whether that was anything, and how the connection is to end after it, if it is.
+    pub(super) fn give_out(&mut self, faults: &mut Faults, now: u64) -> (bool, Option<How>) {
+        let mut room = faults.trickle.unwrap_or(usize::MAX);
+        let mut bytes = Vec::new();
+        while let Some((due, answer)) = self.output.front_mut()
+            && *due <= now
+            && room > 0
+        {
+            let count = answer.len().min(room);
+            bytes.extend(answer.drain(..count));
+            room -= count;
+            if answer.is_empty() {
+                self.output.pop_front();
+            }
+        }
+        let (passes, broken) = faults.pass(Side::Answers, bytes.len());
+        if passes > 0 {
+            self.pipe.send(&bytes[..passes]);
+        }
+        (!bytes.is_empty(), broken)
+    }
+}

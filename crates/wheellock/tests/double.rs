@@ -1,0 +1,348 @@
+//! The double that users test their services with: every kind of lock on a server in memory, on several runtimes and for threads, and
+//! what a test may do to that server. Time is tokio's, and stands still while nobody waits for it.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, advance, sleep, timeout};
+use wheellock::testing::{Double, Outage};
+use wheellock::{
+    Durability, Error, FencedLock, Lock, LockManager, LostReason, Outcome, RedLock, Released, multi_lock,
+};
+
+const NAME: &str = "orders:42";
+/// The watchdog's lease, by default.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Two processes at one server.
+async fn two() -> (Double, LockManager, LockManager) {
+    let double = Double::new();
+    let (here, there) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+    (double, here, there)
+}
+
+/// The kinds that are a `Lock`.
+fn exclusive(locks: &LockManager) -> [Lock; 6] {
+    [
+        locks.lock(NAME),
+        locks.fair_lock(NAME),
+        locks.fenced_lock(NAME).as_lock().clone(),
+        locks.spin_lock(NAME),
+        locks.simple_lock(NAME),
+        locks.read_write_lock(NAME).write(),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_wrong_with_it() {
+    let locks = LockManager::in_memory().await.unwrap();
+    assert_eq!(locks.diagnostics(), []);
+    assert!(locks.shutdown(LEASE).await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_managers_exclude_and_wake_each_other() {
+    for kind in 0..6 {
+        let (_double, here, there) = two().await;
+        let (here, there) = (&exclusive(&here)[kind], &exclusive(&there)[kind]);
+        let guard = here.acquire().await.unwrap();
+        assert!(here.is_locked().await.unwrap(), "kind {kind}");
+        assert_eq!(here.holders().await.unwrap(), [guard.owner().to_string()], "kind {kind}");
+        assert!(there.is_held_by(&guard.owner()).await.unwrap(), "kind {kind}");
+        assert!(there.remaining_lease().await.unwrap().unwrap() <= LEASE, "kind {kind}");
+        assert!(there.try_acquire().await.unwrap().is_none(), "kind {kind}");
+        let there = there.clone();
+        let waiter = tokio::spawn(async move { there.acquire().await });
+        sleep(Duration::from_secs(1)).await;
+        let released = Instant::now();
+        assert_eq!(guard.release().await.unwrap(), Released::Released, "kind {kind}");
+        let next = waiter.await.unwrap().unwrap();
+        // A spin lock asks from time to time.
+        assert!(released.elapsed() <= Duration::from_millis(200), "kind {kind}: {:?}", released.elapsed());
+        assert!(next.is_valid(), "kind {kind}");
+        assert!(here.force_release().await.unwrap(), "kind {kind}");
+        assert!(!here.is_locked().await.unwrap(), "kind {kind}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_watchdog_keeps_a_lock_and_a_fixed_lease_ends() {
+    let (_double, here, there) = two().await;
+    let kept = here.lock("kept").acquire().await.unwrap();
+    let fixed = here.lock("fixed").with_lease(LEASE).acquire().await.unwrap();
+    let began = std::time::Instant::now();
+    sleep(100 * LEASE).await;
+    assert!(kept.is_valid() && there.lock("kept").try_acquire().await.unwrap().is_none());
+    assert_eq!(fixed.lost().await, LostReason::Expired);
+    assert!(there.lock("fixed").try_acquire().await.unwrap().is_some());
+    assert!(began.elapsed() < LEASE, "virtual time is not waited for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_stands_still_loses_its_locks() {
+    let (_double, here, there) = two().await;
+    let guard = here.lock(NAME).acquire().await.unwrap();
+    advance(LEASE + Duration::from_secs(1)).await;
+    assert!(!guard.is_valid());
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert!(there.lock(NAME).try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn fair_locks_keep_the_order() {
+    let (_double, here, there) = two().await;
+    let first = here.fair_lock(NAME).acquire().await.unwrap();
+    let served = Arc::new(AtomicU32::new(0));
+    let mut waiters = Vec::new();
+    for number in 0..6 {
+        let lock = if number % 2 == 0 { there.fair_lock(NAME) } else { here.fair_lock(NAME) };
+        let served = Arc::clone(&served);
+        waiters.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            assert_eq!(served.fetch_add(1, Ordering::SeqCst), number, "out of turn");
+            guard.release().await.unwrap();
+        }));
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(here.fair_lock(NAME).queue_length().await.unwrap(), Some(6));
+    first.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_enter_together_and_tokens_rise() {
+    let (_double, here, there) = two().await;
+    let reads = [here.read_write_lock(NAME).read(), there.read_write_lock(NAME).read()];
+    let guards = [reads[0].acquire().await.unwrap(), reads[1].acquire().await.unwrap()];
+    assert!(reads[0].is_locked().await.unwrap());
+    assert!(there.read_write_lock(NAME).write().try_acquire().await.unwrap().is_none());
+    drop(guards);
+    let fenced: [FencedLock; 2] = [here.fenced_lock("ledger"), there.fenced_lock("ledger")];
+    let first = fenced[0].acquire().await.unwrap();
+    let token = first.token();
+    first.release().await.unwrap();
+    assert!(fenced[1].acquire().await.unwrap().token() > token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_and_latches() {
+    let (double, here, there) = two().await;
+    let pool = (here.semaphore("pool"), there.semaphore("pool"));
+    assert!(pool.0.try_set_permits(3).await.unwrap());
+    let two = pool.0.acquire(2).await.unwrap();
+    assert!(pool.1.try_acquire(2).await.unwrap().is_none());
+    two.release().await.unwrap();
+    assert_eq!(pool.1.available().await.unwrap(), 3);
+
+    let leased = (here.permit_semaphore("leased"), there.permit_semaphore("leased"));
+    leased.0.try_set_permits(1).await.unwrap();
+    let permit = leased.0.acquire().await.unwrap();
+    assert!(leased.1.try_acquire().await.unwrap().is_none());
+    assert!(double.lose("leased"));
+    assert_eq!(permit.lost().await, LostReason::NotOwner);
+    let next = leased.1.try_acquire().await.unwrap().expect("it is free");
+    sleep(2 * LEASE).await;
+    assert!(next.is_valid(), "renewed");
+
+    let latch = (here.count_down_latch("ready"), there.count_down_latch("ready"));
+    assert!(latch.0.try_set_count(NonZeroU32::MIN).await.unwrap());
+    let waits = tokio::spawn(async move { latch.1.wait().await });
+    sleep(LEASE).await;
+    latch.0.count_down().await.unwrap();
+    waits.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_as_one_and_a_majority_of_doubles() {
+    let (_double, here, there) = two().await;
+    let both = multi_lock([here.lock("a"), here.lock("b")]).unwrap();
+    let guard = both.acquire().await.unwrap();
+    assert!(there.lock("b").try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+
+    let doubles = [Double::new(), Double::new(), Double::new()];
+    let mut managers = Vec::new();
+    for double in &doubles {
+        managers.push(double.manager().await.unwrap());
+    }
+    let red = RedLock::new(managers).await.unwrap();
+    doubles[1].outage(Outage::Down);
+    let guard = red.lock(NAME).acquire().await.unwrap();
+    assert!(guard.is_valid());
+    doubles[2].outage(Outage::Down);
+    guard.lost().await;
+    assert!(matches!(red.lock(NAME).try_acquire().await, Err(Error::NoQuorum { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_told_at_once_whatever_the_kind() {
+    for kind in 0..6 {
+        let (double, here, there) = two().await;
+        let guard = exclusive(&here)[kind].acquire().await.unwrap();
+        let waiter = exclusive(&there)[kind].clone();
+        let waiter = tokio::spawn(async move { waiter.acquire().await });
+        sleep(Duration::from_secs(1)).await;
+        let lost_at = Instant::now();
+        assert!(double.lose(NAME), "kind {kind}");
+        assert_eq!(guard.lost().await, LostReason::NotOwner, "kind {kind}");
+        assert!(lost_at.elapsed() < Duration::from_millis(100), "kind {kind}: {:?}", lost_at.elapsed());
+        assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost, "kind {kind}");
+        drop(
+            timeout(Duration::from_millis(200), waiter)
+                .await
+                .expect("the next one is woken")
+                .unwrap()
+                .unwrap(),
+        );
+    }
+    let double = Double::new();
+    assert!(!double.lose(NAME), "nobody has it");
+    let locks = double.manager().await.unwrap();
+    locks.count_down_latch(NAME).try_set_count(NonZeroU32::MIN).await.unwrap();
+    assert!(!double.lose(NAME), "a latch is not held");
+    assert_eq!(locks.count_down_latch(NAME).count().await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_lose_theirs_too() {
+    let (double, here, there) = two().await;
+    let guards = [
+        here.read_write_lock(NAME).read().acquire().await.unwrap(),
+        there.read_write_lock(NAME).read().acquire().await.unwrap(),
+    ];
+    assert!(double.lose(NAME));
+    for guard in &guards {
+        assert_eq!(guard.lost().await, LostReason::NotOwner);
+    }
+    assert!(there.read_write_lock(NAME).write().try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_an_error_and_then_over() {
+    let (double, here, there) = two().await;
+    let lock = here.lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    double.outage(Outage::Down);
+    let error = there.lock(NAME).try_acquire().await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
+    assert!(double.manager().await.is_err());
+    assert!(guard.is_valid(), "a short outage costs nothing");
+    double.come_back();
+    guard.renew().await.unwrap();
+    assert!(there.lock(NAME).try_acquire().await.unwrap().is_none(), "it has kept its data");
+
+    double.outage(Outage::Silent);
+    let error = there.lock("other").try_acquire().await.unwrap_err();
+    assert_eq!(error.outcome(), Outcome::MaybeExecuted, "{error}");
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    double.come_back();
+    // What was asked for during the outage is granted when it is over, and given back.
+    timeout(LEASE, here.lock("other").acquire()).await.unwrap().unwrap();
+    // Its renewals came late, too.
+    drop(guard);
+    timeout(LEASE, lock.acquire()).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_get_lost_and_data_that_is_gone() {
+    let (double, here, there) = two().await;
+    double.lose_answers(1);
+    let guard = here.lock(NAME).acquire().await.unwrap();
+    assert_eq!(here.lock(NAME).hold_count(&guard.owner()).await.unwrap(), 1, "repeated, and counted once");
+    double.forget_everything();
+    assert!(there.lock(NAME).try_acquire().await.unwrap().is_some());
+    assert_eq!(timeout(LEASE / 2, guard.lost()).await.unwrap(), LostReason::NotOwner);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_take_longer() {
+    let (double, here, _) = two().await;
+    double.delay(Duration::from_millis(250));
+    let began = Instant::now();
+    let guard = here.lock(NAME).acquire().await.unwrap();
+    assert!((250..260).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    let error = here.lock(NAME).try_acquire_for(Duration::from_millis(10)).await;
+    assert!(!matches!(error, Ok(Some(_))));
+    double.delay(Duration::ZERO);
+    guard.release().await.unwrap();
+    let began = Instant::now();
+    here.lock(NAME).acquire().await.unwrap();
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_are_those_of_a_manager() {
+    let double = Double::new();
+    let lease = Duration::from_secs(3);
+    let adjust = |settings: wheellock::LockManagerBuilder| {
+        settings.watchdog_lease(lease).durability(Durability::Replicas(1))
+    };
+    let locks = double.manager_with(adjust).await.unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    assert!(locks.lock(NAME).remaining_lease().await.unwrap().unwrap() <= lease);
+    drop(guard);
+}
+
+#[tokio::test]
+async fn what_it_does_not_know_is_an_error() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    let error = locks.client().call(&wheellock::client::Command::new("FLUSHALL")).await.unwrap_err();
+    assert!(error.to_string().contains("FLUSHALL"), "{error}");
+    assert!(locks.lock(NAME).try_acquire().await.unwrap().is_some(), "it goes on");
+}
+
+/// Nobody is alone in there who should be, where threads really run at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tasks_of_two_managers_on_several_threads() {
+    let (_double, here, there) = two().await;
+    let inside = Arc::new(AtomicU32::new(0));
+    let tasks: Vec<_> = (0..32)
+        .map(|number| {
+            let (lock, inside) = ([&here, &there][number % 2].lock(NAME), Arc::clone(&inside));
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let guard = lock.acquire().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(guard);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[test]
+fn for_threads() {
+    let double = Double::new();
+    let locks = double.blocking_manager().unwrap();
+    let other = double.blocking_manager().unwrap();
+    let guard = locks.lock(NAME).acquire().unwrap();
+    assert!(other.lock(NAME).try_acquire().unwrap().is_none());
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| other.lock(NAME).acquire().unwrap().release().unwrap());
+        guard.release().unwrap();
+        assert_eq!(waits.join().unwrap(), Released::Released);
+    });
+}
+
+/// It outlives neither its handles nor its managers, and a manager needs no handle of it.
+#[tokio::test(start_paused = true)]
+async fn a_manager_keeps_its_server() {
+    let locks = LockManager::in_memory().await.unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    sleep(2 * LEASE).await;
+    assert!(guard.is_valid());
+    let double = Double::new();
+    let kept = double.manager().await.unwrap();
+    drop(double);
+    assert!(kept.lock(NAME).try_acquire().await.unwrap().is_some());
+}

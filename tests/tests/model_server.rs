@@ -11,7 +11,8 @@ fn the_model_answers_as_a_real_server_does() {
     let server = RedisServer::start();
     let mut real = server.connect().unwrap();
     let mut listener = server.connect().unwrap();
-    for channel in CHANNELS {
+    let elections = CHANNELS.map(|channel| channel.replace("of:", "wheellock_election:"));
+    for channel in CHANNELS.into_iter().chain(elections.iter().map(String::as_str)) {
         for verb in ["SUBSCRIBE", "SSUBSCRIBE"] {
             let _confirmed = listener.query(&[verb, channel]).unwrap();
         }
@@ -98,7 +99,9 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     let verb = random.of(&["PUBLISH", "SPUBLISH"]);
     let simple = format!("simple:{place}");
     let any_lease = random.of(&["0", lease]);
-    let (which, key, args) = match random.below(26) {
+    let serial = random.of(&["1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+    let said = random.of(&["u:1 5 here", "u:2 12 ", "v:1 7 at one place\nor another"]);
+    let (which, key, args) = match random.below(30) {
         0..2 => (Which::FencedAcquire, key, vec![lease, holder, count, tag]),
         2..7 => (Which::ReadAcquire, key, vec![lease, holder, count, tag, random.of(&["0", "1"])]),
         7..11 => (Which::ReadRelease, key, vec![channel, holder, left, verb, tag]),
@@ -111,6 +114,12 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         19..21 => (Which::ReadWriteRenew, key, vec![any_lease, random.of(&[holder, &writer]), tag]),
         21..23 => (Which::SimpleAcquire, &*simple, vec![lease, random.of(&TOKENS), "1"]),
         23 => (Which::SimpleRelease, &*simple, vec![channel, random.of(&TOKENS), "0", verb]),
+        26..28 => (Which::LookAtLeader, random.of(&[key, &simple]), vec![tag]),
+        28..30 => (
+            Which::Announce,
+            random.of(&[key, &simple]),
+            vec![channel, tag, random.of(&["u:7", "u:8"]), serial, "120000", verb, said],
+        ),
         24 => (Which::SimpleRenew, &*simple, vec![any_lease, random.of(&TOKENS)]),
         _ if random.below(3) > 0 => {
             let keys = [key.to_owned(), format!("{tag}:wheellock_writer"), simple.clone()];

@@ -266,7 +266,7 @@ async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
         if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
     };
     let version = server.redis_version();
-    for kind in ["fair", "fenced", "read-write", "simple", "semaphore", "permits", "latch", "labels"] {
+    for kind in ["fair", "fenced", "election", "read-write", "simple", "semaphore", "permits", "latch", "labels"] {
         let (base, added) = (guide::permissions(version), guide::kind_permissions(kind, version));
         let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
         assert_eq!(use_kind(&server, &rules, kind).await, Ok(()), "{kind}");
@@ -318,6 +318,21 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
                 assert_eq!(server.cli(&ahead), "OK");
                 let _token = lock.acquire().await?.token();
                 lock.token().await.map(drop)
+            }
+            "election" => {
+                let lock = locks.fenced_lock("orders:42");
+                use_side(&locks, lock.as_lock(), lock.as_lock()).await?;
+                let ahead = ["SET", "redisson_lock_token:{orders:42}", "9000000000000000"];
+                assert_eq!(server.cli(&ahead), "OK");
+                let election = locks.election("orders:42").with_announcement("here");
+                let mut observer = election.observe();
+                let _nobody = observer.changed().await?;
+                let leadership = election.campaign().await?;
+                let _leader = observer.changed().await?;
+                leadership.resign().await?;
+                // One that announces nothing.
+                let _guard = lock.acquire().await?;
+                election.leader().await.map(drop)
             }
             "semaphore" => {
                 let semaphore = locks.semaphore("orders:42");

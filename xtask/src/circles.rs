@@ -20,6 +20,7 @@ const LAYERS: [&[&str]; 5] = [
         "manager",
         "lock",
         "fenced",
+        "election",
         "read_write",
         "semaphore",
         "permit",

@@ -30,6 +30,7 @@
 //! [`tokio::runtime::Handle::block_on`]). Guards may be dropped anywhere.
 
 mod async_lock;
+mod elections;
 mod kinds;
 mod lock;
 mod semaphores;
@@ -39,6 +40,7 @@ mod sets;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use elections::{Election, Leadership, Observer};
 pub use kinds::{FencedGuard, FencedLock, ReadWriteLock};
 pub use lock::{Guard, Lock};
 pub use semaphores::{CountDownLatch, Permit, PermitSemaphore, Permits, Semaphore};

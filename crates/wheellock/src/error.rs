@@ -36,6 +36,11 @@ pub enum Error {
         /// The lock's name.
         lock: String,
     },
+    /// What a leader says of itself is longer than 4 KiB.
+    AnnouncementTooLong {
+        /// Its length in bytes.
+        length: usize,
+    },
     /// The lease is too short to be believed, or to be renewed in time if the watchdog is to keep it; or it is above 100
     /// years.
     InvalidLease {
@@ -206,6 +211,7 @@ impl Error {
             | Self::DuplicateMember { .. }
             | Self::NotIndependent { .. }
             | Self::InvalidName { .. }
+            | Self::AnnouncementTooLong { .. }
             | Self::NoCommonSlot { .. }
             | Self::InvalidLease { .. }
             | Self::InvalidLabel { .. }
@@ -225,6 +231,9 @@ impl fmt::Display for Error {
             Self::Server { operation, source } => write!(f, "cannot {operation}: {source}"),
             Self::InvalidName { length } => {
                 write!(f, "a name must have 1 to {MAX_NAME} bytes, this one has {length}")
+            }
+            Self::AnnouncementTooLong { length } => {
+                write!(f, "an announcement must have no more than 4096 bytes, this one has {length}")
             }
             Self::NoCommonSlot { lock } => write!(
                 f,

@@ -3,7 +3,8 @@
 //! [`LockManager`] makes locks of several kinds: [`lock`](LockManager::lock), [`fair_lock`](LockManager::fair_lock),
 //! [`read_write_lock`](LockManager::read_write_lock), [`fenced_lock`](LockManager::fenced_lock),
 //! [`spin_lock`](LockManager::spin_lock), [`simple_lock`](LockManager::simple_lock). [`multi_lock`] takes several as one,
-//! [`RedLock`] a majority of independent servers, and [`blocking`] has all of it for threads.
+//! [`RedLock`] a majority of independent servers, [`election`](LockManager::election) says who leads, and [`blocking`] has the locks for
+//! threads.
 //!
 //! # Layout
 //!
@@ -22,6 +23,7 @@ mod clock;
 mod context;
 mod diagnostics;
 mod durability;
+mod election;
 mod error;
 mod events;
 mod fenced;
@@ -64,6 +66,7 @@ pub use backoff::Backoff;
 pub use clock::BootInstant;
 pub use diagnostics::Finding;
 pub use durability::Durability;
+pub use election::{Election, Leader, Leadership, Observer};
 pub use error::{Error, LostReason, MemberFailure, Outcome};
 pub use fenced::{FencedGuard, FencedLock};
 pub use guard::{Guard, Released};

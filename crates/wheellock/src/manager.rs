@@ -11,6 +11,7 @@ use crate::backoff::Backoff;
 use crate::context::{Context, Settings};
 use crate::diagnostics::{Finding, check_durability, diagnose};
 use crate::durability::{Durability, Wanted};
+use crate::election::Election;
 use crate::error::Error;
 use crate::events;
 use crate::fenced::FencedLock;
@@ -143,6 +144,11 @@ impl LockManager {
     /// A latch, shared with every process that uses this name, Redisson's `getCountDownLatch(name)` included. No I/O.
     pub fn count_down_latch(&self, name: &str) -> CountDownLatch {
         CountDownLatch::new(&self.context, name)
+    }
+
+    /// An election, of which one leads among all who campaign in all processes that use this name. No I/O.
+    pub fn election(&self, name: &str) -> Election {
+        Election::new(&self.context, name)
     }
 
     /// A new owner, for taking locks reentrantly: see [`Lock::with_owner`].

@@ -13,7 +13,7 @@ use crate::holds::{GrantReply, Renewal, RenewalReply, Renewed};
 use crate::kind::{Companions, Holders};
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::owner::OwnerText;
+use crate::owner::{Owner, OwnerText};
 
 /// Keys of a script that is about one lock.
 pub(crate) const KEYS: usize = 1;
@@ -367,7 +367,7 @@ pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
     })
 }
 
-/// For the script that looks at a latch.
+/// For the scripts that look at a latch, and who leads.
 pub(crate) fn look(name: &Name) -> [Arg<'_>; 2] {
     [name.key().into(), name.tag().into()]
 }
@@ -407,6 +407,39 @@ pub(crate) fn free_permits(name: &Name) -> Command<'_> {
 /// What [`free_permits`] is answered with; `None` if it never is.
 pub(crate) fn read_free_permits(reply: &Value) -> Option<i64> {
     if reply.is_null() { Some(0) } else { reply.as_str()?.parse().ok() }
+}
+
+/// The channel on which a leader's announcements are told; the script builds the same.
+pub(crate) fn election_channel(name: &Name) -> String {
+    format!("wheellock_election:{}", name.tag())
+}
+
+/// What a leader says of itself, as it is remembered.
+pub(crate) fn announcement(owner: &Owner, token: u64, text: &str) -> String {
+    format!("{owner} {token} {text}")
+}
+
+/// Who leads, and for how long its lease still runs; `None`: without an end.
+pub(crate) struct SeenLeader {
+    pub(crate) owner: String,
+    pub(crate) token: u64,
+    pub(crate) announcement: String,
+    pub(crate) lease_left: Option<Duration>,
+}
+
+/// What the script answers that looks who leads: `None` if nobody does. The outer `None` if it never does.
+pub(crate) fn read_leader(reply: &Value) -> Option<Option<SeenLeader>> {
+    if reply.is_null() {
+        return Some(None);
+    }
+    let [owner, token, announcement, pttl] = reply.as_array()? else { return None };
+    Some(Some(SeenLeader {
+        // Whatever somebody else has put there.
+        owner: String::from_utf8_lossy(owner.as_bytes()?).into_owned(),
+        token: token.as_str().and_then(|token| token.parse().ok()).unwrap_or_default(),
+        announcement: String::from_utf8_lossy(announcement.as_bytes()?).into_owned(),
+        lease_left: u64::try_from(pttl.as_i64()?).ok().map(Duration::from_millis),
+    }))
 }
 
 /// Asks how often a latch is still to be counted down.

@@ -157,6 +157,34 @@ async fn permits_and_latches() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn leaders_are_elected_and_observed() {
+    let (double, here, there) = two().await;
+    let mut observer = there.election("scheduler").observe();
+    assert_eq!(observer.changed().await.unwrap(), None);
+    let first = here.election("scheduler").with_announcement("here").campaign().await.unwrap();
+    let leader = observer.changed().await.unwrap().expect("one leads");
+    assert_eq!((leader.announcement(), leader.token()), ("here", first.token()));
+    let election = there.election("scheduler").with_announcement("there");
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    sleep(10 * LEASE).await;
+    assert!(first.is_leader() && !campaign.is_finished());
+    assert!(double.lose("scheduler"));
+    assert_eq!(first.lost().await, LostReason::NotOwner);
+    let second = campaign.await.unwrap().unwrap();
+    assert!(second.token() > first.token());
+    assert!(matches!(first.announce("still here").await, Err(Error::Lost { .. })));
+    while observer.changed().await.unwrap().is_none_or(|leader| leader.announcement() != "there") {}
+    // A process that stands still leads no more, and nobody tells of it: observers see it when the lease is over.
+    double.outage(Outage::Silent);
+    assert_eq!(second.lost().await, LostReason::Expired);
+    assert!(observer.changed().await.is_err());
+    sleep(LEASE).await;
+    double.come_back();
+    drop(second);
+    while observer.changed().await.unwrap().is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
 async fn several_as_one_and_a_majority_of_doubles() {
     let (_double, here, there) = two().await;
     let both = multi_lock([here.lock("a"), here.lock("b")]).unwrap();

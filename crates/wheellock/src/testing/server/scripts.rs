@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wheellock_client::Script;
 
-use crate::{kind, once, permit};
+use crate::{election, kind, once, permit};
 
 /// The scripts of the library.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -45,10 +45,12 @@ pub enum Which {
     SetLatch,
     CountDown,
     DeleteLatch,
+    Announce,
+    LookAtLeader,
 }
 
 impl Which {
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -85,6 +87,8 @@ impl Which {
         Self::SetLatch,
         Self::CountDown,
         Self::DeleteLatch,
+        Self::Announce,
+        Self::LookAtLeader,
     ];
 
     /// The very text that the library ships.
@@ -132,6 +136,8 @@ impl Which {
             Self::SetLatch => &once::SET_LATCH,
             Self::CountDown => &once::COUNT_DOWN,
             Self::DeleteLatch => &once::DELETE_LATCH,
+            Self::Announce => &election::ANNOUNCE,
+            Self::LookAtLeader => &election::observer::LOOK,
         }
     }
 

@@ -3,6 +3,7 @@
 //!
 //! `tests/tests/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
+mod elections;
 mod permits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -243,6 +244,7 @@ impl Store {
                 self.simple_release(key, [verb, channel], token, count)
             }
             (Which::SimpleRenew, keys, args) => self.simple_renew(keys, args),
+            (Which::LookAtLeader, &[key], &[tag]) => self.look_at_leader(key, tag),
             (Which::ReadWriteIsHeld, &[key], &[side]) => self.is_held(key, side),
             (Which::SemaphoreRenew, keys, args) => self.semaphore_renew(keys, args),
             (Which::PermitRenew, keys, args) => self.permit_renew(keys, args),
@@ -887,7 +889,7 @@ const TOKENS: &str = "redisson_lock_token:";
 fn is_companion(key: &str) -> bool {
     let is_counted = key.starts_with(TOKENS) || key.starts_with(QUEUES);
     let is_lease = key.ends_with(":wheellock_writer") || key.contains(":rwlock_timeout:");
-    is_counted || is_lease || permits::is_companion(key)
+    is_counted || is_lease || permits::is_companion(key) || key.ends_with(elections::LEADER)
 }
 
 fn wrong_type() -> Answer {

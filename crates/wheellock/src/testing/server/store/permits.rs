@@ -70,6 +70,7 @@ impl Store {
             (Which::GiveBack, &[permit]) => self.give_back(key, tell, permit, tag),
             (Which::CountDown, &[]) => self.count_down(key, tell, tag),
             (Which::DeleteLatch, &[]) => Ok(self.delete_latch(key, tell, tag)),
+            (Which::Announce, &[said]) => self.announce(key, tell[0], tag, said),
             _ => panic!("{which:?} takes other parameters than {more:?}"),
         };
         match answered {

@@ -1,0 +1,83 @@
+//! Three processes, of which one leads. It is killed, and another one leads; that one resigns, and the last one does.
+//!
+//! ```text
+//! REDIS_URL=redis://127.0.0.1:6379 cargo run -p wheellock --example leader
+//! ```
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use wheellock::{Leader, LockManager, Observer};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    // Short, so that there is not much to wait for.
+    let locks = LockManager::builder(&url).watchdog_lease(Duration::from_secs(1)).connect().await?;
+    match std::env::args().nth(1) {
+        Some(name) => candidate(&locks, &name).await,
+        None => watch(&locks).await,
+    }
+}
+
+/// One of the three: leads when it is elected, until its stdin ends.
+async fn candidate(locks: &LockManager, name: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let election = locks.election(name).with_announcement(&std::process::id().to_string());
+    let leadership = election.campaign().await?;
+    let told_to_go = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    // Whatever a leader does: it is dropped where it stands if the leadership is lost, and what it changes checks the token.
+    leadership.run(told_to_go).await???;
+    leadership.resign().await?;
+    Ok(())
+}
+
+/// The process that starts the others, and sees who leads.
+async fn watch(locks: &LockManager) -> Result<(), Box<dyn std::error::Error>> {
+    let name = format!("leader-example-{}", std::process::id());
+    let mut candidates = Vec::new();
+    for _ in 0..3 {
+        let mut program = Command::new(std::env::current_exe()?);
+        candidates.push(program.arg(&name).stdin(Stdio::piped()).spawn()?);
+    }
+    let mut observer = locks.election(&name).observe();
+
+    let first = next_leader(&mut observer, 0).await?;
+    println!("process {} leads, with token {}", first.announcement(), first.token());
+    let mut killed = take(&mut candidates, &first)?;
+    killed.kill()?;
+    killed.wait()?;
+
+    let second = next_leader(&mut observer, first.token()).await?;
+    println!("it was killed; process {} leads, with token {}", second.announcement(), second.token());
+    let mut resigned = take(&mut candidates, &second)?;
+    drop(resigned.stdin.take());
+    assert!(resigned.wait()?.success());
+
+    let third = next_leader(&mut observer, second.token()).await?;
+    println!("it resigned; process {} leads, with token {}", third.announcement(), third.token());
+    let mut last = take(&mut candidates, &third)?;
+    drop(last.stdin.take());
+    assert!(last.wait()?.success());
+    while observer.changed().await?.is_some() {}
+    println!("nobody leads");
+    Ok(())
+}
+
+/// The first leader with a greater token, as soon as it has said who it is.
+async fn next_leader(observer: &mut Observer, token: u64) -> Result<Leader, wheellock::Error> {
+    loop {
+        if let Some(leader) = observer.changed().await?
+            && leader.token() > token
+            && !leader.announcement().is_empty()
+        {
+            return Ok(leader);
+        }
+    }
+}
+
+fn take(candidates: &mut Vec<Child>, leader: &Leader) -> Result<Child, String> {
+    let is_it = |child: &Child| child.id().to_string() == leader.announcement();
+    let place = candidates.iter().position(is_it).ok_or("somebody else leads")?;
+    Ok(candidates.swap_remove(place))
+}

@@ -1,0 +1,29 @@
+-- Says who leads.
+--
+-- KEYS[1]  the lock by which the leader is elected: a hash, holder -> hold count
+-- ARGV[1]  what the keys that belong to the lock have in common, in the lock's slot
+--
+-- Returns the holder, the token of its grant (0 if nobody knows it), what it has announced and for how many milliseconds its lease
+-- still runs; nil if nobody leads; the error WRONGTYPE if other data or another kind of lock is under the name.
+local holders = redis.pcall('hkeys', KEYS[1])
+if holders.err then
+    return holders
+end
+if #holders == 0 then
+    return nil
+end
+-- Only a read-write lock has this field.
+if redis.call('hexists', KEYS[1], 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+end
+local holder = holders[1]
+-- What an earlier leader said is none of this one's.
+local said = redis.call('get', ARGV[1] .. ':wheellock_leader') or ''
+local token, text = '', ''
+if string.sub(said, 1, #holder + 1) == holder .. ' ' then
+    token, text = string.match(said, '^%S+ (%d+) (.*)$')
+else
+    -- One that announces nothing, as Redisson's: the latest token is its own.
+    token = redis.call('get', 'redisson_lock_token:' .. ARGV[1]) or '0'
+end
+return {holder, token or '0', text or '', redis.call('pttl', KEYS[1])}

@@ -1,0 +1,36 @@
+//! What the scripts of elections mean: the store's part for who leads, and what it says of itself.
+
+use super::{Answer, Store, TOKENS, wrong_type};
+
+impl Store {
+    pub(super) fn announce(&mut self, key: &str, verb: &str, tag: &str, said: &str) -> Result<i64, Answer> {
+        if self.text(key).is_some() {
+            return Err(wrong_type());
+        }
+        let holder = said.split(' ').next().unwrap_or_default();
+        if !self.held_by(key, holder) {
+            return Ok(0);
+        }
+        self.set_text(&format!("{tag}{LEADER}"), said, None);
+        self.publish([verb, &format!("wheellock_election:{tag}"), "1"]);
+        Ok(1)
+    }
+
+    pub(super) fn look_at_leader(&self, key: &str, tag: &str) -> Answer {
+        if self.text(key).is_some() || self.held_by(key, "mode") {
+            return wrong_type();
+        }
+        let Some((holder, _)) = self.fields(key).into_iter().next() else { return Answer::Nil };
+        let said = self.text(&format!("{tag}{LEADER}")).unwrap_or_default();
+        let own = said.strip_prefix(&holder).and_then(|said| said.strip_prefix(' '));
+        let (token, text) = match own {
+            Some(said) => said.split_once(' ').expect("token and text"),
+            None => (self.text(&format!("{TOKENS}{tag}")).unwrap_or("0"), ""),
+        };
+        let texts = [&holder, token, text].map(|text| Answer::Bulk(text.to_owned()));
+        Answer::Array(texts.into_iter().chain([Answer::Integer(self.pttl(key))]).collect())
+    }
+}
+
+/// What the key of an announcement has behind what it has in common with its lock.
+pub(super) const LEADER: &str = ":wheellock_leader";

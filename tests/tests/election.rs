@@ -1,0 +1,253 @@
+//! Leader election against real servers: who leads, who comes next, and what others see of it.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use wheellock::{Election, Error, Leader, Leadership, LockManager, LostReason, Observer, Released};
+use wheellock_tests::locks::{PATIENCE, WOKEN, gone, manager};
+use wheellock_tests::worker::{Outcome, Request, Worker, connect};
+use wheellock_tests::{RedisServer, eventually};
+
+const NAME: &str = "scheduler";
+const ANNOUNCED: &str = "{scheduler}:wheellock_leader";
+const SHORT: Duration = Duration::from_secs(1);
+
+async fn server_and_managers() -> (RedisServer, LockManager, LockManager) {
+    let server = RedisServer::start();
+    let (here, there) = (manager(&server.url()).await, manager(&server.url()).await);
+    (server, here, there)
+}
+
+fn at(locks: &LockManager, place: &str) -> Election {
+    locks.election(NAME).with_announcement(place)
+}
+
+/// What the observer says next.
+async fn next(observer: &mut Observer) -> Option<Leader> {
+    timeout(WOKEN, observer.changed()).await.expect("a message comes").unwrap()
+}
+
+/// What the observer says until it says this.
+async fn until(observer: &mut Observer, is_it: impl Fn(Option<&Leader>) -> bool) -> Vec<Option<Leader>> {
+    let mut seen = Vec::new();
+    while !seen.last().is_some_and(|last: &Option<Leader>| is_it(last.as_ref())) {
+        seen.push(timeout(PATIENCE, observer.changed()).await.expect("it comes").unwrap());
+    }
+    seen
+}
+
+fn place(leader: Option<&Leader>) -> &str {
+    leader.map_or("", Leader::announcement)
+}
+
+#[tokio::test]
+async fn one_leads_and_says_where_it_is() {
+    let (server, here, there) = server_and_managers().await;
+    let mut observer = there.election(NAME).observe();
+    assert_eq!(next(&mut observer).await, None, "nobody leads, and that is told at once");
+    let leadership = at(&here, "at one place\nor another").try_campaign().await.unwrap().unwrap();
+    assert!(leadership.is_leader());
+    let leader = until(&mut observer, |leader| !place(leader).is_empty()).await.pop().flatten().unwrap();
+    assert_eq!(leader.announcement(), "at one place\nor another");
+    assert_eq!((leader.owner(), leader.token()), (&*leadership.owner().to_string(), leadership.token()));
+    assert_eq!(there.election(NAME).leader().await.unwrap().as_ref(), Some(&leader));
+    assert!(at(&there, "there").try_campaign().await.unwrap().is_none());
+    assert!(
+        there.fenced_lock(NAME).try_acquire().await.unwrap().is_none(),
+        "it is the fenced lock of its name"
+    );
+
+    leadership.announce("elsewhere").await.unwrap();
+    assert_eq!(place(next(&mut observer).await.as_ref()), "elsewhere");
+    let said = format!("{} {} elsewhere", leadership.owner(), leadership.token());
+    assert_eq!(server.cli(&["GET", ANNOUNCED]), said);
+    assert_eq!(leadership.run(async { 42 }).await.unwrap(), 42);
+    assert_eq!(leadership.resign().await.unwrap(), Released::Released);
+    assert_eq!(next(&mut observer).await, None, "what it said is nobody's now");
+    assert!(gone(&server, NAME).await);
+
+    let guard = here.fenced_lock(NAME).acquire().await.unwrap();
+    let leader = there.election(NAME).leader().await.unwrap().unwrap();
+    assert_eq!((leader.announcement(), leader.token()), ("", guard.token()), "another one has not said it");
+}
+
+#[tokio::test]
+async fn a_killed_leader_is_succeeded_within_one_lease() {
+    let server = RedisServer::start();
+    let mut worker = Worker::spawn(
+        Command::new(env!("CARGO_BIN_EXE_lock_worker")),
+        &server.url(),
+        &format!("fenced@{NAME}"),
+        SHORT,
+    )
+    .unwrap();
+    assert_eq!(worker.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+    let locks = connect(&server.url(), SHORT).await.unwrap();
+    let mut observer = locks.election(NAME).observe();
+    let first = next(&mut observer).await.expect("the worker leads");
+    assert_eq!(first.announcement(), "", "which announces nothing, as Redisson does not");
+    assert_eq!(Some(first.token()), locks.fenced_lock(NAME).token().await.unwrap());
+    let election = at(&locks, "here");
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    worker.kill().unwrap();
+    // Without a message: by the end of the lease, before anybody asks from time to time.
+    let leadership = timeout(WOKEN, campaign).await.expect("within a lease").unwrap().unwrap();
+    assert!(leadership.token() > first.token());
+    until(&mut observer, |leader| place(leader) == "here").await;
+}
+
+#[tokio::test]
+async fn an_observer_sees_that_a_dead_leaders_lease_is_over() {
+    let server = RedisServer::start();
+    let mut worker = Worker::spawn(
+        Command::new(env!("CARGO_BIN_EXE_lock_worker")),
+        &server.url(),
+        &format!("fenced@{NAME}"),
+        SHORT,
+    )
+    .unwrap();
+    assert_eq!(worker.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+    let locks = manager(&server.url()).await;
+    let mut observer = locks.election(NAME).observe();
+    assert!(next(&mut observer).await.is_some());
+    worker.kill().unwrap();
+    assert_eq!(next(&mut observer).await, None);
+}
+
+#[tokio::test]
+async fn who_resigns_wakes_the_next_at_once() {
+    let (_server, here, there) = server_and_managers().await;
+    let first = at(&here, "here").campaign().await.unwrap();
+    let token = first.token();
+    for _ in 0..3 {
+        let election = at(&there, "there");
+        let campaign = tokio::spawn(async move { election.try_campaign_for(PATIENCE).await });
+        assert!(eventually(PATIENCE, async || there.metrics().waiting == 1).await);
+        campaign.abort();
+        assert!(campaign.await.unwrap_err().is_cancelled());
+    }
+    let election = at(&there, "there");
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    assert!(eventually(PATIENCE, async || there.metrics().waiting == 1).await);
+    first.resign().await.unwrap();
+    let second = timeout(WOKEN, campaign).await.expect("it is woken").unwrap().unwrap();
+    assert!(second.is_leader() && second.token() > token);
+    // Dropping it resigns, too.
+    let election = at(&here, "here");
+    let campaign = tokio::spawn(async move { election.campaign().await });
+    assert!(eventually(PATIENCE, async || here.metrics().waiting == 1).await);
+    drop(second);
+    timeout(WOKEN, campaign).await.expect("it is woken").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn observers_see_every_last_state_and_tokens_rise() {
+    let (server, here, there) = server_and_managers().await;
+    let watching = manager(&server.url()).await;
+    let mut observers = [watching.election(NAME).observe(), here.election(NAME).observe()];
+    let mut latest = 0;
+    for turn in 0..20 {
+        let (locks, place_of_turn) = ([&here, &there][turn % 2], format!("place {turn}"));
+        let leadership = at(locks, &place_of_turn).campaign().await.unwrap();
+        for observer in &mut observers {
+            let seen = until(observer, |leader| place(leader) == place_of_turn).await;
+            let tokens: Vec<u64> = seen.iter().flatten().map(Leader::token).collect();
+            assert!(tokens.is_sorted() && tokens[0] > latest, "{tokens:?} after {latest}");
+        }
+        assert!(leadership.token() > latest);
+        latest = leadership.token();
+        if turn % 3 == 0 {
+            leadership.resign().await.unwrap();
+            for observer in &mut observers {
+                assert_eq!(next(observer).await, None);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_is_told_before_another_leads() {
+    let server = RedisServer::start();
+    let (here, there) = (connect(&server.url(), SHORT).await.unwrap(), manager(&server.url()).await);
+    let leadership = at(&here, "here").campaign().await.unwrap();
+    let told = tokio::spawn(async move {
+        let reason = leadership.lost().await;
+        (reason, leadership)
+    });
+    // It cannot renew any more, and nobody hears of it.
+    here.client().close().await;
+    let next = timeout(PATIENCE, at(&there, "there").campaign()).await.unwrap().unwrap();
+    assert!(told.is_finished(), "it still believes to lead");
+    let (reason, leadership): (LostReason, Leadership) = told.await.unwrap();
+    assert_eq!(reason, LostReason::Expired);
+    assert!(!leadership.is_leader() && leadership.token() < next.token());
+    drop(leadership);
+    assert!(next.is_leader());
+}
+
+#[tokio::test]
+async fn a_message_that_is_lost_costs_time_only() {
+    let (server, here, there) = server_and_managers().await;
+    let leadership = at(&here, "here").campaign().await.unwrap();
+    let mut observer = there.election(NAME).observe();
+    until(&mut observer, |leader| place(leader) == "here").await;
+    let said = format!("{} {} silently", leadership.owner(), leadership.token());
+    assert_eq!(server.cli(&["SET", ANNOUNCED, &said]), "OK");
+    until(&mut observer, |leader| place(leader) == "silently").await;
+    // A new connection is a reason to look.
+    drop(leadership);
+    assert!(gone(&server, NAME).await);
+    until(&mut observer, |leader| leader.is_none()).await;
+    let _killed = server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let _leadership = at(&here, "again").campaign().await.unwrap();
+    until(&mut observer, |leader| place(leader) == "again").await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused() {
+    let (server, here, _there) = server_and_managers().await;
+    let long = "x".repeat(4097);
+    let error = at(&here, &long).campaign().await.unwrap_err();
+    assert!(matches!(error, Error::AnnouncementTooLong { length: 4097 }), "{error}");
+    assert!(matches!(here.election("").leader().await, Err(Error::InvalidName { .. })));
+    assert!(matches!(here.election("").observe().changed().await, Err(Error::InvalidName { .. })));
+    let leadership = at(&here, &long[1..]).campaign().await.unwrap();
+    let error = leadership.announce(&long).await.unwrap_err();
+    assert!(matches!(error, Error::AnnouncementTooLong { .. }), "{error}");
+    assert_eq!(server.cli(&["DEL", NAME]), "1");
+    let error = leadership.announce("still here").await.unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::NotOwner, .. }), "{error}");
+    drop(leadership);
+    for set_up in [["SET", NAME, "other data"], ["RPUSH", NAME, "other data"]] {
+        let _done = server.cli(&set_up);
+        assert!(matches!(here.election(NAME).leader().await, Err(Error::OtherData { .. })));
+        assert!(matches!(at(&here, "").try_campaign().await, Err(Error::OtherData { .. })));
+        assert_eq!(server.cli(&["DEL", NAME]), "1");
+    }
+    let _reads = here.read_write_lock(NAME).read().acquire().await.unwrap();
+    assert!(matches!(here.election(NAME).leader().await, Err(Error::OtherData { .. })));
+}
+
+#[test]
+fn for_threads() {
+    let server = RedisServer::start();
+    let here = wheellock::blocking::LockManager::connect(&server.url()).unwrap();
+    let there = wheellock::blocking::LockManager::connect(&server.url()).unwrap();
+    let mut observer = there.election(NAME).observe();
+    assert_eq!(observer.changed().unwrap(), None);
+    let leadership = here.election(NAME).with_announcement("here").campaign().unwrap();
+    assert!(leadership.is_leader());
+    while place(observer.changed().unwrap().as_ref()) != "here" {}
+    let election = there.election(NAME);
+    assert!(election.try_campaign_for(Duration::from_millis(10)).unwrap().is_none());
+    // The same thread campaigns as another one would: a leadership is not reentrant.
+    assert!(here.election(NAME).try_campaign().unwrap().is_none());
+    let token = leadership.token();
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| election.campaign().unwrap());
+        assert_eq!(leadership.resign().unwrap(), Released::Released);
+        assert!(next.join().unwrap().token() > token);
+    });
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use wheellock::{Election, Error, Leader, Leadership, LockManager, LostReason, Observer, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, gone, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, at_rest, gone, manager};
 use wheellock_tests::worker::{Outcome, Request, Worker, connect};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -70,6 +70,37 @@ async fn one_leads_and_says_where_it_is() {
     let guard = here.fenced_lock(NAME).acquire().await.unwrap();
     let leader = there.election(NAME).leader().await.unwrap().unwrap();
     assert_eq!((leader.announcement(), leader.token()), ("", guard.token()), "another one has not said it");
+}
+
+#[tokio::test]
+async fn messages_wake_an_observer() {
+    let (_server, here, there) = server_and_managers().await;
+    let mut observer = there.election(NAME).observe();
+    let leadership = at(&here, "here").campaign().await.unwrap();
+    until(&mut observer, |leader| place(leader) == "here").await;
+    let said = async { leadership.announce("elsewhere").await.unwrap() };
+    assert_eq!(place(woken_by(said, &there, &mut observer).await.as_ref()), "elsewhere");
+    let resigned = async { assert_eq!(leadership.resign().await.unwrap(), Released::Released) };
+    assert_eq!(woken_by(resigned, &there, &mut observer).await, None);
+    let mut leadership = None;
+    let elected = async { leadership = at(&here, "again").try_campaign().await.unwrap() };
+    assert_eq!(place(woken_by(elected, &there, &mut observer).await.as_ref()), "again");
+    assert!(leadership.is_some());
+}
+
+/// What the observer, one of `locks`, says of something that happens when it has looked and sleeps.
+async fn woken_by(
+    happens: impl Future<Output = ()>,
+    locks: &LockManager,
+    observer: &mut Observer,
+) -> Option<Leader> {
+    let calls = locks.client().stats().calls;
+    let then = async {
+        let looked = async || locks.client().stats().calls > calls && at_rest(locks).await;
+        assert!(eventually(PATIENCE, looked).await);
+        happens.await;
+    };
+    tokio::join!(next(observer), then).0
 }
 
 #[tokio::test]

@@ -115,7 +115,7 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     let channel = kind::REENTRANT.channel(name, false).0;
     let publish = client.publish_verb();
     let subscribe = if publish == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" };
-    let ask = Command::new("EVAL").arg(SCRIPT).arg("0").arg(name).arg(&channel).arg(publish).arg(subscribe);
+    let ask = Command::new("EVAL").arg(script()).arg("0").arg(name).arg(&channel).arg(publish).arg(subscribe);
     let refused = client.call_with(&ask, options).await;
     match refused.as_ref().map(Value::as_array) {
         Ok(Some(refused)) => judge_permissions(refused, &mut findings),
@@ -217,7 +217,9 @@ const OLDEST_TESTED: &[u32] = &[6, 0, 16];
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Tries what locks need; it has no keys.
-pub(crate) const SCRIPT: &str = include_str!("scripts/diagnose.lua");
+pub(crate) fn script() -> &'static str {
+    include_str!("scripts/diagnose.lua")
+}
 
 #[cfg(test)]
 mod tests {

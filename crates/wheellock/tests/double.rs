@@ -1,9 +1,12 @@
 //! The double that users test their services with: every kind of lock on a server in memory, on several runtimes and for threads, and
 //! what a test may do to that server. Time is tokio's, and stands still while nobody waits for it.
 
+use std::future::poll_fn;
 use std::num::NonZeroU32;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep, timeout};
@@ -21,6 +24,19 @@ async fn two() -> (Double, LockManager, LockManager) {
     let double = Double::new();
     let (here, there) = (double.manager().await.unwrap(), double.manager().await.unwrap());
     (double, here, there)
+}
+
+/// Polls a future so many times, whenever it is woken, and drops it then.
+async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (pin!(future), times);
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
 }
 
 /// The kinds that are a `Lock`.
@@ -182,6 +198,63 @@ async fn leaders_are_elected_and_observed() {
     double.come_back();
     drop(second);
     while observer.changed().await.unwrap().is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_campaign_that_is_dropped_at_any_poll_leaves_nothing() {
+    for contended in [false, true] {
+        let mut elected = false;
+        for polls in 1.. {
+            let (_double, here, there) = two().await;
+            let first = there.election(NAME).campaign().await.unwrap();
+            let resigns = tokio::spawn(async move {
+                sleep(Duration::from_secs(u64::from(contended))).await;
+                first.resign().await
+            });
+            if !contended {
+                resigns.await.unwrap().unwrap();
+            }
+            let election = here.election(NAME).with_announcement("here");
+            elected = timeout(LEASE, polled(polls, election.campaign())).await.is_ok_and(|end| end.is_some());
+            // Whatever became of it, nobody leads now, or will.
+            sleep(Duration::from_secs(2)).await;
+            assert!(there.election(NAME).leader().await.unwrap().is_none(), "{polls} polls");
+            let next = timeout(Duration::from_millis(100), there.election(NAME).campaign()).await;
+            assert!(next.expect("nobody is in the way").unwrap().is_leader(), "{polls} polls");
+            if elected {
+                break;
+            }
+        }
+        assert!(elected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_is_dropped_at_any_poll_loses_nothing() {
+    let (_double, here, there) = two().await;
+    let mut observer = there.election(NAME).observe();
+    for polls in 0..20 {
+        let place = format!("place {polls}");
+        let leadership = here.election(NAME).with_announcement(&place).campaign().await.unwrap();
+        let dropped = timeout(Duration::from_secs(1), polled(polls % 5, observer.changed())).await;
+        let mut seen = dropped.ok().flatten().map(Result::unwrap);
+        while !matches!(&seen, Some(Some(leader)) if leader.announcement() == place) {
+            seen = Some(timeout(Duration::from_secs(1), observer.changed()).await.unwrap().unwrap());
+        }
+        leadership.resign().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_to_a_campaign_get_lost() {
+    for lost in 1..6 {
+        let (double, here, there) = two().await;
+        double.lose_answers(lost);
+        let leadership = here.election(NAME).with_announcement("here").campaign().await.unwrap();
+        let leader = there.election(NAME).leader().await.unwrap().unwrap();
+        assert_eq!((leader.announcement(), leader.token()), ("here", leadership.token()), "{lost} lost");
+        assert_eq!(here.lock(NAME).hold_count(&leadership.owner()).await.unwrap(), 1, "{lost} lost");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -111,9 +111,10 @@ impl Server {
         self.tell(None);
     }
 
-    /// Breaks all connections.
+    /// Breaks all connections, those included that it has not seen.
     pub fn end(&mut self, how: How) {
         self.faults.cut = None;
+        self.connections.extend(self.network.take_opened().into_iter().map(Connection::new));
         while !self.connections.is_empty() {
             self.end_one(0, how);
         }
@@ -167,7 +168,7 @@ impl Server {
             ["INFO", "server"] => bulk(&format!("run_id:{}\r\n", self.run_id)),
             ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
             // Nothing is forbidden.
-            ["EVAL", text, "0", ..] if text == diagnostics::SCRIPT => "*0\r\n".to_owned(),
+            ["EVAL", text, "0", ..] if text == diagnostics::script() => "*0\r\n".to_owned(),
             ["SUBSCRIBE", channel] => {
                 if self.connections[place].channels.insert(channel.to_owned()) {
                     self.store.subscribe(channel);

@@ -1,13 +1,44 @@
-//! How long calls took, in buckets of bounded relative width. Pure; recording is a shift and an addition.
+//! How long things took, in buckets of bounded relative width. Pure; recording is a shift and two additions.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A histogram of durations. Each power of two of nanoseconds is split into four, so a quantile is at most 25 % above
-/// the truth.
+/// A histogram of durations, of fixed size: 1.2 KB, however many it counts. Each power of two of nanoseconds is split into
+/// four buckets, so a quantile is at most 25 % above the truth; the sum is exact.
+///
+/// What exporters want is [`buckets`](Self::buckets), [`sum`](Self::sum) and [`count`](Self::count). The 148 buckets are more than
+/// most want; several neighbours are one bucket with the bound of the last:
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn line(_: &str, _: u64) {}
+/// # let histogram = wheellock_client::Histogram::default();
+/// // A Prometheus histogram with a bucket for every power of two from a millisecond to two minutes.
+/// let bounds = (20..37).map(|power| Duration::from_nanos(1 << power));
+/// for bound in bounds {
+///     line(&format!("wait_seconds_bucket{{le=\"{}\"}}", bound.as_secs_f64()), histogram.count_below(bound));
+/// }
+/// line("wait_seconds_bucket{le=\"+Inf\"}", histogram.count());
+/// line("wait_seconds_count", histogram.count());
+/// let seconds = histogram.sum().as_secs_f64();
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],
+    sum: Duration,
+}
+
+/// One bucket of a [`Histogram`], of those that [`buckets`](Histogram::buckets) lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bucket {
+    /// The shortest duration that it counts.
+    pub from: Duration,
+    /// The shortest duration that it does not count any more. Of the last one, which counts whatever is longer than four
+    /// minutes, [`Duration::MAX`].
+    pub to: Duration,
+    /// How many durations it has counted: of itself alone, not of those below it.
+    pub count: u64,
 }
 
 impl Histogram {
@@ -15,18 +46,42 @@ impl Histogram {
     #[doc(hidden)]
     pub fn record(&mut self, duration: Duration) {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.sum = self.sum.saturating_add(duration);
         if let Some(bucket) = self.buckets.get_mut(bucket_of(nanos)) {
             *bucket += 1;
         }
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
+    /// Counts what another one has counted.
+    #[doc(hidden)]
+    pub fn add(&mut self, other: &Self) {
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(mine, theirs)| *mine += theirs);
+        self.sum = self.sum.saturating_add(other.sum);
     }
 
     /// How many durations were recorded.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
+    }
+
+    /// All recorded durations together.
+    pub fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// Every bucket, from the shortest durations to the longest, the empty ones included: always as many, with the same bounds.
+    pub fn buckets(&self) -> impl ExactSizeIterator<Item = Bucket> {
+        self.buckets.iter().enumerate().map(|(bucket, count)| Bucket {
+            from: bucket.checked_sub(1).map_or(Duration::ZERO, |before| Duration::from_nanos(end_of(before))),
+            to: if bucket + 1 == BUCKETS { Duration::MAX } else { Duration::from_nanos(end_of(bucket)) },
+            count: *count,
+        })
+    }
+
+    /// How many durations were shorter than `bound`: exact where a bucket ends, as at every power of two of nanoseconds up to
+    /// 2^37; elsewhere the bucket in which `bound` lies is not counted.
+    pub fn count_below(&self, bound: Duration) -> u64 {
+        self.buckets().take_while(|bucket| bucket.to <= bound).map(|bucket| bucket.count).sum()
     }
 
     /// The duration below which a share `q` (0 to 1) of all lie, rounded up to its bucket's end; zero if there are none.
@@ -52,7 +107,7 @@ impl Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS] }
+        Self { buckets: [0; BUCKETS], sum: Duration::ZERO }
     }
 }
 
@@ -60,6 +115,7 @@ impl fmt::Debug for Histogram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Histogram")
             .field("count", &self.count())
+            .field("sum", &self.sum)
             .field("p50", &self.quantile(0.5))
             .field("p99", &self.quantile(0.99))
             .finish()
@@ -114,5 +170,38 @@ mod tests {
         assert!(near(histogram.quantile(0.5), 10) && near(histogram.quantile(0.99), 10));
         assert!(histogram.quantile(1.0) > Duration::from_secs(200), "far too long counts as very long");
         assert_eq!(histogram.count(), 100);
+    }
+
+    /// E2: what an exporter needs adds up.
+    #[test]
+    fn buckets_are_seamless_and_the_sum_is_exact() {
+        let mut histogram = Histogram::default();
+        let durations = [0, 1, 999, 1_000_000, 1 << 20, 3 << 30, 1 << 37, u64::MAX].map(Duration::from_nanos);
+        durations.iter().for_each(|duration| histogram.record(*duration));
+        let buckets: Vec<_> = histogram.buckets().collect();
+        assert_eq!(buckets.iter().map(|bucket| bucket.count).sum::<u64>(), histogram.count());
+        assert_eq!(buckets[0].from, Duration::ZERO);
+        assert_eq!(buckets[BUCKETS - 1].to, Duration::MAX);
+        assert!(buckets.windows(2).all(|pair| pair[0].from < pair[0].to && pair[0].to == pair[1].from));
+        for bucket in &buckets {
+            let counted = durations.iter().filter(|duration| (bucket.from..bucket.to).contains(duration));
+            assert_eq!(counted.count() as u64, bucket.count, "{bucket:?}");
+        }
+        for power in 0..=37 {
+            let bound = Duration::from_nanos(1 << power);
+            let shorter = durations.iter().filter(|duration| **duration < bound).count();
+            assert_eq!(histogram.count_below(bound), shorter as u64, "{bound:?}");
+        }
+        assert_eq!(histogram.sum(), durations.iter().sum());
+        let mut twice = histogram;
+        twice.add(&histogram);
+        assert_eq!((twice.sum(), twice.count()), (histogram.sum() * 2, 16));
+    }
+
+    #[test]
+    fn a_sum_that_no_duration_can_be_ends_there() {
+        let mut histogram = Histogram::default();
+        (0..3).for_each(|_| histogram.record(Duration::MAX));
+        assert_eq!((histogram.sum(), histogram.count()), (Duration::MAX, 3));
     }
 }

@@ -21,6 +21,7 @@ use crate::events;
 use crate::listener::Event;
 use crate::locator::Locator;
 use crate::open::{Open, READ_ROOM, open};
+use crate::outages::{Connected, Outages};
 use crate::stream::Stream;
 
 /// Reads and frames per turn before other tasks get theirs.
@@ -50,24 +51,34 @@ async fn drive(shared: Arc<Shared>, locator: Locator) {
     let (min, max) = shared.config.reconnect;
     let mut backoff = Backoff::new(min, max);
     let timer = shared.config.timer.clone();
+    let mut outages = Outages::default();
     while !is_closing(&shared) {
         let error = match housekeeping(&shared, open(&shared, &locator)).await {
             None => break,
             Some(Ok(open)) => {
                 let since = timer.now();
-                let error = Running::new(&shared, open, locator.may_move()).await;
+                let connected = outages.connected(since);
+                let error = Running::new(&shared, open, locator.may_move(), connected).await;
+                if is_closing(&shared) {
+                    events::closed(&shared.server());
+                } else if let Some(outage) = outages.lost(timer.now()) {
+                    events::disconnected(&shared.server(), &error, outage);
+                }
                 if timer.now().saturating_duration_since(since) >= STABLE {
                     backoff.reset();
                 }
                 error
             }
             Some(Err(error)) => {
+                if let Some(outage) = outages.failed(is_refusal(&error), timer.now()) {
+                    events::connect_failed(&shared.server(), &error, outage);
+                }
                 connect_failed(&shared, &error);
                 error
             }
         };
         let mut pause = backoff.next((shared.config.random)());
-        if error.kind() == ErrorKind::Auth || error.kind() == ErrorKind::Unsupported {
+        if is_refusal(&error) {
             pause = pause.max(REFUSED_PAUSE);
         }
         if error.kind() == ErrorKind::NotReady && locator.may_move() {
@@ -94,12 +105,16 @@ fn is_closing(shared: &Shared) -> bool {
     shared.lock().closing
 }
 
+/// Whether the server is there and does not want us.
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Auth | ErrorKind::Unsupported)
+}
+
 fn connect_failed(shared: &Shared, error: &Error) {
-    events::connect_failed(&shared.server(), error);
     let mut wakers = Vec::new();
     let mut state = shared.lock();
     state.last_error = Some(error.clone());
-    let phase = if matches!(error.kind(), ErrorKind::Auth | ErrorKind::Unsupported) {
+    let phase = if is_refusal(error) {
         state.pipeline.fail_unwritten(error, &mut wakers);
         Phase::Refused(error.clone())
     } else {
@@ -179,12 +194,14 @@ enum Turn {
 }
 
 impl<'a> Running<'a> {
-    fn new(shared: &'a Shared, open: Open, may_move: bool) -> Self {
+    fn new(shared: &'a Shared, open: Open, may_move: bool, connected: Option<Connected>) -> Self {
         let Open { address, stream, decoder, input, info } = open;
         let now = shared.config.timer.now();
         let identity = info.run_id.clone().unwrap_or_else(|| address.to_string());
         shared.found_at(address);
-        events::connected(&shared.server(), &info);
+        if let Some(connected) = connected {
+            events::connected(&shared.server(), &info, connected);
+        }
         let mut state = shared.lock();
         state.epoch += 1;
         state.stats.connections += 1;
@@ -453,7 +470,6 @@ impl<'a> Running<'a> {
     }
 
     fn end(&mut self, error: &Error) {
-        events::disconnected(&self.shared.server(), error);
         let mut state = self.shared.lock();
         state.epoch += 1;
         state.writing = false;

@@ -60,6 +60,7 @@ mod locator;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod open;
+mod outages;
 mod pipeline;
 mod request;
 mod retry;
@@ -89,7 +90,7 @@ pub use config::{
 pub use connection::{ConnectionState, Stats};
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
-pub use histogram::Histogram;
+pub use histogram::{Bucket, Histogram};
 pub use script::Script;
 pub use subscription::Subscription;
 #[cfg(feature = "tls")]

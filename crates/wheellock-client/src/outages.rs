@@ -1,0 +1,160 @@
+//! What the operator is told of a connection that comes and goes: every change once, a reminder while it stays away, and no
+//! flood, however often it does so. Pure: instants in, decisions out; the words are `events`'.
+
+use std::time::{Duration, Instant};
+
+/// One connection, as its operator knows it.
+#[derive(Default)]
+pub(crate) struct Outages {
+    /// Since when there is none, if it was lost or sought before.
+    down_since: Option<Instant>,
+    /// The operator knows that it is down.
+    is_told: bool,
+    /// When it was last said that there is none.
+    told_at: Option<Instant>,
+    /// When it was last said that the server refuses us.
+    refused_at: Option<Instant>,
+    has_connected: bool,
+    /// Failed attempts to connect since it was lost or first sought.
+    attempts: u64,
+    /// Connections lost since that was last said.
+    losses: u64,
+}
+
+/// How an outage stands, for a line about it.
+#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outage {
+    /// How long there has been no connection.
+    pub(crate) down: Duration,
+    /// Failed attempts to connect since.
+    pub(crate) attempts: u64,
+    /// Connections lost since the last line about a loss.
+    pub(crate) losses: u64,
+}
+
+/// A connection that is worth a line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Connected {
+    First,
+    /// After an outage that was told.
+    Again(Outage),
+}
+
+impl Outages {
+    /// There is a connection; what is to be said of it.
+    pub(crate) fn connected(&mut self, now: Instant) -> Option<Connected> {
+        let outage = self.outage(now);
+        (self.down_since, self.attempts) = (None, 0);
+        let is_first = !std::mem::replace(&mut self.has_connected, true);
+        let was_told = std::mem::take(&mut self.is_told);
+        match (is_first, was_told) {
+            (true, false) => Some(Connected::First),
+            (_, true) => Some(Connected::Again(outage)),
+            // Nobody knows that it was away.
+            (false, false) => None,
+        }
+    }
+
+    /// The connection has ended; what is to be said of it.
+    pub(crate) fn lost(&mut self, now: Instant) -> Option<Outage> {
+        self.down_since = Some(now);
+        self.losses += 1;
+        self.tell(now)
+    }
+
+    /// An attempt to connect has failed, perhaps because the server `refuses` us; what is to be said of it.
+    pub(crate) fn failed(&mut self, refuses: bool, now: Instant) -> Option<Outage> {
+        self.down_since.get_or_insert(now);
+        self.attempts += 1;
+        if refuses && is_due(self.refused_at, now) {
+            self.refused_at = Some(now);
+            return Some(self.told(now));
+        }
+        self.tell(now)
+    }
+
+    fn tell(&mut self, now: Instant) -> Option<Outage> {
+        is_due(self.told_at, now).then(|| self.told(now))
+    }
+
+    fn told(&mut self, now: Instant) -> Outage {
+        (self.is_told, self.told_at) = (true, Some(now));
+        let outage = self.outage(now);
+        self.losses = 0;
+        outage
+    }
+
+    fn outage(&self, now: Instant) -> Outage {
+        let down = self.down_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        Outage { down, attempts: self.attempts, losses: self.losses }
+    }
+}
+
+fn is_due(last: Option<Instant>, now: Instant) -> bool {
+    last.is_none_or(|last| now.saturating_duration_since(last) >= REMINDER)
+}
+
+/// Of each line that says that there is no connection at most one in this time. Long enough that an outage of a night can be read,
+/// short enough that one who looks sees that it goes on.
+pub(crate) const REMINDER: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENTH: Duration = Duration::from_millis(100);
+
+    /// E1: a change is said at once, then a line in ten seconds.
+    #[test]
+    fn an_outage_is_told_once_then_seldom_and_its_end_says_how_long_it_was() {
+        let (start, mut outages) = (Instant::now(), Outages::default());
+        assert_eq!(outages.connected(start), Some(Connected::First));
+        let lost = start + Duration::from_secs(60);
+        assert_eq!(outages.lost(lost), Some(Outage { down: Duration::ZERO, attempts: 0, losses: 1 }));
+        let told: Vec<_> =
+            (1..=350).filter_map(|tenth| outages.failed(false, lost + TENTH * tenth)).collect();
+        assert_eq!(told.iter().map(|outage| outage.down.as_secs()).collect::<Vec<_>>(), [10, 20, 30]);
+        assert_eq!(told.iter().map(|outage| outage.attempts).collect::<Vec<_>>(), [100, 200, 300]);
+        let again = outages.connected(lost + TENTH * 351).unwrap();
+        assert_eq!(again, Connected::Again(Outage { down: TENTH * 351, attempts: 350, losses: 0 }));
+        assert!(outages.lost(lost + TENTH * 800).is_some(), "the next one is told at once");
+    }
+
+    #[test]
+    fn a_server_that_was_never_reached_is_told_at_the_first_attempt() {
+        let (start, mut outages) = (Instant::now(), Outages::default());
+        assert_eq!(outages.failed(false, start).map(|outage| outage.attempts), Some(1));
+        assert_eq!(outages.failed(false, start + TENTH), None);
+        let Some(Connected::Again(outage)) = outages.connected(start + TENTH * 2) else { panic!() };
+        assert_eq!((outage.attempts, outage.down), (2, TENTH * 2));
+    }
+
+    #[test]
+    fn a_refusal_is_told_though_the_outage_was_but_no_more_often() {
+        let (start, mut outages) = (Instant::now(), Outages::default());
+        outages.connected(start);
+        assert!(outages.lost(start + TENTH).is_some());
+        assert!(outages.failed(false, start + TENTH * 2).is_none());
+        assert!(outages.failed(true, start + TENTH * 3).is_some());
+        let told = (4..100).filter_map(|tenth| outages.failed(tenth % 2 == 0, start + TENTH * tenth));
+        assert_eq!(told.count(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_flaps_makes_few_lines_and_none_is_forgotten() {
+        let (start, mut outages) = (Instant::now(), Outages::default());
+        outages.connected(start);
+        let (mut lines, mut losses) = (0, 0);
+        for tenth in 0..1000 {
+            let at = start + TENTH * tenth;
+            let lost = outages.lost(at);
+            losses += lost.map_or(0, |outage| outage.losses);
+            lines += usize::from(lost.is_some());
+            lines += usize::from(outages.failed(false, at + TENTH / 3).is_some());
+            lines += usize::from(outages.connected(at + TENTH / 2).is_some());
+        }
+        assert_eq!(lines, 20, "lost and connected again, every ten seconds");
+        assert_eq!(losses + outages.losses, 1000);
+    }
+}

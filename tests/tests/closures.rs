@@ -160,3 +160,82 @@ async fn work_under_a_valid_lock_is_ok_though_nobody_confirms_the_release() {
     let guard = lock.acquire().await.unwrap();
     assert_eq!(guard.run(work(&guard)).await.unwrap(), 42);
 }
+
+/// What a service's own functions return: its errors, and the lock's.
+#[derive(Debug)]
+enum Failed {
+    Work(&'static str),
+    Lock(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+/// E3: work that can fail has one `Result` in every form, its own error among them, and the lock is free after it.
+#[tokio::test]
+async fn e03_work_that_can_fail_has_one_result() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let locks = manager(&servers[0].url()).await;
+    let quorum = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let lock = locks.lock("r");
+    let set = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
+    let permits = locks.permit_semaphore("p");
+    permits.try_set_permits(1).await.unwrap();
+    let work = |fails: bool| if fails { Err(Failed::Work("no")) } else { Ok(42) };
+    for fails in [false, true] {
+        let guard = lock.acquire().await.unwrap();
+        let mut results = vec![guard.try_run(async { work(fails) }).await];
+        assert!(guard.is_valid(), "it holds on");
+        guard.release().await.unwrap();
+        results.push(lock.try_run(async |_guard| work(fails)).await);
+        results.push(locks.fenced_lock("f").try_run(async |_guard| work(fails)).await);
+        results.push(set.try_run(async |_guard| work(fails)).await);
+        let guard = set.acquire().await.unwrap();
+        results.push(guard.try_run(async { work(fails) }).await);
+        drop(guard);
+        results.push(quorum.lock("q").try_run(async |_guard| work(fails)).await);
+        results.push(permits.try_run(async |_permit| work(fails)).await);
+        for result in results {
+            match result {
+                Ok(done) => assert!(!fails && done == 42),
+                Err(Failed::Work(why)) => assert!(fails && why == "no"),
+                Err(Failed::Lock(error)) => panic!("{error}"),
+            }
+        }
+    }
+    for name in ["r", "f", "a", "b", "q"] {
+        assert!(eventually(PATIENCE, async || !locks.lock(name).is_locked().await.unwrap()).await, "{name}");
+    }
+}
+
+/// E3: the loss of a lock comes before whatever the work has said.
+#[tokio::test]
+async fn e03_a_loss_is_the_error_of_work_that_failed_too() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let mut second = None;
+    let result: Result<(), Failed> = locks
+        .lock("r")
+        .try_run(async |_| {
+            second = Some(steal(&others, "r").await);
+            Err(Failed::Work("no"))
+        })
+        .await;
+    assert!(matches!(result, Err(Failed::Lock(Error::Lost { .. }))), "{result:?}");
+    assert!(second.unwrap().is_valid());
+}
+
+/// E3: the same for threads.
+#[test]
+fn e03_threads_have_one_result_too() {
+    let server = RedisServer::start();
+    let locks = blocking::LockManager::connect(&server.url()).unwrap();
+    let done: Result<u32, Failed> = locks.lock("r").try_run(|_guard| Ok(42));
+    assert_eq!(done.unwrap(), 42);
+    let failed: Result<u32, Failed> = locks.lock("r").try_run(|_guard| Err(Failed::Work("no")));
+    assert!(matches!(failed, Err(Failed::Work("no"))));
+    assert!(!locks.lock("r").is_locked().unwrap());
+}

@@ -29,6 +29,7 @@ const LAYERS: [&[&str]; 5] = [
         "redlock",
         "blocking",
         "shutdown",
+        "health",
     ],
     &["acquire", "guard", "hand_over", "label", "watchdog", "retry", "once", "work", "join_all"],
     &["context"],

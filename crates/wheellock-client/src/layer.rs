@@ -182,6 +182,15 @@ impl Client {
         }
     }
 
+    /// For how long a server that is used now has owed an answer; `None` if none does.
+    pub fn owed_for(&self) -> Option<Duration> {
+        let owed = self.route.servers().into_iter().filter_map(|server| {
+            let since = server.lock().pipeline.waiting_since()?;
+            Some(server.config.timer.now().saturating_duration_since(since))
+        });
+        owed.max()
+    }
+
     /// Whether the server that is responsible for `key` is connected.
     pub fn is_ready_for(&self, key: &[u8]) -> bool {
         self.route.server_for(key).is_ok_and(|server| server.is_ready())

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::guard::Guard;
 use crate::kind::Wake;
 use crate::name::Name;
+use crate::spans::acquiring;
 use crate::wait_queue::WaitQueue;
 use crate::wire::Refusal;
 
@@ -55,8 +56,23 @@ impl Wait {
 ///
 /// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that was never asked
 /// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
-#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
 pub(crate) fn acquire<'a>(
+    request: Result<Request<'a>, Error>,
+    wait: Wait,
+    refused: Option<Refusal>,
+) -> impl Future<Output = Result<Option<Guard>, Error>> + use<'a> {
+    let (subject, latch) = match &request {
+        Ok(request) => (Some(request.name.as_subject()), request.latch),
+        Err(_) => (None, None),
+    };
+    let is_open = move || latch.is_some_and(Seen::is_open);
+    // Who was refused before wants several locks, of which this one is only a part.
+    let is_final = refused.is_none();
+    acquiring(subject, is_open, is_final, move || ask_until_granted(request, wait, refused))
+}
+
+#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+fn ask_until_granted<'a>(
     request: Result<Request<'a>, Error>,
     wait: Wait,
     refused: Option<Refusal>,

@@ -46,7 +46,7 @@ pub use lock::{Guard, Lock};
 pub use semaphores::{CountDownLatch, Permit, PermitSemaphore, Permits, Semaphore};
 pub use sets::{MultiGuard, MultiLock, QuorumGuard, QuorumLock, RedLock, multi_lock};
 
-use crate::{Error, Finding, Leftover, LockManagerBuilder, Metrics, Owner};
+use crate::{Error, Finding, Health, Leftover, LockManagerBuilder, Metrics, Owner};
 use lock::this_thread;
 use served::{Served, background};
 
@@ -101,6 +101,21 @@ impl LockManager {
     /// As [`crate::LockManager::metrics`].
     pub fn metrics(&self) -> Metrics {
         self.inner.metrics()
+    }
+
+    /// As [`crate::LockManager::metrics_by_family`].
+    pub fn metrics_by_family(&self) -> Vec<(&'static str, Metrics)> {
+        self.inner.metrics_by_family()
+    }
+
+    /// As [`crate::LockManager::health`].
+    pub fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    /// As [`crate::LockManager::is_healthy`].
+    pub fn is_healthy(&self) -> bool {
+        self.inner.is_healthy()
     }
 
     /// As [`crate::LockManager::shutdown`], also for threads that wait or hold a lock.

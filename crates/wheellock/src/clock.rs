@@ -3,7 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::Add;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use wheellock_client::{Config, Timer};
 
@@ -91,6 +91,29 @@ impl BootInstant {
         Self::from_nanos(self.0.get().saturating_sub(nanos(duration)))
     }
 
+    /// What the wall clock showed, or will show, at this instant, if nobody sets it meanwhile: to be shown to people, or written to a log.
+    ///
+    /// Approximate, and no basis for a decision: it is the wall clock's time now, plus or minus the time from now. A clock that is set,
+    /// slewed or wrong makes it so, and so two calls may differ. What has to happen before a lease ends asks for
+    /// [`remaining`](Self::remaining) time.
+    ///
+    /// ```no_run
+    /// # fn example(guard: &wheellock::Guard) {
+    /// let end: std::time::SystemTime = guard.valid_until().system_time();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn system_time(self) -> SystemTime {
+        let (here, there) = (Self::now(), SystemTime::now());
+        let then = if self >= here {
+            there.checked_add(self.saturating_duration_since(here))
+        } else {
+            there.checked_sub(here.saturating_duration_since(self))
+        };
+        // What no wall clock shows is as good as now.
+        then.unwrap_or(there)
+    }
+
     /// The time from now until this instant; zero if it has passed.
     #[must_use]
     pub fn remaining(self) -> Duration {
@@ -115,4 +138,25 @@ impl fmt::Debug for BootInstant {
 /// The length of `duration` in nanoseconds, clamped to 584 years.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(duration.subsec_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// E3: what a guard says can be read as a time of day.
+    #[test]
+    fn an_instant_is_a_time_of_the_wall_clock() {
+        let (now, wall) = (BootInstant::now(), SystemTime::now());
+        let minute = Duration::from_secs(60);
+        for (instant, expected) in
+            [(now + minute, wall + minute), (now.saturating_sub(minute), wall - minute)]
+        {
+            let time = instant.system_time();
+            let off = time.duration_since(expected).unwrap_or_else(|error| error.duration());
+            assert!(off < Duration::from_secs(5), "{off:?}");
+        }
+        let _no_panic =
+            (BootInstant::from_nanos(1).system_time(), BootInstant::from_nanos(u64::MAX).system_time());
+    }
 }

@@ -28,9 +28,11 @@ use crate::durability::Wanted;
 use crate::error::Error;
 use crate::events;
 use crate::holder::Label;
+use crate::families::{Classifier, Families, Family, UNCLASSIFIED};
 use crate::holds::{Effects, Failed, Holds, Reconcile, Rest};
 use crate::kind::{Holders, Kind};
 use crate::lease::Lease;
+use crate::metrics::{Metrics, Waiting};
 use crate::name::Name;
 use crate::owner::{Owner, OwnerText, as_number};
 use crate::places::Places;
@@ -55,7 +57,8 @@ pub(crate) struct Context {
     label_has_ended: AtomicBool,
     next_owner: AtomicU64,
     /// Tasks that wait for some lock.
-    pub(crate) waiting: AtomicU64,
+    pub(crate) waiting: Waiting,
+    classifier: Option<Classifier>,
     names: Mutex<Names>,
     /// Where requests are remembered that are no holds.
     pub(crate) places: Mutex<Places>,
@@ -63,11 +66,13 @@ pub(crate) struct Context {
 }
 
 /// What a manager is told when it is built, beside its connection.
+#[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) watchdog_lease: Lease,
     pub(crate) hand_over: Duration,
     pub(crate) wanted: Option<Wanted>,
     pub(crate) label: Option<Label>,
+    pub(crate) classifier: Option<Classifier>,
 }
 
 /// Locks with the same name share one wait queue, so handles to the same name share one `Name`; those of another kind have one
@@ -75,6 +80,7 @@ pub(crate) struct Settings {
 #[derive(Default)]
 struct Names {
     known: Vec<(&'static Kind, HashSet<ByText>)>,
+    families: Families,
     in_cluster: bool,
     purge_at: usize,
 }
@@ -103,7 +109,13 @@ impl Hash for ByText {
 }
 
 impl Names {
-    fn get(&mut self, text: &str, kind: &'static Kind) -> Arc<Name> {
+    fn find(&self, text: &str, kind: &'static Kind) -> Option<Arc<Name>> {
+        let (_, names) = self.known.iter().find(|(known, _)| std::ptr::eq(*known, kind))?;
+        names.get(text).map(|ByText(name)| Arc::clone(name))
+    }
+
+    /// The name, which is of this family if it is new.
+    fn get(&mut self, text: &str, kind: &'static Kind, family: Family) -> Arc<Name> {
         if self.len() >= self.purge_at {
             // Forgetting in bulk keeps the cost per name constant.
             self.known
@@ -118,7 +130,7 @@ impl Names {
                 self.known.len() - 1
             }
         };
-        let name = || Arc::new(Name::new(text, kind, self.in_cluster));
+        let name = || Arc::new(Name::new(text, kind, self.in_cluster).in_family(family));
         let Some((_, names)) = self.known.get_mut(place) else { return name() };
         if let Some(ByText(name)) = names.get(text) {
             return Arc::clone(name);
@@ -135,7 +147,7 @@ impl Names {
 
 impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
-        let Settings { watchdog_lease, hand_over, wanted, label } = settings;
+        let Settings { watchdog_lease, hand_over, wanted, label, classifier } = settings;
         let clock = Clock::beside(client.config());
         let mut holds = Holds::new(clock.now(), watchdog_lease);
         if !matches!(client.config().servers, Servers::One(_)) {
@@ -152,7 +164,8 @@ impl Context {
             label,
             label_has_ended: AtomicBool::new(false),
             next_owner: AtomicU64::new(1),
-            waiting: AtomicU64::new(0),
+            waiting: Waiting::new(classifier.is_some()),
+            classifier,
             places: Mutex::default(),
             names: Mutex::new(Names { in_cluster, ..Names::default() }),
             holds: Mutex::new(holds),
@@ -213,13 +226,18 @@ impl Context {
     }
 
     #[cold]
-    fn log(&self, Rest { lost, failed_renewals, jumps, .. }: &Rest) {
+    fn log(&self, Rest { lost, failed_renewals, renewed_again, jumps, .. }: &Rest) {
         lost.iter().for_each(|(name, reason)| events::lost(name, *reason));
-        if jumps.is_empty() && failed_renewals.is_empty() {
+        if jumps.is_empty() && failed_renewals.is_none() && renewed_again.is_none() {
             return;
         }
         let server = self.client.server_address();
-        failed_renewals.iter().for_each(|result| events::renewal_failed(&server, result));
+        if let Some((result, failing)) = failed_renewals {
+            events::renewals_fail(&server, result, *failing);
+        }
+        if let Some(failing) = renewed_again {
+            events::renewed_again(&server, *failing);
+        }
         jumps.iter().for_each(|jump| events::server_clock_jumped(&server, *jump));
     }
 
@@ -303,12 +321,34 @@ impl Context {
             // It will be refused, and is not worth remembering.
             return Arc::new(Name::new(text, kind, false));
         }
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).get(text, kind)
+        let Some(classifier) = &self.classifier else {
+            return self.lock_names().get(text, kind, UNCLASSIFIED);
+        };
+        if let Some(known) = self.lock_names().find(text, kind) {
+            return known;
+        }
+        let label = classifier.family_of(text);
+        let mut names = self.lock_names();
+        let family = names.families.number(label);
+        names.get(text, kind, family)
+    }
+
+    fn lock_names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was counted: of each family, with its label; first of what belongs to none, which is everything if nobody classifies.
+    pub(crate) fn counted(&self) -> Vec<(Option<&'static str>, Metrics)> {
+        // Families are numbered before anything is counted in them.
+        let tallies = self.holds().tallies.clone();
+        let names = self.lock_names();
+        let labels = std::iter::once(None).chain(names.families.labels().iter().copied().map(Some));
+        labels.zip(tallies.snapshots(&self.waiting)).collect()
     }
 
     /// Every name in use.
     pub(crate) fn names(&self) -> Vec<Arc<Name>> {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.lock_names();
         names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| Arc::clone(name)).collect()
     }
 
@@ -378,21 +418,21 @@ mod tests {
     fn a_name_is_shared_within_its_kind_only() {
         let mut names = Names::default();
         let [one, other] = kinds();
-        let first = names.get("n", one);
-        assert!(Arc::ptr_eq(&first, &names.get("n", one)));
-        let second = names.get("n", other);
+        let first = names.get("n", one, UNCLASSIFIED);
+        assert!(Arc::ptr_eq(&first, &names.get("n", one, UNCLASSIFIED)));
+        let second = names.get("n", other, UNCLASSIFIED);
         assert!(!Arc::ptr_eq(&first, &second) && first.channel() != second.channel());
-        assert!(Arc::ptr_eq(&second, &names.get("n", other)));
+        assert!(Arc::ptr_eq(&second, &names.find("n", other).unwrap()));
     }
 
     #[test]
     fn names_that_nobody_uses_are_forgotten_in_bulk() {
         let (mut names, kept) = (Names::default(), kinds());
-        let kept = kept.map(|kind| names.get("kept", kind));
+        let kept = kept.map(|kind| names.get("kept", kind, UNCLASSIFIED));
         for number in 0..1000 {
-            names.get(&number.to_string(), kept[number % 2].kind());
+            names.get(&number.to_string(), kept[number % 2].kind(), UNCLASSIFIED);
         }
         assert!(names.len() <= 2 * kept.len() + 65, "{}", names.len());
-        assert!(kept.iter().all(|name| Arc::ptr_eq(name, &names.get("kept", name.kind()))));
+        assert!(kept.iter().all(|name| Arc::ptr_eq(name, &names.find("kept", name.kind()).unwrap())));
     }
 }

@@ -99,6 +99,22 @@ impl FencedLock {
         Ok(result)
     }
 
+    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&FencedGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.run(work).await?
+    }
+
     /// The token of the latest grant, whether or not it still holds; `None` if there was none, or the server has lost it.
     ///
     /// # Cancel safety

@@ -14,6 +14,7 @@ use crate::hand_over;
 use crate::holds::{Failed, Fulfilled, HoldIndex, Share, State, ViewIndex, Want};
 use crate::name::Name;
 use crate::owner::{Owner, PermitId};
+use crate::spans::{End, Held, HoldSpan};
 use crate::watchdog;
 use crate::work::unless_lost;
 
@@ -30,6 +31,7 @@ pub struct Guard {
     released: bool,
     /// The fencing token of its grant, if its kind of lock has them.
     token: Option<NonZeroU64>,
+    span: HoldSpan,
 }
 
 /// How a release ended.
@@ -45,7 +47,7 @@ pub enum Released {
 
 impl Guard {
     pub(crate) fn new(context: Arc<Context>, name: Arc<Name>, hold: HoldIndex, share: Share) -> Self {
-        Self { context, name, hold, share, released: false, token: None }
+        Self { context, name, hold, share, released: false, token: None, span: HoldSpan::none() }
     }
 
     pub(crate) fn with_token(mut self, token: Option<NonZeroU64>) -> Self {
@@ -72,6 +74,7 @@ impl Guard {
     /// Leaves on the server what this guard has.
     pub(crate) fn forget(mut self) {
         self.released = true;
+        self.span.end(|| End::Left);
         self.context.transact(|holds, now, _| holds.forget(self.hold, self.share, now));
     }
 
@@ -138,6 +141,19 @@ impl Guard {
         let output = self.run_unconfirmed(work).await?;
         self.confirm().await?;
         Ok(output)
+    }
+
+    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`Lock::try_run`](crate::Lock::try_run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.run(work).await?
     }
 
     /// [`run`](Self::run) for a caller who hears from the server in another way.
@@ -245,10 +261,14 @@ impl Guard {
     /// no task can hear the answer.
     pub async fn release(mut self) -> Result<Released, Error> {
         let Self { context, name, hold, share, .. } = &self;
-        if hand_over::hand_over(context, name, *hold, *share)
-            || hand_over::leave_to_others(context, name, *hold, *share)
-        {
+        if hand_over::hand_over(context, name, *hold, *share) {
             self.released = true;
+            self.span.end(|| End::HandedOver);
+            return Ok(Released::Released);
+        }
+        if hand_over::leave_to_others(context, name, *hold, *share) {
+            self.released = true;
+            self.span.end(|| End::Released);
             return Ok(Released::Released);
         }
         self.confirmed().await
@@ -263,6 +283,7 @@ impl Guard {
             }
             if hand_over::leave_to_others(&self.context, &self.name, self.hold, self.share) {
                 self.released = true;
+                self.span.end(|| End::Released);
                 return Ok(Released::Released);
             }
         }
@@ -275,6 +296,12 @@ impl Guard {
         self.released = true;
         let mut release = Release { guard: self, view: None };
         let end = std::future::poll_fn(|cx| release.poll(cx.waker())).await;
+        drop(release);
+        self.span.end(|| match &end {
+            Some(Ok(true)) => End::Released,
+            Some(Ok(false)) | None => End::Lost,
+            Some(Err(_)) => End::Dropped,
+        });
         match end {
             Some(Ok(true)) => Ok(Released::Released),
             Some(Ok(false)) | None => Ok(Released::AlreadyLost),
@@ -298,8 +325,18 @@ impl Guard {
     }
 }
 
+impl Held for Guard {
+    fn begin_span(&mut self) {
+        self.span = HoldSpan::begin(self.name.as_subject());
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
+        let (context, hold, released) = (&self.context, self.hold, self.released);
+        // After its release the place may be another hold's.
+        let is_lost = || !released && context.holds().lost(hold).is_some();
+        self.span.end(|| if is_lost() { End::Lost } else { End::Dropped });
         if !self.released {
             hand_over::end(&self.context, &self.name, self.hold, self.share);
         }

@@ -18,6 +18,7 @@ mod hold;
 mod model;
 mod released;
 mod renewals;
+mod trouble;
 mod wishes;
 
 use std::collections::{HashMap, VecDeque};
@@ -32,7 +33,7 @@ use wheellock_wheel::{Cohorts, Wheel};
 use crate::clock::{BootInstant, nanos};
 use crate::error::LostReason;
 use crate::lease::Lease;
-use crate::metrics::Tally;
+use crate::metrics::Tallies;
 use crate::name::Name;
 use crate::server_clock::ServerClocks;
 use crate::wait_queue::UNTAKEN;
@@ -48,6 +49,8 @@ use hold::{KnownBy, Untold};
 use released::Released;
 use renewals::{Newcomers, Script};
 pub(crate) use renewals::{Refused, Renewal, RenewalReply, Renewed};
+pub(crate) use trouble::Failing;
+use trouble::Trouble;
 use wishes::Wishes;
 pub(crate) use wishes::{Fulfilled, Want};
 
@@ -78,7 +81,8 @@ pub(crate) struct Holds {
     released: Option<Box<Released>>,
     /// The manager was shut down.
     shut: bool,
-    pub(crate) tally: Tally,
+    pub(crate) tallies: Tallies,
+    trouble: Trouble,
     renewals: Slab<Script>,
     /// Holds whose release found no room on its way out, in order.
     backlog: VecDeque<HoldIndex>,
@@ -149,7 +153,8 @@ impl Holds {
             changes: Changes::default(),
             released: None,
             shut: false,
-            tally: Tally::default(),
+            tallies: Tallies::default(),
+            trouble: Trouble::default(),
             renewals: Slab::new(),
             backlog: VecDeque::new(),
             awaited: Awaited::default(),
@@ -197,7 +202,8 @@ impl Holds {
         if hold.guards == 0 && hold.state == State::Held {
             let held = now.saturating_duration_since(hold.since);
             hold.untold = Untold::Released { believed: now < hold.valid_until };
-            self.tally.released(held);
+            let family = hold.name.family();
+            self.tallies.of(family).released(held);
         }
         self.join_or_leave_the_beat(index, now);
         let hold = self.get_mut(index)?;
@@ -239,8 +245,8 @@ impl Holds {
         hold.leave(share);
         hold.rare.get_or_insert_default().forgotten += share.count;
         if hold.guards == 0 && hold.state == State::Held {
-            let held = now.saturating_duration_since(hold.since);
-            self.tally.released(held);
+            let (held, family) = (now.saturating_duration_since(hold.since), hold.name.family());
+            self.tallies.of(family).released(held);
         }
         self.join_or_leave_the_beat(index, now);
         self.schedule(index);
@@ -401,7 +407,7 @@ impl Holds {
             match untold {
                 _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, effects),
                 Untold::Released { believed } => {
-                    self.tally.found_lost(found(believed));
+                    self.tallies.of(hold.name.family()).found_lost(found(believed));
                     effects.lost(&hold.name, found(believed));
                 }
                 Untold::Nothing => {}
@@ -534,7 +540,7 @@ impl Holds {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         hold.state = State::Lost(reason);
         if hold.guards > 0 {
-            self.tally.lost(reason, now.saturating_duration_since(hold.since));
+            self.tallies.of(hold.name.family()).lost(reason, now.saturating_duration_since(hold.since));
             effects.lost(&hold.name, reason);
         }
         if !hold.is_worth_releasing() {

@@ -11,6 +11,8 @@ pub(crate) struct Kind {
     /// What is done with it, and what it is, for messages.
     pub(crate) verb: &'static str,
     pub(crate) noun: &'static str,
+    /// What spans and events call it: the method's name that makes one.
+    pub(crate) label: &'static str,
     /// Takes one hold.
     pub(crate) acquire: Arc<Script>,
     /// Takes one hold of each of several locks, all or none; `None` if they are asked for one after the other.
@@ -101,6 +103,7 @@ pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind::counted("",
 
 /// The reentrant lock whose every grant has a number: Redisson's `RFencedLock`.
 pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| Kind {
+    label: "fenced_lock",
     acquire: Arc::new(Script::new(include_str!("scripts/fenced/acquire.lua"), 1, 4)),
     acquire_all: None,
     companions: Companions::Token,
@@ -109,6 +112,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| Kind {
 
 /// The shared side of a read-write lock: Redisson's `RReadWriteLock.readLock()`.
 pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| Kind {
+    label: "read",
     acquire: Arc::new(Script::new(include_str!("scripts/read/acquire.lua"), 1, 5)),
     release: Some(Arc::new(Script::new(
         concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/read/release.lua")),
@@ -121,6 +125,7 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| Kind {
 
 /// The exclusive side of a read-write lock: Redisson's `RReadWriteLock.writeLock()`.
 pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
+    label: "write",
     acquire: Arc::new(Script::new(include_str!("scripts/write/acquire.lua"), 1, 5)),
     release: Some(Arc::new(Script::new(
         concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/write/release.lua")),
@@ -134,6 +139,7 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
 
 /// The reentrant lock that is granted in the order in which callers came, over all processes: Redisson's `RFairLock`.
 pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| Kind {
+    label: "fair_lock",
     acquire: Arc::new(Script::new(
         concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/acquire.lua")),
         1,
@@ -159,6 +165,7 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| Kind {
 /// The lock of a single instance, as Redis's own documentation describes it: a string, set only if it is not there. Everybody
 /// else speaks it; the channel is ours.
 pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
+    label: "simple_lock",
     acquire: Arc::new(Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3)),
     acquire_all: None,
     renew: Some(Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua")))),
@@ -172,6 +179,7 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
 /// The counted semaphore: Redisson's `RSemaphore`. What its holders have is remembered by this library only, so that it is given
 /// back once.
 pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| Kind {
+    label: "semaphore",
     acquire: Arc::new(Script::new(
         concat!(include_str!("scripts/number.lua"), include_str!("scripts/semaphore/acquire.lua")),
         1,
@@ -191,6 +199,7 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
         include_str!("scripts/permit/acquire.lua")
     );
     Kind {
+        label: "permit_semaphore",
         acquire: Arc::new(Script::new(acquire, 1, 6)),
         renew: Some(Arc::new(Script::variadic(include_str!("scripts/permit/renew.lua")))),
         release: Some(Arc::new(Script::new(include_str!("scripts/permit/release.lua"), 1, 5))),
@@ -202,6 +211,7 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
 
 /// The latch that opens when it has been counted down: Redisson's `RCountDownLatch`. It is waited for, and not held.
 pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
+    label: "count_down_latch",
     verb: "wait for",
     noun: "latch",
     acquire: Arc::new(Script::new(
@@ -247,6 +257,7 @@ impl Kind {
         Self {
             verb: "acquire",
             noun: "lock",
+            label: "lock",
             acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
             acquire_all: Some(Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua")))),
             renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),

@@ -154,6 +154,37 @@ impl Lock {
         Ok(result)
     }
 
+    /// [`run`](Self::run) for work that can fail: one `Result` for both. The lock's errors become the work's by [`From`].
+    ///
+    /// ```no_run
+    /// # use wheellock::{Error, LockManager};
+    /// # async fn charge(_: &str) -> Result<u64, std::io::Error> { Ok(3) }
+    /// # async fn example(locks: LockManager) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// type Any = Box<dyn std::error::Error + Send + Sync>;
+    /// let paid = locks.lock("orders:42").try_run(async |_guard| {
+    ///     let paid = charge("orders:42").await?; // an error ends the work, and the lock is released
+    ///     Ok::<_, Any>(paid)
+    /// });
+    /// println!("paid {}", paid.await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, after the lock was released; and all of [`run`](Self::run). Of a lock that was lost the error is
+    /// [`Error::Lost`], whatever `work` has said.
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.run(work).await?
+    }
+
     /// Whether anybody holds the lock now. Always asked of the primary.
     ///
     /// # Cancel safety

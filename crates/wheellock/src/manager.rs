@@ -1,7 +1,6 @@
 //! Makes locks on one server, from its address and settings. Owns the lifetime of the watchdog.
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::durability::{Durability, Wanted};
 use crate::election::Election;
 use crate::error::Error;
 use crate::events;
+use crate::families::Classifier;
 use crate::fenced::FencedLock;
 use crate::holder::Label;
 use crate::kind;
@@ -44,6 +44,7 @@ pub struct LockManagerBuilder {
     durability: Durability,
     replication_timeout: Duration,
     label: Option<String>,
+    classifier: Option<Classifier>,
 }
 
 impl LockManager {
@@ -82,6 +83,7 @@ impl LockManager {
             durability: Durability::default(),
             replication_timeout: REPLICATION_TIMEOUT,
             label: None,
+            classifier: None,
         }
     }
 
@@ -169,8 +171,15 @@ impl LockManager {
 
     /// Counters since this manager was made, for all its locks and clones.
     pub fn metrics(&self) -> Metrics {
-        let waiting = self.context.waiting.load(Ordering::Relaxed);
-        self.context.holds().tally.snapshot(waiting)
+        Metrics::together(self.context.counted().iter().map(|(_, metrics)| metrics))
+    }
+
+    /// [`metrics`](Self::metrics), apart for each family of locks that [`classify`](LockManagerBuilder::classify) makes, with its
+    /// label. What concerns no single lock, as [`server_clock_jumps`](Metrics::server_clock_jumps), is in none of them, and without a
+    /// classifier there are none.
+    pub fn metrics_by_family(&self) -> Vec<(&'static str, Metrics)> {
+        let counted = self.context.counted().into_iter();
+        counted.filter_map(|(label, metrics)| label.map(|label| (label, metrics))).collect()
     }
 
     /// The connection, for other commands on the same server. Mind that they share its pipeline, and that closing it leaves
@@ -239,6 +248,26 @@ impl LockManagerBuilder {
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
+        self
+    }
+
+    /// Says to which family a lock belongs, so that [numbers](LockManager::metrics_by_family) can be told apart without one for each
+    /// name: `classify` is asked once for a name, as long as that is in use, and gives the family's label.
+    ///
+    /// ```
+    /// # use wheellock::LockManager;
+    /// let builder = LockManager::builder("redis://127.0.0.1:6379").classify(|name| match name.split(':').next() {
+    ///     Some("orders") => "orders",
+    ///     Some("nightly") => "nightly",
+    ///     _ => "rest",
+    /// });
+    /// ```
+    ///
+    /// There are at most 255 families; when a classifier makes more, those that come last are one, `other`. The names of a semaphore's,
+    /// a latch's and a multi-lock's members are classified, too.
+    #[must_use]
+    pub fn classify(mut self, classify: impl Fn(&str) -> &'static str + Send + Sync + 'static) -> Self {
+        self.classifier = Some(Classifier::new(classify));
         self
     }
 
@@ -318,7 +347,8 @@ impl LockManagerBuilder {
             }
         }));
         let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
-        let settings = Settings { watchdog_lease, hand_over: self.hand_over, wanted, label };
+        let settings =
+            Settings { watchdog_lease, hand_over: self.hand_over, wanted, label, classifier: self.classifier };
         Ok((config, Prepared { settings, reports_to }))
     }
 }

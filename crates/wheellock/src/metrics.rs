@@ -1,10 +1,13 @@
 //! What a manager has done so far, in numbers. Owns the counters; knows neither clock nor server.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use wheellock_client::Histogram;
 
 use crate::error::LostReason;
+use crate::families::Family;
+use crate::name::Name;
 
 /// A snapshot of a manager's counters since it was made; see [`LockManager::metrics`](crate::LockManager::metrics).
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,9 @@ pub struct Metrics {
     pub server_clock_jumps: u64,
     /// Locks held now. Several guards of one owner on one lock count as one.
     pub held: u64,
+    /// Of these, how many the watchdog keeps and could not renew when it last tried. Each is lost when its lease has ended, unless a
+    /// later attempt succeeds.
+    pub failing: u64,
     /// Waiters now.
     pub waiting: u64,
     /// How long those who had to wait waited for their guards.
@@ -48,11 +54,111 @@ pub struct Metrics {
     pub hold: Histogram,
 }
 
-/// The counters that change under the lock of the table of holds.
-#[derive(Default)]
+impl Metrics {
+    fn add(&mut self, other: &Self) {
+        let Self {
+            acquires,
+            waits,
+            handoffs,
+            hand_overs,
+            waits_given_up,
+            not_replicated,
+            renewals,
+            failed_renewals,
+            lost_expired,
+            lost_not_owner,
+            server_clock_jumps,
+            held,
+            failing,
+            waiting,
+            wait,
+            renewal_lateness,
+            hold,
+        } = other;
+        self.acquires += acquires;
+        self.waits += waits;
+        self.handoffs += handoffs;
+        self.hand_overs += hand_overs;
+        self.waits_given_up += waits_given_up;
+        self.not_replicated += not_replicated;
+        self.renewals += renewals;
+        self.failed_renewals += failed_renewals;
+        self.lost_expired += lost_expired;
+        self.lost_not_owner += lost_not_owner;
+        self.server_clock_jumps += server_clock_jumps;
+        self.held += held;
+        self.failing += failing;
+        self.waiting += waiting;
+        self.wait.add(wait);
+        self.renewal_lateness.add(renewal_lateness);
+        self.hold.add(hold);
+    }
+
+    /// Several as one.
+    pub(crate) fn together<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut together = Self::default();
+        all.into_iter().for_each(|one| together.add(one));
+        together
+    }
+}
+
+/// The waiters of now, by families.
+pub(crate) struct Waiting(Box<[AtomicU64]>);
+
+impl Waiting {
+    /// If there are `families`, each has a number of its own.
+    pub(crate) fn new(families: bool) -> Self {
+        let numbers = if families { usize::from(Family::MAX) + 1 } else { 1 };
+        Self((0..numbers).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    pub(crate) fn join(&self, name: &Name) {
+        if let Some(waiting) = self.0.get(usize::from(name.family())) {
+            waiting.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn leave(&self, name: &Name) {
+        if let Some(waiting) = self.0.get(usize::from(name.family())) {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn of(&self, family: usize) -> u64 {
+        self.0.get(family).map_or(0, |waiting| waiting.load(Ordering::Relaxed))
+    }
+}
+
+/// The counters that change under the lock of the table of holds: one set for each family of locks.
+#[derive(Clone, Default)]
+pub(crate) struct Tallies {
+    unclassified: Box<Tally>,
+    /// From family 1 on.
+    families: Vec<Tally>,
+}
+
+impl Tallies {
+    pub(crate) fn of(&mut self, family: Family) -> &mut Tally {
+        let Some(place) = usize::from(family).checked_sub(1) else { return &mut self.unclassified };
+        if place >= self.families.len() {
+            self.families.resize_with(place + 1, Tally::default);
+        }
+        self.families.get_mut(place).unwrap_or(&mut self.unclassified)
+    }
+
+    /// The counters of each family, in the order of their numbers, from 0.
+    pub(crate) fn snapshots(&self, waiting: &Waiting) -> Vec<Metrics> {
+        let tallies = std::iter::once(&*self.unclassified).chain(&self.families);
+        tallies.enumerate().map(|(family, tally)| tally.snapshot(waiting.of(family))).collect()
+    }
+}
+
+/// The counters of one family.
+#[derive(Clone, Default)]
 pub(crate) struct Tally {
     acquires: u64,
     held: u64,
+    pub(crate) failing: u64,
     renewals: u64,
     pub(crate) failed_renewals: u64,
     pub(crate) server_clock_jumps: u64,
@@ -116,10 +222,11 @@ impl Tally {
     }
 
     /// The counters, beside what is counted elsewhere.
-    pub(crate) fn snapshot(&self, waiting: u64) -> Metrics {
+    fn snapshot(&self, waiting: u64) -> Metrics {
         let Self {
             acquires,
             held,
+            failing,
             renewals,
             failed_renewals,
             server_clock_jumps,
@@ -147,6 +254,7 @@ impl Tally {
             lost_not_owner,
             server_clock_jumps,
             held,
+            failing,
             waiting,
             wait,
             renewal_lateness,

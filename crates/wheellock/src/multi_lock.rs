@@ -36,6 +36,7 @@ use crate::guard::{Guard, Released};
 use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
 use crate::quorum::Quorum;
+use crate::spans::{Held, Subject, acquiring};
 use crate::wire::Refusal;
 use crate::work::unless_lost;
 
@@ -196,7 +197,28 @@ impl MultiLock {
         Ok(result)
     }
 
-    async fn take(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
+    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.run(work).await?
+    }
+
+    fn take(&self, wait: Wait) -> impl Future<Output = Result<Option<MultiGuard>, Error>> {
+        let subject = Subject { lock: self.lead.name(), kind: "multi_lock" };
+        acquiring(Some(subject), || false, true, move || self.take_all(wait))
+    }
+
+    async fn take_all(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
         self.members.iter().try_for_each(Lock::check)?;
         let mut taken = Taken(self.members.iter().map(|_| None).collect());
         // The first time, nothing is kept: see above.
@@ -438,6 +460,12 @@ pub struct LostMember {
     pub reason: LostReason,
 }
 
+impl Held for MultiGuard {
+    fn begin_span(&mut self) {
+        self.members.iter_mut().for_each(Guard::begin_span);
+    }
+}
+
 impl MultiGuard {
     /// The members' own guards, in the order in which the locks were given.
     pub fn members(&self) -> &[Guard] {
@@ -480,6 +508,19 @@ impl MultiGuard {
         let output = self.run_unconfirmed(work).await?;
         self.all(async |guard| guard.confirm().await.map(drop)).await?;
         Ok(output)
+    }
+
+    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`Lock::try_run`](crate::Lock::try_run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.run(work).await?
     }
 
     async fn run_unconfirmed<F: Future>(&self, work: F) -> Result<F::Output, Error> {

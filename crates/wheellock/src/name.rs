@@ -9,7 +9,9 @@ use std::task::Waker;
 use wheellock_client::slot_of;
 
 use crate::error::{Error, MAX_NAME, Outcome};
+use crate::families::{Family, UNCLASSIFIED};
 use crate::kind::{Companions, Kind};
+use crate::spans::Subject;
 use crate::wait_queue::WaitQueue;
 
 /// A process may hold a million locks, so this is kept small: one text, and a wait queue only where there were waiters.
@@ -19,6 +21,8 @@ pub(crate) struct Name {
     name: Range<u32>,
     /// Whether its key, its channel and whatever else belongs to it have one hash slot.
     is_in_one_slot: bool,
+    /// Whose counters it counts in.
+    family: Family,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
     /// [`WAITED_FOR`], and how many ask from outside the queue: in one word, so that of a caller that has its answer and a
@@ -45,11 +49,26 @@ impl Name {
             texts: texts.into(),
             is_in_one_slot,
             name,
+            family: UNCLASSIFIED,
             kind,
             waiters: Mutex::default(),
             interest: AtomicU16::new(0),
             last_holder: AtomicU32::new(0),
         }
+    }
+
+    pub(crate) fn in_family(self, family: Family) -> Self {
+        Self { family, ..self }
+    }
+
+    /// Whose counters it counts in.
+    pub(crate) fn family(&self) -> Family {
+        self.family
+    }
+
+    /// What it is, for a span.
+    pub(crate) fn as_subject(&self) -> Subject<'_> {
+        Subject { lock: self.text(), kind: self.kind.label }
     }
 
     /// What it is and what the user calls it, for messages.

@@ -114,6 +114,22 @@ impl PermitSemaphore {
         Ok(result)
     }
 
+    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.run(work).await?
+    }
+
     /// Gives back a permit that anybody may have acquired, by its id, and wakes waiters. False if there is no such permit or its
     /// lease has ended. Its holder, if it lives, learns of it by its next renewal.
     ///

@@ -33,12 +33,14 @@ use crate::acquire::{Answer, Wait, ask, first_answer_by, is_only_late};
 use crate::backoff::Backoff;
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
+use crate::health::{Health, health_of_quorum};
 use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::multi_lock::jitter;
 use crate::quorum::{Quorum, Verdict};
 use crate::shutdown::Leftover;
+use crate::spans::{Subject, acquiring};
 use members::Member;
 pub use members::{MemberState, QuorumGuard, QuorumMember};
 use queue::{Queue, Turn};
@@ -160,6 +162,17 @@ impl RedLock {
         self.servers.quorum().wanted()
     }
 
+    /// Whether a majority of the servers is [healthy](LockManager::health), each for itself: which are not, the
+    /// [managers](Self::managers) say. No I/O.
+    pub fn health(&self) -> Health {
+        health_of_quorum(self.managers(), self.quorum())
+    }
+
+    /// Whether [`health`](Self::health) is [`Healthy`](Health::Healthy).
+    pub fn is_healthy(&self) -> bool {
+        self.health().is_healthy()
+    }
+
     /// What about the servers is known to put locks at risk: what their managers found when connecting, and replicas that
     /// an operator may promote.
     pub fn diagnostics(&self) -> Vec<Finding> {
@@ -271,8 +284,30 @@ impl QuorumLock {
         Ok(result)
     }
 
+    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&QuorumGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.run(work).await?
+    }
+
     fn take(&self, wait: Wait) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
-        self.servers.unless_shut_down(self.name(), self.take_in_time(wait))
+        let subject = Subject { lock: self.name(), kind: "redlock" };
+        acquiring(
+            Some(subject),
+            || false,
+            true,
+            move || self.servers.unless_shut_down(self.name(), self.take_in_time(wait)),
+        )
     }
 
     async fn take_in_time(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {

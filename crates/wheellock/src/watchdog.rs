@@ -141,6 +141,7 @@ fn queue_renewal<'a>(
         }
         if flush.is_none() {
             holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
+            effects.renewal_failed(&Err(Outcome::NotSent), holds.tell_failing(now));
         }
         wishing.iter().for_each(|index| holds.renew_for_wishes(*index, now + NO_ROOM_PAUSE));
     }
@@ -274,7 +275,7 @@ impl Answered<'_, '_> {
     fn renewed(&mut self, batch: u32, answer: &Answer<'_>) {
         let Answer { detached: Detached { result, connection, .. }, retry, pause, .. } = answer;
         let (context, now) = (self.context, self.now);
-        let failures = self.holds.tally.failed_renewals;
+        let failures = self.holds.failures();
         let wishing = self.holds.wishing(batch);
         if let Some(pause) = *pause {
             self.wishes_wait(&wishing, answer, false);
@@ -312,8 +313,8 @@ impl Answered<'_, '_> {
             self.effects.jumped(jump);
             wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, now));
         }
-        if self.holds.tally.failed_renewals > failures {
-            self.effects.renewal_failed(result);
+        if self.holds.failures() > failures {
+            self.effects.renewal_failed(result, self.holds.tell_failing(now));
         }
     }
 
@@ -349,7 +350,7 @@ impl Answered<'_, '_> {
         let kept = shortfall == Some(None);
         self.holds.end_wait(batch, kept, self.now, self.effects);
         if !kept {
-            self.effects.renewal_failed(result);
+            self.effects.renewal_failed(result, self.holds.tell_failing(self.now));
         }
         wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, self.now));
     }

@@ -3,7 +3,6 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -69,7 +68,7 @@ impl<'a> Waiter<'a> {
             let mut queue = WaitQueue::default();
             Box::new(Own { ticket: queue.join(share.count), queue: Mutex::new(queue) })
         });
-        context.waiting.fetch_add(1, Ordering::Relaxed);
+        context.waiting.join(name);
         let waiter = Self {
             request,
             ticket,
@@ -145,7 +144,8 @@ impl<'a> Waiter<'a> {
 
     fn has_waited(&self) {
         let waited = self.request.context.clock.now().saturating_duration_since(self.since);
-        self.request.context.holds().tally.waited(waited, self.heard);
+        let Request { context, name, .. } = self.request;
+        context.holds().tallies.of(name.family()).waited(waited, self.heard);
     }
 
     /// Waits until it is time to ask, or there is nothing to ask for.
@@ -389,7 +389,7 @@ impl Drop for Waiter<'_> {
         }
         drop(wait_queue);
         next.into_iter().chain(more).for_each(Waker::wake);
-        context.waiting.fetch_sub(1, Ordering::Relaxed);
+        context.waiting.leave(name);
         if let Some(hold) = untaken {
             hand_over::end(context, name, hold, HANDED);
         }
@@ -398,7 +398,7 @@ impl Drop for Waiter<'_> {
             let may_come_late = self.may_come_late && name.kind().remembers_releases();
             if !self.took_over || asked_in_vain || may_come_late {
                 context.transact(|holds, now, effects| {
-                    holds.tally.waits_given_up += u64::from(!self.took_over);
+                    holds.tallies.of(name.family()).waits_given_up += u64::from(!self.took_over);
                     if asked_in_vain || may_come_late {
                         effects.request_all(holds.withdraw(name, owner, presented, now));
                     }

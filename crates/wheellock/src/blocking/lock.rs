@@ -79,6 +79,15 @@ impl<L: AsyncLock> Lock<L> {
         Ok(result)
     }
 
+    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`crate::Lock::try_run`].
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, after the lock was released; and all of [`run`](Self::run).
+    pub fn try_run<T, E: From<Error>>(&self, work: impl FnOnce(&Guard<L>) -> Result<T, E>) -> Result<T, E> {
+        self.run(work)?
+    }
+
     fn guard(&self, inner: L::Guard) -> Guard<L> {
         Guard { inner, runtime: Arc::clone(&self.runtime) }
     }

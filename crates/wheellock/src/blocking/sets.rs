@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::LockManager;
 use super::lock::{Guard, Lock};
 use super::served::Served;
-use crate::{Error, Finding, Leftover, QuorumMember, multi_lock as async_multi_lock};
+use crate::{Error, Finding, Health, Leftover, QuorumMember, multi_lock as async_multi_lock};
 
 /// Puts locks together into one that takes them all or none: see [`crate::multi_lock`]. As a lock's owner, a thread may
 /// take it again.
@@ -78,6 +78,16 @@ impl RedLock {
     /// How many servers have to grant.
     pub fn quorum(&self) -> usize {
         self.inner.quorum()
+    }
+
+    /// As [`crate::RedLock::health`].
+    pub fn health(&self) -> Health {
+        self.inner.health()
+    }
+
+    /// As [`crate::RedLock::is_healthy`].
+    pub fn is_healthy(&self) -> bool {
+        self.inner.is_healthy()
     }
 
     /// As [`crate::RedLock::diagnostics`].

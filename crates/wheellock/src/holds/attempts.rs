@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use super::awaited::Views;
-use super::hold::{KnownBy, Untold};
+use super::hold::{Course, KnownBy, Untold};
 use super::{Effects, Hold, HoldIndex, Holds, Reconcile, Share, State, presented_key};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
@@ -86,7 +86,7 @@ impl Holds {
             renewal_under_way: false,
             unverified: false,
             renew_with_source: false,
-            renew_alone: false,
+            renewals: Course::default(),
             refusals: 0,
             alarm: None,
         };
@@ -166,7 +166,8 @@ impl Holds {
         if hold.name.kind().may_be_joined() {
             hold.name.set_last_holder(index);
         }
-        self.tally.acquired(first_guard);
+        let family = hold.name.family();
+        self.tallies.of(family).acquired(first_guard);
         self.join_or_leave_the_beat(index, now);
         self.schedule(index);
         self.part_rivals(index, terms.sent, now, effects);
@@ -256,8 +257,8 @@ impl Holds {
         if self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, effects)?;
         }
-        self.tally.not_replicated += 1;
-        let hold = self.get_mut(index)?;
+        let hold = self.holds.get_mut(index as usize)?;
+        self.tallies.of(hold.name.family()).not_replicated += 1;
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
         self.cancel_attempt(index, terms.share.count, now)
     }

@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Duration;
 
 use wheellock_client::layer::Retry;
 use wheellock_client::{Outcome, Value};
 
-use super::HoldIndex;
+use super::{Failing, HoldIndex};
 use crate::error::LostReason;
 use crate::name::Name;
 use crate::server_clock::Jump;
@@ -44,8 +45,10 @@ pub(crate) struct Rest {
     more: VecDeque<Reconcile>,
     /// To be logged: locks that were found lost,
     pub(crate) lost: Vec<(Arc<Name>, LostReason)>,
-    /// answers to renewals that have failed,
-    pub(crate) failed_renewals: Vec<Result<Value, Outcome>>,
+    /// an answer to renewals that have failed, and how they stand,
+    pub(crate) failed_renewals: Option<(Result<Value, Outcome>, Failing)>,
+    /// for how long renewals had failed, if none does any more,
+    pub(crate) renewed_again: Option<Duration>,
     /// and what servers' clocks have done.
     pub(crate) jumps: Vec<Jump>,
 }
@@ -90,8 +93,16 @@ impl Effects {
         self.rest().lost.push((Arc::clone(name), reason));
     }
 
-    pub(crate) fn renewal_failed(&mut self, result: &Result<Value, Outcome>) {
-        self.rest().failed_renewals.push(result.clone());
+    pub(crate) fn renewal_failed(&mut self, result: &Result<Value, Outcome>, failing: Option<Failing>) {
+        if let Some(failing) = failing {
+            self.rest().failed_renewals = Some((result.clone(), failing));
+        }
+    }
+
+    pub(super) fn renewed_again(&mut self, failing: Option<Duration>) {
+        if failing.is_some() {
+            self.rest().renewed_again = failing;
+        }
     }
 
     pub(crate) fn jumped(&mut self, jump: Option<Jump>) {

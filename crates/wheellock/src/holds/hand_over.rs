@@ -47,8 +47,8 @@ impl Holds {
         }
         let held = now.saturating_duration_since(hold.since);
         hold.since = now;
-        let serial = hold.serial;
-        self.tally.handed_over(held);
+        let (serial, family) = (hold.serial, hold.name.family());
+        self.tallies.of(family).handed_over(held);
         Ok(Handed::new(serial, granted_at))
     }
 
@@ -64,7 +64,7 @@ impl Holds {
         hold.guards += 1;
         hold.renewing_guards += 1;
         hold.rare.get_or_insert_default().joined += 1;
-        self.tally.took_over();
+        self.tallies.of(name.family()).took_over();
         Some(index)
     }
 
@@ -86,11 +86,10 @@ impl Holds {
 
     /// A waiter takes what was handed over to it. Whether it is still held.
     pub(crate) fn take_over(&mut self, index: HoldIndex, now: BootInstant) -> bool {
-        let is_held = self.get(index).is_some_and(|hold| hold.state == State::Held && now < hold.valid_until);
-        if is_held {
-            self.tally.took_over();
-        }
-        is_held
+        let is_held = |hold: &&Hold| hold.state == State::Held && now < hold.valid_until;
+        let Some(hold) = self.holds.get(index as usize).filter(is_held) else { return false };
+        self.tallies.of(hold.name.family()).took_over();
+        true
     }
 
     /// The lock of a hold that was handed over before it was given back.

@@ -55,11 +55,33 @@ pub(crate) struct Hold {
     pub(super) unverified: bool,
     /// The next renewal brings the script's text along: the server may lack it.
     pub(super) renew_with_source: bool,
-    /// The next renewal has a script of its own: a slot on its way to another node takes no two keys at once.
-    pub(super) renew_alone: bool,
+    /// How its renewals go.
+    pub(super) renewals: Course,
     /// Requests in a row that were refused before they had any effect.
     pub(super) refusals: u8,
     pub(super) alarm: Option<TimerKey>,
+}
+
+/// How the renewals of a hold go: two answers in one byte, because a process may have a million holds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Course(u8);
+
+impl Course {
+    /// The next one has a script of its own: a slot on its way to another node takes no two keys at once.
+    pub(super) const ALONE: Self = Self(1);
+    /// The last one failed.
+    pub(super) const FAILING: Self = Self(2);
+
+    pub(super) fn is(self, what: Self) -> bool {
+        self.0 & what.0 != 0
+    }
+
+    /// Returns whether it was so before.
+    pub(super) fn set(&mut self, what: Self, is: bool) -> bool {
+        let before = self.is(what);
+        self.0 = if is { self.0 | what.0 } else { self.0 & !what.0 };
+        before
+    }
 }
 
 /// Who knows a hold's owner.
@@ -165,7 +187,8 @@ impl Hold {
     /// The server has said that this is still held. If it was another one than the one that answers now, that one is asked
     /// too.
     pub(super) fn answered(&mut self, now: BootInstant) {
-        (self.renew_with_source, self.renew_alone, self.refusals) = (false, false, 0);
+        (self.renew_with_source, self.refusals) = (false, 0);
+        self.renewals.set(Course::ALONE, false);
         self.renew_at = self.unverified.then_some(now);
     }
 

@@ -5,11 +5,13 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::awaited::Failed;
+use super::hold::Course;
 use super::wishes::{Fulfilled, Want};
 use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::clock::BootInstant;
 use crate::durability::Shortfall;
 use crate::error::LostReason;
+use crate::families::UNCLASSIFIED;
 use crate::lease::{Lease, less_drift, plus_drift};
 use crate::name::Name;
 use crate::server_clock::{Jump, Sample};
@@ -182,7 +184,7 @@ impl Holds {
             lease: hold.lease,
             extend,
             with_source: hold.renew_with_source,
-            alone: hold.renew_alone,
+            alone: hold.renewals.is(Course::ALONE),
             slot: 0,
         })
     }
@@ -383,7 +385,9 @@ impl Holds {
             // A redirection that is followed is no failure, and neither is each of many questions whether the server serves.
             let failed = refused == Refused::Unserved && hold.refusals == 0 && renewal.extend;
             hold.renew_with_source |= refused == Refused::NoScript;
-            hold.renew_alone |= matches!(refused, Refused::OnItsWay | Refused::Arrived);
+            if matches!(refused, Refused::OnItsWay | Refused::Arrived) {
+                hold.renewals.set(Course::ALONE, true);
+            }
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
                 let want = if renewal.extend { Want::Extension } else { Want::Word };
@@ -392,7 +396,9 @@ impl Holds {
                 hold.renew_at = Some(now + pause);
                 self.schedule(renewal.hold);
             }
-            self.tally.failed_renewals += u64::from(failed);
+            if failed {
+                self.fails(renewal.hold, now);
+            }
         }
         if self.may_verify() {
             self.plan(now);
@@ -428,7 +434,9 @@ impl Holds {
                 let planned = renewal.lease.renewal_before(hold.valid_until);
                 hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
                 hold.answered(now);
-                self.tally.renewed(now.saturating_duration_since(planned));
+                let family = hold.name.family();
+                self.tallies.of(family).renewed(now.saturating_duration_since(planned));
+                effects.renewed_again(self.fails_no_more(renewal.hold, now));
             }
             Renewed::StillHeld { left } => {
                 // By this server's clock it may end earlier than by the clock of the one before.
@@ -440,16 +448,17 @@ impl Holds {
                 }
                 hold.answered(now);
                 hold.look_again_if_others_may_shorten_it(now, period);
+                effects.renewed_again(self.fails_no_more(renewal.hold, now));
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotAcknowledged => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
-                self.tally.failed_renewals += 1;
+                self.fails(renewal.hold, now);
             }
             Renewed::Failed if renewal.extend => {
                 hold.renew_at = Some(now + renewal.lease.retry_after());
                 hold.renew_with_source = true;
-                self.tally.failed_renewals += 1;
+                self.fails(renewal.hold, now);
             }
             Renewed::Failed => {
                 hold.renew_at = Some(now + renewal.lease.retry_after().min(VERIFY_AGAIN));
@@ -467,7 +476,7 @@ impl Holds {
         node_of: impl Fn(&Name) -> u32,
     ) -> Option<Jump> {
         let jump = self.server_clocks.observe(node, sample)?;
-        self.tally.server_clock_jumps += 1;
+        self.tallies.of(UNCLASSIFIED).server_clock_jumps += 1;
         if let Jump::Forward(by) = jump {
             let held: Vec<HoldIndex> = self
                 .holds
@@ -510,6 +519,8 @@ impl Holds {
             if let Some(member) = hold.member.take() {
                 self.beats.leave(member);
             }
+            // That it is given back, or lost, is no good news.
+            let _told_of_the_loss = self.fails_no_more(index, now);
         } else if hold.member.is_none() {
             self.came(index, self.beat_at(now));
         }

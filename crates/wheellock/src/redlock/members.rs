@@ -16,6 +16,7 @@ use crate::guard::{Guard, Released};
 use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
 use crate::quorum::{Quorum, Verdict};
+use crate::spans::{End, Held, HoldSpan, Subject};
 use crate::wire::Refusal;
 use crate::work::unless_lost;
 
@@ -27,6 +28,7 @@ use crate::work::unless_lost;
 pub struct QuorumGuard {
     locks: Arc<[Lock]>,
     members: Arc<Mutex<Members>>,
+    span: HoldSpan,
 }
 
 /// One server of a quorum, as a [`QuorumGuard`] sees it.
@@ -230,7 +232,7 @@ impl QuorumGuard {
             let late_joiner = Arc::clone(&members);
             let _detached = runtime.spawn(std::future::poll_fn(move |cx| poll_late(&late_joiner, cx)));
         }
-        Self { locks, members }
+        Self { locks, members, span: HoldSpan::none() }
     }
 
     /// The lock's name.
@@ -293,6 +295,19 @@ impl QuorumGuard {
         let output = self.run_unconfirmed(work).await?;
         self.confirm().await?;
         Ok(output)
+    }
+
+    /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`Lock::try_run`](crate::Lock::try_run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+        self.run(work).await?
     }
 
     /// Asks the servers whether the lock is still held, those that join meanwhile included, until a majority says so or
@@ -370,7 +385,7 @@ impl QuorumGuard {
     ///
     /// [`Error::NoQuorum`] if too few servers answered. The release is then repeated in the background until the leases
     /// have ended.
-    pub async fn release(self) -> Result<Released, Error> {
+    pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
         // Those still under way are taken back; nobody joins from here on.
         let members: Vec<_> = self.close().into_iter().map(Member::into_standing).collect();
@@ -384,9 +399,20 @@ impl QuorumGuard {
             })
         };
         let asked = self.ask_all(members, release).await;
+        let is_lost = !believed || asked.is_lost;
+        self.span.end(|| match asked.verdict {
+            Verdict::Dead => End::Dropped,
+            Verdict::Reached | Verdict::Busy => {
+                if is_lost {
+                    End::Lost
+                } else {
+                    End::Released
+                }
+            }
+        });
         match asked.verdict {
             Verdict::Dead => Err(self.no_quorum(asked.granted, asked.failures)),
-            Verdict::Reached | Verdict::Busy if believed && !asked.is_lost => Ok(Released::Released),
+            Verdict::Reached | Verdict::Busy if !is_lost => Ok(Released::Released),
             Verdict::Reached | Verdict::Busy => Ok(Released::AlreadyLost),
         }
     }
@@ -476,8 +502,16 @@ impl QuorumGuard {
     }
 }
 
+impl Held for QuorumGuard {
+    fn begin_span(&mut self) {
+        self.span = HoldSpan::begin(Subject { lock: self.name(), kind: "redlock" });
+    }
+}
+
 impl Drop for QuorumGuard {
     fn drop(&mut self) {
+        let members = &self.members;
+        self.span.end(|| if lock(members).is_valid() { End::Dropped } else { End::Lost });
         drop(self.close());
     }
 }

@@ -1,0 +1,485 @@
+//! What an operator sees: events and spans by their targets and fields, how few of them an outage makes, numbers by family, and
+//! health.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use wheellock::{Health, LockManager, LostReason, RedLock, Released, blocking, multi_lock};
+use wheellock_tests::locks::{PATIENCE, adjusted, brisk, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+/// What was recorded of one event or span.
+#[derive(Clone, Debug)]
+struct Seen {
+    target: String,
+    level: Level,
+    /// The message, or the span's name.
+    what: String,
+    fields: BTreeMap<String, String>,
+    /// The number of the span in which it was made, if any.
+    parent: Option<u64>,
+    is_closed: bool,
+}
+
+impl Seen {
+    fn new(metadata: &Metadata<'_>, parent: Option<u64>) -> Self {
+        let (target, what) = (metadata.target().to_owned(), metadata.name().to_owned());
+        Self { target, level: *metadata.level(), what, fields: BTreeMap::new(), parent, is_closed: false }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.fields.keys().map(String::as_str).collect()
+    }
+
+    fn number(&self, field: &str) -> u64 {
+        self.fields[field].parse().unwrap()
+    }
+}
+
+impl Visit for Seen {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.fields.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name().to_owned(), value.to_owned());
+    }
+}
+
+/// Everything under this library's targets, in order.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Recorded>>);
+
+#[derive(Default)]
+struct Recorded {
+    events: Vec<Seen>,
+    spans: Vec<Seen>,
+    /// How many handles each span has.
+    handles: Vec<usize>,
+    entered: Vec<u64>,
+}
+
+impl Recorder {
+    fn events(&self) -> Vec<Seen> {
+        self.0.lock().unwrap().events.clone()
+    }
+
+    /// Those with this message.
+    fn said(&self, what: &str) -> Vec<Seen> {
+        self.events().into_iter().filter(|event| event.what == what).collect()
+    }
+
+    fn spans(&self, name: &str) -> Vec<Seen> {
+        self.0.lock().unwrap().spans.iter().filter(|span| span.what == name).cloned().collect()
+    }
+
+    /// The fields that say how each span of this name ended, oldest first; `None` before that.
+    fn outcomes(&self, name: &str) -> Vec<Option<String>> {
+        self.spans(name).iter().map(|span| span.fields.get("outcome").cloned()).collect()
+    }
+}
+
+/// Numbers of spans begin at 1.
+fn place(id: &Id) -> usize {
+    usize::try_from(id.into_u64()).unwrap() - 1
+}
+
+impl Subscriber for Recorder {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("wheellock") || metadata.target().starts_with("observability")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut recorded = self.0.lock().unwrap();
+        let parent = if span.is_contextual() {
+            recorded.entered.last().copied()
+        } else {
+            span.parent().map(Id::into_u64)
+        };
+        let mut seen = Seen::new(span.metadata(), parent);
+        span.record(&mut seen);
+        recorded.spans.push(seen);
+        recorded.handles.push(1);
+        Id::from_u64(recorded.spans.len() as u64)
+    }
+
+    fn record(&self, id: &Id, values: &Record<'_>) {
+        values.record(&mut self.0.lock().unwrap().spans[place(id)]);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut recorded = self.0.lock().unwrap();
+        let mut seen = Seen::new(event.metadata(), recorded.entered.last().copied());
+        event.record(&mut seen);
+        seen.what = seen.fields.remove("message").unwrap_or_default();
+        recorded.events.push(seen);
+    }
+
+    fn enter(&self, id: &Id) {
+        self.0.lock().unwrap().entered.push(id.into_u64());
+    }
+
+    fn exit(&self, id: &Id) {
+        let mut recorded = self.0.lock().unwrap();
+        let left = recorded.entered.pop();
+        assert_eq!(left, Some(id.into_u64()), "spans are left in the order in which they were entered");
+    }
+
+    fn clone_span(&self, id: &Id) -> Id {
+        self.0.lock().unwrap().handles[place(id)] += 1;
+        id.clone()
+    }
+
+    fn try_close(&self, id: Id) -> bool {
+        let mut recorded = self.0.lock().unwrap();
+        let place = place(&id);
+        recorded.handles[place] -= 1;
+        let is_closed = recorded.handles[place] == 0;
+        recorded.spans[place].is_closed = is_closed;
+        is_closed
+    }
+}
+
+/// Attempts to connect that failed, or connections that were lost: each asks for a random pause. Of one test.
+static PAUSES: AtomicU64 = AtomicU64::new(0);
+
+/// E1: an outage of a real server makes a line when it begins, a line when it ends, and at most one in ten seconds between, however
+/// often was tried meanwhile; and the same for renewals.
+#[tokio::test]
+async fn e01_an_outage_makes_few_lines() {
+    let seen = Recorder::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let mut server = RedisServer::builder().arg("appendonly", "yes").start();
+    let lease = Duration::from_millis(1500);
+    let locks = adjusted(&server.url(), lease, |config| {
+        config.reconnect = (Duration::from_millis(1), Duration::from_millis(4));
+        config.random = || PAUSES.fetch_add(1, Ordering::Relaxed);
+    })
+    .await;
+    assert_eq!(seen.said("connected").len(), 1);
+    let names: Vec<_> = (0..5).map(|number| format!("outage:{number}")).collect();
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(locks.lock(name).acquire().await.unwrap());
+    }
+    let began = Instant::now();
+    die_with_a_renewal(&mut server, &locks).await;
+    assert!(eventually(PATIENCE, async || PAUSES.load(Ordering::Relaxed) > 100).await);
+    assert!(eventually(PATIENCE, async || locks.metrics().failed_renewals > 0).await);
+    for guard in &guards {
+        assert_eq!(guard.lost().await, LostReason::Expired);
+    }
+    let attempts = PAUSES.load(Ordering::Relaxed);
+    server.restart();
+    assert!(eventually(PATIENCE, async || locks.client().is_ready()).await);
+    let reminders = usize::try_from(began.elapsed().as_secs() / 10).unwrap();
+
+    let of = |target: &str, level: Level| {
+        seen.events().into_iter().filter(|event| event.target == target && event.level == level).collect()
+    };
+    let warned: Vec<Seen> = of("wheellock::connection", Level::WARN);
+    assert_eq!(warned[0].what, "connection lost");
+    assert_eq!(warned[0].names(), ["detail", "kind", "losses", "server"]);
+    assert!(warned.len() <= 1 + reminders, "{warned:#?}");
+    let again = seen.said("connected again");
+    let [again] = &*again else { panic!("{again:#?}") };
+    assert_eq!(again.names(), ["attempts", "connection_id", "down_ms", "server", "version"]);
+    assert!(again.number("attempts") + 1 >= attempts, "{attempts} attempts: {again:?}");
+    assert!(again.number("down_ms") > 500, "as long as the leases: {again:?}");
+
+    let warned: Vec<Seen> = of("wheellock::renewal", Level::WARN);
+    assert_eq!(warned[0].what, "leases not renewed, will be tried again");
+    assert_eq!(warned[0].names(), ["failing_ms", "failures", "locks", "result", "server"]);
+    assert!(warned.len() <= 1 + reminders, "{warned:#?}");
+    assert_eq!(seen.said("leases renewed again").len(), 0, "all of them were lost");
+    let lost: Vec<Seen> = of("wheellock::lock", Level::WARN);
+    let told: BTreeSet<_> = lost.iter().map(|event| event.fields["lock"].clone()).collect();
+    assert_eq!((lost.len(), told), (names.len(), names.into_iter().collect()), "each lock once");
+    assert!(
+        lost.iter().all(|event| event.what == "lock lost" && event.names() == ["kind", "lock", "reason"])
+    );
+    assert_eq!(locks.metrics().failing, 0);
+}
+
+/// The server dies after it was sent a renewal, and without an answer.
+async fn die_with_a_renewal(server: &mut RedisServer, locks: &LockManager) {
+    server.pause();
+    assert!(eventually(PATIENCE, async || locks.client().stats().in_flight > 0).await);
+    server.kill();
+}
+
+/// E1: an outage that the leases survive ends with a line that says so.
+#[tokio::test]
+async fn e01_renewals_that_succeed_again_are_told() {
+    let seen = Recorder::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    // A lease that outlives a restart of the server, with a beat every two seconds.
+    let locks = brisk(&server.url(), Duration::from_secs(6)).await;
+    let guard = locks.lock("kept").acquire().await.unwrap();
+    die_with_a_renewal(&mut server, &locks).await;
+    assert!(eventually(PATIENCE, async || locks.metrics().failing == 1).await);
+    assert!(!locks.is_healthy());
+    server.restart();
+    assert!(eventually(PATIENCE, async || locks.metrics().failing == 0).await);
+    assert!(guard.is_valid(), "the lease survived");
+    let again = seen.said("leases renewed again");
+    let [again] = &*again else { panic!("{again:#?}") };
+    assert_eq!((&*again.target, again.level), ("wheellock::renewal", Level::INFO));
+    assert_eq!(again.names(), ["failing_ms", "server"]);
+    assert!(locks.is_healthy());
+}
+
+#[tokio::test]
+async fn what_the_server_risks_is_told_under_its_target() {
+    let seen = Recorder::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let server =
+        RedisServer::builder().arg("maxmemory", "100mb").arg("maxmemory-policy", "allkeys-lru").start();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    let told = seen.said("locks on this server are at risk");
+    assert_eq!(told.len(), locks.diagnostics().len());
+    assert!(told.iter().all(|event| event.target == "wheellock::server" && event.level == Level::WARN));
+    assert_eq!(told[0].names(), ["finding", "server"]);
+    let [connected] = &*seen.said("connected") else { panic!() };
+    assert_eq!((&*connected.target, connected.level), ("wheellock::connection", Level::INFO));
+    assert_eq!(connected.names(), ["connection_id", "server", "version"]);
+    locks.client().close().await;
+    assert!(eventually(PATIENCE, async || seen.said("connection closed").len() == 1).await);
+    assert_eq!(seen.said("connection lost").len(), 0, "a connection that was closed was not lost");
+}
+
+/// A filter that names the documented targets misses nothing.
+#[tokio::test]
+async fn every_event_and_span_has_one_of_the_targets() {
+    let seen = Recorder::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let mut server = RedisServer::start();
+    let locks = brisk(&server.url(), Duration::from_millis(300)).await;
+    let guard = locks.lock("t").acquire().await.unwrap();
+    server.kill();
+    guard.lost().await;
+    server.restart();
+    assert!(eventually(PATIENCE, async || locks.is_healthy()).await);
+    let targets = ["connection", "lock", "renewal", "server"].map(|target| format!("wheellock::{target}"));
+    let recorded = seen.0.lock().unwrap();
+    let all: BTreeSet<_> =
+        recorded.events.iter().chain(&recorded.spans).map(|seen| seen.target.clone()).collect();
+    assert!(all.iter().all(|target| targets.contains(target)), "{all:?}");
+    assert!(all.contains("wheellock::lock") && all.contains("wheellock::connection"), "{all:?}");
+}
+
+#[tokio::test]
+async fn a_wait_and_a_hold_have_a_span_each() {
+    let seen = Recorder::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let lock = locks.lock("seen");
+
+    // Made within the caller's span, and neither within the other: the wait ends long before the hold.
+    let caller = tracing::info_span!(target: "observability", "caller");
+    let number = caller.id().unwrap().into_u64();
+    let guard = within(&caller, lock.acquire()).await.unwrap();
+    let [wait] = &*seen.spans("acquire") else { panic!() };
+    assert_eq!((&*wait.target, wait.level, wait.parent), ("wheellock::lock", Level::DEBUG, Some(number)));
+    assert_eq!(wait.names(), ["kind", "lock", "outcome", "waited_us"]);
+    assert_eq!((&*wait.fields["lock"], &*wait.fields["kind"]), ("seen", "lock"));
+    assert!(wait.is_closed && wait.number("waited_us") > 0, "{wait:?}");
+    let [hold] = &*seen.spans("hold") else { panic!() };
+    assert_eq!((&*hold.target, hold.level, hold.parent), ("wheellock::lock", Level::DEBUG, Some(number)));
+    assert!(!hold.is_closed && hold.names() == ["kind", "lock"], "{hold:?}");
+
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert!(lock.try_acquire_for(Duration::from_millis(20)).await.unwrap().is_none());
+    {
+        let mut waiting = pin!(lock.acquire());
+        assert!(
+            eventually(PATIENCE, async || {
+                let polled =
+                    std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx).is_ready()));
+                !polled.await && locks.metrics().waiting == 1
+            })
+            .await
+        );
+    }
+    assert!(locks.lock("").try_acquire().await.is_err(), "nothing was waited for");
+    let outcome = |outcome: &str| Some(outcome.to_owned());
+    assert_eq!(seen.outcomes("acquire"), ["granted", "held", "held", "dropped"].map(outcome));
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let [hold] = &*seen.spans("hold") else { panic!() };
+    assert!(hold.is_closed && hold.fields["outcome"] == "released", "{hold:?}");
+
+    drop(lock.acquire().await.unwrap());
+    let lost = lock.acquire().await.unwrap();
+    assert!(lock.force_release().await.unwrap());
+    lost.lost().await;
+    drop(lost);
+    let other_data = locks.lock("other");
+    assert_eq!(server.cli(&["SET", "other", "data"]), "OK");
+    let error = other_data.acquire().await.unwrap_err();
+    assert_eq!(seen.outcomes("hold")[1..], ["dropped", "lost"].map(outcome));
+    let failed = seen.spans("acquire").pop().unwrap();
+    assert_eq!((&*failed.fields["outcome"], &failed.fields["error"]), ("failed", &error.to_string()));
+    assert!(seen.spans("acquire").iter().chain(&seen.spans("hold")).all(|span| span.is_closed));
+}
+
+/// Polls a future within a span.
+async fn within<F: Future>(span: &tracing::Span, work: F) -> F::Output {
+    let mut work = pin!(work);
+    std::future::poll_fn(|cx| span.in_scope(|| work.as_mut().poll(cx))).await
+}
+
+#[tokio::test]
+async fn spans_tell_the_kinds_apart() {
+    let seen = Recorder::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    drop(locks.fair_lock("k").acquire().await.unwrap());
+    drop(locks.fenced_lock("f").acquire().await.unwrap());
+    drop(locks.simple_lock("s").acquire().await.unwrap());
+    let sides = locks.read_write_lock("rw");
+    drop(sides.read().acquire().await.unwrap());
+    drop(sides.write().acquire().await.unwrap());
+    let semaphore = locks.semaphore("sem");
+    semaphore.try_set_permits(3).await.unwrap();
+    semaphore.acquire(2).await.unwrap().forget();
+    let permits = locks.permit_semaphore("permits");
+    permits.try_set_permits(1).await.unwrap();
+    drop(permits.acquire().await.unwrap());
+    let latch = locks.count_down_latch("latch");
+    latch.wait().await.unwrap();
+    let of = |name: &str, field: &str| -> Vec<String> {
+        seen.spans(name).iter().map(|span| span.fields[field].clone()).collect()
+    };
+    let held = ["fair_lock", "fenced_lock", "simple_lock", "read", "write", "semaphore", "permit_semaphore"];
+    assert_eq!(of("hold", "kind"), held);
+    assert_eq!(of("acquire", "kind"), [&held[..], &["count_down_latch"]].concat());
+    assert_eq!(seen.outcomes("acquire").pop().unwrap().unwrap(), "open");
+    assert_eq!(
+        of("hold", "outcome"),
+        ["dropped", "dropped", "dropped", "dropped", "dropped", "left", "dropped"]
+    );
+}
+
+#[tokio::test]
+async fn sets_of_locks_have_a_span_for_all_and_hold_each() {
+    let seen = Recorder::default();
+    let _default = tracing::subscriber::set_default(seen.clone());
+    let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let locks = manager(&servers[0].url()).await;
+    let both = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
+    let other = locks.lock("b").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { both.acquire().await });
+    assert!(eventually(PATIENCE, async || locks.metrics().waiting == 1).await);
+    other.release().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    let holds = seen.spans("hold");
+    let held: Vec<_> = holds.iter().map(|hold| (&*hold.fields["lock"], hold.is_closed)).collect();
+    assert_eq!(held, [("b", true), ("a", false), ("b", false)]);
+    assert!(holds.iter().all(|hold| hold.parent.is_none()), "no wait is kept open by a hold");
+    guard.release().await.unwrap();
+    let quorum = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    quorum.lock("q").acquire().await.unwrap().release().await.unwrap();
+    let kinds: Vec<_> = seen.spans("acquire").iter().map(|span| span.fields["kind"].clone()).collect();
+    assert!(kinds.contains(&"multi_lock".to_owned()) && kinds.last().unwrap() == "redlock", "{kinds:?}");
+    let last = seen.spans("hold").pop().unwrap();
+    assert_eq!(
+        (&*last.fields["kind"], &*last.fields["outcome"], last.is_closed),
+        ("redlock", "released", true)
+    );
+}
+
+#[tokio::test]
+async fn health_is_what_is_known_without_asking() {
+    let mut server = RedisServer::start();
+    let locks = adjusted(&server.url(), Duration::from_secs(30), |config| {
+        config.response_timeout = Duration::from_millis(900);
+        config.heartbeat = Duration::from_millis(50);
+    })
+    .await;
+    assert!(locks.is_healthy(), "{}", locks.health());
+    server.pause();
+    let silent = eventually(PATIENCE, async || matches!(locks.health(), Health::Silent)).await;
+    server.resume();
+    assert!(silent && eventually(PATIENCE, async || locks.is_healthy()).await);
+    server.kill();
+    let down = async || matches!(locks.health(), Health::NotConnected { last_error: Some(_) });
+    assert!(eventually(PATIENCE, down).await);
+    assert!(locks.health().to_string().starts_with("not connected to "), "{}", locks.health());
+    server.restart();
+    assert!(eventually(PATIENCE, async || locks.is_healthy()).await);
+    assert!(locks.shutdown(PATIENCE).await.is_empty());
+    assert!(matches!(locks.health(), Health::Ended) && !locks.is_healthy());
+}
+
+#[tokio::test]
+async fn a_quorum_is_healthy_as_long_as_a_majority_is() {
+    let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
+    let quorum = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    assert!(eventually(PATIENCE, async || quorum.managers().all(LockManager::is_healthy)).await);
+    servers[0].kill();
+    assert!(
+        eventually(PATIENCE, async || quorum.managers().filter(|one| one.is_healthy()).count() == 2).await
+    );
+    assert!(quorum.is_healthy());
+    servers[1].kill();
+    assert!(eventually(PATIENCE, async || !quorum.is_healthy()).await);
+    assert!(matches!(quorum.health(), Health::NoQuorum { healthy: 1, needed: 2, .. }), "{}", quorum.health());
+}
+
+#[test]
+fn threads_ask_for_health_and_families_too() {
+    let server = RedisServer::start();
+    let builder = blocking::LockManager::builder(&server.url()).classify(|_| "all");
+    let locks = builder.connect_blocking().unwrap();
+    assert!(locks.is_healthy() && locks.health().is_healthy());
+    locks.lock("n").acquire().unwrap().release().unwrap();
+    let [(label, metrics)] = &*locks.metrics_by_family() else { panic!() };
+    assert_eq!((*label, metrics.acquires), ("all", 1));
+    assert!(locks.shutdown(PATIENCE).is_empty());
+    assert!(!locks.is_healthy());
+}
+
+#[tokio::test]
+async fn families_count_for_themselves() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder(&server.url()).classify(|name| match name.split_once(':') {
+        Some(("orders", _)) => "orders",
+        Some(("nightly", _)) => "nightly",
+        _ => "rest",
+    });
+    let locks = builder.connect().await.unwrap();
+    assert_eq!(locks.metrics_by_family().len(), 0);
+    for number in 0..3 {
+        drop(locks.lock(&format!("orders:{number}")).acquire().await.unwrap());
+    }
+    let nightly = locks.fair_lock("nightly:1").acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let lock = locks.fair_lock("nightly:1");
+        async move { lock.acquire().await }
+    });
+    let family =
+        |label: &str| locks.metrics_by_family().into_iter().find(|(known, _)| *known == label).unwrap().1;
+    assert!(eventually(PATIENCE, async || family("nightly").waiting == 1).await);
+    let (orders, now) = (family("orders"), family("nightly"));
+    assert_eq!((orders.acquires, orders.held, orders.hold.count(), orders.waiting), (3, 0, 3, 0));
+    assert_eq!((now.acquires, now.held, now.hold.count()), (1, 1, 0));
+    nightly.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    let (all, now) = (locks.metrics(), family("nightly"));
+    assert_eq!((all.acquires, now.acquires, now.waits, now.wait.count()), (5, 2, 1, 1));
+    assert_eq!(all.hold.sum(), orders.hold.sum() + now.hold.sum());
+    assert_eq!(locks.metrics_by_family().len(), 2, "nobody has asked for the rest");
+}

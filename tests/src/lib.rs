@@ -29,8 +29,9 @@ pub use monitor::{Following, Monitor, Observed};
 pub use poll::{eventually, poll_until};
 pub use server::{Builder, RedisServer, find_server_binary};
 
-/// The examples in the README and the guide must compile.
+/// The examples in the README and the pages must compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/guide.md")]
+#[doc = include_str!("../../docs/observability.md")]
 struct Pages;

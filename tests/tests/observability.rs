@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use metrics::{CounterFn, GaugeFn, HistogramFn, Key, KeyName, SharedString, Unit};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -482,4 +483,152 @@ async fn families_count_for_themselves() {
     assert_eq!((all.acquires, now.acquires, now.waits, now.wait.count()), (5, 2, 1, 1));
     assert_eq!(all.hold.sum(), orders.hold.sum() + now.hold.sum());
     assert_eq!(locks.metrics_by_family().len(), 2, "nobody has asked for the rest");
+}
+
+/// What the library tells a recorder of the `metrics` crate: the sums of counters, the last values of gauges, every observation.
+#[derive(Clone, Default)]
+struct Books(Arc<Mutex<BTreeMap<String, Vec<f64>>>>, Arc<Mutex<BTreeMap<String, Unit>>>);
+
+/// One series of the books.
+struct Series(Books, String);
+
+impl Series {
+    fn write(&self, entry: impl FnOnce(&mut Vec<f64>)) {
+        entry(self.0.0.lock().unwrap().entry(self.1.clone()).or_default());
+    }
+}
+
+impl CounterFn for Series {
+    fn increment(&self, value: u64) {
+        self.write(|entries| *entries = vec![entries.iter().sum::<f64>() + value as f64]);
+    }
+    fn absolute(&self, _: u64) {
+        unreachable!("several managers of one name count together");
+    }
+}
+
+impl GaugeFn for Series {
+    fn increment(&self, _: f64) {
+        unreachable!();
+    }
+    fn decrement(&self, _: f64) {
+        unreachable!();
+    }
+    fn set(&self, value: f64) {
+        self.write(|entries| *entries = vec![value]);
+    }
+}
+
+impl HistogramFn for Series {
+    fn record(&self, value: f64) {
+        self.write(|entries| entries.push(value));
+    }
+}
+
+impl Books {
+    fn series(&self, key: &Key) -> Arc<Series> {
+        let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        let series = Series(self.clone(), format!("{}{{{}}}", key.name(), labels.join(",")));
+        series.write(|_| {});
+        Arc::new(series)
+    }
+
+    fn describe(&self, name: &KeyName, unit: Option<Unit>) {
+        self.1.lock().unwrap().insert(name.as_str().to_owned(), unit.expect("every number has a unit"));
+    }
+
+    fn of(&self, series: &str) -> Vec<f64> {
+        self.0
+            .lock()
+            .unwrap()
+            .get(series)
+            .unwrap_or_else(|| panic!("no {series} in {:#?}", self.names()))
+            .clone()
+    }
+
+    /// Of all series, without labels.
+    fn names(&self) -> BTreeSet<String> {
+        let books = self.0.lock().unwrap();
+        books.keys().map(|series| series.split('{').next().unwrap().to_owned()).collect()
+    }
+}
+
+impl metrics::Recorder for Books {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, unit);
+    }
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, unit);
+    }
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.describe(&name, unit);
+    }
+    fn register_counter(&self, key: &Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        metrics::Counter::from_arc(self.series(key))
+    }
+    fn register_gauge(&self, key: &Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        metrics::Gauge::from_arc(self.series(key))
+    }
+    fn register_histogram(&self, key: &Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+        metrics::Histogram::from_arc(self.series(key))
+    }
+}
+
+#[tokio::test]
+async fn reports_tell_a_recorder_what_is_new_with_names_and_families() {
+    let books = Books::default();
+    let server = RedisServer::start();
+    let builder = LockManager::builder(&server.url()).metrics_name("m");
+    let locks =
+        builder.classify(|name| if name == "a" { "first" } else { "second" }).connect().await.unwrap();
+    let report = || metrics::with_local_recorder(&books, || locks.report_metrics());
+    for _ in 0..2 {
+        drop(locks.lock("a").acquire().await.unwrap());
+    }
+    let guard = locks.lock("b").acquire().await.unwrap();
+    report();
+    let first = |name: &str| books.of(&format!("{name}{{manager=m,family=first}}"));
+    let second = |name: &str| books.of(&format!("{name}{{manager=m,family=second}}"));
+    assert_eq!(
+        (first("wheellock_acquires_total"), second("wheellock_acquires_total")),
+        (vec![2.0], vec![1.0])
+    );
+    assert_eq!((first("wheellock_held"), second("wheellock_held")), (vec![0.0], vec![1.0]));
+    let held = locks.metrics_by_family()[0].1.hold;
+    let (told, sum) = (first("wheellock_hold_seconds"), held.sum().as_secs_f64());
+    assert_eq!((told.len(), second("wheellock_hold_seconds").len()), (2, 0));
+    assert!((told.iter().sum::<f64>() - sum).abs() <= sum / 8.0, "{told:?} of {held:?}");
+
+    // Only what is new is told.
+    report();
+    guard.release().await.unwrap();
+    report();
+    assert_eq!((first("wheellock_acquires_total"), first("wheellock_hold_seconds")), (vec![2.0], told));
+    assert_eq!((second("wheellock_held"), second("wheellock_hold_seconds").len()), (vec![0.0], 1));
+    assert_eq!(books.of("wheellock_lost_total{manager=m,family=first,reason=expired}"), [0.0]);
+    let manager = |name: &str| books.of(&format!("{name}{{manager=m}}"));
+    assert_eq!(
+        (manager("wheellock_healthy"), manager("wheellock_connections_total")),
+        (vec![1.0], vec![1.0])
+    );
+    assert_eq!(manager("wheellock_call_seconds").len() as u64, locks.client().stats().latency.count());
+
+    // Each has a unit, and stands in the page that lists them, and no other does.
+    let described: BTreeSet<_> = books.1.lock().unwrap().keys().cloned().collect();
+    assert_eq!(described, books.names());
+    let page = include_str!("../../docs/observability.md");
+    let words = page.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+    let listed: BTreeSet<_> =
+        words.filter(|word| word.starts_with("wheellock_")).map(str::to_owned).collect();
+    assert_eq!(listed, described, "docs/observability.md lists every number");
+}
+
+#[tokio::test]
+async fn without_a_classifier_there_is_one_series_and_the_manager_has_its_id() {
+    let books = Books::default();
+    let server = RedisServer::start();
+    let locks = LockManager::connect(&server.url()).await.unwrap();
+    drop(locks.lock("a").acquire().await.unwrap());
+    metrics::with_local_recorder(&books, || locks.report_metrics());
+    assert_eq!(books.of(&format!("wheellock_acquires_total{{manager={}}}", locks.id())), [1.0]);
 }

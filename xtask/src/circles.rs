@@ -30,6 +30,7 @@ const LAYERS: [&[&str]; 5] = [
         "blocking",
         "shutdown",
         "health",
+        "report",
     ],
     &["acquire", "guard", "hand_over", "label", "watchdog", "retry", "once", "work", "join_all"],
     &["context"],

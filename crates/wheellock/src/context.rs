@@ -342,8 +342,9 @@ impl Context {
         // Families are numbered before anything is counted in them.
         let tallies = self.holds().tallies.clone();
         let names = self.lock_names();
-        let labels = std::iter::once(None).chain(names.families.labels().iter().copied().map(Some));
-        labels.zip(tallies.snapshots(&self.waiting)).collect()
+        let labels = names.families.labels();
+        let snapshots = tallies.snapshots(labels.len(), &self.waiting);
+        std::iter::once(None).chain(labels.iter().copied().map(Some)).zip(snapshots).collect()
     }
 
     /// Every name in use.

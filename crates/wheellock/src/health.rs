@@ -6,9 +6,9 @@ use std::fmt;
 use wheellock_client::ConnectionState;
 
 use crate::acquire::SILENT_PART;
-use crate::manager::LockManager;
+use crate::context::Context;
 
-/// Whether a lock can be acquired now, as far as is known: see [`LockManager::health`]. `Display` is one line for the body of an answer.
+/// Whether a lock can be acquired now, as far as is known: see [`LockManager::health`](crate::LockManager::health). `Display` is one line for the body of an answer.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Health {
@@ -63,55 +63,39 @@ impl fmt::Display for Health {
     }
 }
 
-impl LockManager {
-    /// Whether a lock can be acquired now, as far as is known without asking: the connection is ready, the server answers what it was
-    /// asked, and the watchdog's renewals succeed. No I/O; for a probe that is called every second.
-    ///
-    /// Behind Sentinels or among replicas the server is the primary of now; while a failover goes on there is none. In a cluster every slot has
-    /// to have a connected primary, though a lock of another shard could be had.
-    ///
-    /// It is what a *readiness* probe wants: a service whose every request needs a lock takes no requests meanwhile. It is no
-    /// *liveness* probe: a restart heals none of this, and gives up the locks that are held. A server that died a moment ago may be taken for
-    /// healthy until an answer is missed, on an idle connection for a heartbeat
-    /// ([`Config::heartbeat`](wheellock_client::Config::heartbeat)) and a third of the response timeout.
-    pub fn health(&self) -> Health {
-        let context = &self.context;
-        let (shut, failing) = {
-            let holds = context.holds();
-            (holds.is_shut(), holds.failing())
-        };
-        if shut {
-            return Health::Ended;
-        }
-        match context.client.state() {
-            ConnectionState::Ready { .. } => {}
-            ConnectionState::Connecting { last_error } => return Health::NotConnected { last_error },
-            ConnectionState::Refused(error) => return Health::NotConnected { last_error: Some(error) },
-            // What the next release will say, too, this client says no more.
-            _ => return Health::Ended,
-        }
-        let patience = context.client.config().response_timeout / SILENT_PART;
-        if context.client.owed_for().is_some_and(|owed| owed > patience) {
-            return Health::Silent;
-        }
-        if failing > 0 { Health::RenewalsFail { locks: failing } } else { Health::Healthy }
+/// How one manager is: see [`LockManager::health`](crate::LockManager::health).
+pub(crate) fn health_of(context: &Context) -> Health {
+    let (shut, failing) = {
+        let holds = context.holds();
+        (holds.is_shut(), holds.failing())
+    };
+    if shut {
+        return Health::Ended;
     }
-
-    /// Whether [`health`](Self::health) is [`Healthy`](Health::Healthy).
-    pub fn is_healthy(&self) -> bool {
-        self.health().is_healthy()
+    match context.client.state() {
+        ConnectionState::Ready { .. } => {}
+        ConnectionState::Connecting { last_error } => return Health::NotConnected { last_error },
+        ConnectionState::Refused(error) => return Health::NotConnected { last_error: Some(error) },
+        // Closed, which is for good.
+        _ => return Health::Ended,
     }
+    let patience = context.client.config().response_timeout / SILENT_PART;
+    if context.client.owed_for().is_some_and(|owed| owed > patience) {
+        return Health::Silent;
+    }
+    if failing > 0 { Health::RenewalsFail { locks: failing } } else { Health::Healthy }
 }
 
 /// Of several managers so many have to be healthy.
-pub(crate) fn health_of_quorum<'a>(managers: impl Iterator<Item = &'a LockManager>, needed: usize) -> Health {
-    let healths: Vec<_> = managers.map(LockManager::health).collect();
-    let healthy = healths.iter().filter(|health| health.is_healthy()).count();
-    if healthy >= needed {
-        Health::Healthy
-    } else if healths.iter().all(|health| matches!(health, Health::Ended)) {
-        Health::Ended
-    } else {
-        Health::NoQuorum { healthy, needed }
+pub(crate) fn health_of_quorum(managers: impl Iterator<Item = Health>, needed: usize) -> Health {
+    let (mut healthy, mut have_ended) = (0, true);
+    for health in managers {
+        healthy += usize::from(health.is_healthy());
+        have_ended &= matches!(health, Health::Ended);
+    }
+    match () {
+        () if healthy >= needed => Health::Healthy,
+        () if have_ended => Health::Ended,
+        () => Health::NoQuorum { healthy, needed },
     }
 }

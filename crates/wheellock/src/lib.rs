@@ -50,6 +50,8 @@ mod places;
 mod quorum;
 mod read_write;
 mod redlock;
+#[cfg(feature = "metrics")]
+mod report;
 mod retry;
 mod semaphore;
 mod server_clock;
@@ -65,6 +67,7 @@ mod watchdog;
 mod wire;
 mod work;
 
+pub use crate::metrics::Metrics;
 pub use backoff::Backoff;
 pub use clock::BootInstant;
 pub use diagnostics::Finding;
@@ -79,7 +82,6 @@ pub use latch::CountDownLatch;
 pub use lease::Lease;
 pub use lock::Lock;
 pub use manager::{LockManager, LockManagerBuilder};
-pub use metrics::Metrics;
 pub use multi_lock::{LostMember, MultiGuard, MultiLock, multi_lock};
 pub use owner::{Owner, PermitId};
 pub use permit::{Permit, PermitSemaphore};

@@ -16,6 +16,7 @@ use crate::events;
 use crate::families::Classifier;
 use crate::fenced::FencedLock;
 use crate::holder::Label;
+use crate::health::{Health, health_of};
 use crate::kind;
 use crate::label;
 use crate::latch::CountDownLatch;
@@ -25,6 +26,8 @@ use crate::metrics::Metrics;
 use crate::owner::{Owner, new_uuid};
 use crate::permit::PermitSemaphore;
 use crate::read_write::ReadWriteLock;
+#[cfg(feature = "metrics")]
+use crate::report::{self, Reporter};
 use crate::semaphore::Semaphore;
 use crate::watchdog;
 
@@ -33,6 +36,8 @@ use crate::watchdog;
 pub struct LockManager {
     pub(crate) context: Arc<Context>,
     findings: Arc<[Finding]>,
+    #[cfg(feature = "metrics")]
+    reporter: Arc<Reporter>,
 }
 
 /// Settings of a [`LockManager`]; made by [`LockManager::builder`].
@@ -45,6 +50,8 @@ pub struct LockManagerBuilder {
     replication_timeout: Duration,
     label: Option<String>,
     classifier: Option<Classifier>,
+    #[cfg(feature = "metrics")]
+    reports: report::Settings,
 }
 
 impl LockManager {
@@ -84,6 +91,8 @@ impl LockManager {
             replication_timeout: REPLICATION_TIMEOUT,
             label: None,
             classifier: None,
+            #[cfg(feature = "metrics")]
+            reports: report::Settings::default(),
         }
     }
 
@@ -182,6 +191,45 @@ impl LockManager {
         counted.filter_map(|(label, metrics)| label.map(|label| (label, metrics))).collect()
     }
 
+    /// Tells the recorder of the `metrics` crate what has been counted since the last time, and how things are now: under the names that
+    /// `docs/observability.md` lists, labelled with this manager's [name](LockManagerBuilder::metrics_name) and the
+    /// [families](LockManagerBuilder::classify) of its locks.
+    ///
+    /// To be called before the numbers are read, as by the handler of a scrape; or from time to time, which
+    /// [`report_metrics_every`](LockManagerBuilder::report_metrics_every) does. What is counted is the same with and without the
+    /// feature, so taking locks costs no more. Observations of a histogram are told as the middle of their
+    /// [`Bucket`](crate::Bucket), at most an eighth off; at most ten thousand of each in one report, in the same proportions, if there were
+    /// more.
+    #[cfg(feature = "metrics")]
+    pub fn report_metrics(&self) {
+        self.reporter.report(&self.context);
+    }
+
+    /// The last report, if there were others.
+    pub(crate) fn end_reports(&self) {
+        #[cfg(feature = "metrics")]
+        self.reporter.end(&self.context);
+    }
+
+    /// Whether a lock can be acquired now, as far as is known without asking: the connection is ready, the server answers what it was
+    /// asked, and the watchdog's renewals succeed. No I/O; for a probe that is called every second.
+    ///
+    /// Behind Sentinels or among replicas the server is the primary of now; while a failover goes on there is none. In a cluster every slot has
+    /// to have a connected primary, though a lock of another shard could be had.
+    ///
+    /// It is what a *readiness* probe wants: a service whose every request needs a lock takes no requests meanwhile. It is no
+    /// *liveness* probe: a restart heals none of this, and gives up the locks that are held. A server that died a moment ago may be taken for
+    /// healthy until an answer is missed: on an idle connection for a heartbeat
+    /// ([`Config::heartbeat`](wheellock_client::Config::heartbeat)) and a third of the response timeout.
+    pub fn health(&self) -> Health {
+        health_of(&self.context)
+    }
+
+    /// Whether [`health`](Self::health) is [`Healthy`](Health::Healthy).
+    pub fn is_healthy(&self) -> bool {
+        self.health().is_healthy()
+    }
+
     /// The connection, for other commands on the same server. Mind that they share its pipeline, and that closing it leaves
     /// every lock that is held to its lease: [`shutdown`](Self::shutdown) gives them back first.
     pub fn client(&self) -> &Client {
@@ -271,6 +319,25 @@ impl LockManagerBuilder {
         self
     }
 
+    /// What the label `manager` of this manager's numbers says. Default: its [id](LockManager::id), which is another one in every process; a
+    /// name that says what it is for makes fewer series. Two managers of one process need two names.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn metrics_name(mut self, name: impl Into<String>) -> Self {
+        self.reports.name = Some(name.into());
+        self
+    }
+
+    /// Has a task [report](LockManager::report_metrics) so often, from `period` after connecting until the manager is gone, and once more
+    /// when it was [shut down](LockManager::shutdown). Default: nobody does. For exporters that push; one that is scraped does better with a
+    /// report before each scrape.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn report_metrics_every(mut self, period: Duration) -> Self {
+        self.reports.every = Some(period);
+        self
+    }
+
     /// Adjusts the connection's settings: timeouts, credentials, limits.
     #[must_use]
     pub fn configure(mut self, adjust: impl FnOnce(&mut Config)) -> Self {
@@ -349,7 +416,15 @@ impl LockManagerBuilder {
         let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
         let settings =
             Settings { watchdog_lease, hand_over: self.hand_over, wanted, label, classifier: self.classifier };
-        Ok((config, Prepared { settings, reports_to }))
+        Ok((
+            config,
+            Prepared {
+                settings,
+                reports_to,
+                #[cfg(feature = "metrics")]
+                reports: self.reports,
+            },
+        ))
     }
 }
 
@@ -363,17 +438,26 @@ struct Prepared {
     settings: Settings,
     /// Where the connection finds the manager.
     reports_to: Arc<OnceLock<Weak<Context>>>,
+    #[cfg(feature = "metrics")]
+    reports: report::Settings,
 }
 
 impl LockManager {
     fn assemble(client: Client, findings: Vec<Finding>, prepared: Prepared) -> Result<Self, Error> {
-        let Prepared { settings, reports_to } = prepared;
+        let Prepared { settings, reports_to, .. } = prepared;
         let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
         let timer = client.config().timer.clone();
         let context = Arc::new(Context::new(client, uuid, settings));
         let _first = reports_to.set(Arc::downgrade(&context));
+        #[cfg(feature = "metrics")]
+        let reporter = Reporter::start(prepared.reports, &context);
         tokio::spawn(watchdog::keep(Arc::downgrade(&context), timer));
-        Ok(Self { context, findings: findings.into() })
+        Ok(Self {
+            context,
+            findings: findings.into(),
+            #[cfg(feature = "metrics")]
+            reporter,
+        })
     }
 
     fn keep_label(&self, is_written: bool) {

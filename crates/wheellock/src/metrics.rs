@@ -146,9 +146,11 @@ impl Tallies {
         self.families.get_mut(place).unwrap_or(&mut self.unclassified)
     }
 
-    /// The counters of each family, in the order of their numbers, from 0.
-    pub(crate) fn snapshots(&self, waiting: &Waiting) -> Vec<Metrics> {
-        let tallies = std::iter::once(&*self.unclassified).chain(&self.families);
+    /// The counters of so many families, in the order of their numbers, and first those of none.
+    pub(crate) fn snapshots(&self, families: usize, waiting: &Waiting) -> Vec<Metrics> {
+        let nothing = Tally::default();
+        let tallies = self.families.iter().chain(std::iter::repeat(&nothing)).take(families);
+        let tallies = std::iter::once(&*self.unclassified).chain(tallies);
         tallies.enumerate().map(|(family, tally)| tally.snapshot(waiting.of(family))).collect()
     }
 }

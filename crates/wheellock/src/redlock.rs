@@ -165,7 +165,7 @@ impl RedLock {
     /// Whether a majority of the servers is [healthy](LockManager::health), each for itself: which are not, the
     /// [managers](Self::managers) say. No I/O.
     pub fn health(&self) -> Health {
-        health_of_quorum(self.managers(), self.quorum())
+        health_of_quorum(self.managers().map(LockManager::health), self.quorum())
     }
 
     /// Whether [`health`](Self::health) is [`Healthy`](Health::Healthy).

@@ -43,7 +43,9 @@ impl LockManager {
     /// From the first poll on it takes place. If it is dropped, what was queued by then is still sent and the connection
     /// closes, but nobody waits for more than a second.
     pub async fn shutdown(&self, within: Duration) -> Leftover {
-        shut_down(&self.context, within).await
+        let left = shut_down(&self.context, within).await;
+        self.end_reports();
+        left
     }
 }
 

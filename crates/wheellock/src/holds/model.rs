@@ -23,7 +23,7 @@ const WAIT: Duration = Duration::from_millis(300);
 impl Holds {
     /// What was counted in no family.
     fn counted(&self) -> crate::Metrics {
-        self.tallies.snapshots(&crate::metrics::Waiting::new(false)).swap_remove(0)
+        self.tallies.snapshots(0, &crate::metrics::Waiting::new(false)).swap_remove(0)
     }
 }
 

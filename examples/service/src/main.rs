@@ -1,0 +1,95 @@
+//! A service that takes a lock for each request, as one runs it beside others: `/metrics` for Prometheus, `/healthz` for readiness,
+//! `/livez` for liveness, events to standard error, and an end in which every lock is given back. The library's part is in `main`.
+//!
+//! ```sh
+//! REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:8080 cargo run -p wheellock-service
+//! curl -X POST 127.0.0.1:8080/orders/42/pay
+//! curl 127.0.0.1:8080/metrics
+//! ```
+
+use std::error::Error;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use wheellock::LockManager;
+
+/// How long a request waits for its order's lock.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the server has to confirm that everything was given back.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Bounds of buckets, in seconds: waits and holds of this service lie between.
+const BUCKETS: [f64; 10] = [0.0001, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+#[derive(Clone)]
+struct Service {
+    locks: LockManager,
+    prometheus: PrometheusHandle,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    let prometheus = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
+        .install_recorder()?;
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let locks = LockManager::builder(&url)
+        .metrics_name("orders")
+        // A label for each family of locks, and not one for each order.
+        .classify(|name| if name.starts_with("orders:") { "orders" } else { "other" })
+        .connect()
+        .await?;
+    let service = Service { locks: locks.clone(), prometheus };
+    let routes = Router::new()
+        .route("/orders/{id}/pay", post(pay))
+        .route("/metrics", get(scrape))
+        .route("/healthz", get(readiness))
+        .route("/livez", get(async || "alive"))
+        .with_state(service);
+    let listener = TcpListener::bind(std::env::var("LISTEN").as_deref().unwrap_or("127.0.0.1:8080")).await?;
+    println!("listening on {}", listener.local_addr()?);
+    let mut terminated = signal(SignalKind::terminate())?;
+    // Requests under way are answered, and no new ones taken; then the locks go.
+    axum::serve(listener, routes).with_graceful_shutdown(async move { _ = terminated.recv().await }).await?;
+    let left = locks.shutdown(LAST_WORDS).await;
+    println!("{left}");
+    Ok(())
+}
+
+/// Does the work of one order, which no other process does at the same time.
+async fn pay(State(service): State<Service>, Path(id): Path<u64>) -> Result<String, (StatusCode, String)> {
+    let unavailable = |error: wheellock::Error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string());
+    let lock = service.locks.lock(&format!("orders:{id}"));
+    let Some(guard) = lock.try_acquire_for(PATIENCE).await.map_err(unavailable)? else {
+        return Err((StatusCode::CONFLICT, "somebody else works on it".to_owned()));
+    };
+    // If the lock is lost the work is dropped where it stands.
+    let paid = guard.run(charge(id)).await.map_err(unavailable)?;
+    guard.release().await.map_err(unavailable)?;
+    Ok(paid)
+}
+
+/// What the service is for.
+async fn charge(id: u64) -> String {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    format!("order {id} is paid\n")
+}
+
+/// The numbers are of this moment: they are reported right before they are read.
+async fn scrape(State(service): State<Service>) -> String {
+    service.locks.report_metrics();
+    service.prometheus.render()
+}
+
+/// Whether requests are to be sent here. No liveness probe: a restart would not bring the server back, and gives up the locks.
+async fn readiness(State(service): State<Service>) -> (StatusCode, String) {
+    let health = service.locks.health();
+    let status = if health.is_healthy() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, format!("{health}\n"))
+}

@@ -15,6 +15,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 use wheellock::{Health, LockManager, LostReason, RedLock, Released, blocking, multi_lock};
 use wheellock_tests::locks::{PATIENCE, adjusted, brisk, manager};
+use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
 /// What was recorded of one event or span.
@@ -425,6 +426,25 @@ async fn health_is_what_is_known_without_asking() {
     assert!(matches!(locks.health(), Health::Ended) && !locks.is_healthy());
 }
 
+/// There is a primary, or every shard has one, or the manager says that there is none; and the failover ends.
+#[tokio::test]
+async fn health_follows_a_failover() {
+    const NO_HANG: Duration = Duration::from_secs(60);
+    let mut set = SentinelSet::start(&Settings::default());
+    let mut cluster = Cluster::start(3, 1, &Settings::default());
+    let sentinel = LockManager::connect(&set.url()).await.unwrap();
+    let shards = LockManager::connect(&cluster.url()).await.unwrap();
+    assert!(eventually(NO_HANG, async || sentinel.is_healthy() && shards.is_healthy()).await);
+    let primary = set.primary_index();
+    set.servers_mut()[primary].kill();
+    assert!(eventually(NO_HANG, async || !sentinel.is_healthy()).await);
+    assert!(eventually(NO_HANG, async || sentinel.is_healthy()).await, "{}", sentinel.health());
+    let victim = cluster.owner_of_key("orders");
+    cluster.nodes_mut()[victim].kill();
+    assert!(eventually(NO_HANG, async || !shards.is_healthy()).await, "one shard of three is enough");
+    assert!(eventually(NO_HANG, async || shards.is_healthy()).await, "{}", shards.health());
+}
+
 #[tokio::test]
 async fn a_quorum_is_healthy_as_long_as_a_majority_is() {
     let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
@@ -631,4 +651,22 @@ async fn without_a_classifier_there_is_one_series_and_the_manager_has_its_id() {
     drop(locks.lock("a").acquire().await.unwrap());
     metrics::with_local_recorder(&books, || locks.report_metrics());
     assert_eq!(books.of(&format!("wheellock_acquires_total{{manager={}}}", locks.id())), [1.0]);
+}
+
+/// Who pushes numbers has them told from time to time, and the last of them when the manager ends.
+#[tokio::test]
+async fn reports_are_made_by_themselves_if_that_is_wanted() {
+    let books = Books::default();
+    // Of this thread, on which the manager's tasks are, too.
+    let _default = metrics::set_default_local_recorder(&books);
+    let server = RedisServer::start();
+    let builder = LockManager::builder(&server.url()).metrics_name("m");
+    let locks = builder.report_metrics_every(Duration::from_millis(10)).connect().await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let told = |name: &str| books.0.lock().unwrap().get(&format!("{name}{{manager=m}}")).cloned();
+    assert!(eventually(PATIENCE, async || told("wheellock_held") == Some(vec![1.0])).await);
+    assert_eq!(told("wheellock_healthy"), Some(vec![1.0]));
+    drop(guard);
+    assert!(locks.shutdown(PATIENCE).await.is_empty());
+    assert_eq!((told("wheellock_held"), told("wheellock_healthy")), (Some(vec![0.0]), Some(vec![0.0])));
 }

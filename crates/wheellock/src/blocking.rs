@@ -108,6 +108,12 @@ impl LockManager {
         self.inner.metrics_by_family()
     }
 
+    /// As [`crate::LockManager::report_metrics`].
+    #[cfg(feature = "metrics")]
+    pub fn report_metrics(&self) {
+        self.inner.report_metrics();
+    }
+
     /// As [`crate::LockManager::health`].
     pub fn health(&self) -> Health {
         self.inner.health()

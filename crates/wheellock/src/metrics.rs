@@ -132,7 +132,7 @@ impl Waiting {
 /// The counters that change under the lock of the table of holds: one set for each family of locks.
 #[derive(Clone, Default)]
 pub(crate) struct Tallies {
-    unclassified: Box<Tally>,
+    unclassified: Tally,
     /// From family 1 on.
     families: Vec<Tally>,
 }
@@ -150,7 +150,7 @@ impl Tallies {
     pub(crate) fn snapshots(&self, families: usize, waiting: &Waiting) -> Vec<Metrics> {
         let nothing = Tally::default();
         let tallies = self.families.iter().chain(std::iter::repeat(&nothing)).take(families);
-        let tallies = std::iter::once(&*self.unclassified).chain(tallies);
+        let tallies = std::iter::once(&self.unclassified).chain(tallies);
         tallies.enumerate().map(|(family, tally)| tally.snapshot(waiting.of(family))).collect()
     }
 }

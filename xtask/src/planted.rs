@@ -149,7 +149,9 @@ fn copy() -> PathBuf {
 /// that only the rest is built anew.
 fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
     let mut files = BTreeMap::new();
-    for part in ["Cargo.toml", "Cargo.lock", "crates", "tests", "benches", "xtask", "docs", "README.md"] {
+    for part in
+        ["Cargo.toml", "Cargo.lock", "crates", "examples", "tests", "benches", "xtask", "docs", "README.md"]
+    {
         collect(root, Path::new(part), &mut files)?;
     }
     let mut scripts = Vec::new();

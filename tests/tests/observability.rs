@@ -165,7 +165,10 @@ async fn e01_an_outage_makes_few_lines() {
     let lease = Duration::from_millis(1500);
     let locks = adjusted(&server.url(), lease, |config| {
         config.reconnect = (Duration::from_millis(1), Duration::from_millis(4));
-        config.random = || PAUSES.fetch_add(1, Ordering::Relaxed);
+        config.random = || {
+            PAUSES.fetch_add(1, Ordering::Relaxed);
+            u64::MAX / 2
+        };
     })
     .await;
     assert_eq!(seen.said("connected").len(), 1);
@@ -192,7 +195,7 @@ async fn e01_an_outage_makes_few_lines() {
     let warned: Vec<Seen> = of("wheellock::connection", Level::WARN);
     assert_eq!(warned[0].what, "connection lost");
     assert_eq!(warned[0].names(), ["detail", "kind", "losses", "server"]);
-    assert!(warned.len() <= 1 + reminders, "{warned:#?}");
+    assert!(warned.len() <= 1 + reminders, "{} lines", warned.len());
     let again = seen.said("connected again");
     let [again] = &*again else { panic!("{again:#?}") };
     assert_eq!(again.names(), ["attempts", "connection_id", "down_ms", "server", "version"]);
@@ -202,7 +205,7 @@ async fn e01_an_outage_makes_few_lines() {
     let warned: Vec<Seen> = of("wheellock::renewal", Level::WARN);
     assert_eq!(warned[0].what, "leases not renewed, will be tried again");
     assert_eq!(warned[0].names(), ["failing_ms", "failures", "locks", "result", "server"]);
-    assert!(warned.len() <= 1 + reminders, "{warned:#?}");
+    assert!(warned.len() <= 1 + reminders, "{} lines", warned.len());
     assert_eq!(seen.said("leases renewed again").len(), 0, "all of them were lost");
     let lost: Vec<Seen> = of("wheellock::lock", Level::WARN);
     let told: BTreeSet<_> = lost.iter().map(|event| event.fields["lock"].clone()).collect();

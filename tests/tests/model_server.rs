@@ -101,7 +101,7 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     let any_lease = random.of(&["0", lease]);
     let serial = random.of(&["1", "2", "3", "4", "5", "6", "7", "8", "9"]);
     let said = random.of(&["u:1 5 here", "u:2 12 ", "v:1 7 at one place\nor another"]);
-    let (which, key, args) = match random.below(30) {
+    let (which, key, args) = match random.below(33) {
         0..2 => (Which::FencedAcquire, key, vec![lease, holder, count, tag]),
         2..7 => (Which::ReadAcquire, key, vec![lease, holder, count, tag, random.of(&["0", "1"])]),
         7..11 => (Which::ReadRelease, key, vec![channel, holder, left, verb, tag]),
@@ -113,6 +113,11 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         19 if random.below(2) == 0 => (Which::ReadWriteIsHeld, key, vec![random.of(&["read", "write"])]),
         19..21 => (Which::ReadWriteRenew, key, vec![any_lease, random.of(&[holder, &writer]), tag]),
         21..23 => (Which::SimpleAcquire, &*simple, vec![lease, random.of(&TOKENS), "1"]),
+        30 => {
+            (Which::ReadWriteHolders, key, vec![random.of(&["1", "100"]), random.of(&["read", "write"]), tag])
+        }
+        31 => (Which::Holders, random.of(&[key, &simple]), vec![random.of(&["1", "100"])]),
+        32 => (Which::SimpleHolders, random.of(&[key, &simple]), vec!["1"]),
         23 => (Which::SimpleRelease, &*simple, vec![channel, random.of(&TOKENS), "0", verb]),
         26..28 => (Which::LookAtLeader, random.of(&[key, &simple]), vec![tag]),
         28..30 => (

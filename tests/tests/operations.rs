@@ -266,7 +266,9 @@ async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
         if version < (6, 2, 0) { builder } else { builder.arg("acl-pubsub-default", "allchannels") }.start()
     };
     let version = server.redis_version();
-    for kind in ["fair", "fenced", "election", "read-write", "simple", "semaphore", "permits", "latch", "labels"] {
+    for kind in
+        ["fair", "fenced", "election", "read-write", "simple", "semaphore", "permits", "latch", "labels"]
+    {
         let (base, added) = (guide::permissions(version), guide::kind_permissions(kind, version));
         let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
         assert_eq!(use_kind(&server, &rules, kind).await, Ok(()), "{kind}");

@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::events;
 use crate::families::Classifier;
 use crate::fenced::FencedLock;
-use crate::holder::Label;
 use crate::health::{Health, health_of};
+use crate::holder::Label;
 use crate::kind;
 use crate::label;
 use crate::latch::CountDownLatch;
@@ -414,8 +414,13 @@ impl LockManagerBuilder {
             }
         }));
         let wanted = Wanted::new(self.durability, self.replication_timeout, &config);
-        let settings =
-            Settings { watchdog_lease, hand_over: self.hand_over, wanted, label, classifier: self.classifier };
+        let settings = Settings {
+            watchdog_lease,
+            hand_over: self.hand_over,
+            wanted,
+            label,
+            classifier: self.classifier,
+        };
         Ok((
             config,
             Prepared {

@@ -61,11 +61,16 @@ async fn nothing_is_wrong_with_it() {
 #[tokio::test(start_paused = true)]
 async fn two_managers_exclude_and_wake_each_other() {
     for kind in 0..6 {
-        let (_double, here, there) = two().await;
+        let double = Double::new();
+        let here = double.manager_with(|settings| settings.label("here")).await.unwrap();
+        let (here_id, there) = (here.id().to_owned(), double.manager().await.unwrap());
         let (here, there) = (&exclusive(&here)[kind], &exclusive(&there)[kind]);
         let guard = here.acquire().await.unwrap();
         assert!(here.is_locked().await.unwrap(), "kind {kind}");
-        assert_eq!(here.holders().await.unwrap(), [guard.owner().to_string()], "kind {kind}");
+        let holder = there.holder().await.unwrap().expect("held");
+        let who = (holder.owner.clone(), holder.process(), holder.hold_count, holder.label.as_deref());
+        let wanted = (guard.owner().to_string(), Some(&*here_id), 1, Some("here"));
+        assert_eq!(who, wanted, "kind {kind}");
         assert!(there.is_held_by(&guard.owner()).await.unwrap(), "kind {kind}");
         assert!(there.remaining_lease().await.unwrap().unwrap() <= LEASE, "kind {kind}");
         assert!(there.try_acquire().await.unwrap().is_none(), "kind {kind}");

@@ -22,6 +22,9 @@ pub enum Which {
     ReadWriteRenew,
     ReadWriteForceRelease,
     ReadWriteIsHeld,
+    Holders,
+    ReadWriteHolders,
+    SimpleHolders,
     SimpleAcquire,
     SimpleRelease,
     SimpleRenew,
@@ -50,7 +53,7 @@ pub enum Which {
 }
 
 impl Which {
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 41] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -64,6 +67,9 @@ impl Which {
         Self::ReadWriteRenew,
         Self::ReadWriteForceRelease,
         Self::ReadWriteIsHeld,
+        Self::Holders,
+        Self::ReadWriteHolders,
+        Self::SimpleHolders,
         Self::SimpleAcquire,
         Self::SimpleRelease,
         Self::SimpleRenew,
@@ -113,6 +119,9 @@ impl Which {
             Self::ReadWriteRenew => some(&kind::READ.renew),
             Self::ReadWriteForceRelease => some(&kind::READ.force_release),
             Self::ReadWriteIsHeld => some(&kind::READ.is_held),
+            Self::Holders => some(&kind::REENTRANT.show_holders),
+            Self::ReadWriteHolders => some(&kind::READ.show_holders),
+            Self::SimpleHolders => some(&kind::SIMPLE.show_holders),
             Self::SimpleAcquire => &kind::SIMPLE.acquire,
             Self::SimpleRelease => some(&kind::SIMPLE.release),
             Self::SimpleRenew => some(&kind::SIMPLE.renew),

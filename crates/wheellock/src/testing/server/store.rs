@@ -4,6 +4,7 @@
 //! `tests/tests/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
 mod elections;
+mod holders;
 mod permits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,6 +156,10 @@ impl Store {
                 let gone = others.iter().filter(|key| self.keys.remove(**key).is_some()).count();
                 Answer::Integer(i64::from(removed) + i64::try_from(gone).expect("few"))
             }
+            ["SET", key, text, "PX", lease] => {
+                self.set_text(key, text, Some(integer(lease)));
+                Answer::Status("OK".to_owned())
+            }
             ["SET", key, text] => {
                 self.set_text(key, text, None);
                 Answer::Status("OK".to_owned())
@@ -246,6 +251,11 @@ impl Store {
             (Which::SimpleRenew, keys, args) => self.simple_renew(keys, args),
             (Which::LookAtLeader, &[key], &[tag]) => self.look_at_leader(key, tag),
             (Which::ReadWriteIsHeld, &[key], &[side]) => self.is_held(key, side),
+            (Which::Holders, &[key], &[most]) => self.holders_of_lock(key, most),
+            (Which::SimpleHolders, &[key], &[_]) => self.holder_of_simple(key),
+            (Which::ReadWriteHolders, &[key], &[most, side, tag]) => {
+                self.holders_of_side(key, most, side, tag)
+            }
             (Which::SemaphoreRenew, keys, args) => self.semaphore_renew(keys, args),
             (Which::PermitRenew, keys, args) => self.permit_renew(keys, args),
             (Which::FairAcquire, &[key], &[lease, holder, count, stands, channel, verb, tag]) => {

@@ -7,6 +7,7 @@ mod bench;
 mod campaign;
 mod circles;
 mod demo;
+mod examples;
 mod fuzz;
 mod install;
 mod interop;

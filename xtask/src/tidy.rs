@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::{circles, run, tables};
+use crate::{circles, examples, run, tables};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -61,6 +61,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     complaints.extend(tables::told(&files));
     complaints.extend(circles::circles(&files));
     complaints.extend(circles::upward_arrows(&files));
+    complaints.extend(examples::missing(&files));
     let exists = |path: &str| root.join(path).exists();
     match files.iter().find(|file| file.path == ARCHITECTURE) {
         Some(architecture) => {

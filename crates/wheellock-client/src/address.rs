@@ -4,6 +4,14 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// One server's address.
+///
+/// ```
+/// use wheellock_client::{Address, Config};
+///
+/// let config = Config::new(Address::Tcp { host: "::1".to_owned(), port: 6379 });
+/// assert_eq!(config.servers.to_string(), "[::1]:6379");
+/// assert_eq!(Address::Unix("/run/redis.sock".into()).to_string(), "/run/redis.sock");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Address {

@@ -22,6 +22,18 @@ use crate::watch::Watch;
 
 /// A handle to one server. Cheap to clone; all clones share one pipelined connection, which reconnects by itself.
 ///
+/// ```no_run
+/// use wheellock_client::{Client, Command};
+///
+/// # async fn example() -> Result<(), wheellock_client::Error> {
+/// let client = Client::connect("redis://127.0.0.1:6379".parse()?).await?;
+/// let visits = client.call(&Command::new("INCR").arg("visits")).await?;
+/// println!("{:?} visits, by {}", visits.as_i64(), client.server_address());
+/// client.close().await;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Ordering
 ///
 /// Calls reach the server in the order of their first polls. A call that is never polled is never sent.
@@ -35,6 +47,18 @@ pub struct Client {
 }
 
 /// How one call is to be made.
+///
+/// ```no_run
+/// use std::time::{Duration, Instant};
+/// use wheellock_client::{CallOptions, Command};
+///
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// let soon = Instant::now() + Duration::from_millis(200);
+/// let reply = client.call_with(&Command::new("GET").arg("greeting"), CallOptions::by(soon)).await?;
+/// # drop(reply);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct CallOptions {

@@ -18,6 +18,14 @@ use crate::tls::TlsConfig;
 use crate::topology::slots::{SlotSet, slot_of};
 
 /// Who we are to the server.
+///
+/// ```
+/// use wheellock_client::{Credentials, Secret};
+///
+/// let credentials =
+///     Credentials { username: Some("app".to_owned()), password: Some(Secret::new("a token of today")) };
+/// assert!(!format!("{credentials:?}").contains("token"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     /// ACL user; that of the [`Config`] if `None`, and if that one names none either, the server's `default` user.
@@ -47,16 +55,67 @@ impl Credentials {
 const DEFAULT_USER: &str = "default";
 
 /// See [`Config::credentials`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use wheellock_client::{Config, Credentials, CredentialsProvider, Secret};
+///
+/// let tokens: CredentialsProvider = Arc::new(|| {
+///     Box::pin(async {
+///         let token = "asked for at every handshake"; // from a vault, say
+///         Ok(Credentials { username: Some("app".to_owned()), password: Some(Secret::new(token)) })
+///     })
+/// });
+/// let mut config: Config = "redis://cache.internal".parse()?;
+/// config.credentials = Some(tokens);
+/// # Ok::<(), wheellock_client::Error>(())
+/// ```
 pub type CredentialsProvider = Arc<dyn Fn() -> CredentialsFuture + Send + Sync>;
 
 /// What a [`CredentialsProvider`] returns.
+///
+/// ```
+/// use wheellock_client::{Credentials, CredentialsFuture, Secret};
+///
+/// fn from_a_file() -> CredentialsFuture {
+///     Box::pin(async {
+///         let token = std::fs::read_to_string("/run/secrets/redis")?;
+///         Ok(Credentials { username: None, password: Some(Secret::new(token.trim())) })
+///     })
+/// }
+/// # drop(from_a_file());
+/// ```
 pub type CredentialsFuture =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn std::error::Error + Send + Sync>>> + Send>>;
 
 /// See [`Config::translate`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use wheellock_client::{Address, Config, Translate};
+///
+/// let through_the_tunnel: Translate = Arc::new(|address| match address {
+///     Address::Tcp { port, .. } => Some(Address::Tcp { host: "tunnel.internal".to_owned(), port: *port }),
+///     _ => None, // must not be used
+/// });
+/// let mut config: Config = "redis+sentinel://a,b,c/mymaster".parse()?;
+/// config.translate = Some(through_the_tunnel);
+/// # Ok::<(), wheellock_client::Error>(())
+/// ```
 pub type Translate = Arc<dyn Fn(&Address) -> Option<Address> + Send + Sync>;
 
 /// See [`Config::on_change`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use wheellock_client::ChangeSink;
+///
+/// let failovers = Arc::new(AtomicU64::new(0));
+/// let count = Arc::clone(&failovers);
+/// let on_change: ChangeSink = Arc::new(move |_| drop(count.fetch_add(1, Ordering::Relaxed)));
+/// # drop(on_change);
+/// ```
 pub type ChangeSink = Arc<dyn Fn(&Change) + Send + Sync>;
 
 /// See [`Hooks::on_detached`].
@@ -79,6 +138,14 @@ impl fmt::Debug for Hooks {
 }
 
 /// Where a client finds the server that is responsible for a key.
+///
+/// ```
+/// use wheellock_client::{Config, Servers};
+///
+/// let config: Config = "redis+cluster://a:6379,b:6379".parse()?;
+/// assert!(matches!(&config.servers, Servers::Cluster(nodes) if nodes.len() == 2));
+/// # Ok::<(), wheellock_client::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Servers {
@@ -94,6 +161,17 @@ pub enum Servers {
 }
 
 /// Sentinels and the service to ask them for.
+///
+/// ```
+/// use wheellock_client::{Address, Config, Sentinels, Servers};
+///
+/// let sentinel = |host: &str| Address::Tcp { host: host.to_owned(), port: 26379 };
+/// let mut sentinels = Sentinels::default();
+/// sentinels.addresses = ["a", "b", "c"].map(sentinel).to_vec();
+/// sentinels.service = "mymaster".to_owned();
+/// let config = Config::with(Servers::Sentinel(sentinels));
+/// assert_eq!(config.to_string(), "redis+sentinel://a:26379,b:26379,c:26379/mymaster");
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Sentinels {
     /// The Sentinels, in any order. Some of them suffice.
@@ -130,6 +208,14 @@ impl fmt::Display for Servers {
 }
 
 /// Whether messages go by sharded pub/sub (`SPUBLISH`), which only clusters of Redis 7 and later have.
+///
+/// ```
+/// use wheellock_client::{Config, ShardedPubSub};
+///
+/// let mut config: Config = "redis+cluster://a:6379,b:6379".parse()?;
+/// config.sharded_pubsub = ShardedPubSub::Off; // as the older processes of the fleet do
+/// # Ok::<(), wheellock_client::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShardedPubSub {
     /// In a cluster whose nodes know it. Redisson's rule and default (`shardedSubscriptionMode`).
@@ -142,6 +228,18 @@ pub enum ShardedPubSub {
 }
 
 /// News of who answers for which keys: see [`Config::on_change`].
+///
+/// ```
+/// use wheellock_client::{Change, Config};
+///
+/// let mut config: Config = "redis+cluster://a:6379,b:6379".parse()?;
+/// config.on_change = Some(std::sync::Arc::new(|change: &Change| {
+///     if change.concerns(b"orders:42") {
+///         println!("look whether it still knows of orders:42");
+///     }
+/// }));
+/// # Ok::<(), wheellock_client::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Change {
     slots: Option<SlotSet>,
@@ -166,6 +264,15 @@ impl Change {
 }
 
 /// A secret that no `Debug` or `Display` shows.
+///
+/// ```
+/// use wheellock_client::{Config, Secret};
+///
+/// let mut config: Config = "redis://app@cache.internal".parse()?;
+/// config.password = Some(Secret::new("correct horse"));
+/// assert!(!format!("{config:?}{config}").contains("horse"));
+/// # Ok::<(), wheellock_client::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 

@@ -93,6 +93,15 @@ pub(crate) enum Phase {
 }
 
 /// Counters of one client, since it was made.
+///
+/// ```no_run
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// let stats = client.stats();
+/// println!("{} calls, {} in flight, {} connections", stats.calls, stats.in_flight, stats.connections);
+/// println!("99 % within {:?}", stats.latency.quantile(0.99));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -142,6 +151,19 @@ impl Stats {
 }
 
 /// Where a client stands with its server: see [`Client::state`](crate::Client::state).
+///
+/// ```no_run
+/// use wheellock_client::ConnectionState;
+///
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// match client.state() {
+///     ConnectionState::Ready { connection } => println!("up, for the {connection}. time"),
+///     ConnectionState::Connecting { last_error } => println!("not up: {last_error:?}"),
+///     refused_or_closed => println!("{refused_or_closed:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ConnectionState {

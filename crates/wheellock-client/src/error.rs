@@ -8,6 +8,22 @@ use std::sync::Arc;
 use crate::address::Address;
 
 /// Whether a failed call may have taken effect on the server.
+///
+/// ```no_run
+/// use wheellock_client::{Command, Outcome};
+///
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// // This may be made again whatever became of it; an INCR only if it certainly did not run.
+/// let set = Command::new("SET").arg("greeting").arg("hello");
+/// while let Err(error) = client.call(&set).await {
+///     match error.outcome() {
+///         Outcome::NotSent | Outcome::MaybeExecuted => {}
+///         Outcome::Rejected => return Err(error),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// No byte of the call left this process. It is safe to repeat.
@@ -29,6 +45,13 @@ impl fmt::Display for Outcome {
 }
 
 /// The class of a failure; [`Error`] carries the details.
+///
+/// ```
+/// use wheellock_client::{Config, ErrorKind};
+///
+/// let error = "redis://host:port".parse::<Config>().unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Config);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -66,6 +89,18 @@ pub enum ErrorKind {
 /// [`source`](std::error::Error::source) repeats nothing of that line. If the operating system failed us it is an
 /// [`io::Error`] of the same [`kind`](io::Error::kind) that prints the system's number for it; of anything else it is the
 /// cause of the cause, if there is one. The cause itself is [`origin`](Self::origin).
+///
+/// ```no_run
+/// use wheellock_client::{Command, Outcome};
+///
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// if let Err(error) = client.call(&Command::new("INCR").arg("visits")).await {
+///     eprintln!("{error}"); // what, where and why, in one line
+///     assert!(error.outcome() != Outcome::MaybeExecuted, "was it counted? nobody knows");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 

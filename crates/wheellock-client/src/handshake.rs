@@ -14,6 +14,15 @@ use crate::error::{CONNECT, Error, ErrorKind, error_code, printable};
 use crate::script::Script;
 
 /// What the server said about itself in its reply to HELLO.
+///
+/// ```no_run
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// if let Some(info) = client.server_info() {
+///     println!("{} {} as {}", info.name, info.version, info.role);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerInfo {

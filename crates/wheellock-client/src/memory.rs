@@ -10,12 +10,36 @@ use bytes::BytesMut;
 use tokio::io::ReadBuf;
 
 /// Opens connections for a client under test; set as [`Config::connector`](crate::Config::connector).
+///
+/// ```
+/// use std::sync::Arc;
+/// use wheellock_client::Config;
+/// use wheellock_client::memory::{Connector, Pipe};
+///
+/// let pipe = Pipe::new();
+/// let server = pipe.clone(); // the test's end
+/// let connector: Connector = Arc::new(move || Ok(pipe.clone()));
+/// let mut config: Config = "redis://nowhere".parse()?;
+/// config.connector = Some(connector);
+/// # drop(server);
+/// # Ok::<(), wheellock_client::Error>(())
+/// ```
 pub type Connector = Arc<dyn Fn() -> io::Result<Pipe> + Send + Sync>;
 
 /// The server's end of an in-memory connection. Clones are the same end.
 ///
 /// Nothing happens by itself: the client's bytes are accepted as far as [`accept`](Self::accept) allows, and the client
 /// reads what [`send`](Self::send) has put there.
+///
+/// ```
+/// use wheellock_client::memory::Pipe;
+///
+/// let server = Pipe::new();
+/// server.accept(0); // the client's next write has to wait
+/// server.send(b"+PONG\r\n");
+/// assert!(server.take().is_empty());
+/// server.fin(); // and the connection has ended
+/// ```
 #[derive(Clone)]
 pub struct Pipe(Arc<Mutex<Inner>>);
 

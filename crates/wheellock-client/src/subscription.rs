@@ -13,6 +13,20 @@ use crate::topology::cluster::Cluster;
 /// A subscription is a coalesced wake-up, not a queue: it tells that there was a reason to look, however many
 /// messages there were. Reasons are messages, and everything that may have hidden one: a lost connection, a refusal.
 /// So whoever looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
+///
+/// ```no_run
+/// use wheellock_client::Command;
+///
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// let mut news = client.subscribe(b"news");
+/// loop {
+///     let latest = client.call(&Command::new("GET").arg("latest")).await?;
+///     println!("{latest:?}"); // looked at after the SUBSCRIBE, so no message fell in between
+///     news.changed().await;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Subscription {
     at: Listening,
     home: Option<Home>,

@@ -30,6 +30,20 @@ pub struct TlsConfig {
 }
 
 /// Settings of a [`TlsConfig`].
+///
+/// ```no_run
+/// use wheellock_client::{TlsBuilder, TlsConfig};
+///
+/// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let builder: TlsBuilder = TlsConfig::new()
+///     .trust_pem(&std::fs::read("ca.pem")?)
+///     .identity_pem(&std::fs::read("us.pem")?, &std::fs::read("us.key")?)
+///     .server_name("cache.internal");
+/// let tls = builder.build()?;
+/// # drop(tls);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Default)]
 #[must_use]
 pub struct TlsBuilder {

@@ -9,6 +9,21 @@ use crate::topology::cluster::Cluster;
 
 /// Reports changes of a client's [`ConnectionState`]; made by [`Client::watch`](crate::Client::watch). Does not keep the client
 /// alive.
+///
+/// ```no_run
+/// use wheellock_client::ConnectionState;
+///
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// let mut watch = client.watch();
+/// loop {
+///     match watch.changed().await {
+///         ConnectionState::Closed(_) => break,
+///         state => println!("{state:?}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Watch {
     on: Watched,
     seen: u64,

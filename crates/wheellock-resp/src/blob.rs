@@ -18,6 +18,15 @@ use bytes::Bytes;
 /// its own is never copied. A slice keeps its whole block alive, so none is made that is less than a quarter of it.
 ///
 /// It dereferences to `[u8]`; [`Bytes::from`] turns it into `Bytes` without copying when it is not inline.
+///
+/// ```
+/// use wheellock_resp::Blob;
+///
+/// let token = Blob::from("3f1c");
+/// assert_eq!(token.as_str(), Some("3f1c"));
+/// assert_eq!(token.len(), 4); // as of any `[u8]`
+/// assert!(token < Blob::from("4"));
+/// ```
 #[derive(Clone)]
 pub struct Blob(Storage);
 

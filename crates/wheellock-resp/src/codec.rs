@@ -116,6 +116,15 @@ impl tokio_util::codec::Encoder<Frame> for RespCodec {
 }
 
 /// Why a framed stream failed.
+///
+/// ```
+/// use tokio_util::codec::Decoder as _;
+/// use wheellock_resp::codec::{CodecError, RespCodec};
+///
+/// let mut codec = RespCodec::default();
+/// let mut half = bytes::BytesMut::from("$5\r\nhel"); // and then the other end hangs up
+/// assert!(matches!(codec.decode_eof(&mut half), Err(CodecError::Truncated)));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CodecError {

@@ -8,6 +8,15 @@ use crate::number::{self, Decimal};
 use crate::writer::Writer;
 
 /// One argument of a command, borrowed.
+///
+/// ```
+/// use wheellock_resp::{Arg, Command};
+///
+/// let lease: Arg<'_> = 30_000_u64.into(); // its digits are written when the command is
+/// let owner: Arg<'_> = "9b1d:7".into();
+/// let command = Command::new("HSET").arg("orders:42").args([owner, lease]);
+/// assert_eq!(command.iter().count(), 4); // the name is one of them
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Arg<'a> {
     /// Any bytes, CR, LF and NUL included: arguments are sent with their length.
@@ -354,6 +363,16 @@ impl fmt::Debug for EvalSha {
 }
 
 /// A script template was given another number of keys and arguments than it was made for.
+///
+/// ```
+/// use wheellock_resp::{ArgCount, EvalSha};
+///
+/// let unlock = EvalSha::new("e0e1f9fabfc9d4800c877a703b823ac0578ff8db", 1, 1);
+/// let mut out = bytes::BytesMut::new();
+/// let wrong = unlock.encode(&mut out, &["orders:42".into()]);
+/// assert_eq!(wrong, Err(ArgCount { expected: 2, given: 1 }));
+/// assert!(out.is_empty());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ArgCount {
     /// Keys and arguments the template was made for.

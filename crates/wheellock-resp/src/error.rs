@@ -7,6 +7,16 @@ use std::fmt;
 /// Fatal to the stream: after a framing error nothing tells where the next frame begins, so the decoder repeats the error
 /// for ever and the connection has to be closed. Kind and offset depend on the bytes alone, never on how they were
 /// split into reads.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use wheellock_resp::{Decoder, ErrorKind, Limits};
+///
+/// let mut decoder = Decoder::new(Limits::default());
+/// let error = decoder.decode(&mut BytesMut::from("HTTP/1.1 400 Bad Request\r\n")).unwrap_err();
+/// assert_eq!((error.kind(), error.offset()), (ErrorKind::UnknownType(b'H'), 0));
+/// assert_eq!(error.to_string(), "invalid RESP at byte 0: no type begins with 'H' (0x48)");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Error {
     kind: ErrorKind,
@@ -41,6 +51,15 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// What was wrong with the bytes.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use wheellock_resp::{Decoder, ErrorKind, Limits};
+///
+/// let error = Decoder::new(Limits::default()).decode(&mut BytesMut::from(":1.5\r\n")).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Integer);
+/// assert_eq!(error.kind().to_string(), "not a 64-bit integer");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -94,6 +113,15 @@ impl fmt::Display for ErrorKind {
 }
 
 /// Which of the [`Limits`](crate::Limits) was exceeded.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use wheellock_resp::{Decoder, ErrorKind, LimitKind, Limits};
+///
+/// let mut decoder = Decoder::new(Limits { bulk: 1024, ..Limits::default() });
+/// let error = decoder.decode(&mut BytesMut::from("$1025\r\n")).unwrap_err(); // before any of it has arrived
+/// assert_eq!(error.kind(), ErrorKind::Limit(LimitKind::Bulk));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LimitKind {

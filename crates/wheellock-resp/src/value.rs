@@ -5,6 +5,21 @@ use bytes::Bytes;
 use crate::Blob;
 
 /// One complete message of a server.
+///
+/// ```
+/// use bytes::BytesMut;
+/// use wheellock_resp::{Decoder, Frame, Limits, Value};
+///
+/// let mut decoder = Decoder::new(Limits::default());
+/// let mut bytes = BytesMut::from(">2\r\n+invalidate\r\n_\r\n+OK\r\n");
+/// while let Some(frame) = decoder.decode(&mut bytes)? {
+///     match frame {
+///         Frame::Push(push) => assert_eq!(push.kind(), b"invalidate"), // answers nobody
+///         Frame::Reply(reply) => assert_eq!(reply, Value::SimpleString("OK".into())),
+///     }
+/// }
+/// # Ok::<(), wheellock_resp::Error>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Frame {
     /// The answer to a command; answers come in the order of the commands.
@@ -20,6 +35,15 @@ pub enum Frame {
 ///
 /// Cloning, comparing, printing, encoding and dropping recurse once per level of nesting, which
 /// [`Limits::MAX_DEPTH`](crate::Limits::MAX_DEPTH) bounds for everything that was decoded.
+///
+/// ```
+/// use wheellock_resp::Value;
+///
+/// let hello = Value::Map(vec![("server".into(), "redis".into()), ("proto".into(), 3.into())]);
+/// assert_eq!(hello.get("proto").and_then(Value::as_i64), Some(3));
+/// assert_eq!(hello.get("server").and_then(Value::as_str), Some("redis"));
+/// assert_eq!(hello.type_name(), "map");
+/// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Value {
     /// `_`, `$-1` or `*-1`.
@@ -217,6 +241,15 @@ impl From<&[u8]> for Value {
 /// `>` A message the server sends of its own accord: its kind, and what it says.
 ///
 /// The first element is always a string, so [`Push::kind`] always has an answer; see [`Push::new`].
+///
+/// ```
+/// use wheellock_resp::{Push, Value};
+///
+/// let push = Push::new(vec!["message".into(), "news".into(), "it rains".into()]).expect("it begins with a string");
+/// assert_eq!(push.kind(), b"message");
+/// assert_eq!(push.args()[1].as_str(), Some("it rains"));
+/// assert_eq!(Push::new(vec![Value::Integer(1)]), None);
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Push(Vec<Value>);
 

@@ -10,6 +10,18 @@ use crate::occupancy::Occupancy;
 
 /// Proof of membership in one [`Cohorts`], and the only way to end it. It is not `Clone`, so that what has left cannot be
 /// visited or removed by anyone again.
+///
+/// ```
+/// use wheellock_wheel::{Cohorts, Member};
+///
+/// struct Lease {
+///     member: Member,
+/// }
+///
+/// let mut leases = Cohorts::new(1_000, 0);
+/// let lease = Lease { member: leases.join("orders", 7) };
+/// assert_eq!(leases.leave(lease.member), Some("orders")); // it is gone, so nobody can do that twice
+/// ```
 #[derive(PartialEq, Eq, Hash)]
 pub struct Member {
     index: u32,

@@ -185,6 +185,19 @@ impl fmt::Debug for HashedWheelTimer {
 }
 
 /// Settings of a [`HashedWheelTimer`].
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::HashedWheelTimer;
+///
+/// let timer = HashedWheelTimer::builder()
+///     .tick_duration(Duration::from_millis(10))
+///     .max_pending_timeouts(100_000)
+///     .thread_name("requests")
+///     .build()?;
+/// assert_eq!(timer.tick_duration(), Duration::from_millis(10));
+/// # Ok::<(), wheellock_wheel::BuildError>(())
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct HashedWheelTimerBuilder {
@@ -290,6 +303,24 @@ impl fmt::Debug for HashedWheelTimerBuilder {
 }
 
 /// Moves the time of a timer from [`HashedWheelTimerBuilder::build_manual`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, Timeout};
+///
+/// let (timer, ticker) = HashedWheelTimer::builder().build_manual()?;
+/// let late = Arc::new(AtomicBool::new(false));
+/// let seen = Arc::clone(&late);
+/// timer.new_timeout(move |_: &Timeout| seen.store(true, Ordering::Relaxed), Duration::from_secs(3))?;
+///
+/// ticker.advance(Duration::from_millis(2_900));
+/// assert!(!late.load(Ordering::Relaxed));
+/// ticker.advance(Duration::from_millis(200));
+/// assert!(late.load(Ordering::Relaxed));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct ManualTicker {
     timer: HashedWheelTimer,
@@ -310,6 +341,28 @@ impl ManualTicker {
 }
 
 /// What a [`HashedWheelTimer`] runs. Implemented by every `Fn(&Timeout)`.
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, Timeout, TimerTask};
+///
+/// struct Request(u64);
+///
+/// impl TimerTask for Request {
+///     fn run(&self, _: &Timeout) {
+///         println!("no reply to {}", self.0);
+///     }
+///
+///     fn cancelled(&self, _: &Timeout) {
+///         println!("{} is answered", self.0);
+///     }
+/// }
+///
+/// let timer = HashedWheelTimer::new();
+/// let timeout = timer.new_timeout(Request(7), Duration::from_secs(3))?;
+/// timeout.cancel(); // prints "7 is answered"
+/// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
+/// ```
 pub trait TimerTask: Send + Sync + 'static {
     /// Runs once, when the delay is over. A panic is contained and reported by the panic hook.
     fn run(&self, timeout: &Timeout);
@@ -327,6 +380,18 @@ impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
 }
 
 /// A task that was handed to a [`HashedWheelTimer`]. Dropping it changes nothing.
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, Timeout};
+///
+/// let timer = HashedWheelTimer::new();
+/// let timeout = timer.new_timeout(|_: &Timeout| println!("no reply"), Duration::from_secs(3))?;
+/// assert!(!timeout.is_expired());
+/// assert!(timeout.cancel());
+/// assert!(timeout.is_cancelled() && !timeout.cancel()); // once
+/// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
+/// ```
 #[derive(Clone)]
 pub struct Timeout {
     cell: Arc<TimeoutCell<dyn TimerTask>>,
@@ -391,6 +456,23 @@ impl fmt::Debug for Timeout {
 }
 
 /// An expired timeout on its way to run on an executor.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, Job, Timeout};
+///
+/// let (jobs, inbox) = mpsc::channel::<Job>();
+/// std::thread::spawn(move || inbox.into_iter().for_each(Job::run)); // a thread that may be slow
+/// let (timer, ticker) =
+///     HashedWheelTimer::builder().executor(move |job| drop(jobs.send(job))).build_manual()?;
+///
+/// let (said, heard) = mpsc::channel();
+/// timer.new_timeout(move |_: &Timeout| drop(said.send("no reply")), Duration::from_secs(3))?;
+/// ticker.advance(Duration::from_secs(4));
+/// assert_eq!(heard.recv()?, "no reply");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Job(Timeout);
 
@@ -408,6 +490,17 @@ impl Job {
 }
 
 /// Why there is no timeout.
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, NewTimeoutError, Timeout};
+///
+/// let timer = HashedWheelTimer::builder().max_pending_timeouts(1).build()?;
+/// let _first = timer.new_timeout(|_: &Timeout| (), Duration::from_secs(3))?;
+/// let second = timer.new_timeout(|_: &Timeout| (), Duration::from_secs(3));
+/// assert_eq!(second.unwrap_err(), NewTimeoutError::Full { max: 1 });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NewTimeoutError {
@@ -435,6 +528,15 @@ impl fmt::Display for NewTimeoutError {
 impl core::error::Error for NewTimeoutError {}
 
 /// Why there is no timer.
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::{BuildError, HashedWheelTimer};
+///
+/// let error = HashedWheelTimer::builder().tick_duration(Duration::ZERO).build().unwrap_err();
+/// assert_eq!(error, BuildError::ZeroTick);
+/// assert_eq!(error.to_string(), "the tick duration is zero");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -459,6 +561,22 @@ impl fmt::Display for BuildError {
 impl core::error::Error for BuildError {}
 
 /// A task on the timer's own thread tried to stop the timer.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, StopError, Timeout};
+///
+/// let (timer, ticker) = HashedWheelTimer::builder().build_manual()?;
+/// let (said, heard) = mpsc::channel::<Result<Vec<Timeout>, StopError>>();
+/// let stop = move |timeout: &Timeout| {
+///     drop(timeout.timer().map(|timer| said.send(timer.stop())));
+/// };
+/// timer.new_timeout(stop, Duration::from_secs(1))?;
+/// ticker.advance(Duration::from_secs(2));
+/// assert_eq!(heard.recv()?.unwrap_err().to_string(), "a timer cannot be stopped by one of its own tasks");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopError(());
 

@@ -14,6 +14,17 @@ use crate::occupancy::Occupancy;
 use crate::slab::{Key, Links, NIL, Slab, Taken};
 
 /// Names one timer of one [`Wheel`]. A key is never reused: that of a fired or removed timer matches nothing for ever.
+///
+/// ```
+/// use wheellock_wheel::{TimerKey, Wheel};
+///
+/// let mut wheel = Wheel::new(512);
+/// let request: TimerKey = wheel.insert(3_000, "request");
+/// wheel.advance(3_000, |_, name| assert_eq!(name, "request"));
+/// let other = wheel.insert(6_000, "other");
+/// assert_ne!(request, other);
+/// assert_eq!(wheel.remove(request), None); // never what came after it
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TimerKey(Key);
 

@@ -5,6 +5,18 @@ use std::time::Duration;
 /// How long a waiter of a [spin lock](crate::LockManager::spin_lock) pauses between two questions.
 ///
 /// Only the first waiter of a process asks; the others stand behind it.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use wheellock::Backoff;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let lock = locks.lock("orders:42").with_backoff(Backoff::Constant(Duration::from_millis(20)));
+/// let guard = lock.acquire().await?; // asks fifty times a second, and listens to nobody
+/// # drop(guard);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Backoff {

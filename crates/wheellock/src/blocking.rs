@@ -51,6 +51,21 @@ use lock::this_thread;
 use served::{Served, background};
 
 /// Makes locks on one server, as [`crate::LockManager`] does. Cheap to clone.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use wheellock::blocking::LockManager;
+///
+/// # fn example() -> Result<(), wheellock::Error> {
+/// let locks = LockManager::builder("redis://127.0.0.1:6379")
+///     .watchdog_lease(Duration::from_secs(10))
+///     .connect_blocking()?;
+/// let guard = locks.lock("orders:42").acquire()?;
+/// guard.release()?;
+/// locks.shutdown(Duration::from_secs(2));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct LockManager {
     inner: crate::LockManager,

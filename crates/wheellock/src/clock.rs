@@ -43,6 +43,20 @@ impl Clock {
 /// monotonic clock elsewhere.
 ///
 /// It spans 584 years in nanoseconds; what lies beyond is clamped.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use wheellock::BootInstant;
+///
+/// # async fn example(guard: wheellock::Guard) -> Result<(), wheellock::Error> {
+/// let until = guard.valid_until();
+/// if until.remaining() > Duration::from_secs(1) {
+///     println!("time enough for a small step");
+/// }
+/// println!("of {:?}", until.saturating_duration_since(BootInstant::now()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BootInstant(NonZeroU64);
 

@@ -11,6 +11,20 @@ use crate::error::Error;
 use crate::kind;
 
 /// Something about the server that puts locks at risk, or keeps them from working well.
+///
+/// ```no_run
+/// use wheellock::Finding;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// for finding in locks.diagnostics() {
+///     match finding {
+///         Finding::MayEvict { .. } => panic!("{finding}"),
+///         other => eprintln!("{other}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Finding {

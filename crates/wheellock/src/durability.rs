@@ -12,6 +12,19 @@ use wheellock_client::{Config, Value};
 ///
 /// Replication is asynchronous: a primary answers before its replicas have heard. What is promised under which
 /// assumptions, and what no level promises, is on the page *Guarantees*.
+///
+/// ```no_run
+/// use wheellock::{Durability, LockManager};
+///
+/// # async fn example() -> Result<(), wheellock::Error> {
+/// let locks = LockManager::builder("redis+sentinel://a,b,c/mymaster")
+///     .durability(Durability::Replicas(1)) // nothing is granted that only the primary knows
+///     .connect()
+///     .await?;
+/// # drop(locks);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {

@@ -14,6 +14,20 @@ use crate::durability::{Durability, Shortfall};
 /// repeats nothing of that line: it goes on where the line ends, as
 /// [`wheellock_client::Error`'s](wheellock_client::Error) does, with an [`std::io::Error`] if it was the system that
 /// failed us.
+///
+/// ```no_run
+/// use wheellock::{Error, Outcome};
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// match locks.lock("orders:42").acquire().await {
+///     Ok(guard) => drop(guard),
+///     Err(Error::OtherData { lock, server }) => eprintln!("{lock} on {server} is no lock of ours"),
+///     Err(error) if error.outcome() == Outcome::NotSent => eprintln!("nothing has happened: {error}"),
+///     Err(error) => return Err(error),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -318,6 +332,18 @@ impl std::error::Error for Error {
 }
 
 /// Why a lock is no longer held.
+///
+/// ```no_run
+/// use wheellock::LostReason;
+///
+/// # async fn example(guard: wheellock::Guard) -> Result<(), wheellock::Error> {
+/// match guard.lost().await {
+///     LostReason::Expired => eprintln!("the server could not be reached for a whole lease"),
+///     reason => eprintln!("{reason}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
@@ -352,6 +378,19 @@ fn is_other_data(error: &wheellock_client::Error) -> bool {
 const UPGRADE: &str = "UPGRADE";
 
 /// What kept one server of a quorum from what was asked of it.
+///
+/// ```no_run
+/// use wheellock::Error;
+///
+/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// if let Err(Error::NoQuorum { failures, .. }) = servers.lock("orders:42").try_acquire().await {
+///     for failure in &failures {
+///         eprintln!("{}: {}", failure.server, failure.error);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MemberFailure {

@@ -16,6 +16,17 @@ use crate::wire;
 /// No lease keeps a holder that was paused, or whose clock runs slow, from acting after its lock has passed on. What it acts
 /// upon can: it remembers the greatest token it has seen and refuses what comes with a smaller one. How to do that is on the
 /// page *Fencing tokens* of the guide.
+///
+/// ```no_run
+/// # async fn write_to_the_ledger(_: &str, _: u64) {}
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let guard = locks.fenced_lock("ledger").acquire().await?;
+/// write_to_the_ledger("a line", guard.token()).await; // which refuses smaller tokens
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct FencedLock {
     lock: Lock,
@@ -137,6 +148,16 @@ impl fmt::Debug for FencedLock {
 }
 
 /// One hold of a [`FencedLock`]: a [`Guard`] that has a token.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let guard = locks.fenced_lock("ledger").acquire().await?;
+/// assert!(guard.is_valid()); // all that a `Guard` can
+/// println!("greater than all before: {}", guard.token());
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FencedGuard {
     guard: Guard,

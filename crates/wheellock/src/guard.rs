@@ -23,6 +23,18 @@ use crate::work::unless_lost;
 ///
 /// Dropping never blocks, spawns nothing and works while the runtime shuts down and after it; see
 /// [`shutdown`](crate::LockManager::shutdown) for the end of a service. From the drop on, no renewal of the lease is sent.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let guard = locks.lock("orders:42").acquire().await?;
+/// if guard.is_valid() {
+///     println!("held by {} for {:?} at least", guard.owner(), guard.valid_until().remaining());
+/// }
+/// guard.run(async { /* dropped where it stands if the lock is lost */ }).await?;
+/// guard.release().await?; // or drop it
+/// # Ok(())
+/// # }
+/// ```
 pub struct Guard {
     context: Arc<Context>,
     name: Arc<Name>,
@@ -35,6 +47,17 @@ pub struct Guard {
 }
 
 /// How a release ended.
+///
+/// ```no_run
+/// use wheellock::Released;
+///
+/// # async fn example(guard: wheellock::Guard) -> Result<(), wheellock::Error> {
+/// if guard.release().await? == Released::AlreadyLost {
+///     eprintln!("somebody else may have been at it");
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Released {
     /// The hold was ours until now, and now it is given back. If a task of this process waited for the lock, it may have it already

@@ -6,6 +6,16 @@ use crate::clock::BootInstant;
 use crate::error::Error;
 
 /// A lease's length: whole milliseconds, enough of them to be believed, small enough for Redis.
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock::{Error, Lease};
+///
+/// assert_eq!(Lease::DEFAULT.duration(), Duration::from_secs(30));
+/// assert_eq!(Lease::new(Duration::from_micros(9_500))?.duration(), Duration::from_millis(10));
+/// assert!(matches!(Lease::new(Duration::ZERO), Err(Error::InvalidLease { .. })));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lease(u64);
 

@@ -26,6 +26,24 @@ use crate::wire;
 ///
 /// A handle costs no I/O and may be cloned and shared. Every acquire is a holder of its own, so two tasks that share a
 /// handle exclude each other; to take the lock once more on purpose, present the owner: [`with_owner`](Self::with_owner).
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let orders = locks.lock("orders:42");
+/// let guard = orders.acquire().await?; // as long as it takes
+/// guard.release().await?;
+///
+/// if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5)).await? {
+///     // ... alone in the whole fleet ...
+///     guard.release().await?;
+/// }
+/// let answer = orders.run(async |_guard| 6 * 7).await?; // acquires, works, releases
+/// # drop(answer);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Lock {
     pub(crate) context: Arc<Context>,

@@ -32,6 +32,17 @@ use crate::semaphore::Semaphore;
 use crate::watchdog;
 
 /// Makes locks on one server. Cheap to clone; all clones share one connection, one watchdog and one identity.
+///
+/// ```no_run
+/// use wheellock::LockManager;
+///
+/// # async fn example() -> Result<(), wheellock::Error> {
+/// let locks = LockManager::connect("redis://127.0.0.1:6379").await?;
+/// let guard = locks.lock("orders:42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct LockManager {
     pub(crate) context: Arc<Context>,
@@ -41,6 +52,21 @@ pub struct LockManager {
 }
 
 /// Settings of a [`LockManager`]; made by [`LockManager::builder`].
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use wheellock::LockManager;
+///
+/// # async fn example() -> Result<(), wheellock::Error> {
+/// let locks = LockManager::builder("redis://127.0.0.1:6379")
+///     .watchdog_lease(Duration::from_secs(10)) // how long a lock outlives a holder that died
+///     .configure(|config| config.response_timeout = Duration::from_secs(1))
+///     .connect()
+///     .await?;
+/// # drop(locks);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct LockManagerBuilder {
     config: Result<Config, wheellock_client::Error>,

@@ -10,6 +10,15 @@ use crate::families::Family;
 use crate::name::Name;
 
 /// A snapshot of a manager's counters since it was made; see [`LockManager::metrics`](crate::LockManager::metrics).
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let metrics = locks.metrics();
+/// println!("{} held, {} waiting, {} lost", metrics.held, metrics.waiting, metrics.lost_expired + metrics.lost_not_owner);
+/// println!("99 % of those who waited did for {:?}", metrics.wait.quantile(0.99));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Metrics {

@@ -45,6 +45,17 @@ use crate::work::unless_lost;
 ///
 /// Each member is an ordinary lock: everybody else who uses its name respects it, Redisson's processes included, and its
 /// lease and owner are those of the [`Lock`] that was given.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let transfer = wheellock::multi_lock([locks.lock("account:1"), locks.lock("account:2")])?;
+/// if let Some(guard) = transfer.try_acquire().await? {
+///     // ... nobody else moves money of either account ...
+///     guard.release().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct MultiLock {
     /// As they were given.
@@ -444,11 +455,32 @@ impl Taken {
 
 /// One hold of every member of a [`MultiLock`]. Dropping it releases all of them in the background;
 /// [`release`](Self::release) does so with confirmation.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let transfer = wheellock::multi_lock([locks.lock("account:1"), locks.lock("account:2")])?;
+/// let guard = transfer.acquire().await?;
+/// for member in guard.members() {
+///     println!("{} until {:?}", member.name(), member.valid_until());
+/// }
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct MultiGuard {
     members: Vec<Guard>,
 }
 
 /// Which member of a [`MultiLock`] was lost, and why.
+///
+/// ```no_run
+/// # async fn example(guard: wheellock::MultiGuard) -> Result<(), wheellock::Error> {
+/// let lost = guard.lost().await;
+/// eprintln!("{}: {}", lost.lock, lost.reason);
+/// guard.release().await?; // the others are still held
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LostMember {

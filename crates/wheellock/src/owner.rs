@@ -8,6 +8,16 @@ use std::sync::Arc;
 ///
 /// Who presents the same owner may take the same lock again. Every acquire without an explicit owner is a fresh
 /// one, so sharing a [`Lock`](crate::Lock) between tasks never lets two of them in.
+///
+/// ```no_run
+/// # async fn example(lock: wheellock::Lock) -> Result<(), wheellock::Error> {
+/// let outer = lock.acquire().await?;
+/// let inner = lock.with_owner(outer.owner()).acquire().await?; // at once: the same owner
+/// assert_eq!(lock.hold_count(&outer.owner()).await?, 2);
+/// drop((inner, outer));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Owner {
     pub(crate) manager: Arc<str>,
@@ -28,6 +38,22 @@ impl fmt::Debug for Owner {
 
 /// What the server knows a permit of a [`PermitSemaphore`](crate::PermitSemaphore) by, in any process. Its text is that of
 /// Redisson: 32 hexadecimal digits.
+///
+/// ```no_run
+/// use wheellock::PermitId;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// // A job that another process finishes: it gets the id, and the watchdog of this one keeps the permit until then.
+/// let licences = locks.permit_semaphore("licences");
+/// let permit = licences.acquire().await?;
+/// let told = permit.id().to_string();
+///
+/// if let Some(id) = PermitId::parse(&told) {
+///     licences.release(id).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PermitId(pub(crate) u128);
 

@@ -256,6 +256,16 @@ impl fmt::Debug for PermitSemaphore {
 }
 
 /// One permit of a [`PermitSemaphore`]: a [`Guard`] that has an id. Dropping it gives the permit back in the background.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let permit = locks.permit_semaphore("licences").acquire().await?;
+/// assert!(permit.is_valid()); // all that a `Guard` can
+/// println!("{} is ours", permit.id());
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Permit {
     guard: Guard,

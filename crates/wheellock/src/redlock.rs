@@ -189,6 +189,19 @@ impl fmt::Debug for RedLock {
 /// A lock of a [`RedLock`], by name: held by the one to whom a majority of the servers has granted it.
 ///
 /// It is not reentrant: an owner belongs to one server's manager.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// let orders = servers.lock("orders:42");
+/// if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5)).await? {
+///     // ... alone, also while a minority of the servers is down ...
+///     guard.release().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct QuorumLock {
     servers: Arc<Servers>,

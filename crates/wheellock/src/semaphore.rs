@@ -209,6 +209,16 @@ impl fmt::Debug for Semaphore {
 }
 
 /// So many permits of a [`Semaphore`]. Dropping it gives them back in the background, as dropping a [`Guard`] releases a lock.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let mut four = locks.semaphore("tickets").acquire(4).await?;
+/// let one = four.split(1).expect("there are four");
+/// one.forget(); // it was sold
+/// four.release().await?; // the other three
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropped permits are given back at once"]
 pub struct Permits {
     /// None if these are no permits.

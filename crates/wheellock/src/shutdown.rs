@@ -95,6 +95,18 @@ impl Drop for Closing<'_> {
 
 /// What a shutdown has left behind: locks that the server has not confirmed to be free in time. They may be; otherwise each
 /// is when its lease has ended. Empty is good.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let left = locks.shutdown(Duration::from_secs(2)).await;
+/// if !left.is_empty() {
+///     eprintln!("{left}"); // these end with their leases
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use = "these locks may still be held for as long as their leases"]
 pub struct Leftover {
@@ -102,6 +114,17 @@ pub struct Leftover {
 }
 
 /// A lock of a [`Leftover`].
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// for unreleased in locks.shutdown(Duration::from_secs(2)).await.locks() {
+///     eprintln!("{} on {}", unreleased.lock, unreleased.server);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unreleased {

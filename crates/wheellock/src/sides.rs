@@ -5,6 +5,17 @@ use std::sync::Arc;
 use crate::name::Name;
 
 /// Who goes first where readers and writers wait for the same lock.
+///
+/// ```no_run
+/// use wheellock::Fairness;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let prices = locks.read_write_lock("prices").with_fairness(Fairness::ReadersFirst);
+/// let reading = prices.read().acquire().await?; // whether or not a writer waits
+/// # drop(reading);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Fairness {
     /// Readers who come while a writer waits stand behind it, in all processes that use this library; a writer waits for those

@@ -10,6 +10,15 @@ use std::time::{Duration, Instant};
 use super::sleep::Sleep;
 
 /// What an [`Interval`] does after it was not polled in time.
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::{MissedTicks, Timer};
+///
+/// let mut heartbeat = Timer::global().interval(Duration::from_secs(1));
+/// heartbeat.set_missed_ticks(MissedTicks::Skip); // after a pause: one tick, not one for each second
+/// assert_eq!(heartbeat.missed_ticks(), MissedTicks::Skip);
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MissedTicks {
     /// Deliver every missed tick at once, then go on as planned.
@@ -22,6 +31,19 @@ pub enum MissedTicks {
 }
 
 /// Ticks at a fixed period; made by [`Timer::interval`](super::Timer::interval).
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::Timer;
+///
+/// # async fn example() {
+/// let mut heartbeat = Timer::global().interval(Duration::from_secs(1));
+/// for _ in 0..3 {
+///     let planned = heartbeat.tick().await; // the first comes at once
+///     println!("due at {planned:?}");
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Interval {
     sleep: Sleep,

@@ -223,6 +223,18 @@ impl fmt::Debug for Timer {
 }
 
 /// Names a waker that [`Timer::schedule`] has armed. Only of use with the same timer.
+///
+/// ```
+/// use std::task::Waker;
+/// use std::time::Duration;
+/// use wheellock_wheel::{Scheduled, Timer};
+///
+/// let timer = Timer::global();
+/// let deadline = timer.now() + Duration::from_secs(3);
+/// let scheduled: Scheduled = timer.schedule(deadline, Waker::noop().clone()).expect("three seconds are left");
+/// assert!(timer.cancel(scheduled).is_some()); // the waker, which was not woken
+/// assert!(timer.cancel(scheduled).is_none());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scheduled {
     key: TimerKey,
@@ -230,6 +242,16 @@ pub struct Scheduled {
 }
 
 /// Moves the time of a [`Timer::manual`].
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::Timer;
+///
+/// let (timer, clock) = Timer::manual(Duration::from_millis(1));
+/// let start = timer.now();
+/// clock.advance(Duration::from_secs(3_600)); // whatever was due has been woken when this returns
+/// assert_eq!(clock.now() - start, Duration::from_secs(3_600));
+/// ```
 #[derive(Debug, Clone)]
 pub struct ManualClock {
     timer: Timer,
@@ -251,6 +273,20 @@ impl ManualClock {
 }
 
 /// A timeout's time was up before its future was ready.
+///
+/// ```
+/// use std::future::Future;
+/// use std::time::Duration;
+/// use wheellock_wheel::{Elapsed, Timer};
+///
+/// let (timer, clock) = Timer::manual(Duration::from_millis(1));
+/// let mut answer = std::pin::pin!(timer.timeout(Duration::from_secs(3), std::future::pending::<()>()));
+/// let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+/// assert!(answer.as_mut().poll(&mut cx).is_pending());
+/// clock.advance(Duration::from_secs(3));
+/// let too_late = matches!(answer.as_mut().poll(&mut cx), std::task::Poll::Ready(Err(Elapsed { .. })));
+/// assert!(too_late);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elapsed(());
 

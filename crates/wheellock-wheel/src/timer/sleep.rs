@@ -17,6 +17,17 @@ use crate::TimerKey;
 ///
 /// Made by [`Timer::sleep`](super::Timer::sleep) and [`Timer::sleep_until`](super::Timer::sleep_until). Nothing is registered
 /// until the first poll, and dropping it removes the registration and frees its memory at once.
+///
+/// ```
+/// use std::time::Duration;
+/// use wheellock_wheel::{Sleep, Timer};
+///
+/// # async fn example() {
+/// let mut patience: Sleep = Timer::global().sleep(Duration::from_secs(3));
+/// patience.reset(patience.deadline() + Duration::from_secs(3)); // there was news
+/// patience.await;
+/// # }
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Sleep {
     shard: Arc<Shard<Waker>>,

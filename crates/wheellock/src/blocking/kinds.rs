@@ -6,6 +6,17 @@ use crate::{Error, Fairness};
 
 /// A read-write lock for threads, as [`crate::ReadWriteLock`] is: each side is a [`Lock`]. A thread that writes may read as well,
 /// because it is the same owner; one that reads and asks to write is refused with [`Error::Upgrade`].
+///
+/// ```no_run
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let prices = locks.read_write_lock("prices");
+/// let writing = prices.write().acquire()?;
+/// let reading = prices.read().acquire()?; // the same thread, so it may
+/// writing.release()?;
+/// reading.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReadWriteLock {
     manager: LockManager,
@@ -38,9 +49,32 @@ impl ReadWriteLock {
 }
 
 /// A lock whose every grant has a token, for threads, as [`crate::FencedLock`] is. It has the verbs of [`Lock`].
+///
+/// ```no_run
+/// use wheellock::blocking::FencedLock;
+///
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let ledger: FencedLock = locks.fenced_lock("ledger");
+/// ledger.run(|guard| println!("with token {}", guard.token()))?;
+/// println!("the last one was {:?}", ledger.token()?);
+/// # Ok(())
+/// # }
+/// ```
 pub type FencedLock = Lock<crate::FencedLock>;
 
 /// One hold of a [`FencedLock`]. It has the verbs of [`Guard`].
+///
+/// ```no_run
+/// use wheellock::blocking::FencedGuard;
+/// # fn write_to_the_ledger(_: &str, _: u64) {}
+///
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let guard: FencedGuard = locks.fenced_lock("ledger").acquire()?;
+/// write_to_the_ledger("a line", guard.token()); // which refuses smaller tokens
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
 pub type FencedGuard = Guard<crate::FencedLock>;
 
 impl FencedLock {

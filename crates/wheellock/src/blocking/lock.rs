@@ -14,6 +14,21 @@ use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
 ///
 /// Locks of other types have the same verbs: `L` is the asynchronous lock behind this one, as in
 /// [`MultiLock`](super::MultiLock) and [`QuorumLock`](super::QuorumLock).
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let orders = locks.lock("orders:42");
+/// let outer = orders.acquire()?;
+/// let inner = orders.acquire()?; // at once: the thread holds it already
+/// drop((inner, outer));
+/// if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5))? {
+///     guard.release()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Lock<L = crate::Lock> {
     pub(super) inner: L,
@@ -209,6 +224,17 @@ impl<L: AsyncLock> fmt::Debug for Lock<L> {
 /// Proof of holding one hold of a lock, as [`crate::Guard`] is. Dropping it releases the hold in the background.
 ///
 /// It may be sent to another thread and released there.
+///
+/// ```no_run
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let guard = locks.lock("orders:42").acquire()?;
+/// if guard.is_valid() {
+///     println!("held by {} for {:?} at least", guard.owner(), guard.valid_until().remaining());
+/// }
+/// guard.release()?; // or drop it
+/// # Ok(())
+/// # }
+/// ```
 pub struct Guard<L: AsyncLock = crate::Lock> {
     pub(super) inner: L::Guard,
     runtime: Arc<Served>,

@@ -12,6 +12,17 @@ use crate::{BootInstant, Error, LostReason, PermitId, Released};
 
 /// A semaphore without holders, for threads, as [`crate::Semaphore`] is. What a process had when it died is gone until somebody
 /// adds it.
+///
+/// ```no_run
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let tickets = locks.semaphore("tickets");
+/// tickets.try_set_permits(100)?;
+/// let four = tickets.acquire(4)?; // all or none
+/// println!("{} are left", tickets.available()?);
+/// four.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Semaphore {
     inner: crate::Semaphore,
@@ -119,6 +130,16 @@ impl fmt::Debug for Semaphore {
 }
 
 /// So many permits of a [`Semaphore`], as [`crate::Permits`] is. Dropping it gives them back in the background.
+///
+/// ```no_run
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let mut four = locks.semaphore("tickets").acquire(4)?;
+/// let one = four.split(1).expect("there are four");
+/// one.forget(); // it was sold
+/// four.release()?; // the other three
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "dropped permits are given back at once"]
 pub struct Permits {
     inner: crate::Permits,
@@ -159,6 +180,17 @@ impl fmt::Debug for Permits {
 
 /// A semaphore whose permits have leases, for threads, as [`crate::PermitSemaphore`] is. No thread owns a permit: one that has
 /// it and asks again gets another.
+///
+/// ```no_run
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let licences = locks.permit_semaphore("licences");
+/// licences.set_permits(10)?;
+/// let permit = licences.acquire()?;
+/// println!("{} of {} are taken", licences.acquired()?, licences.permits()?);
+/// permit.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct PermitSemaphore {
     inner: crate::PermitSemaphore,
@@ -290,6 +322,15 @@ impl fmt::Debug for PermitSemaphore {
 }
 
 /// One permit of a [`PermitSemaphore`], as [`crate::Permit`] is. Dropping it gives the permit back in the background.
+///
+/// ```no_run
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let permit = locks.permit_semaphore("licences").acquire()?;
+/// println!("{} is ours: {}", permit.id(), permit.is_valid());
+/// permit.release()?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Permit {
     inner: crate::Permit,
     runtime: Arc<Served>,
@@ -342,6 +383,16 @@ impl fmt::Debug for Permit {
 }
 
 /// A latch for threads, as [`crate::CountDownLatch`] is.
+///
+/// ```no_run
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), Box<dyn std::error::Error>> {
+/// let ready = locks.count_down_latch("ready");
+/// ready.try_set_count(3.try_into()?)?;
+/// ready.count_down()?; // each of three workers
+/// ready.wait()?; // all who wait for them
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct CountDownLatch {
     inner: crate::CountDownLatch,

@@ -23,10 +23,33 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
 }
 
 /// Several locks that are taken together, all or none, as [`crate::MultiLock`] is. Its verbs are those of every [`Lock`].
+///
+/// ```no_run
+/// use wheellock::blocking::{MultiLock, multi_lock};
+///
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let transfer: MultiLock = multi_lock([locks.lock("account:1"), locks.lock("account:2")])?;
+/// transfer.run(|_guard| println!("nobody else moves money of either account"))?;
+/// # Ok(())
+/// # }
+/// ```
 pub type MultiLock = Lock<crate::MultiLock>;
 
 /// One hold of every member of a [`MultiLock`], as [`crate::MultiGuard`] is. Dropping it releases all of them in the
 /// background.
+///
+/// ```no_run
+/// use wheellock::blocking::{MultiGuard, multi_lock};
+///
+/// # fn example(locks: wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let guard: MultiGuard = multi_lock([locks.lock("account:1"), locks.lock("account:2")])?.acquire()?;
+/// for member in guard.members() {
+///     println!("{} until {:?}", member.name(), member.valid_until());
+/// }
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
 pub type MultiGuard = Guard<crate::MultiLock>;
 
 impl MultiGuard {
@@ -37,6 +60,18 @@ impl MultiGuard {
 }
 
 /// Independent servers of which a majority decides who holds a lock, as [`crate::RedLock`] is: read there when to use it.
+///
+/// ```no_run
+/// use wheellock::blocking::RedLock;
+///
+/// # fn example() -> Result<(), wheellock::Error> {
+/// let servers = RedLock::connect(["redis://a", "redis://b", "redis://c"])?;
+/// assert_eq!(servers.quorum(), 2);
+/// let guard = servers.lock("orders:42").acquire()?;
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct RedLock {
     inner: crate::RedLock,
@@ -103,9 +138,32 @@ impl fmt::Debug for RedLock {
 }
 
 /// A lock of a [`RedLock`], by name, as [`crate::QuorumLock`] is. Its verbs are those of every [`Lock`].
+///
+/// ```no_run
+/// use wheellock::blocking::QuorumLock;
+///
+/// # fn example(servers: wheellock::blocking::RedLock) -> Result<(), wheellock::Error> {
+/// let orders: QuorumLock = servers.lock("orders:42");
+/// if let Some(guard) = orders.try_acquire()? {
+///     guard.release()?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub type QuorumLock = Lock<crate::QuorumLock>;
 
 /// One hold of a [`QuorumLock`], as [`crate::QuorumGuard`] is. Dropping it releases all members in the background.
+///
+/// ```no_run
+/// use wheellock::blocking::QuorumGuard;
+///
+/// # fn example(servers: wheellock::blocking::RedLock) -> Result<(), wheellock::Error> {
+/// let guard: QuorumGuard = servers.lock("orders:42").acquire()?;
+/// println!("{:?}", guard.members()); // what became of the lock on each server
+/// guard.release()?;
+/// # Ok(())
+/// # }
+/// ```
 pub type QuorumGuard = Guard<crate::QuorumLock>;
 
 impl QuorumLock {

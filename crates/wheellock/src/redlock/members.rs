@@ -25,6 +25,17 @@ use crate::work::unless_lost;
 ///
 /// It is valid as long as a majority of the servers is known to keep it. Servers that grant after `acquire` has returned
 /// join it, so the failure of a minority is survived later, too.
+///
+/// ```no_run
+/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// let guard = servers.lock("orders:42").acquire().await?;
+/// if guard.is_valid() {
+///     println!("a majority keeps it for {:?} at least", guard.valid_until().remaining());
+/// }
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct QuorumGuard {
     locks: Arc<[Lock]>,
     members: Arc<Mutex<Members>>,
@@ -32,6 +43,15 @@ pub struct QuorumGuard {
 }
 
 /// One server of a quorum, as a [`QuorumGuard`] sees it.
+///
+/// ```no_run
+/// # async fn example(guard: wheellock::QuorumGuard) -> Result<(), wheellock::Error> {
+/// for member in guard.members() {
+///     println!("{}: {:?}", member.server, member.state);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct QuorumMember {
@@ -42,6 +62,18 @@ pub struct QuorumMember {
 }
 
 /// What became of a lock on one server of a quorum.
+///
+/// ```no_run
+/// use wheellock::MemberState;
+///
+/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// let guard = servers.lock("orders:42").acquire().await?;
+/// let members = guard.members();
+/// let held = members.iter().filter(|member| matches!(member.state, MemberState::Held { .. })).count();
+/// println!("{held} of {} servers", members.len());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MemberState {

@@ -29,9 +29,8 @@ pub use monitor::{Following, Monitor, Observed};
 pub use poll::{eventually, poll_until};
 pub use server::{Builder, RedisServer, find_server_binary};
 
-/// The examples in the README and the pages must compile.
+/// The examples in the README and the pages must compile. Those of the guide are tested as `wheellock::guide`.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
-#[doc = include_str!("../../docs/guide.md")]
 #[doc = include_str!("../../docs/observability.md")]
 struct Pages;

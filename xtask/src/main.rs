@@ -11,6 +11,7 @@ mod examples;
 mod fuzz;
 mod install;
 mod interop;
+mod packages;
 mod peers;
 mod planted;
 mod programs;
@@ -42,7 +43,7 @@ enum Task {
     Demo,
     /// Run every check that must pass before a push
     ///
-    /// Formatting, tidy, lints, all feature combinations, documentation, unit, integration and doc tests, loom
+    /// Formatting, tidy, lints, all feature combinations, documentation, packages, unit, integration and doc tests, loom
     /// models, planted bugs, examples and a short run of every fuzz target. The last line is `N passed, N failed`.
     Test(test::Options),
     /// Contend with Java's Redisson for the same locks; needs a JDK and Maven

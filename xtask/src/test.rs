@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::Value;
 use wheellock_tests::RedisServer;
 
-use crate::{fuzz, install, planted, programs, run, tidy};
+use crate::{fuzz, install, packages, planted, programs, run, tidy};
 use programs::{Ended, Program};
 
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ const TESTED: [&str; 4] = ["test", "--workspace", "--exclude", "wheellock-benche
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     install::ensure_server()?;
-    let packages = shipped_packages()?;
+    let shipped = shipped_packages()?;
     let mut report = Report::default();
 
     report.commands("formatting", [run::cargo(["fmt", "--all", "--check"])]);
@@ -45,19 +45,21 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     });
     report
         .commands("lints", [run::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]);
-    report.commands("features", packages.iter().flat_map(feature_combinations));
-    let mut doc = run::cargo(["doc", "--workspace", "--no-deps", "--all-features"]);
-    doc.env("RUSTDOCFLAGS", "-D warnings");
-    report.commands("documentation", [doc]);
+    report.commands("features", shipped.iter().flat_map(feature_combinations));
+    report.commands("documentation", documentation(&shipped));
+    report.step("packages", || {
+        let complaints = packages::complaints(&shipped)?;
+        complaints.iter().for_each(|complaint| println!("{complaint}"));
+        let complete = if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
+        Ok(complete + run_each([packages::build(&shipped)]))
+    });
     report.step("tests", || run_programs(&programs::build(&mut run::cargo(TESTED))?));
     let mut doc_tests = run::cargo(TESTED);
     doc_tests.args(["--doc", "--no-fail-fast"]);
     report.tests("doc tests", [doc_tests]);
     if !options.no_loom {
-        report.tests(
-            "loom models",
-            packages.iter().filter(|package| has_loom_models(package)).map(loom_models),
-        );
+        report
+            .tests("loom models", shipped.iter().filter(|package| has_loom_models(package)).map(loom_models));
     }
     if !options.no_planted {
         report.step("planted bugs", || {
@@ -66,7 +68,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Ok(Tally { passed: u64::try_from(bugs.len())? - failed, failed })
         });
     }
-    report.step("examples", || run_examples(&packages));
+    report.step("examples", || run_examples(&shipped));
     if !options.no_fuzz {
         report.step("fuzz", || {
             let targets = fuzz::targets()?;
@@ -151,6 +153,15 @@ pub(crate) struct Tally {
 impl Tally {
     const ONE_PASSED: Self = Self { passed: 1, failed: 0 };
     pub(crate) const ONE_FAILED: Self = Self { passed: 0, failed: 1 };
+}
+
+impl std::ops::Add for Tally {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
 }
 
 impl std::ops::AddAssign for Tally {
@@ -274,7 +285,32 @@ fn shipped_packages() -> Result<Vec<Value>> {
 
 /// Lints a package without features, with each one alone, and with all of them.
 fn feature_combinations(package: &Value) -> Vec<Command> {
-    let name = package["name"].as_str().unwrap_or_default();
+    let lint = |variant: Vec<String>| {
+        let mut command = run::cargo(["clippy", "--package", name(package), "--lib"]);
+        command.args(variant).args(["--", "-D", "warnings"]);
+        command
+    };
+    variants(package).into_iter().map(lint).collect()
+}
+
+/// Documents every package in the same ways, and all of them as docs.rs does, with marks on what needs a feature. Warnings fail.
+fn documentation(packages: &[Value]) -> Vec<Command> {
+    let each = packages.iter().flat_map(|package| {
+        variants(package).into_iter().map(|variant| {
+            let mut command = run::cargo(["doc", "--quiet", "--no-deps", "--package", name(package)]);
+            command.args(variant).env("RUSTDOCFLAGS", "-D warnings");
+            command
+        })
+    });
+    let mut published = run::cargo(["doc", "--quiet", "--workspace", "--no-deps", "--all-features"]);
+    // The marks are a feature of nightly, which docs.rs uses; this lets a stable compiler make them, for our crates alone.
+    let crates: Vec<_> = packages.iter().map(|package| name(package).replace('-', "_")).collect();
+    published.env("RUSTC_BOOTSTRAP", crates.join(",")).env("RUSTDOCFLAGS", "-D warnings --cfg docsrs");
+    each.chain([published]).collect()
+}
+
+/// Arguments that choose features: none, each one alone, and all of them.
+fn variants(package: &Value) -> Vec<Vec<String>> {
     let features = package["features"].as_object().into_iter().flat_map(|features| features.keys());
     let single =
         features.filter(|feature| *feature != "default").map(|feature| format!("--features={feature}"));
@@ -283,12 +319,11 @@ fn feature_combinations(package: &Value) -> Vec<Command> {
     if variants.len() > 1 {
         variants.push(vec!["--all-features".to_owned()]);
     }
-    let lint = |variant: Vec<String>| {
-        let mut command = run::cargo(["clippy", "--package", name, "--lib"]);
-        command.args(variant).args(["--", "-D", "warnings"]);
-        command
-    };
-    variants.into_iter().map(lint).collect()
+    variants
+}
+
+fn name(package: &Value) -> &str {
+    package["name"].as_str().unwrap_or_default()
 }
 
 fn has_loom_models(package: &Value) -> bool {

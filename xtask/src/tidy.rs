@@ -62,6 +62,9 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     complaints.extend(circles::circles(&files));
     complaints.extend(circles::upward_arrows(&files));
     complaints.extend(examples::missing(&files));
+    if let [Some(guide), Some(module)] = GUIDE.map(|path| files.iter().find(|file| file.path == path)) {
+        complaints.extend(guide_links(guide, module));
+    }
     let exists = |path: &str| root.join(path).exists();
     match files.iter().find(|file| file.path == ARCHITECTURE) {
         Some(architecture) => {
@@ -235,6 +238,30 @@ fn named_paths_exist(architecture: &File, exists: impl Fn(&str) -> bool) -> Vec<
         for quoted in line.split('`').skip(1).step_by(2).filter(|quoted| is_path(quoted)) {
             if !exists(quoted) {
                 complaints.push(Complaint::at(architecture, number, format!("there is no `{quoted}`")));
+            }
+        }
+    }
+    complaints
+}
+
+/// The guide, and the module that shows it on docs.rs.
+const GUIDE: [&str; 2] = ["docs/guide.md", "crates/wheellock/src/guide.rs"];
+
+/// On docs.rs the guide's links to other pages of this folder would lead nowhere: each has a name, and the module says where that is.
+fn guide_links(guide: &File, module: &File) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (number, line) in guide.text.lines().enumerate() {
+        let inline = line.split("](").skip(1);
+        for target in inline.filter(|target| !target.starts_with('#') && !target.starts_with("https://")) {
+            let target = target.split(')').next().unwrap_or_default();
+            complaints.push(Complaint::at(guide, number, format!("link to {target} by a name")));
+        }
+        let definition = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
+        if let Some((name, target)) = definition {
+            let there =
+                format!("//! [{name}]: https://github.com/wheellock/wheellock/blob/main/docs/{target}");
+            if !module.text.lines().any(|line| line == there) {
+                complaints.push(Complaint::of(&*module.path, format!("lacks `{there}`")));
             }
         }
     }
@@ -419,6 +446,16 @@ mod tests {
                 ("ARCHITECTURE.md:2", "there is no `crates/gone/src/x.rs`")
             ]
         );
+    }
+
+    #[test]
+    fn links_of_the_guide_have_names_that_its_module_knows() {
+        let guide = |text: &str| file(GUIDE[0], text);
+        let module =
+            file(GUIDE[1], "//! [a]: https://github.com/wheellock/wheellock/blob/main/docs/a.md#b\n");
+        assert_eq!(guide_links(&guide("See [a], [c](#c) and [d](https://d).\n\n[a]: a.md#b\n"), &module), []);
+        assert_eq!(guide_links(&guide("See [a](a.md#b).\n"), &module)[0].what, "link to a.md#b by a name");
+        assert_eq!(guide_links(&guide("[a]: a.md#c\n"), &module)[0].place, GUIDE[1]);
     }
 
     #[test]

@@ -16,22 +16,48 @@
 //! # }
 //! ```
 //!
-//! # Layout
+//! # What it promises
 //!
-//! No file uses one above it. From the top:
+//! - **Order.** Calls reach the server in the order of their first polls; what is asked after [`Client::subscribe`] reaches it after
+//!   the SUBSCRIBE.
+//! - **Outcomes.** Every failed call was not sent, was rejected, or may have been executed: [`Error::outcome`]. Nothing that was
+//!   written is ever sent again.
+//! - **Deadlines.** Each call has one that covers queueing, connecting and the reply.
+//! - **Cancellation.** Any future may be dropped at any time; no other caller gets its reply.
+//! - **Bounds.** On calls, on queued bytes, and on what a server may send.
 //!
-//! - `layer` is what the lock layer asks beyond what users do; [`Client`] is the handle; `call` makes one call as often as it takes; `route` knows whether there is one server or a
-//!   cluster.
-//! - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
-//!   what they, and `route`, hold of one server; `started` is one attempt at a call.
-//! - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to.
-//! - `connection` is the state that callers share with the driver. It knows no other server: it tells its `listener`.
-//! - `pipeline`, `channels`, `handshake`, `backoff` and most of `topology` are plain values that decide everything and touch
-//!   nothing; only `stream` touches a socket.
+//! More on the page [The connection]. The URL says where the server is: see [`Config`].
+//!
+//! # Servers
+//!
+//! RESP3 is needed: Redis 6 or later, or any Valkey. Anything else, a proxy that only speaks RESP2 included, is refused with
+//! [`ErrorKind::Unsupported`] before any call is sent.
+//!
+//! # Features
+//!
+//! All are off by default.
+//!
+//! - `tls`: `rediss://` and `valkeys://`, by rustls with ring; adds `TlsConfig`.
+//! - `tracing`: connections, refusals and failures as events.
+//! - `testing`: in-memory connections whose other end is in a test's hands. Not for production.
+//!
+//! [The connection]: https://github.com/wheellock/wheellock/blob/main/docs/connection.md
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
 )]
+
+// Layout: no file uses one above it. From the top:
+//
+// - `layer` is what the lock layer asks beyond what users do; `Client` is the handle; `call` makes one call as often as it
+//   takes; `route` knows whether there is one server or a cluster.
+// - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
+//   what they, and `route`, hold of one server; `started` is one attempt at a call.
+// - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to.
+// - `connection` is the state that callers share with the driver. It knows no other server: it tells its `listener`.
+// - `pipeline`, `channels`, `handshake`, `backoff` and most of `topology` are plain values that decide everything and touch
+//   nothing; only `stream` touches a socket.
 
 #[cfg(not(all(feature = "tls", feature = "testing")))]
 mod absent;
@@ -102,3 +128,8 @@ pub use topology::slots::slot_of;
 pub use watch::Watch;
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;
+
+/// The examples in the package's README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

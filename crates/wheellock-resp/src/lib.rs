@@ -131,6 +131,7 @@
 //! # Features
 //!
 //! - `codec`: `codec::RespCodec` for tokio-util. Off by default; without it the only dependency is `bytes`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod blob;
 #[cfg(feature = "codec")]
@@ -154,3 +155,8 @@ pub use decoder::Decoder;
 pub use error::{Error, ErrorKind, LimitKind};
 pub use limits::Limits;
 pub use value::{Frame, Push, Value};
+
+/// The examples in the package's README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -19,6 +19,20 @@
 //!   without being told; here the tick is chosen, and a sleep may be one tick late.
 //! - A wall-clock time ("at noon"), or time that goes on while the machine is suspended: neither. The clock is `Instant`, which
 //!   stops with the machine on Linux.
+//!
+//! # Features
+//!
+//! - `std`, on by default: the shared timer, its thread, and the callbacks. Without it there are `Wheel` and `Cohorts`, on `alloc`.
+//! - `tokio`: `Timer::tokio`, whose driver is a task of a tokio runtime and whose clock is that runtime's.
+//!
+#![cfg_attr(
+    not(feature = "std"),
+    doc = "
+[`Timer`]: https://docs.rs/wheellock-wheel/latest/wheellock_wheel/struct.Timer.html
+[`Timer::thread`]: https://docs.rs/wheellock-wheel/latest/wheellock_wheel/struct.Timer.html#method.thread
+[`HashedWheelTimer`]: https://docs.rs/wheellock-wheel/latest/wheellock_wheel/struct.HashedWheelTimer.html"
+)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -52,3 +66,8 @@ pub use hashed_wheel_timer::{
 };
 #[cfg(feature = "std")]
 pub use timer::{Elapsed, Interval, ManualClock, MissedTicks, Scheduled, Sleep, Timer};
+
+/// The examples in the package's README must compile.
+#[cfg(all(doctest, feature = "std"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,16 +1,87 @@
-//! Distributed locks on Redis and Valkey, wire-compatible with Java's Redisson.
+//! Distributed locks on Redis and Valkey: reentrant, kept alive by a watchdog, woken by push messages, and wire-compatible with
+//! Java's Redisson.
 //!
-//! [`LockManager`] makes locks of several kinds: [`lock`](LockManager::lock), [`fair_lock`](LockManager::fair_lock),
-//! [`read_write_lock`](LockManager::read_write_lock), [`fenced_lock`](LockManager::fenced_lock),
-//! [`spin_lock`](LockManager::spin_lock), [`simple_lock`](LockManager::simple_lock). [`multi_lock`] takes several as one,
-//! [`RedLock`] a majority of independent servers, [`election`](LockManager::election) says who leads, and [`blocking`] has the locks for
-//! threads.
+//! For services that run in several processes and must not do one thing twice at the same time, and for teams that already use
+//! Redisson in Java: both sides see the same locks, byte for byte.
 //!
-//! # Layout
+//! ```no_run
+//! use std::time::Duration;
+//! use wheellock::LockManager;
 //!
-//! [`LockManager`] makes [`Lock`]s, [`Lock::acquire`] gives a [`Guard`]. `acquire` is the one acquire loop, `watchdog` the
-//! watchdog; `holds`, `wait_queue` and `lease` are plain values that decide; a kind of lock is a row of `kind`, and `wire` builds
-//! what goes out and reads what comes back.
+//! # async fn example() -> Result<(), wheellock::Error> {
+//! let locks = LockManager::connect("redis://127.0.0.1:6379").await?;
+//! let orders = locks.lock("orders:42"); // no I/O; clone and share it as you like
+//!
+//! let guard = orders.acquire().await?; // waits; a watchdog keeps the lease of 30 s alive
+//! println!("held until {:?}, and renewed before that", guard.valid_until());
+//! guard.release().await?; // dropping the guard releases in the background
+//!
+//! if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5)).await? {
+//!     guard.run(async { /* dropped where it stands if the lock is lost */ }).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Start with the [`guide`]. Threads have the same names without `async` in [`blocking`].
+//!
+//! # Kinds of locks
+//!
+//! | made by | what it is | shared with Redisson's |
+//! |---|---|---|
+//! | [`lock`](LockManager::lock) | one holder, reentrant, waiters are woken | `RLock` |
+//! | [`fair_lock`](LockManager::fair_lock) | first come, first served over all processes | `RFairLock` |
+//! | [`read_write_lock`](LockManager::read_write_lock) | many readers or one writer; writers do not starve | `RReadWriteLock` |
+//! | [`fenced_lock`](LockManager::fenced_lock) | every grant has a number greater than all before | `RFencedLock` |
+//! | [`spin_lock`](LockManager::spin_lock) | waiters poll instead of listening | `RSpinLock` |
+//! | [`simple_lock`](LockManager::simple_lock) | `SET NX PX`, as redsync, node-redlock, redis-py and rslock have it | none |
+//! | [`permit_semaphore`](LockManager::permit_semaphore) | so many at a time; permits have leases | `RPermitExpirableSemaphore` |
+//! | [`semaphore`](LockManager::semaphore) | a number of permits without holders | `RSemaphore` |
+//! | [`count_down_latch`](LockManager::count_down_latch) | closed until it was counted down so often | `RCountDownLatch` |
+//! | [`multi_lock`] | several locks, all or none | `RedissonMultiLock` |
+//! | [`RedLock`] | a majority of independent servers | `RedissonRedLock` |
+//! | [`election`](LockManager::election) | one of many processes leads, and others see who and where | none |
+//!
+//! # What is promised
+//!
+//! - **Exclusion.** On one server that keeps its data and whose clock does not jump, at most one owner believes it holds a lock at
+//!   any time: a [`Guard`] believes only as long as arithmetic allows, counted from before the request was sent.
+//! - **Early warning.** [`is_valid`](Guard::is_valid) turns false and [`lost`](Guard::lost) resolves before the server lets the next
+//!   one in, unless the lock is taken away by force.
+//! - **Liveness.** If a holder dies, a live waiter gets the lock within one lease. A lost message costs latency only.
+//! - **No leaks.** Drop any future or guard at any point: what it held is released, and nothing is renewed for ever.
+//! - **At most once.** A repeat after a lost reply never counts a hold twice and never touches somebody else's.
+//! - **Honest errors.** Each [`Error`] says in one line what was tried, on which server and why it failed, and by
+//!   [`outcome`](Error::outcome) whether it may have taken effect.
+//!
+//! No lease-based lock can promise that code which keeps running after its lease is alone, nor exclusion across an asynchronous
+//! failover, unless every replica that may take over has acknowledged: [`Durability`]. The assumptions and the fine print are on
+//! the page [Guarantees].
+//!
+//! # Servers
+//!
+//! Redis 6 or later, or any Valkey: alone, with replicas, behind Sentinels, or a cluster. The URL says which.
+//!
+//! # Features
+//!
+//! All are off by default.
+//!
+//! - `tls`: `rediss://` and `valkeys://`, by rustls.
+//! - `tracing`: connections, losses, failed renewals and risks of the server as events; waits and holds as spans.
+//! - `metrics`: a manager's numbers for the recorder that the service has.
+//! - `testing`: a server in memory, for tests of what uses locks. Not for production.
+//!
+//! # More pages
+//!
+//! [Guarantees]; [beside Redisson]; [which test makes which failure happen][reliability]; [measured beside its peers][benchmarks];
+//! [what has changed][changelog].
+//!
+//! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
+//! [beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md
+//! [reliability]: https://github.com/wheellock/wheellock/blob/main/docs/reliability.md
+//! [benchmarks]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md
+//! [changelog]: https://github.com/wheellock/wheellock/blob/main/CHANGELOG.md
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     not(test),
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)
@@ -29,6 +100,7 @@ mod events;
 mod families;
 mod fenced;
 mod guard;
+pub mod guide;
 mod hand_over;
 mod health;
 mod holder;
@@ -92,3 +164,8 @@ pub use shutdown::{Leftover, Unreleased};
 pub use sides::Fairness;
 pub use wheellock_client as client;
 pub use wheellock_client::{Bucket, Histogram};
+
+/// The examples in the package's README must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,10 @@
+//! How to use the locks: the page `docs/guide.md` of the repository, and nothing else.
+//!
+//! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
+//! [Beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md
+//! [simple]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md#simple-locks-beside-everybody-else
+//! [failovers]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#failovers
+//! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock
+//!
+// The first definition of a link is the one that counts, so those above win over the page's own.
+#![doc = include_str!("../docs/guide.md")]

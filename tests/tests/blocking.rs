@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use wheellock::blocking::LockManager;
+use wheellock::blocking::{LockManager, multi_lock};
 use wheellock::{Error, LostReason, Released};
 use wheellock_tests::{RedisServer, poll_until};
 
@@ -33,6 +33,47 @@ fn a_thread_is_an_owner_and_its_holds_are_counted() {
     assert!(lock.is_locked().unwrap() && lock.is_held_by(&owner).unwrap());
     assert_eq!(outer.release().unwrap(), Released::Released);
     assert_eq!((lock.is_locked().unwrap(), lock.remaining_lease().unwrap()), (false, None));
+}
+
+#[test]
+fn a_lock_knows_whether_the_calling_thread_holds_it() {
+    let (server, other_server) = (RedisServer::start(), RedisServer::start());
+    let (locks, others) = (manager(&server), manager(&other_server));
+    let lock = locks.lock("ours");
+    assert!(!lock.is_held_by_current_thread().unwrap());
+    let guard = lock.acquire().unwrap();
+    assert!(lock.is_held_by_current_thread().unwrap());
+    let elsewhere = std::thread::scope(|threads| {
+        threads.spawn(|| lock.is_held_by_current_thread().unwrap()).join().unwrap()
+    });
+    assert!(!elsewhere, "another thread's");
+    guard.release().unwrap();
+    let presented = lock.with_owner(locks.owner());
+    let guard = presented.acquire().unwrap();
+    assert!(!presented.is_held_by_current_thread().unwrap(), "an owner that is no thread");
+    guard.release().unwrap();
+
+    let fenced = locks.fenced_lock("fenced");
+    let guard = fenced.acquire().unwrap();
+    assert!(fenced.is_held_by_current_thread().unwrap());
+    guard.release().unwrap();
+
+    let prices = locks.read_write_lock("prices");
+    let reading = prices.read().acquire().unwrap();
+    assert!(prices.read().is_held_by_current_thread().unwrap());
+    assert!(!prices.write().is_held_by_current_thread().unwrap());
+    reading.release().unwrap();
+
+    let set = multi_lock([locks.lock("a"), others.lock("b")]).unwrap();
+    assert_eq!(set.members().iter().map(|lock| lock.name().to_owned()).collect::<Vec<_>>(), ["a", "b"]);
+    let first = set.members()[0].acquire().unwrap();
+    assert!(set.is_locked().unwrap() && !set.is_held_by_current_thread().unwrap(), "one of two");
+    let guard = set.acquire().unwrap();
+    assert!(set.is_held_by_current_thread().unwrap());
+    assert!(!set.is_held_by(&locks.this_thread()).unwrap(), "on the other server it is another owner");
+    drop(first);
+    guard.release().unwrap();
+    assert!(!set.is_locked().unwrap());
 }
 
 #[test]

@@ -59,6 +59,26 @@ async fn all_or_none_on_several_servers() {
 }
 
 #[tokio::test]
+async fn a_set_says_whether_it_is_locked_and_by_whom() {
+    let mut server = RedisServer::start();
+    let locks = brisk(&server.url(), LEASE).await;
+    let owner = locks.owner();
+    let set = set(&[&locks.lock("a").with_owner(owner.clone()), &locks.lock("b").with_owner(owner.clone())]);
+    assert!(!set.is_locked().await.unwrap() && !set.is_held_by(&owner).await.unwrap());
+    let one = set.members()[1].acquire().await.unwrap();
+    assert!(set.is_locked().await.unwrap() && !set.is_held_by(&owner).await.unwrap(), "one of two");
+    let guard = set.acquire().await.unwrap();
+    assert!(set.is_locked().await.unwrap() && set.is_held_by(&owner).await.unwrap());
+    assert!(!set.is_held_by(&locks.owner()).await.unwrap(), "another one's");
+    drop(one);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    assert!(!set.is_locked().await.unwrap());
+    server.kill();
+    let error = set.is_locked().await.unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn members_of_one_server_leave_in_one_flight() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;

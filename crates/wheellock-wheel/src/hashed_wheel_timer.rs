@@ -3,6 +3,7 @@
 //! Owns the life of a timeout (pending, then expired or cancelled, once) and of the timer (running, then stopped). The wheel,
 //! the thread and the clock are those of [`crate::timer`].
 
+use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::String;
@@ -363,7 +364,7 @@ impl ManualTicker {
 /// timeout.cancel(); // prints "7 is answered"
 /// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
 /// ```
-pub trait TimerTask: Send + Sync + 'static {
+pub trait TimerTask: Any + Send + Sync {
     /// Runs once, when the delay is over. A panic is contained and reported by the panic hook.
     fn run(&self, timeout: &Timeout);
 
@@ -406,10 +407,12 @@ impl Timeout {
         self.cell.shard.all().map(|shards| HashedWheelTimer { shards })
     }
 
-    /// The task.
+    /// The task, which may be handed to a timer again.
     #[must_use]
-    pub fn task(&self) -> &dyn TimerTask {
-        &self.cell.task
+    pub fn task(&self) -> Task {
+        let task: &dyn Any = &self.cell.task;
+        // One that was handed on again and again is still one task.
+        task.downcast_ref::<Task>().cloned().unwrap_or_else(|| Task(self.cell.clone()))
     }
 
     /// True once its time has come: while the task runs, and after.
@@ -452,6 +455,50 @@ impl fmt::Debug for Timeout {
             Some(at) => out.field("due_ago", &(now - at)),
         };
         out.field("expired", &self.is_expired()).field("cancelled", &self.is_cancelled()).finish()
+    }
+}
+
+/// The task of a [`Timeout`], shared with it. Hand it to [`HashedWheelTimer::new_timeout`] to have it run once more; each of its
+/// timeouts expires or is cancelled by itself.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::time::Duration;
+/// use wheellock_wheel::{HashedWheelTimer, Timeout};
+///
+/// let (timer, ticker) = HashedWheelTimer::builder().build_manual()?;
+/// let beats = Arc::new(AtomicU32::new(0));
+/// let counted = Arc::clone(&beats);
+/// let heartbeat = move |timeout: &Timeout| {
+///     counted.fetch_add(1, Ordering::Relaxed);
+///     if let Some(timer) = timeout.timer() {
+///         drop(timer.new_timeout(timeout.task(), Duration::from_secs(1)));
+///     }
+/// };
+/// timer.new_timeout(heartbeat, Duration::from_secs(1))?;
+/// for _ in 0..3 {
+///     ticker.advance(Duration::from_secs(1));
+/// }
+/// assert_eq!(beats.load(Ordering::Relaxed), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Task(Arc<TimeoutCell<dyn TimerTask>>);
+
+impl TimerTask for Task {
+    fn run(&self, timeout: &Timeout) {
+        self.0.task.run(timeout);
+    }
+
+    fn cancelled(&self, timeout: &Timeout) {
+        self.0.task.cancelled(timeout);
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").finish_non_exhaustive()
     }
 }
 
@@ -669,3 +716,21 @@ const CANCELLED: u8 = 1;
 const EXPIRED: u8 = 2;
 
 const THREAD_NAME: &str = "hashed-wheel-timer";
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_that_is_handed_on_again_and_again_is_one_task() {
+        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
+        let first = timer.new_timeout(|_: &Timeout| (), Duration::ZERO).unwrap();
+        let mut last = first.clone();
+        for _ in 0..3 {
+            last = timer.new_timeout(last.task(), Duration::ZERO).unwrap();
+            assert!(Arc::ptr_eq(&last.task().0, &first.cell), "no timeout keeps the one before it");
+        }
+        ticker.advance(Duration::from_secs(1));
+        assert!(first.is_expired() && last.is_expired());
+    }
+}

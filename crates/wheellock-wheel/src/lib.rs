@@ -62,7 +62,7 @@ mod timer;
 #[cfg(feature = "std")]
 pub use hashed_wheel_timer::{
     BuildError, HashedWheelTimer, HashedWheelTimerBuilder, Job, ManualTicker, NewTimeoutError, StopError,
-    Timeout, TimerTask,
+    Task, Timeout, TimerTask,
 };
 #[cfg(feature = "std")]
 pub use timer::{Elapsed, Interval, ManualClock, MissedTicks, Scheduled, Sleep, Timer};

@@ -290,6 +290,20 @@ mod timeouts {
     }
 
     #[test]
+    fn a_task_is_handed_to_its_timer_again_as_in_netty() {
+        let (timer, clock) = manual(MS);
+        let log = Arc::new(Log::default());
+        let first = timer.new_timeout(Logged(log.clone()), 5 * MS).unwrap();
+        clock.advance(5 * MS);
+        let again = timer.new_timeout(first.task(), 5 * MS).unwrap();
+        let third = timer.new_timeout(again.task(), 5 * MS).unwrap();
+        assert!(first.is_expired() && !again.is_expired());
+        assert!(third.cancel() && !again.is_cancelled(), "each timeout ends by itself");
+        clock.advance(5 * MS);
+        assert_eq!((log.all(), again.is_expired()), (vec!["run", "cancelled", "run"], true));
+    }
+
+    #[test]
     fn a_panic_is_contained_wherever_it_comes_from() {
         struct Rude;
         impl TimerTask for Rude {

@@ -35,6 +35,7 @@ use crate::error::LostReason;
 use crate::guard::{Guard, Released};
 use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
+use crate::owner::Owner;
 use crate::quorum::Quorum;
 use crate::spans::{Held, Subject, acquiring};
 use crate::wire::Refusal;
@@ -222,6 +223,53 @@ impl MultiLock {
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
     ) -> Result<T, E> {
         self.run(work).await?
+    }
+
+    /// Whether anybody holds any member now, so that [`try_acquire`](Self::try_acquire) would be refused by others than the holder.
+    /// All members are asked at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::is_locked`], of the first member that could not be asked.
+    pub async fn is_locked(&self) -> Result<bool, Error> {
+        let locked = self.ask_all(|lock| Box::pin(lock.is_locked())).await?;
+        Ok(locked.contains(&true))
+    }
+
+    /// Whether `owner` holds every member, as it does if each was given [`with_owner`](Lock::with_owner). An owner belongs to one
+    /// manager: it holds nothing of another one's. All members are asked at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::is_held_by`], of the first member that could not be asked.
+    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        self.is_each_held_by(|_| owner.clone()).await
+    }
+
+    /// Whether every member is held by the owner that is named for it.
+    pub(crate) async fn is_each_held_by(&self, owner: impl Fn(&Lock) -> Owner) -> Result<bool, Error> {
+        let held = self.ask_all(|lock| {
+            let owner = owner(lock);
+            Box::pin(async move { lock.is_held_by(&owner).await })
+        });
+        Ok(!held.await?.contains(&false))
+    }
+
+    /// What every member says, or the error of the first that could not be asked.
+    async fn ask_all<'a, T>(
+        &'a self,
+        ask: impl Fn(&'a Lock) -> Request<'a, Result<T, Error>>,
+    ) -> Result<Vec<T>, Error> {
+        let requests = self.members.iter().map(ask);
+        JoinAll::new(requests.enumerate()).all().await.into_iter().collect()
     }
 
     fn take(&self, wait: Wait) -> impl Future<Output = Result<Option<MultiGuard>, Error>> {

@@ -1,7 +1,7 @@
 //! Locks of other kinds, for threads: how each is made, and what it has beside the verbs of all.
 
 use super::LockManager;
-use super::lock::{Guard, Lock};
+use super::lock::{Guard, Lock, this_thread};
 use crate::{Error, Fairness};
 
 /// A read-write lock for threads, as [`crate::ReadWriteLock`] is: each side is a [`Lock`]. A thread that writes may read as well,
@@ -78,6 +78,16 @@ pub type FencedLock = Lock<crate::FencedLock>;
 pub type FencedGuard = Guard<crate::FencedLock>;
 
 impl FencedLock {
+    /// As [`Lock::is_held_by_current_thread`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
+        let lock = self.inner.as_lock();
+        self.runtime.block_on(lock.is_held_by(&this_thread(&lock.context)))
+    }
+
     /// As [`crate::FencedLock::token`].
     ///
     /// # Errors

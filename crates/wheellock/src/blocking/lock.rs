@@ -196,6 +196,16 @@ impl Lock {
         self.runtime.block_on(self.inner.is_held_by(owner))
     }
 
+    /// Whether the calling thread holds the lock: Redisson's `isHeldByCurrentThread`. Holds of owners that were presented by
+    /// [`with_owner`](Self::with_owner) are not the thread's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`].
+    pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
+        self.is_held_by(&this_thread(&self.inner.context))
+    }
+
     /// As [`crate::Lock::remaining_lease`].
     ///
     /// # Errors

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockManager;
-use super::lock::{Guard, Lock};
+use super::lock::{Guard, Lock, this_thread};
 use super::served::Served;
-use crate::{Error, Finding, Health, Leftover, QuorumMember, multi_lock as async_multi_lock};
+use crate::{Error, Finding, Health, Leftover, Owner, QuorumMember, multi_lock as async_multi_lock};
 
 /// Puts locks together into one that takes them all or none: see [`crate::multi_lock`]. As a lock's owner, a thread may
 /// take it again.
@@ -51,6 +51,41 @@ pub type MultiLock = Lock<crate::MultiLock>;
 /// # }
 /// ```
 pub type MultiGuard = Guard<crate::MultiLock>;
+
+impl MultiLock {
+    /// The members, as they were given.
+    pub fn members(&self) -> Vec<Lock> {
+        self.inner.members().iter().map(|lock| Lock::new(lock.clone(), &self.runtime)).collect()
+    }
+
+    /// As [`crate::MultiLock::is_locked`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::MultiLock::is_locked`].
+    pub fn is_locked(&self) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.is_locked())
+    }
+
+    /// As [`crate::MultiLock::is_held_by`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::MultiLock::is_held_by`].
+    pub fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.is_held_by(owner))
+    }
+
+    /// Whether the calling thread holds every member, also if they belong to several managers, in each of which it is another
+    /// owner.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::MultiLock::is_held_by`].
+    pub fn is_held_by_current_thread(&self) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.is_each_held_by(|lock| this_thread(&lock.context)))
+    }
+}
 
 impl MultiGuard {
     /// As [`crate::MultiGuard::members`].

@@ -515,6 +515,10 @@ async fn s17_servers_without_resp3_are_told_apart() {
         ("-NOPROTO unsupported protocol version\r\n", "RESP3"),
         ("-ERR unknown command 'HELLO'\r\n", "Redis 6"),
         ("-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n", "Redis 6"),
+        // Proxies.
+        ("-unsupported command 'HELLO'\r\n", "no proxy"),
+        ("-invalid request\r\n", "no proxy"),
+        ("*4\r\n$6\r\nserver\r\n$5\r\nredis\r\n$5\r\nproto\r\n:2\r\n", "in RESP2"),
     ];
     for (refusal, advice) in refusals {
         let server = FakeServer::start(move |_, session| {

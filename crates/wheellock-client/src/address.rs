@@ -22,7 +22,7 @@ pub enum Address {
         /// TCP port.
         port: u16,
     },
-    /// A unix domain socket.
+    /// A unix domain socket. Connecting to one fails where there are none, as on Windows.
     Unix(PathBuf),
 }
 

@@ -197,6 +197,10 @@ impl<'a> Handshake<'a> {
     }
 
     fn read_hello(&self, reply: &Value) -> Result<ServerInfo, Error> {
+        if matches!(reply, Value::Array(_)) {
+            let detail = "it answered HELLO 3 in RESP2; a proxy in between may not speak RESP3";
+            return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
+        }
         let Value::Map(fields) = reply else {
             return Err(self.protocol("HELLO 3 was not answered with a map"));
         };
@@ -253,9 +257,11 @@ impl<'a> Handshake<'a> {
                 self.error(ErrorKind::Auth, format!("user \"{user}\" ({how}) was refused: {shown}"))
             }
             "NOPROTO" => self.error(ErrorKind::Unsupported, format!("it does not speak RESP3: {shown}")),
-            "ERR" if shown.to_ascii_lowercase().contains("unknown command") => self.error(
+            _ if is_unknown(&shown) => self.error(
                 ErrorKind::Unsupported,
-                format!("it does not know HELLO; Redis 6 or later, or Valkey, is required: {shown}"),
+                format!(
+                    "it does not know HELLO; Redis 6 or later, or Valkey, is required, and no proxy that only speaks RESP2: {shown}"
+                ),
             ),
             _ => self.refused("HELLO", text),
         }
@@ -294,6 +300,13 @@ const WRITE_PROBE: &str = "#!lua\nreturn 1";
 
 /// In what `AUTH password` is answered with if that password is not looked at (source: `authCommand` in acl.c).
 const NO_PASSWORD: &str = "without any password configured";
+
+/// Whether a refusal means that HELLO itself is not known: by servers before Redis 6, and by proxies in words of their own (source:
+/// Envoy's `command_splitter_impl.cc` for the last two).
+fn is_unknown(refusal: &str) -> bool {
+    let refusal = refusal.to_ascii_lowercase();
+    ["unknown command", "unsupported command", "invalid request"].iter().any(|words| refusal.contains(words))
+}
 
 /// What a server says that accepts connections but no writes. Not OOM: there, renewals and releases still work.
 const REFUSES_WRITES: &[&str] = &["READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "LOADING"];

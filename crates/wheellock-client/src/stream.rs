@@ -12,7 +12,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, tcp, unix};
+use tokio::net::{TcpStream, tcp};
+#[cfg(unix)]
+use tokio::net::{UnixStream, unix};
 
 #[cfg(not(feature = "tls"))]
 use crate::absent as encrypted;
@@ -29,6 +31,7 @@ pub(crate) struct Stream {
 
 enum ReadHalf {
     Tcp(tcp::OwnedReadHalf),
+    #[cfg(unix)]
     Unix(unix::OwnedReadHalf),
     Tls(Encrypted),
     Memory(Pipe),
@@ -37,6 +40,7 @@ enum ReadHalf {
 /// The writing half of a connection. Shared with callers who write for themselves, through `&self`.
 pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
+    #[cfg(unix)]
     Unix(unix::OwnedWriteHalf),
     Tls(Encrypted),
     Memory(Pipe),
@@ -69,6 +73,12 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
             let (read, write) = stream.into_split();
             Ok(Stream::new(ReadHalf::Tcp(read), WriteHalf::Tcp(write)))
         }
+        #[cfg(not(unix))]
+        Address::Unix(_) => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "there are no unix domain sockets on this platform",
+        )),
+        #[cfg(unix)]
         Address::Unix(path) => {
             let (read, write) = UnixStream::connect(path).await?.into_split();
             Ok(Stream::new(ReadHalf::Unix(read), WriteHalf::Unix(write)))
@@ -92,6 +102,7 @@ impl Stream {
         let mut bytes = [0; 4096];
         let read = match &self.read {
             ReadHalf::Tcp(half) => (&*SockRef::from(half.as_ref())).read(&mut bytes),
+            #[cfg(unix)]
             ReadHalf::Unix(half) => (&*SockRef::from(half.as_ref())).read(&mut bytes),
             ReadHalf::Tls(stream) => stream.try_read(&mut bytes),
             ReadHalf::Memory(pipe) => pipe.try_read(&mut bytes),
@@ -139,6 +150,7 @@ impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().read {
             ReadHalf::Tcp(read) => Pin::new(read).poll_read(cx, buf),
+            #[cfg(unix)]
             ReadHalf::Unix(read) => Pin::new(read).poll_read(cx, buf),
             ReadHalf::Tls(stream) => stream.poll_read(cx, buf),
             ReadHalf::Memory(pipe) => pipe.poll_read(cx, buf),
@@ -151,6 +163,7 @@ impl WriteHalf {
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
+            #[cfg(unix)]
             Self::Unix(half) => half.try_write(bytes),
             Self::Tls(stream) => stream.try_write(bytes),
             Self::Memory(pipe) => pipe.try_write(bytes),
@@ -169,6 +182,7 @@ impl WriteHalf {
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(half) => half.as_ref().poll_write_ready(cx),
+            #[cfg(unix)]
             Self::Unix(half) => half.as_ref().poll_write_ready(cx),
             Self::Tls(stream) => stream.poll_writable(cx),
             Self::Memory(pipe) => pipe.poll_writable(cx),

@@ -39,8 +39,14 @@ impl Clock {
 /// An instant on a clock that goes on while the machine is suspended.
 ///
 /// `std::time::Instant` stops during suspend on Linux (`CLOCK_MONOTONIC`), while the server's TTLs run on: a lease
-/// judged by it would be believed after it has expired. This is `CLOCK_BOOTTIME` on Linux and Android, and the
-/// monotonic clock elsewhere.
+/// judged by it would be believed after it has expired. What this is instead:
+///
+/// | on | clock | while the machine is suspended |
+/// |---|---|---|
+/// | Linux, Android | `CLOCK_BOOTTIME` | goes on |
+/// | macOS, iOS | `CLOCK_MONOTONIC`, which is another clock there | goes on |
+/// | Windows | `QueryPerformanceCounter`, counted from the first look at it in this process | goes on |
+/// | any other Unix | `CLOCK_MONOTONIC` | may stop: then a lease may be believed after it has ended |
 ///
 /// It spans 584 years in nanoseconds; what lies beyond is clamped.
 ///
@@ -63,15 +69,7 @@ pub struct BootInstant(NonZeroU64);
 impl BootInstant {
     /// This instant.
     pub fn now() -> Self {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
-        let time = rustix::time::clock_gettime(CLOCK);
-        // Neither part is negative on these clocks.
-        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-        let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
-        Self::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+        Self::from_nanos(reading())
     }
 
     /// The first nanosecond is missing, so that an `Option` of an instant needs no more room than the instant.
@@ -82,7 +80,8 @@ impl BootInstant {
         }
     }
 
-    /// The time since the machine was started: the clock's own number, the same for all processes on it.
+    /// The time since the machine was started: the clock's own number, the same for all processes on it; on Windows the time since
+    /// this process first looked.
     #[must_use]
     pub fn since_boot(self) -> Duration {
         Duration::from_nanos(self.0.get())
@@ -147,6 +146,28 @@ impl fmt::Debug for BootInstant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BootInstant({:?} after boot)", self.since_boot())
     }
+}
+
+/// The clock's number in nanoseconds.
+#[cfg(unix)]
+fn reading() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+    let time = rustix::time::clock_gettime(CLOCK);
+    // Neither part is negative on these clocks.
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+/// std's clock is the performance counter there, which counts the time in sleep states too (source: Microsoft, "Acquiring
+/// high-resolution time stamps").
+#[cfg(not(unix))]
+fn reading() -> u64 {
+    static FIRST: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    nanos(FIRST.get_or_init(Instant::now).elapsed())
 }
 
 /// The length of `duration` in nanoseconds, clamped to 584 years.

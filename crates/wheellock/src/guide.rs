@@ -2,6 +2,7 @@
 //!
 //! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
 //! [Beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md
+//! [Coming from Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/from-redisson.md
 //! [simple]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md#simple-locks-beside-everybody-else
 //! [failovers]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#failovers
 //! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock

@@ -133,7 +133,7 @@ fn deny() -> Result<Verdict> {
 }
 
 /// The version in `.github/workflows`.
-const CARGO_DENY: &str = "0.18.9";
+const CARGO_DENY: &str = "0.20.2";
 
 fn workflows() -> Result<Verdict> {
     if run::which("actionlint").is_none() {

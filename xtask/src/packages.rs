@@ -42,7 +42,7 @@ fn files(package: &str) -> Result<BTreeSet<String>> {
 /// What users would miss in a package with these files.
 fn lacking(package: &Value, files: &BTreeSet<String>) -> Vec<String> {
     let name = name(package);
-    let mut wanted = vec!["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE", "src/lib.rs"];
+    let mut wanted = vec!["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
     if name == "wheellock" {
         wanted.extend(["docs/guide.md", "src/scripts/acquire.lua"]);
     }

@@ -3,6 +3,7 @@
 //! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
 //! [Beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md
 //! [Coming from Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/from-redisson.md
+//! [the command line]: https://github.com/wheellock/wheellock/blob/main/docs/cli.md
 //! [simple]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md#simple-locks-beside-everybody-else
 //! [failovers]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#failovers
 //! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock

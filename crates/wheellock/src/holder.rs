@@ -9,6 +9,16 @@ use crate::error::{Error, MAX_LABEL};
 /// of simple locks.
 ///
 /// It is for showing to people. Who decides by it decides by what has passed: the lock may be somebody else's by now.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// match locks.lock("orders:42").holder().await? {
+///     Some(holder) => println!("{holder}"),
+///     None => println!("it is free"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Holder {
@@ -63,6 +73,16 @@ impl fmt::Display for Holder {
 }
 
 /// In which way a [`Holder`] holds.
+///
+/// ```no_run
+/// use wheellock::Mode;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let found = locks.read_write_lock("prices").read().holders().await?;
+/// println!("{} read", found.holders.iter().filter(|holder| holder.mode == Mode::Read).count());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Mode {
@@ -85,6 +105,15 @@ impl fmt::Display for Mode {
 }
 
 /// All who hold a lock, or of very many readers some.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let found = locks.read_write_lock("prices").read().holders().await?;
+/// found.holders.iter().for_each(|holder| println!("{holder}"));
+/// println!("and {} more", found.beyond);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holders {

@@ -29,6 +29,13 @@ pub struct Histogram {
 }
 
 /// One bucket of a [`Histogram`], of those that [`buckets`](Histogram::buckets) lists.
+///
+/// ```
+/// # let histogram = wheellock_client::Histogram::default();
+/// for bucket in histogram.buckets().filter(|bucket| bucket.count > 0) {
+///     println!("{:?} to {:?}: {}", bucket.from, bucket.to, bucket.count);
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Bucket {

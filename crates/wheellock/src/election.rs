@@ -149,6 +149,16 @@ impl fmt::Debug for Election {
 }
 
 /// Being the leader of an [`Election`]: a [`FencedGuard`] with what a leader does. Dropping it resigns in the background.
+///
+/// ```no_run
+/// # async fn example(election: wheellock::Election) -> Result<(), wheellock::Error> {
+/// let leadership = election.campaign().await?;
+/// leadership.announce("http://10.0.0.7:8080, since noon").await?;
+/// leadership.run(async { /* dropped where it stands if the leadership is lost */ }).await?;
+/// leadership.resign().await?; // the next one leads at once
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Leadership {
     guard: FencedGuard,

@@ -7,6 +7,8 @@
 //! [simple]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md#simple-locks-beside-everybody-else
 //! [failovers]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#failovers
 //! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock
+//! [observability]: https://github.com/wheellock/wheellock/blob/main/docs/observability.md
+//! [alerts]: https://github.com/wheellock/wheellock/blob/main/docs/observability.md#three-alerts
 //!
 // The first definition of a link is the one that counts, so those above win over the page's own.
 #![doc = include_str!("../docs/guide.md")]

@@ -8,7 +8,16 @@ use wheellock_client::ConnectionState;
 use crate::acquire::SILENT_PART;
 use crate::context::Context;
 
-/// Whether a lock can be acquired now, as far as is known: see [`LockManager::health`](crate::LockManager::health). `Display` is one line for the body of an answer.
+/// Whether a lock can be acquired now, as far as is known: see [`LockManager::health`](crate::LockManager::health). `Display` is one line
+/// for the body of an answer.
+///
+/// ```no_run
+/// # fn answer(_: u16, _: String) {}
+/// # fn example(locks: &wheellock::LockManager) {
+/// let health = locks.health();
+/// answer(if health.is_healthy() { 200 } else { 503 }, health.to_string());
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Health {

@@ -64,6 +64,20 @@ pub struct Double {
 }
 
 /// In which way a server is away.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// # async fn main() -> Result<(), wheellock::Error> {
+/// use wheellock::testing::{Double, Outage};
+///
+/// let double = Double::new();
+/// let locks = double.manager().await?;
+/// double.outage(Outage::Silent);
+/// assert!(locks.lock("orders:42").try_acquire().await.is_err()); // after the response timeout
+/// double.come_back();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Outage {

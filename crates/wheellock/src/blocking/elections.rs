@@ -9,6 +9,15 @@ use crate::{BootInstant, Error, Leader, LostReason, Released};
 
 /// An election by name, as [`crate::Election`] is. Who leads is not the thread: a thread that leads and campaigns once more waits for
 /// itself.
+///
+/// ```no_run
+/// # fn example(locks: &wheellock::blocking::LockManager) -> Result<(), wheellock::Error> {
+/// let election = locks.election("scheduler").with_announcement("http://10.0.0.7:8080");
+/// let leadership = election.campaign()?; // waits until it is this one's turn
+/// println!("leading with token {}", leadership.token());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Election {
     inner: crate::Election,
@@ -74,6 +83,18 @@ impl Election {
 }
 
 /// Being the leader of an [`Election`], as [`crate::Leadership`] is. Dropping it resigns in the background.
+///
+/// ```no_run
+/// # fn example(election: &wheellock::blocking::Election) -> Result<(), wheellock::Error> {
+/// let leadership = election.campaign()?;
+/// while leadership.is_leader() {
+///     // one piece of the work, with `leadership.token()`
+/// #   break;
+/// }
+/// leadership.resign()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Leadership {
     inner: crate::Leadership,
@@ -121,6 +142,16 @@ impl Leadership {
 }
 
 /// Watches who leads an [`Election`], as [`crate::Observer`] does.
+///
+/// ```no_run
+/// # fn example(election: &wheellock::blocking::Election) -> Result<(), wheellock::Error> {
+/// let mut observer = election.observe();
+/// while let Some(leader) = observer.changed()? {
+///     println!("{} leads", leader.announcement());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Observer {
     inner: crate::Observer,

@@ -16,6 +16,16 @@ use crate::retry::retry;
 use crate::wire;
 
 /// Who leads an [`Election`](crate::Election).
+///
+/// ```no_run
+/// # async fn example(election: wheellock::Election) -> Result<(), wheellock::Error> {
+/// match election.leader().await? {
+///     Some(leader) => println!("{} leads with token {}", leader.announcement(), leader.token()),
+///     None => println!("nobody leads"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leader {
     pub(super) owner: String,

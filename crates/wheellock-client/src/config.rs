@@ -383,7 +383,7 @@ pub struct Config {
     /// What the layer above is told.
     #[doc(hidden)]
     pub hooks: Hooks,
-    /// Where randomness for the pauses between attempts to connect comes from. Default: the operating system.
+    /// Where the randomness of pauses comes from, between attempts to connect and between questions. Default: the operating system.
     pub random: fn() -> u64,
     /// Opens in-memory connections instead of sockets. There is none without the feature `testing`.
     #[doc(hidden)]

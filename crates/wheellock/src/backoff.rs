@@ -1,4 +1,5 @@
-//! How long a waiter pauses between two questions where no message tells of a release. A value; draws its own randomness.
+//! How long a waiter pauses between two questions where no message tells of a release. A value; the caller brings the
+//! randomness.
 
 use std::time::Duration;
 
@@ -32,13 +33,13 @@ pub enum Backoff {
 }
 
 impl Backoff {
-    /// The pause after so many questions in vain, at least [`SHORTEST`].
-    pub(crate) fn pause(self, questions: u32) -> Duration {
+    /// The pause after so many questions in vain, at least [`SHORTEST`]; `random` is uniform over all of `u64`.
+    pub(crate) fn pause(self, questions: u32, random: impl FnOnce() -> u64) -> Duration {
         let pause = match self {
             Self::Constant(pause) => pause,
             Self::Exponential { first, most } => {
                 let bound = first.saturating_mul(1_u32.checked_shl(questions).unwrap_or(u32::MAX)).min(most);
-                bound.mul_f64(fraction())
+                bound.mul_f64(fraction(random()))
             }
         };
         pause.max(SHORTEST)
@@ -56,13 +57,9 @@ impl Default for Backoff {
 const SHORTEST: Duration = Duration::from_micros(100);
 
 /// From 0 to 1.
-fn fraction() -> f64 {
-    let mut bytes = [0_u8; 4];
-    // Without randomness every pause is half its bound.
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
-    }
+fn fraction(random: u64) -> f64 {
+    let high = u32::try_from(random >> 32).unwrap_or(u32::MAX);
+    f64::from(high) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]
@@ -75,17 +72,20 @@ mod tests {
         let backoff = Backoff::Exponential { first, most };
         for questions in 0..200 {
             let bound = first.saturating_mul(2_u32.saturating_pow(questions)).min(most);
-            assert!((SHORTEST..=bound).contains(&backoff.pause(questions)), "{questions}");
+            for random in [0, 1, u64::MAX / 3, u64::MAX] {
+                assert!((SHORTEST..=bound).contains(&backoff.pause(questions, || random)), "{questions}");
+            }
+            assert_eq!(backoff.pause(questions, || u64::MAX), bound);
         }
     }
 
     #[test]
     fn no_pause_is_nothing() {
-        assert_eq!(Backoff::Constant(Duration::ZERO).pause(7), SHORTEST);
-        assert_eq!(Backoff::Constant(Duration::from_secs(1)).pause(7), Duration::from_secs(1));
+        assert_eq!(Backoff::Constant(Duration::ZERO).pause(7, || 0), SHORTEST);
+        assert_eq!(Backoff::Constant(Duration::from_secs(1)).pause(7, || 0), Duration::from_secs(1));
         let zero = Backoff::Exponential { first: Duration::ZERO, most: Duration::MAX };
-        assert_eq!(zero.pause(40), SHORTEST);
+        assert_eq!(zero.pause(40, || u64::MAX), SHORTEST);
         let most = Backoff::Exponential { first: Duration::MAX, most: Duration::MAX };
-        assert!(most.pause(40) >= SHORTEST, "nothing overflows");
+        assert!(most.pause(40, || u64::MAX) >= SHORTEST, "nothing overflows");
     }
 }

@@ -385,7 +385,7 @@ impl QuorumLock {
             // Several who share the members between them and retry at once would do so for ever.
             splits = if busy.granted > 0 { splits + 1 } else { 0 };
             let began = timer.now();
-            let unheard = busy.is_silent.then(|| Backoff::default().pause(questions));
+            let unheard = busy.is_silent.then(|| Backoff::default().pause(questions, self.random()));
             questions = questions.saturating_add(1);
             let heard = news.wait(timer, &busy, unheard, wait.deadline(), self.random()).await;
             // Who hears of releases was up against contenders, not against the absence of slow servers.

@@ -539,3 +539,16 @@ async fn a_shutdown_gives_permits_back_and_tells_those_who_wait() {
     assert_eq!(server.cli(&["GET", NAME]), "2");
     assert_eq!(permits.release().await.unwrap(), Released::AlreadyLost);
 }
+
+/// What is remembered of counted permits lives for a day; a release that was refused must not be repeated after a twentieth of that.
+#[tokio::test]
+async fn permits_whose_release_was_refused_come_back_soon() {
+    let (server, locks) = server_and_manager().await;
+    let semaphore = semaphore_of(&locks, 3).await;
+    let permits = semaphore.acquire(2).await.unwrap();
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    let error = permits.release().await.unwrap_err();
+    assert!(error.to_string().contains("OOM"), "{error}");
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+    assert!(available(&semaphore, 3).await);
+}

@@ -94,11 +94,14 @@ impl Lease {
         valid_until.saturating_sub(self.validity().saturating_sub(self.renew_after()))
     }
 
-    /// How long the watchdog waits after a failed renewal.
+    /// How long the watchdog waits after a renewal or a release that failed; of a lease of hours, too, others wait for the release.
     pub(crate) fn retry_after(self) -> Duration {
-        (self.duration() / 20).max(Duration::from_millis(1))
+        (self.duration() / 20).clamp(Duration::from_millis(1), RETRY_AT_LEAST)
     }
 }
+
+/// As often is tried again, however long the lease is: as with the default one.
+const RETRY_AT_LEAST: Duration = Duration::from_millis(1_500);
 
 /// How much of `left`, the time that a lease still runs by the server's clock, may be believed.
 pub(crate) fn less_drift(left: Duration) -> Duration {
@@ -115,6 +118,14 @@ const MAX_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_is_tried_again_soon_however_long_the_lease() {
+        let after = |seconds| Lease::new(Duration::from_secs(seconds)).unwrap().retry_after();
+        assert_eq!(after(10), Duration::from_millis(500));
+        assert_eq!(after(30), RETRY_AT_LEAST);
+        assert_eq!(after(24 * 3600), RETRY_AT_LEAST);
+    }
 
     #[test]
     fn leases_that_redis_would_misread_are_rejected() {

@@ -23,6 +23,9 @@ pub(crate) struct WaitQueue {
     subscription: Option<Subscription>,
     /// When the head asks again even if it hears nothing; `None` until the server has said that the lock is held.
     poll_at: Option<Instant>,
+    /// After a release of this process, when the head asks again whatever the server says meanwhile: that may be its answer to a
+    /// question from before the release.
+    look_at: Option<Instant>,
     /// The head has a reason to ask at once.
     poll_now: bool,
     /// The end of the subscription is planned.
@@ -171,7 +174,8 @@ impl WaitQueue {
         // Without messages (an ACL may forbid the channel) only asking helps.
         let deaf = self.subscription.as_ref().is_some_and(|news| news.refusal().is_some());
         let left = if deaf { left.min(POLL_WHEN_DEAF) } else { left };
-        self.poll_at = Some(now + left);
+        let at = now + left;
+        self.poll_at = Some(self.look_at.map_or(at, |look| look.min(at)));
     }
 
     /// The head's question failed, and not because its own wait has ended.
@@ -211,6 +215,7 @@ impl WaitQueue {
             return Turn::Wait(self.poll_at);
         }
         self.gave_back = None;
+        self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
         if std::mem::take(&mut self.poll_now) || heard || due {
             if let Some(waiter) = self.waiting.get_mut(ticket) {
@@ -229,11 +234,13 @@ impl WaitQueue {
             if self.own_until.take().is_some_and(|until| now < until) {
                 let soon = now + POLL_WHEN_DEAF;
                 self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
+                self.look_at = self.poll_at;
                 continue;
             }
             let Some(left) = self.turns.checked_sub(1) else { return true };
             self.turns = left;
             self.poll_at = Some(now + self.stand_back);
+            self.look_at = self.poll_at;
         }
         false
     }
@@ -337,6 +344,7 @@ impl WaitQueue {
         }
         let soon = now + POLL_WHEN_DEAF;
         self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
+        self.look_at = self.poll_at;
         self.poll_now |= self.subscription.is_none();
         self.gave_back = out_of_time.then_some(now);
         self.head_to_wake()
@@ -359,6 +367,7 @@ impl WaitQueue {
         }
         self.stand_back = (2 * round_trip).clamp(STAND_BACK_AT_LEAST, POLL_WHEN_DEAF);
         self.poll_at = Some(now + self.stand_back);
+        self.look_at = self.poll_at;
         self.head_to_wake()
     }
 
@@ -373,6 +382,7 @@ impl WaitQueue {
         self.poll_now |= was_let_in;
         if self.waiting.is_empty() || lease.is_some() {
             self.gave_back = None;
+            self.look_at = None;
             self.turns = 0;
         }
         if self.waiting.is_empty() {
@@ -664,6 +674,19 @@ mod tests {
             ask(&mut waiters, first, now + POLL_WHEN_DEAF),
             "an answer that never comes keeps nobody for long"
         );
+    }
+
+    /// Found by simulated fleets: an answer from before the release had the head wait for the end of the lease.
+    #[test]
+    fn an_old_answer_puts_off_nobody_who_stands_back() {
+        let now = Instant::now();
+        let (mut waiters, [first, _]) = two_asleep(now);
+        waiters.give_back(true, now);
+        waiters.others_heard(2, now);
+        waiters.on_held(now, Some(Duration::from_secs(30)));
+        assert!(ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
+        waiters.on_held(now, Some(Duration::from_secs(30)));
+        assert!(!ask(&mut waiters, first, now + POLL_WHEN_DEAF), "this answer is a new one");
     }
 
     /// Invariant 6: one that was let in and goes before it has asked passes that on.

@@ -135,7 +135,10 @@ where
                 }
                 this.last = Some(Box::new(last));
             } else {
-                this.reason = Some(error);
+                // That a server lacks a script is no trouble, and never why there was no answer in time.
+                if error.code() != Some("NOSCRIPT") {
+                    this.reason = Some(error);
+                }
             }
             let pause = pause.unwrap_or_default().min(left);
             if !pause.is_zero() {

@@ -20,6 +20,8 @@ mod percent;
 mod poll;
 mod port;
 mod server;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod topology;
 pub mod wire;
 pub mod worker;

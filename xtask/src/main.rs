@@ -19,6 +19,7 @@ mod programs;
 mod redis;
 mod run;
 mod servers;
+mod simulate;
 mod tables;
 mod test;
 mod tidy;
@@ -85,6 +86,10 @@ enum Task {
     /// Prints what it counted and keeps the history under target/campaigns. The exit code is 0 only if what must be
     /// zero is zero.
     Campaign(campaign::Options),
+    /// Run whole fleets in virtual time, each decided by its seed, and judge what they saw
+    ///
+    /// A seed with a finding is made as small as it can be, and told with how to run it again. The exit code is 0 only if there is none.
+    Simulate(simulate::Options),
     #[command(hide = true)]
     CampaignWorker(campaign::WorkerOptions),
     #[command(hide = true)]
@@ -99,6 +104,7 @@ fn main() -> Result<ExitCode> {
         Task::Test(options) => test::run(&options),
         Task::Interop => interop::run(),
         Task::Peers => peers::run(),
+        Task::Simulate(options) => simulate::run(&options),
         Task::Redis { topology } => redis::run(&topology),
         Task::Servers(options) => servers::run(&options),
         Task::Planted { names } => planted::check(&names),

@@ -150,6 +150,9 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             && last_of_owner.get(operation.owner.as_str()) == Some(&at)
             && !is_held(by, at, done)
         {
+            // Who had stood in a queue that the server lost stands there again when it has asked.
+            let has_lost_its_place = case.is_fair && case.lost_by(at.saturating_sub(ASKS), at).is_some();
+            let done = if has_lost_its_place { done + ASKS } else { done };
             all.push(follow(case, by, at, done, &answers, &waiting));
         }
         if let Some((at, done)) = abandoned_at(operation)

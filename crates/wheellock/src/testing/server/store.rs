@@ -200,6 +200,11 @@ impl Store {
         })
     }
 
+    /// Who stands in the queue that is under `key`, the first first.
+    pub fn queue(&self, key: &str) -> Vec<String> {
+        self.fields(key).into_iter().map(|(holder, _)| holder).collect()
+    }
+
     /// Who holds what, and how often.
     pub fn holds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.keys.iter().filter(|(key, _)| !is_companion(key)).flat_map(|(key, held)| {

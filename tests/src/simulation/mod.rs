@@ -1,0 +1,232 @@
+//! Whole fleets in one thread and in virtual time: managers that contend on a server in memory while a seed decides what they do and
+//! what goes wrong. What they saw is judged by the checkers of real campaigns, and nothing may be left behind.
+//!
+//! Everything comes from the seed: the plan, what the library draws, and the order of polls, for one thread runs one task after the
+//! other. So a world can be run again, and made smaller as long as the same complaint comes out of it.
+
+mod machine;
+mod night;
+mod plan;
+mod process;
+mod shrink;
+mod troubles;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+pub use night::{Morning, Night, main};
+pub use plan::{Kind, Plan};
+pub use shrink::shrink;
+
+use crate::history::{Event, History, Verdict, What, check};
+use machine::{Machine, lock_name};
+use plan::{DAY, LEASE, LOCKS, PATIENCE, PERMITS};
+use process::{POOL, Process};
+
+/// What became of a world.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What happened.
+    pub history: History,
+    /// What must not have happened, and has no excuse.
+    pub complaints: Vec<Verdict>,
+}
+
+impl Outcome {
+    /// How many locks were granted.
+    #[must_use]
+    pub fn grants(&self) -> usize {
+        self.history.events.iter().filter(|event| matches!(event.what, What::Granted { .. })).count()
+    }
+
+    /// The same for the same history, on any machine: identities, which are random, count by the order in which they appear.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for byte in self.lines().iter().flat_map(|line| line.bytes()) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        hash
+    }
+
+    /// The history, line by line.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let mut known = BTreeMap::new();
+        self.history.events.iter().map(|event| portable(&event.to_string(), &mut known)).collect()
+    }
+}
+
+/// Runs a world.
+///
+/// # Panics
+///
+/// If the world cannot be made, or a task in it panics: that is a finding, too.
+#[must_use]
+pub fn run(plan: &Plan) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let runtime = runtime.expect("a runtime without a thread of its own");
+    process::seed_the_library(plan.seed);
+    let events = LocalSet::new().block_on(&runtime, world(plan));
+    let history = History::merge(events);
+    let complaints = check(&history).into_iter().filter(|verdict| verdict.excuse.is_none()).collect();
+    Outcome { history, complaints }
+}
+
+async fn world(plan: &Plan) -> Vec<Event> {
+    let machine = Machine::new(plan.kind);
+    let log = machine.log.clone();
+    let in_the_way = if plan.kind == Kind::Fair { DEAD_HEAD } else { 0 };
+    log.note(
+        "",
+        What::Setup {
+            longest: in_the_way.max(2 * LEASE) * MILLISECOND,
+            patience: PATIENCE * MILLISECOND,
+            wake: WAKE * MILLISECOND,
+        },
+    );
+    match plan.kind {
+        Kind::Fair => log.note("", What::Watched),
+        kind if kind.is_pool() => log.note(POOL, What::Pool { permits: PERMITS }),
+        _ => {}
+    }
+    let mut fleet = Vec::new();
+    for number in 1..=plan.processes {
+        fleet.push(Process::start(number, plan, &machine).await);
+    }
+    fill_the_pool(plan, &fleet).await;
+    machine.change(|server| {
+        server.faults.latency = plan.latency;
+        server.faults.messages_last = plan.messages_last;
+        server.set_trickle(plan.trickle);
+    });
+    let begin = Instant::now();
+    let end = log.now() + DAY * MILLISECOND;
+    for (number, task) in (1..).zip(&plan.tasks) {
+        let Some(process) = fleet.iter().find(|process| process.number == task.process) else { continue };
+        let running = spawn_local(Rc::clone(process).task(number, task.steps.clone(), end));
+        process.tasks.borrow_mut().push(running);
+    }
+    let day = {
+        let (plan, fleet, machine) = (plan.clone(), fleet.clone(), Arc::clone(&machine));
+        spawn_local(async move { troubles::happen(&plan, &fleet, &machine, begin).await })
+    };
+    sleep_until(begin + Duration::from_millis(DAY)).await;
+    day.await.expect("troubles end");
+    log.note("", What::Healed);
+    for process in &fleet {
+        let tasks = std::mem::take(&mut *process.tasks.borrow_mut());
+        let all = async {
+            for task in tasks {
+                match task.await {
+                    Err(ended) if ended.is_panic() => std::panic::resume_unwind(ended.into_panic()),
+                    _ => {}
+                }
+            }
+        };
+        // Whoever is not done by then never is, and the checkers say so.
+        let is_done = timeout(Duration::from_millis(ENDLESS), all).await.is_ok();
+        if is_done && !process.is_dead.get() {
+            log.record(process.number, 0, 0, "", What::Finished);
+        }
+    }
+    probe(plan, &fleet, &machine).await;
+    log.take()
+}
+
+async fn fill_the_pool(plan: &Plan, fleet: &[Rc<Process>]) {
+    let Some(process) = fleet.first() else { return };
+    let permits = u32::try_from(PERMITS).unwrap_or_default();
+    let filled = match plan.kind {
+        Kind::Permits => process.locks.permit_semaphore(POOL).try_set_permits(permits).await,
+        Kind::Semaphore => process.locks.semaphore(POOL).try_set_permits(permits).await,
+        _ => return,
+    };
+    assert!(filled.expect("nothing is wrong yet"), "the pool is new");
+}
+
+/// Counts what is left when everything has ended.
+async fn probe(plan: &Plan, fleet: &[Rc<Process>], machine: &Arc<Machine>) {
+    // Whoever was killed holds until the lease ends, and a subscription lingers.
+    sleep(Duration::from_millis(LINGER + 2 * LEASE)).await;
+    let log = &machine.log;
+    let told = |process: u32, name: &str, found: u64| {
+        log.record(process, 0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
+    };
+    for process in fleet.iter().filter(|process| !process.is_dead.get()) {
+        let count = || {
+            let (stats, metrics) = (process.locks.client().stats(), process.locks.metrics());
+            let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+            [
+                ("requests in flight", count(stats.in_flight)),
+                ("bytes queued", count(stats.queued_bytes)),
+                ("locks held", metrics.held),
+                ("waiters", metrics.waiting),
+            ]
+        };
+        // A connection asks from time to time whether its server is there.
+        for _ in 0..LOOKS {
+            if count().iter().all(|(_, found)| *found == 0) {
+                break;
+            }
+            sleep(Duration::from_millis(1 + 2 * plan.latency)).await;
+        }
+        count().iter().for_each(|(name, found)| told(process.number, name, *found));
+    }
+    let (holders, channels) = machine.change(|server| {
+        let locks: Vec<String> = (0..LOCKS).map(lock_name).collect();
+        let holders = server.store.holds().filter(|(key, ..)| locks.iter().any(|lock| lock == key)).count();
+        (holders, server.store.channels.len())
+    });
+    told(0, "holders on the server", u64::try_from(holders).unwrap_or(u64::MAX));
+    if fleet.iter().all(|process| !process.is_dead.get()) {
+        told(0, "channels listened to", u64::try_from(channels).unwrap_or(u64::MAX));
+    }
+    if plan.kind == Kind::Semaphore {
+        let free = match fleet.first() {
+            Some(process) => process.locks.semaphore(POOL).available().await.unwrap_or_default(),
+            None => 0,
+        };
+        told(
+            0,
+            "permits missing or too many",
+            (free - i64::try_from(PERMITS).unwrap_or_default()).unsigned_abs(),
+        );
+    }
+}
+
+/// A line of a history with random identities replaced by numbers.
+fn portable(line: &str, known: &mut BTreeMap<String, usize>) -> String {
+    let mut text = String::with_capacity(line.len());
+    for word in line.split_inclusive([' ', ':']) {
+        let bare = word.trim_end_matches([' ', ':']);
+        let is_random = (bare.len() == 36 && bare.matches('-').count() == 4)
+            || (bare.len() == 32 && bare.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        if is_random {
+            let next = known.len();
+            let number = *known.entry(bare.to_owned()).or_insert(next);
+            text.push_str(&format!("#{number}"));
+            text.push_str(&word[bare.len()..]);
+        } else {
+            text.push_str(word);
+        }
+    }
+    text
+}
+
+const MILLISECOND: u64 = 1_000_000;
+/// By when a release has reached a waiter while nothing is wrong.
+const WAKE: u64 = 200;
+/// For how long a dead waiter of a fair lock is in the way of others.
+const DEAD_HEAD: u64 = 5_000;
+/// A world that is not over then never is.
+const ENDLESS: u64 = 120_000;
+/// How often is looked whether a process is quiet.
+const LOOKS: u32 = 50;
+/// Longer than a subscription lingers.
+const LINGER: u64 = 2_500;

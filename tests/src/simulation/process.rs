@@ -1,0 +1,485 @@
+//! One simulated process: a manager, and tasks that do what the plan says and write down what they see.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Deref;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use wheellock::{
+    Error, FencedGuard, FencedLock, Guard, Lock, LockManager, LostReason, Owner, Permit, PermitSemaphore,
+    Permits, Released, Semaphore,
+};
+
+use super::machine::{Log, Machine, Way, lock_name};
+use super::plan::{GiveBack, GiveUp, Kind, LEASE, Manner, PATIENCE, Plan, Step};
+use crate::fault::{Random, cancel_at};
+use crate::history::{Kind as Asked, Outcome, Reason, What};
+
+pub(super) struct Process {
+    pub(super) number: u32,
+    pub(super) locks: LockManager,
+    pub(super) way: Way,
+    pub(super) tasks: RefCell<Vec<JoinHandle<()>>>,
+    pub(super) is_dead: Cell<bool>,
+    kind: Kind,
+    log: Log,
+    next_op: Cell<u64>,
+}
+
+/// What may be asked for.
+#[derive(Clone)]
+enum Wanted {
+    Plain(Lock),
+    Fenced(FencedLock),
+    Permit(PermitSemaphore),
+    Permits(Semaphore, u32),
+}
+
+enum Held {
+    Plain(Guard),
+    Fenced(FencedGuard),
+    Permit(Permit),
+    Permits(Permits),
+}
+
+/// One operation under way.
+struct Op<'a> {
+    process: &'a Process,
+    task: u32,
+    number: u64,
+    lock: &'a str,
+    wanted: Wanted,
+    shared: bool,
+    /// An operation of the same owner under way inside this one, and what is to be recorded if it is dropped.
+    inner: Cell<Option<(u64, What)>>,
+}
+
+struct Attempt {
+    asked: Asked,
+    lease: u64,
+    renewed: bool,
+    wait: Option<u64>,
+    give_up: Option<GiveUp>,
+    owner: String,
+}
+
+impl Process {
+    pub(super) async fn start(number: u32, plan: &Plan, machine: &Arc<Machine>) -> Rc<Self> {
+        let way = Way::new();
+        let (timer, connector) = (machine.timer.clone(), way.connector(machine));
+        let builder = LockManager::builder("redis://simulated")
+            .watchdog_lease(Duration::from_millis(LEASE))
+            .hand_over(Duration::from_millis(plan.hand_over));
+        let builder = builder.configure(|config| {
+            config.timer = timer;
+            config.connector = Some(connector);
+            config.response_timeout = Duration::from_millis(PATIENCE);
+            config.random = random;
+        });
+        let locks = builder.connect().await.expect("nothing is wrong yet");
+        machine.log.record(number, 0, 0, "", What::Started);
+        Rc::new(Self {
+            number,
+            locks,
+            way,
+            tasks: RefCell::default(),
+            is_dead: Cell::new(false),
+            kind: plan.kind,
+            log: machine.log.clone(),
+            next_op: Cell::new(1),
+        })
+    }
+
+    /// Does one thing after the other; begins nothing once the day is over.
+    pub(super) async fn task(self: Rc<Self>, task: u32, steps: Vec<Step>, end: u64) {
+        for step in steps {
+            sleep(Duration::from_millis(step.pause)).await;
+            if self.log.now() >= end {
+                break;
+            }
+            self.step(task, &step).await;
+        }
+    }
+
+    async fn step(&self, task: u32, step: &Step) {
+        let name = if self.kind.is_pool() { POOL.to_owned() } else { lock_name(step.lock) };
+        let mut wanted = self.wanted(&name, step);
+        let mut attempt = Attempt {
+            asked: match step.manner {
+                Manner::Acquire => Asked::Acquire,
+                Manner::Try => Asked::Try,
+                Manner::TryFor(_) => Asked::TryFor,
+                Manner::Run => Asked::Run,
+            },
+            lease: step.lease.unwrap_or(LEASE),
+            renewed: step.lease.is_none(),
+            wait: match step.manner {
+                Manner::TryFor(wait) => Some(wait),
+                _ => None,
+            },
+            give_up: step.give_up,
+            owner: String::new(),
+        };
+        if let Some(lease) = step.lease {
+            wanted = wanted.with_lease(Duration::from_millis(lease));
+        }
+        if step.presents && !self.kind.is_pool() {
+            let owner = self.locks.owner();
+            attempt.owner = owner.to_string();
+            wanted = wanted.with_owner(owner);
+        }
+        let op = self.begin(task, &name, wanted, step.shared || self.kind.is_pool());
+        if step.manner == Manner::Run {
+            return op.run(&attempt, step).await;
+        }
+        if let Some(held) = op.attempt(&attempt).await {
+            op.hold_watched(&held, step).await;
+            op.give_back(held, step.give_back).await;
+        }
+    }
+
+    fn wanted(&self, name: &str, step: &Step) -> Wanted {
+        let locks = &self.locks;
+        match self.kind {
+            Kind::Plain | Kind::Hot => Wanted::Plain(locks.lock(name)),
+            Kind::Fair => Wanted::Plain(locks.fair_lock(name)),
+            Kind::ReadWrite if step.shared => Wanted::Plain(locks.read_write_lock(name).read()),
+            Kind::ReadWrite => Wanted::Plain(locks.read_write_lock(name).write()),
+            Kind::Fenced => Wanted::Fenced(locks.fenced_lock(name)),
+            Kind::Spin => Wanted::Plain(locks.spin_lock(name)),
+            Kind::Simple => Wanted::Plain(locks.simple_lock(name)),
+            Kind::Permits => Wanted::Permit(locks.permit_semaphore(name)),
+            Kind::Semaphore => Wanted::Permits(locks.semaphore(name), step.permits),
+        }
+    }
+
+    fn begin<'a>(&'a self, task: u32, lock: &'a str, wanted: Wanted, shared: bool) -> Op<'a> {
+        let number = self.next_op.get();
+        self.next_op.set(number + 1);
+        Op { process: self, task, number, lock, wanted, shared, inner: Cell::new(None) }
+    }
+
+    /// Ends at once, and gives nothing back.
+    pub(super) fn kill(&self) {
+        self.log.record(self.number, 0, 0, "", What::Killed);
+        self.is_dead.set(true);
+        self.way.shut();
+        self.tasks.borrow().iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Wanted {
+    fn with_lease(self, lease: Duration) -> Self {
+        match self {
+            Self::Plain(lock) => Self::Plain(lock.with_lease(lease)),
+            Self::Fenced(lock) => Self::Fenced(lock.with_lease(lease)),
+            Self::Permit(semaphore) => Self::Permit(semaphore.with_lease(lease)),
+            counted @ Self::Permits(..) => counted,
+        }
+    }
+
+    fn with_owner(self, owner: Owner) -> Self {
+        match self {
+            Self::Plain(lock) => Self::Plain(lock.with_owner(owner)),
+            Self::Fenced(lock) => Self::Fenced(lock.with_owner(owner)),
+            pool => pool,
+        }
+    }
+
+    async fn ask(&self, asked: Asked, wait: Option<Duration>) -> Result<Option<Held>, Error> {
+        let once = matches!(asked, Asked::Try | Asked::Again);
+        Ok(match (self, wait) {
+            (Self::Plain(lock), _) if once => lock.try_acquire().await?.map(Held::Plain),
+            (Self::Plain(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Plain),
+            (Self::Plain(lock), None) => Some(Held::Plain(lock.acquire().await?)),
+            (Self::Fenced(lock), _) if once => lock.try_acquire().await?.map(Held::Fenced),
+            (Self::Fenced(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Fenced),
+            (Self::Fenced(lock), None) => Some(Held::Fenced(lock.acquire().await?)),
+            (Self::Permit(semaphore), _) if once => semaphore.try_acquire().await?.map(Held::Permit),
+            (Self::Permit(semaphore), Some(wait)) => semaphore.try_acquire_for(wait).await?.map(Held::Permit),
+            (Self::Permit(semaphore), None) => Some(Held::Permit(semaphore.acquire().await?)),
+            (Self::Permits(pool, count), _) if once => pool.try_acquire(*count).await?.map(Held::Permits),
+            (Self::Permits(pool, count), Some(wait)) => {
+                pool.try_acquire_for(*count, wait).await?.map(Held::Permits)
+            }
+            (Self::Permits(pool, count), None) => Some(Held::Permits(pool.acquire(*count).await?)),
+        })
+    }
+}
+
+impl Held {
+    /// What can be lost; a counted permit cannot.
+    fn guard(&self) -> Option<&Guard> {
+        match self {
+            Self::Plain(guard) => Some(guard),
+            Self::Fenced(guard) => Some(guard),
+            Self::Permit(_) | Self::Permits(_) => None,
+        }
+    }
+
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Permit(permit) => permit.is_valid(),
+            Self::Permits(_) => true,
+            Self::Plain(_) | Self::Fenced(_) => self.guard().is_some_and(Guard::is_valid),
+        }
+    }
+
+    fn valid_until(&self) -> u64 {
+        let until = match self {
+            Self::Plain(guard) => guard.valid_until(),
+            Self::Fenced(guard) => guard.deref().valid_until(),
+            Self::Permit(permit) => permit.valid_until(),
+            Self::Permits(_) => return FOR_EVER,
+        };
+        u64::try_from(until.since_boot().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    async fn lost(&self) -> LostReason {
+        match self {
+            Self::Plain(guard) => guard.lost().await,
+            Self::Fenced(guard) => guard.lost().await,
+            Self::Permit(permit) => permit.lost().await,
+            Self::Permits(_) => std::future::pending().await,
+        }
+    }
+
+    fn token(&self) -> Option<u64> {
+        match self {
+            Self::Fenced(guard) => Some(guard.token()),
+            _ => None,
+        }
+    }
+
+    async fn release(self) -> Result<Released, Error> {
+        match self {
+            Self::Plain(guard) => guard.release().await,
+            Self::Fenced(guard) => guard.release().await,
+            Self::Permit(permit) => permit.release().await,
+            Self::Permits(permits) => permits.release().await,
+        }
+    }
+}
+
+impl Op<'_> {
+    fn record(&self, what: What) {
+        self.process.log.record(self.process.number, self.task, self.number, self.lock, what);
+    }
+
+    fn invoked(&self, attempt: &Attempt) {
+        self.record(What::Invoked {
+            kind: attempt.asked,
+            renewed: attempt.renewed,
+            lease: attempt.lease * MILLISECOND,
+            deadline: attempt.wait.map(|wait| self.process.log.now() + wait * MILLISECOND),
+            owner: attempt.owner.clone(),
+            shared: self.shared,
+        });
+        if let Wanted::Permits(_, permits) = self.wanted {
+            self.record(What::Takes { permits: permits.into() });
+        }
+    }
+
+    fn granted(&self, owner: String, valid_until: u64, token: Option<u64>) {
+        self.record(What::Granted { owner, valid_until, token });
+    }
+
+    /// An owner that is looked at is not handed over.
+    fn owner_of(&self, held: &Held) -> String {
+        match held {
+            _ if self.process.kind == Kind::Hot => format!("{}:{}", self.process.number, self.number),
+            Held::Permit(permit) => permit.id().to_string(),
+            Held::Permits(_) => String::new(),
+            Held::Plain(_) | Held::Fenced(_) => {
+                held.guard().map(|guard| guard.owner().to_string()).unwrap_or_default()
+            }
+        }
+    }
+
+    async fn attempt(&self, attempt: &Attempt) -> Option<Held> {
+        self.invoked(attempt);
+        let acquire = self.wanted.ask(attempt.asked, attempt.wait.map(Duration::from_millis));
+        let answer = match attempt.give_up {
+            Some(GiveUp::Polls(polls)) => cancel_at(polls, acquire).await,
+            Some(GiveUp::After(after)) => timeout(Duration::from_millis(after), acquire).await.ok(),
+            None => Some(acquire.await),
+        };
+        match answer {
+            Some(Ok(Some(held))) => {
+                self.granted(self.owner_of(&held), held.valid_until(), held.token());
+                return Some(held);
+            }
+            Some(Ok(None)) => self.record(What::NotGranted),
+            Some(Err(error)) => self.failed(&error),
+            None => self.record(What::Cancelled),
+        }
+        None
+    }
+
+    fn failed(&self, error: &Error) {
+        let outcome = match error.outcome() {
+            wheellock::Outcome::NotSent => Outcome::NotSent,
+            wheellock::Outcome::Rejected => Outcome::Rejected,
+            wheellock::Outcome::MaybeExecuted => Outcome::MaybeExecuted,
+        };
+        self.record(What::Failed { outcome, text: error.to_string() });
+    }
+
+    async fn run(&self, attempt: &Attempt, step: &Step) {
+        self.invoked(attempt);
+        let is_granted = Cell::new(false);
+        let work = async |guard: &Guard, token: Option<u64>| {
+            is_granted.set(true);
+            self.granted(guard.owner().to_string(), until(guard), token);
+            self.look(step.hold, || (guard.is_valid(), until(guard))).await;
+            self.record(What::Dropped);
+        };
+        let done = match &self.wanted {
+            Wanted::Plain(lock) => lock.run(async |guard| work(guard, None).await).await,
+            Wanted::Fenced(lock) => lock.run(async |guard| work(guard, Some(guard.token())).await).await,
+            Wanted::Permit(_) | Wanted::Permits(..) => Ok(()),
+        };
+        match done {
+            Ok(()) => {}
+            Err(Error::Lost { reason, .. }) if is_granted.get() => {
+                let valid_until = self.process.log.now();
+                self.record(What::Lost { reason: reason_of(reason), valid_until });
+                self.record(What::Dropped);
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    async fn hold_watched(&self, held: &Held, step: &Step) {
+        let mut work = pin!(async {
+            if let Some(guard) = held.guard() {
+                if step.again {
+                    self.hold_again(guard).await;
+                }
+                if step.renews {
+                    let _told_by_the_guard = guard.renew().await;
+                }
+            }
+            self.look(step.hold, || (held.is_valid(), held.valid_until())).await;
+        });
+        tokio::select! {
+            biased;
+            reason = held.lost() => {
+                self.record(What::Lost { reason: reason_of(reason), valid_until: held.valid_until() });
+                if held.is_valid() {
+                    self.record(What::Claimed { until: held.valid_until() });
+                }
+                // What the same owner was doing meanwhile is dropped where it stands, right after this.
+                if let Some((number, what)) = self.inner.take() {
+                    let Process { log, number: process, .. } = self.process;
+                    log.record(*process, self.task, number, self.lock, what);
+                }
+            }
+            () = &mut work => {}
+        }
+    }
+
+    /// Looks at the guard all the time for so many milliseconds.
+    async fn look(&self, hold: u64, look: impl Fn() -> (bool, u64)) {
+        let end = self.process.log.now() + hold * MILLISECOND;
+        let (_, mut until) = look();
+        loop {
+            let (valid, now_until) = look();
+            if now_until != until {
+                until = now_until;
+                self.record(What::Moved { valid_until: until });
+            }
+            if !valid {
+                return self.record(What::Disclaimed);
+            }
+            let now = self.process.log.now();
+            if now > until {
+                self.record(What::Claimed { until });
+            }
+            if now >= end {
+                return;
+            }
+            sleep(Duration::from_nanos((end - now).min(SLICE))).await;
+        }
+    }
+
+    /// Takes the lock once more by the same owner, and gives that back.
+    async fn hold_again(&self, guard: &Guard) {
+        let wanted = self.wanted.clone().with_owner(guard.owner());
+        let op = self.process.begin(self.task, self.lock, wanted, self.shared);
+        let owner = guard.owner().to_string();
+        let attempt =
+            Attempt { asked: Asked::Again, lease: LEASE, renewed: true, wait: None, give_up: None, owner };
+        self.inner.set(Some((op.number, What::Cancelled)));
+        let inner = op.attempt(&attempt).await;
+        self.inner.set(inner.is_some().then_some((op.number, What::Dropped)));
+        if let Some(inner) = inner {
+            op.give_back(inner, GiveBack::Release).await;
+        }
+        self.inner.set(None);
+    }
+
+    async fn give_back(&self, held: Held, how: GiveBack) {
+        match how {
+            GiveBack::Release => {
+                self.record(What::Releasing);
+                self.released(held.release().await);
+            }
+            GiveBack::Drop => {
+                self.record(What::Dropped);
+                drop(held);
+            }
+            GiveBack::ReleaseAndDrop(polls) => {
+                self.record(What::Releasing);
+                match cancel_at(polls, held.release()).await {
+                    Some(released) => self.released(released),
+                    None => self.record(What::Dropped),
+                }
+            }
+        }
+    }
+
+    fn released(&self, released: Result<Released, Error>) {
+        self.record(match released {
+            Ok(Released::Released) => What::Released,
+            Ok(Released::AlreadyLost) => What::AlreadyLost,
+            Err(error) => What::Unconfirmed { text: error.to_string() },
+        });
+    }
+}
+
+fn until(guard: &Guard) -> u64 {
+    u64::try_from(guard.valid_until().since_boot().as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn reason_of(reason: LostReason) -> Reason {
+    match reason {
+        LostReason::NotOwner => Reason::NotOwner,
+        _ => Reason::Expired,
+    }
+}
+
+thread_local! {
+    static RANDOM: RefCell<Random> = RefCell::new(Random::new(0));
+}
+
+/// What the library draws from in this thread's world.
+pub(super) fn seed_the_library(seed: u64) {
+    RANDOM.with(|random| *random.borrow_mut() = Random::new(seed));
+}
+
+fn random() -> u64 {
+    RANDOM.with(|random| random.borrow_mut().number())
+}
+
+/// What all share where there are permits.
+pub(super) const POOL: &str = "pool";
+const MILLISECOND: u64 = 1_000_000;
+/// How often a holder looks at its guard, in nanoseconds.
+const SLICE: u64 = 10 * MILLISECOND;
+/// Beyond the end of every world.
+const FOR_EVER: u64 = u64::MAX / 2;

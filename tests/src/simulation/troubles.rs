@@ -1,0 +1,150 @@
+//! What goes wrong in a world, and when it is over: each trouble begins and ends in the log, by the name under which the checkers know
+//! it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::spawn_local;
+use tokio::time::{Instant, sleep, sleep_until};
+use wheellock::testing::server::Cut;
+
+use super::machine::{Machine, lock_name};
+use super::plan::{Kind, LEASE, Plan, Trouble, Wrong};
+use super::process::Process;
+use crate::history::{Fault, What};
+
+/// Lets everything happen that the plan says, and returns when the last of it is over.
+pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machine: &Arc<Machine>, begin: Instant) {
+    let mut under_way = Vec::new();
+    for trouble in &plan.troubles {
+        sleep_until(begin + Duration::from_millis(trouble.at)).await;
+        let (kind, latency, trouble) = (plan.kind, plan.latency, trouble.clone());
+        let (fleet, machine) = (fleet.to_vec(), Arc::clone(machine));
+        under_way.push(spawn_local(async move { happens(kind, latency, &trouble, &fleet, &machine).await }));
+    }
+    for trouble in under_way {
+        trouble.await.expect("a trouble ends");
+    }
+}
+
+async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Process>], machine: &Arc<Machine>) {
+    let log = &machine.log;
+    let lasts = Duration::from_millis(trouble.lasts);
+    let named = |number: u32| fleet.iter().find(|process| process.number == number);
+    let Some(fault) = fault(&trouble.what) else {
+        if let Wrong::Killed(number) = trouble.what
+            && let Some(process) = named(number).filter(|process| !process.is_dead.get())
+        {
+            process.kill();
+        }
+        return;
+    };
+    log.note("", What::Begins { fault, detail: format!("{:?}", trouble.what) });
+    match &trouble.what {
+        Wrong::Broken(how) => machine.change(|server| server.end(*how)),
+        Wrong::Cut(side, after, how) => {
+            machine.change(|server| {
+                server.faults.cut = Some(Cut { side: *side, after: *after, how: *how });
+            });
+            sleep(lasts).await;
+            machine.change(|server| server.faults.cut = None);
+        }
+        Wrong::AnswersLost(calls) => {
+            machine.change(|server| {
+                server.faults.losses = Some((0, *calls, wheellock::testing::server::How::Rst));
+            });
+            sleep(lasts).await;
+            machine.change(|server| server.faults.losses = None);
+        }
+        Wrong::Late(after, how) => {
+            machine.change(|server| server.faults.delay = Some((*after, *how)));
+            sleep(lasts).await;
+            machine.change(|server| {
+                server.faults.delay = None;
+                server.read_late();
+            });
+        }
+        Wrong::Silent => {
+            machine.change(|server| server.faults.is_silent = true);
+            sleep(lasts).await;
+            machine.change(|server| server.faults.is_silent = false);
+        }
+        Wrong::Down { forgets } => {
+            machine.network.set_down(true);
+            machine.change(|server| server.end(wheellock::testing::server::How::Rst));
+            sleep(lasts).await;
+            machine.change(|server| {
+                if *forgets {
+                    server.store.forget_everything();
+                } else {
+                    // A restart forgets the scripts alone.
+                    server.store.execute(&["SCRIPT", "FLUSH"]);
+                }
+            });
+            machine.network.set_down(false);
+        }
+        Wrong::Flushed => machine.change(|server| server.store.forget_everything()),
+        Wrong::ScriptsFlushed => {
+            machine.change(|server| server.store.execute(&["SCRIPT", "FLUSH"]));
+        }
+        Wrong::Refused(calls, text) => {
+            machine.change(|server| server.faults.refusal = Some((*calls, text)));
+            sleep(lasts).await;
+            machine.change(|server| server.faults.refusal = None);
+        }
+        Wrong::Evicted(lock) => {
+            machine.change(|server| server.store.execute(&["DEL", &lock_name(*lock)]));
+        }
+        Wrong::Forced(number, lock) => {
+            if let Some(process) = named(*number).filter(|process| !process.is_dead.get()) {
+                let name = lock_name(*lock);
+                let lock = match kind {
+                    Kind::Fair => process.locks.fair_lock(&name),
+                    Kind::ReadWrite => process.locks.read_write_lock(&name).write(),
+                    Kind::Simple => process.locks.simple_lock(&name),
+                    Kind::Fenced => process.locks.fenced_lock(&name).as_lock().clone(),
+                    _ => process.locks.lock(&name),
+                };
+                let _it_may_fail = lock.force_release().await;
+            }
+        }
+        Wrong::ClockSet(by) => {
+            machine.off.fetch_add(*by, Ordering::SeqCst);
+            machine.change(|_| {});
+            sleep(Duration::from_millis(2 * LEASE)).await;
+        }
+        Wrong::Parted(number) => {
+            if let Some(process) = named(*number).filter(|process| !process.is_dead.get()) {
+                process.way.shut();
+                sleep(lasts).await;
+                if !process.is_dead.get() {
+                    process.way.open();
+                }
+            }
+        }
+        Wrong::Slow(by) => {
+            machine.change(|server| server.faults.latency = latency + by);
+            sleep(lasts).await;
+            machine.change(|server| server.faults.latency = latency);
+        }
+        Wrong::Killed(_) => {}
+    }
+    log.note("", What::Ends { fault });
+}
+
+/// By what name the checkers know it; a death is told of its process.
+fn fault(what: &Wrong) -> Option<Fault> {
+    Some(match what {
+        Wrong::Broken(_) | Wrong::Cut(..) | Wrong::AnswersLost(_) | Wrong::Parted(_) => Fault::Cut,
+        Wrong::Late(..) | Wrong::Refused(..) | Wrong::Slow(_) => Fault::Slow,
+        Wrong::Silent => Fault::Silent,
+        Wrong::Down { forgets: false } => Fault::Down,
+        Wrong::Down { forgets: true } | Wrong::Flushed => Fault::Forgot,
+        Wrong::ScriptsFlushed => Fault::Flushed,
+        Wrong::Evicted(_) | Wrong::Forced(..) => Fault::Evicting,
+        Wrong::ClockSet(_) => Fault::Clock,
+        Wrong::Killed(_) => return None,
+    })
+}

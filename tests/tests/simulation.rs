@@ -1,0 +1,46 @@
+//! Whole fleets in virtual time: a short run of what `cargo xtask simulate` does for long, and the fleets that have found something.
+
+use wheellock_tests::simulation::{Kind, Night, Plan, run};
+
+fn complaints(seed: u64, kind: Kind) -> Vec<String> {
+    run(&Plan::of(seed, Some(kind))).complaints.into_iter().map(|verdict| verdict.text).collect()
+}
+
+#[test]
+fn fleets_of_every_kind_do_what_is_promised() {
+    let night = Night { from: 0, seeds: 300, kind: None, at_most: None };
+    let morning = night.pass(|_| {});
+    assert!(morning.findings.is_empty(), "{}", morning.findings.join("\n"));
+    assert_eq!(morning.worlds, 300);
+    assert!(morning.grants > 5_000 && morning.troubles > 300, "something happens in them: {morning:?}");
+}
+
+/// Identities are random in every run, and so is where the maps of a process keep what; neither decides anything.
+#[test]
+fn a_seed_replays() {
+    for seed in 0..40 {
+        let plan = Plan::of(seed, None);
+        let (once, again) = (run(&plan), run(&plan));
+        assert_eq!(once.lines(), again.lines(), "seed {seed}");
+        assert_eq!(once.hash(), again.hash());
+    }
+}
+
+/// Counted permits are remembered for a day, and a release that the server refused was repeated after a twentieth of that.
+#[test]
+fn seed_1088_permits_whose_release_was_refused_come_back() {
+    assert_eq!(complaints(1088, Kind::Semaphore), [""; 0]);
+}
+
+/// The answer to a question from before a release had the head of the queue wait for the end of the lease.
+#[test]
+fn seed_680_an_old_answer_puts_off_nobody_who_stands_back() {
+    assert_eq!(complaints(680, Kind::Hot), [""; 0]);
+    assert_eq!(complaints(513, Kind::Hot), [""; 0]);
+}
+
+/// A wait that ended while a script was sent in full failed with the server's word that it lacked it.
+#[test]
+fn seed_1985_that_a_script_is_missing_is_no_failure() {
+    assert_eq!(complaints(1985, Kind::Hot), [""; 0]);
+}

@@ -398,7 +398,8 @@ fn put_all<'b, 'a: 'b>(
     args: impl Iterator<Item = &'b Arg<'a>> + Clone,
 ) {
     let most = front.most() + args.clone().map(Arg::most).sum::<usize>();
-    if most > SHORT {
+    // Who has made room for exactly this is not to be given more.
+    if most > SHORT || out.capacity() - out.len() < most {
         let len = front.len() + args.clone().map(Arg::encoded_len).sum::<usize>();
         return put_long(out, len, front, args);
     }

@@ -39,7 +39,9 @@ impl Backoff {
             Self::Constant(pause) => pause,
             Self::Exponential { first, most } => {
                 let bound = first.saturating_mul(1_u32.checked_shl(questions).unwrap_or(u32::MAX)).min(most);
-                bound.mul_f64(fraction(random()))
+                // What rounding makes too large for a duration is as long as it may be.
+                let part = Duration::try_from_secs_f64(bound.as_secs_f64() * fraction(random()));
+                part.map_or(bound, |part| part.min(bound))
             }
         };
         pause.max(SHORTEST)

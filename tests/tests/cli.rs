@@ -14,8 +14,10 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_wheellock_cli");
 
 /// The tool, told where the server is.
 fn tool(server: &RedisServer, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.env("WHEELLOCK_URL", server.url()).args(arguments).stdin(Stdio::null());
+    // Whoever runs these tests in the background may ignore signals, which a child inherits.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT,QUIT,TERM", PROGRAM]).args(arguments);
+    command.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null());
     command
 }
 

@@ -179,7 +179,8 @@ impl Lock {
     /// # async fn charge(_: &str) -> Result<u64, std::io::Error> { Ok(3) }
     /// # async fn example(locks: LockManager) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     /// type Any = Box<dyn std::error::Error + Send + Sync>;
-    /// let paid = locks.lock("orders:42").try_run(async |_guard| {
+    /// let order = locks.lock("orders:42");
+    /// let paid = order.try_run(async |_guard| {
     ///     let paid = charge("orders:42").await?; // an error ends the work, and the lock is released
     ///     Ok::<_, Any>(paid)
     /// });

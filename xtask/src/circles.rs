@@ -139,14 +139,24 @@ fn imports<'a>(module: &Module, text: &str, modules: &'a BTreeMap<Module, String
     while let Some((start, base, after)) = next_root(rest, module) {
         let mut paths = Vec::new();
         let used = paths_behind(after, &base, &mut paths);
-        for path in &paths {
-            let deepest =
-                (1..=path.len()).rev().filter_map(|length| modules.get_key_value(path.get(..length)?));
-            found.extend(deepest.map(|(known, _)| known).next().filter(|known| *known != module));
-        }
+        found.extend(paths.iter().filter_map(|path| meant(path, modules)).filter(|known| *known != module));
         rest = rest.get(start..).and_then(|_| after.get(used..)).unwrap_or_default();
     }
     found
+}
+
+/// The file that has what this path names: the deepest on it, or that one's part from which it has the name.
+fn meant<'a>(path: &Module, modules: &'a BTreeMap<Module, String>) -> Option<&'a Module> {
+    let known = |path: &[String]| modules.get_key_value(path);
+    let (deepest, text) = (1..=path.len()).rev().find_map(|length| known(path.get(..length)?))?;
+    let Some(name) = path.get(deepest.len()) else { return Some(deepest) };
+    let has_from = |statement: &str| {
+        let mut paths = Vec::new();
+        paths_behind(statement, deepest, &mut paths);
+        let named = paths.iter().filter(|path| path.last() == Some(name));
+        named.filter_map(|path| known(path.get(..=deepest.len())?)).map(|(part, _)| part).next()
+    };
+    Some(text.split("use ").skip(1).find_map(has_from).unwrap_or(deepest))
 }
 
 /// The next `crate::`, `self::` or `super::..`: where it stands, the module that it means, and the text behind it.
@@ -244,6 +254,16 @@ mod tests {
         }
         let long = [("a.rs", "use crate::b::X;"), ("b.rs", "use crate::c;"), ("c.rs", "use crate::a;")];
         assert_eq!(found(&long), ["crates/wheellock/src: a circle of files: a, b, c"]);
+        let shown = [
+            ("a.rs", "mod b;\nmod c;\npub(crate) use b::X;\nuse c::{Y, Z};"),
+            ("a/b.rs", "use super::Y;"),
+            ("a/c.rs", "use super::X;"),
+        ];
+        assert_eq!(
+            found(&shown),
+            ["crates/wheellock/src: a circle of files: a/b, a/c"],
+            "by the names of a parent"
+        );
         let deep = [("a.rs", "use crate::b::c::X;"), ("b.rs", ""), ("b/c.rs", "use super::super::a;")];
         assert_eq!(found(&deep), ["crates/wheellock/src: a circle of files: a, b/c"]);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use wheellock_client::layer::Retry;
 use wheellock_client::{Outcome, Value};
 
-use super::{Failing, HoldIndex};
+use super::HoldIndex;
 use crate::error::LostReason;
 use crate::name::Name;
 use crate::server_clock::Jump;
@@ -51,6 +51,18 @@ pub(crate) struct Rest {
     pub(crate) renewed_again: Option<Duration>,
     /// and what servers' clocks have done.
     pub(crate) jumps: Vec<Jump>,
+}
+
+/// How renewals stand, for a line about them.
+#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Failing {
+    /// Locks held now whose last renewal failed.
+    pub(crate) locks: u64,
+    /// Renewals that have failed since the last line.
+    pub(crate) failures: u64,
+    /// For how long there have been any.
+    pub(crate) failing: Duration,
 }
 
 impl Effects {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::effects::Failing;
 use super::hold::Course;
 use super::{HoldIndex, Holds, State};
 use crate::clock::BootInstant;
@@ -19,18 +20,6 @@ pub(super) struct Trouble {
     told_at: Option<BootInstant>,
     /// It was said since there are any.
     is_told: bool,
-}
-
-/// How renewals stand, for a line about them.
-#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Failing {
-    /// Locks held now whose last renewal failed.
-    pub(crate) locks: u64,
-    /// Renewals that have failed since the last line.
-    pub(crate) failures: u64,
-    /// For how long there have been any.
-    pub(crate) failing: Duration,
 }
 
 impl Trouble {

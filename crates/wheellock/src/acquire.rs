@@ -123,7 +123,12 @@ fn ask_until_granted<'a>(
                 waiter.granted(request.lease, u32::MAX);
                 return Ok(Some(guard));
             }
-            match request.once(wait, by.instant()).await {
+            let said = match request.latch {
+                None => request.attempt(request.precedence(wait), by.instant()).await.map(Said::Answer),
+                // Boxed, because every waiter's future has room for it.
+                Some(seen) => Box::pin(request.look(seen, by.instant())).await,
+            };
+            match said {
                 Ok(Said::Answer(Answer::Granted(guard, room))) => {
                     if !waiter.as_ref().is_some_and(Waiter::told_held) {
                         request.name.set_refused(false);

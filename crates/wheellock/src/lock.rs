@@ -437,7 +437,7 @@ impl Lock {
             lease: self.lease()?,
             share: Share { count: 1, renew: self.renews() },
             sides: self.sides.as_ref(),
-            backoff: self.backoff,
+            backoff: self.backoff.as_ref(),
             latch: None,
         })
     }

@@ -12,6 +12,7 @@ use super::Wait;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
+use crate::durability::Shortfall;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Granted, HoldIndex, Share, Terms};
@@ -34,7 +35,7 @@ pub(crate) struct Request<'a> {
     /// Of a side of a read-write lock.
     pub(crate) sides: Option<&'a Sides>,
     /// Where there are no messages to wait for.
-    pub(crate) backoff: Option<Backoff>,
+    pub(crate) backoff: Option<&'a Backoff>,
     /// Of a latch, which is waited for and not held.
     pub(crate) latch: Option<&'a Seen>,
 }
@@ -139,7 +140,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    fn precedence(&self, wait: Wait) -> Precedence {
+    pub(super) fn precedence(&self, wait: Wait) -> Precedence {
         match self.sides {
             Some(Sides { fairness: Fairness::WritersFirst, .. }) if self.name.kind().is_shared() => {
                 Precedence::HEEDS_WRITERS
@@ -160,20 +161,27 @@ impl<'a> Request<'a> {
     }
 
     /// Enters an attempt into the table.
-    pub(super) async fn begin(&self, deadline: Option<Instant>) -> Result<Begun<'a>, Error> {
-        let Self { context, name, owner, presented, lease, share, .. } = *self;
-        let begin = |waker: &Waker| {
-            let now = context.clock.now();
-            let mut holds = context.holds();
-            let began = holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
-            began.map(|began| (began, now))
-        };
-        let began = wait_for_owner(context, name, deadline, begin).await;
-        let (began, deadline) =
-            began.map_err(|source| Error::Server { operation: self.operation(), source })?;
-        let (Some((hold, count)), at) = began else { return Err(name.shut_down(Outcome::NotSent)) };
-        let attempt = Attempt { context, name, hold: Some(hold), count: share.count };
-        Ok(Begun { attempt, count, at, answer_by: deadline })
+    #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+    pub(super) fn begin<'r>(
+        &'r self,
+        deadline: Option<Instant>,
+    ) -> impl Future<Output = Result<Begun<'r, 'a>, Error>> + use<'r, 'a> {
+        async move {
+            let begin = |waker: &Waker| {
+                let Self { context, name, owner, presented, lease, share, .. } = *self;
+                let now = context.clock.now();
+                let mut holds = context.holds();
+                let began = holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
+                began.map(|began| (began, now))
+            };
+            let began = wait_for_owner(self.context, self.name, deadline, begin).await;
+            let (began, deadline) =
+                began.map_err(|source| Error::Server { operation: self.operation(), source })?;
+            let (Some((hold, count)), at) = began else {
+                return Err(self.name.shut_down(Outcome::NotSent));
+            };
+            Ok(Begun { attempt: Attempt { request: self, hold: Some(hold) }, count, at, answer_by: deadline })
+        }
     }
 
     /// Asks once and from outside the wait queue.
@@ -182,49 +190,59 @@ impl<'a> Request<'a> {
         if let Some(waiters) = &mut *self.name.wait_queue() {
             waiters.about_to_ask();
         }
-        self.attempt(Wait::No, deadline).await
+        self.attempt(self.precedence(Wait::No), deadline).await
     }
 
     /// Asks the server once; if the answer gets lost, asks again for the very same.
-    pub(super) async fn once(&self, wait: Wait, deadline: Option<Instant>) -> Result<Said, Error> {
-        match self.latch {
-            None => self.attempt(wait, deadline).await.map(Said::Answer),
-            // Boxed, because every waiter's future has room for it.
-            Some(seen) => Box::pin(self.look(seen, deadline)).await,
+    #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+    pub(super) fn attempt<'r>(
+        &'r self,
+        precedence: Precedence,
+        deadline: Option<Instant>,
+    ) -> impl Future<Output = Result<Answer, Error>> + use<'r, 'a> {
+        async move {
+            let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
+            if count > 1 && self.name.kind().holders == Holders::Single {
+                attempt.refused();
+                return Err(Error::NotReentrant { lock: self.name.text().to_owned() });
+            }
+            let ask = move |retry: &Retry, options, waker: &Waker| {
+                let Self { context, name, owner, lease, .. } = *self;
+                let holder = context.holder_text(name, owner);
+                let publish = context.client.publish_verb();
+                let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
+                context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
+            };
+            let (retried, fresh, shortfall) = match self.context.wanted {
+                None => (retry(self.context, ask, answer_by).since(at).await, false, None),
+                // Boxed, because every waiter's future has room for it, and few managers want it.
+                Some(wanted) => {
+                    Box::pin(async move {
+                        let mut fresh = false;
+                        let granted = |reply: &Value| {
+                            let granted = wire::read_acquire(self.name, reply).and_then(Result::ok);
+                            fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
+                            granted.is_some()
+                        };
+                        let (retried, shortfall) =
+                            retry_acknowledged(self.context, wanted, ask, answer_by, granted).await;
+                        (retried, fresh, shortfall)
+                    })
+                    .await
+                }
+            };
+            self.answered(attempt, retried, fresh, shortfall)
         }
     }
 
-    async fn attempt(&self, wait: Wait, deadline: Option<Instant>) -> Result<Answer, Error> {
-        let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
-        let Self { context, name, owner, lease, .. } = *self;
-        let precedence = self.precedence(wait);
-        if count > 1 && name.kind().holders == Holders::Single {
-            attempt.refused();
-            return Err(Error::NotReentrant { lock: name.text().to_owned() });
-        }
-        let ask = move |retry: &Retry, options, waker: &Waker| {
-            let holder = context.holder_text(name, owner);
-            let publish = context.client.publish_verb();
-            let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
-            context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
-        };
-        let (mut fresh, mut shortfall) = (false, None);
-        let retried = match context.wanted {
-            None => retry(context, ask, answer_by).since(at).await,
-            Some(wanted) => {
-                let granted = |reply: &Value| {
-                    let granted = wire::read_acquire(name, reply).and_then(Result::ok);
-                    fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
-                    granted.is_some()
-                };
-                // Boxed, because every waiter's future has room for it, and few managers want it.
-                let acknowledged =
-                    Box::pin(retry_acknowledged(context, wanted, ask, answer_by, granted)).await;
-                shortfall = acknowledged.1;
-                acknowledged.0
-            }
-        };
-        // Once more, so that no waiter has to keep them while it waits for the answer.
+    /// What came of an attempt. `fresh` if the lock was free when this was asked for the first time.
+    fn answered(
+        &self,
+        mut attempt: Attempt<'_, '_>,
+        retried: Retried,
+        fresh: bool,
+        shortfall: Option<Shortfall>,
+    ) -> Result<Answer, Error> {
         let Self { context, name, lease, share, .. } = *self;
         let Retried { result, sent, ambiguous, .. } = retried;
         let reply = match result {
@@ -241,7 +259,6 @@ impl<'a> Request<'a> {
         };
         match wire::read_acquire(name, &reply) {
             Some(Ok(Grant { reply, token, room })) => {
-                // It was free when this was asked for the first time.
                 let reply = if fresh { GrantReply::Fresh } else { reply };
                 let terms = Terms { lease, share, sent };
                 if let Some(shortfall) = shortfall {
@@ -263,7 +280,7 @@ impl<'a> Request<'a> {
     }
 
     /// Looks whether a latch has ended. One that was set again since this caller looked for the first time is another one.
-    async fn look(&self, seen: &Seen, deadline: Option<Instant>) -> Result<Said, Error> {
+    pub(super) async fn look(&self, seen: &Seen, deadline: Option<Instant>) -> Result<Said, Error> {
         let Self { context, name, .. } = *self;
         let ask = move |retry: &Retry, options, waker: &Waker| {
             let params = wire::look(name);
@@ -295,8 +312,8 @@ impl<'a> Request<'a> {
 }
 
 /// An attempt that was entered into the table.
-pub(super) struct Begun<'a> {
-    pub(super) attempt: Attempt<'a>,
+pub(super) struct Begun<'r, 'a> {
+    pub(super) attempt: Attempt<'r, 'a>,
     /// The count to ask for.
     pub(super) count: u32,
     /// When that was.
@@ -307,22 +324,19 @@ pub(super) struct Begun<'a> {
 
 /// An attempt under way. Dropped before it has ended, it takes back whatever the server may have granted: the release
 /// is queued right behind the request, so it takes effect after it.
-pub(super) struct Attempt<'a> {
-    context: &'a Arc<Context>,
-    name: &'a Arc<Name>,
+pub(super) struct Attempt<'r, 'a> {
+    request: &'r Request<'a>,
     hold: Option<HoldIndex>,
-    /// How many times it is to be held.
-    count: u32,
 }
 
-impl Attempt<'_> {
+impl Attempt<'_, '_> {
     pub(super) fn granted(&mut self, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
         let hold = self.hold.take();
-        let granted = self.context.transact(|holds, now, effects| {
+        let granted = self.request.context.transact(|holds, now, effects| {
             let (granted, request) = match holds.granted(hold?, terms, reply, now, effects)? {
                 Granted::Held(hold, request) => (Ok(hold), request),
                 Granted::ShutDown(request) => {
-                    (Err(self.name.shut_down(Outcome::MaybeExecuted)), Some(request))
+                    (Err(self.request.name.shut_down(Outcome::MaybeExecuted)), Some(request))
                 }
                 Granted::TooLate(request) => (Err(self.too_late(terms)), Some(request)),
             };
@@ -330,17 +344,18 @@ impl Attempt<'_> {
             Some(granted)
         });
         let hold = granted.unwrap_or_else(|| Err(self.too_late(terms)))?;
-        Ok(Guard::new(Arc::clone(self.context), Arc::clone(self.name), hold, terms.share))
+        let Request { context, name, .. } = *self.request;
+        Ok(Guard::new(Arc::clone(context), Arc::clone(name), hold, terms.share))
     }
 
     fn too_late(&self, terms: Terms) -> Error {
-        Error::GrantedTooLate { lock: self.name.text().to_owned(), lease: terms.lease.duration() }
+        Error::GrantedTooLate { lock: self.request.name.text().to_owned(), lease: terms.lease.duration() }
     }
 
     /// It was granted, and is taken back because too few servers know of it.
     pub(super) fn not_acknowledged(&mut self, terms: Terms, reply: GrantReply) {
         if let Some(hold) = self.hold.take() {
-            self.context.transact(|holds, now, effects| {
+            self.request.context.transact(|holds, now, effects| {
                 let request = holds.take_back(hold, terms, reply, now, effects);
                 effects.request_all(request);
             });
@@ -349,8 +364,8 @@ impl Attempt<'_> {
 
     pub(super) fn refused(&mut self) {
         if let Some(hold) = self.hold.take() {
-            self.context.transact(|holds, _, effects| {
-                let request = holds.refused(hold, self.count, effects);
+            self.request.context.transact(|holds, _, effects| {
+                let request = holds.refused(hold, self.request.share.count, effects);
                 effects.request_all(request);
             });
         }
@@ -358,20 +373,20 @@ impl Attempt<'_> {
 
     pub(super) fn taken_by_other(&mut self) {
         if let Some(hold) = self.hold.take() {
-            self.context.transact(|holds, now, effects| {
+            self.request.context.transact(|holds, now, effects| {
                 holds.taken_by_other(hold, now, effects);
-                let request = holds.refused(hold, self.count, effects);
+                let request = holds.refused(hold, self.request.share.count, effects);
                 effects.request_all(request);
             });
         }
     }
 }
 
-impl Drop for Attempt<'_> {
+impl Drop for Attempt<'_, '_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
-            self.context.transact(|holds, now, effects| {
-                effects.request_all(holds.cancel_attempt(hold, self.count, now));
+            self.request.context.transact(|holds, now, effects| {
+                effects.request_all(holds.cancel_attempt(hold, self.request.share.count, now));
             });
         }
     }

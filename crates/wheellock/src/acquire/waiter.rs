@@ -282,7 +282,8 @@ impl<'a> Waiter<'a> {
         let now = self.request.context.client.config().timer.now();
         let unheard = refusal.is_silent.then(Backoff::default);
         let random = self.request.context.client.config().random;
-        let pause = self.request.backoff.or(unheard).map(|backoff| backoff.pause(self.questions, random));
+        let pause =
+            self.request.backoff.copied().or(unheard).map(|backoff| backoff.pause(self.questions, random));
         self.questions = self.questions.saturating_add(1);
         self.waiters(|waiters, ticket| {
             if !waiters.is_head(ticket) {

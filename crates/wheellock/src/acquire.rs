@@ -68,6 +68,8 @@ pub(crate) fn acquire<'a>(
     let is_open = move || latch.is_some_and(Seen::is_open);
     // Who was refused before wants several locks, of which this one is only a part.
     let is_final = refused.is_none();
+    // Boxed, because every waiter's future has room for it, and few have been refused before.
+    let refused = refused.map(Box::new);
     acquiring(subject, is_open, is_final, move || ask_until_granted(request, wait, refused))
 }
 
@@ -75,9 +77,11 @@ pub(crate) fn acquire<'a>(
 fn ask_until_granted<'a>(
     request: Result<Request<'a>, Error>,
     wait: Wait,
-    refused: Option<Refusal>,
+    refused: Option<Box<Refusal>>,
 ) -> impl Future<Output = Result<Option<Guard>, Error>> + use<'a> {
     async move {
+        // Moved out of its box in any case: a box that may be gone would cost every waiter a flag.
+        let refused = refused.map(|refused| *refused);
         let request = match &request {
             Ok(request) => request,
             Err(error) => return Err(error.clone()),
@@ -111,7 +115,6 @@ fn ask_until_granted<'a>(
                     Next::Over => return Ok(None),
                     Next::Take(guard) => return Ok(Some(guard)),
                     Next::Open => {
-                        waiter.opened();
                         request.latch.into_iter().for_each(Seen::opened);
                         return Ok(None);
                     }
@@ -120,7 +123,7 @@ fn ask_until_granted<'a>(
             if let Some(waiter) = &mut waiter
                 && let Some(guard) = request.join()
             {
-                waiter.granted(request.lease, u32::MAX);
+                waiter.granted(u32::MAX);
                 return Ok(Some(guard));
             }
             let said = match request.latch {
@@ -134,7 +137,7 @@ fn ask_until_granted<'a>(
                         request.name.set_refused(false);
                     }
                     if let Some(waiter) = &mut waiter {
-                        waiter.granted(request.lease, room);
+                        waiter.granted(room);
                         if waiter.may_come_late() {
                             guard.may_come_late();
                         }
@@ -199,7 +202,6 @@ pub(crate) async fn ask(
 /// asks for itself.
 struct FastPath<'a> {
     name: &'a Name,
-    counted: bool,
 }
 
 impl<'a> FastPath<'a> {
@@ -209,8 +211,7 @@ impl<'a> FastPath<'a> {
         // Where the server keeps the order, one who expects to wait listens first, so that it need not ask once more after that.
         // Who waits for a latch has to know what had ended when it came: from then on it counts.
         let only_waited_for = name.kind().is_only_waited_for();
-        let counted = name.kind().wake == Wake::Channel && !only_waited_for;
-        let may_ask = || if counted { name.begin_asking() } else { !name.was_refused() };
+        let may_ask = || if Self::is_counted(name) { name.begin_asking() } else { !name.was_refused() };
         if !only_waited_for && (somebody_waits || !may_ask()) {
             return None;
         }
@@ -218,13 +219,17 @@ impl<'a> FastPath<'a> {
             waiters.about_to_ask();
         }
         drop(queue);
-        Some(Self { name, counted })
+        Some(Self { name })
+    }
+
+    fn is_counted(name: &Name) -> bool {
+        name.kind().wake == Wake::Channel && !name.kind().is_only_waited_for()
     }
 }
 
 impl Drop for FastPath<'_> {
     fn drop(&mut self) {
-        if self.counted
+        if Self::is_counted(self.name)
             && let Some(next) = self.name.end_asking()
         {
             next.wake();

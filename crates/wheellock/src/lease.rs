@@ -1,5 +1,6 @@
 //! The arithmetic of leases: how long one lasts, and how long it may be believed. Pure; reads no clock.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::clock::BootInstant;
@@ -17,14 +18,14 @@ use crate::error::Error;
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lease(u64);
+pub struct Lease(NonZeroU64);
 
 impl Lease {
     /// Redisson's default `lockWatchdogTimeout`.
-    pub const DEFAULT: Self = Self(30_000);
+    pub const DEFAULT: Self = Self::of_millis(30_000);
 
     /// For how long a semaphore remembers what its holders have: longer than any process is stopped and lives on.
-    pub(crate) const A_DAY: Self = Self(86_400_000);
+    pub(crate) const A_DAY: Self = Self::of_millis(86_400_000);
 
     /// A lease of `duration`, rounded up to a whole millisecond.
     ///
@@ -43,26 +44,31 @@ impl Lease {
 
     fn at_least(shortest: Self, duration: Duration) -> Result<Self, Error> {
         match u64::try_from(duration.as_nanos().div_ceil(1_000_000)) {
-            Ok(whole) if (shortest.0..=MAX_MILLIS).contains(&whole) => Ok(Self(whole)),
+            Ok(whole @ ..=MAX_MILLIS) if whole >= shortest.0.get() => Ok(Self::of_millis(whole)),
             _ => Err(Error::InvalidLease { lease: duration, shortest: shortest.duration() }),
         }
     }
 
     /// Shorter ones are [never believed](Self::valid_until).
-    const SHORTEST: Self = Self(3);
+    const SHORTEST: Self = Self::of_millis(3);
     /// A third of it is three ticks of the watchdog's clock, and after the renewal as many are left to try again. With
     /// 15 ms one lock of forty was lost within seven leases, on a busy machine with the server beside it; with 8 ms every
     /// second one.
-    const SHORTEST_KEPT: Self = Self(20);
+    const SHORTEST_KEPT: Self = Self::of_millis(20);
+
+    /// At least one.
+    const fn of_millis(whole: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(whole.saturating_sub(1)))
+    }
 
     /// The length.
     pub fn duration(self) -> Duration {
-        Duration::from_millis(self.0)
+        Duration::from_millis(self.0.get())
     }
 
     /// The length in milliseconds, for `PEXPIRE`.
     pub(crate) fn millis(self) -> i64 {
-        i64::try_from(self.0).unwrap_or(i64::MAX)
+        i64::try_from(self.0.get()).unwrap_or(i64::MAX)
     }
 
     /// Until when a grant may be believed whose request was handed to the socket no earlier than `before_send`.
@@ -150,7 +156,7 @@ mod tests {
             lease.expired_by(sent).saturating_duration_since(sent),
             Duration::from_millis(30_000 + 300 + 2)
         );
-        let tiny = Lease(1);
+        let tiny = Lease::of_millis(1);
         assert_eq!(tiny.valid_until(sent), sent, "no underflow; such a lease is never believed");
     }
 
@@ -159,7 +165,7 @@ mod tests {
     fn the_shortest_lease_is_the_shortest_that_is_ever_believed() {
         let sent = BootInstant::now();
         assert!(Lease::SHORTEST.valid_until(sent) > sent);
-        assert_eq!(Lease(Lease::SHORTEST.0 - 1).valid_until(sent), sent);
+        assert_eq!(Lease::of_millis(Lease::SHORTEST.0.get() - 1).valid_until(sent), sent);
         let kept = Lease::SHORTEST_KEPT;
         assert!(kept.renewal_before(kept.valid_until(sent)) > sent + Duration::from_millis(6));
     }

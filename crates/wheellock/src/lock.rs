@@ -53,7 +53,8 @@ pub struct Lock {
     /// Of a side of a read-write lock.
     pub(crate) sides: Option<Sides>,
     /// Where there are no messages to wait for.
-    backoff: Option<Backoff>,
+    /// Shared by its copies: few have one, and every task that waits has a copy.
+    backoff: Option<Arc<Backoff>>,
 }
 
 impl Lock {
@@ -85,7 +86,7 @@ impl Lock {
     /// who listens, a caller with a backoff hears of a release as early as that one.
     #[must_use]
     pub fn with_backoff(&self, backoff: Backoff) -> Self {
-        Self { backoff: Some(backoff), ..self.clone() }
+        Self { backoff: Some(Arc::new(backoff)), ..self.clone() }
     }
 
     /// Waits until the lock is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews the lease
@@ -437,7 +438,7 @@ impl Lock {
             lease: self.lease()?,
             share: Share { count: 1, renew: self.renews() },
             sides: self.sides.as_ref(),
-            backoff: self.backoff.as_ref(),
+            backoff: self.backoff.as_deref(),
             latch: None,
         })
     }

@@ -4,6 +4,7 @@
 //! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
 //! leaves passes on what it may have learnt and not used: the baton.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -87,9 +88,19 @@ struct Waiter {
     /// How many had joined before.
     joined: u64,
     /// Of a latch: when the last one of its name had ended when this one looked first.
-    ended: Option<u64>,
+    ended: Option<Ended>,
     /// The latch that it waits for has ended.
     open: bool,
+}
+
+/// When a latch ended; small, for every waiter has room for it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Ended(NonZeroU64);
+
+impl Ended {
+    fn at(ended: u64) -> Self {
+        Self(NonZeroU64::MIN.saturating_add(ended))
+    }
 }
 
 /// What a waiter has to do.
@@ -430,7 +441,7 @@ impl WaitQueue {
     /// When a waiter looked for the first time, the last latch had ended then.
     pub(crate) fn saw(&mut self, ticket: u64, ended: u64) {
         if let Some(waiter) = self.waiting.get_mut(ticket) {
-            waiter.ended.get_or_insert(ended);
+            waiter.ended.get_or_insert(Ended::at(ended));
         }
     }
 
@@ -439,7 +450,7 @@ impl WaitQueue {
     pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         for waiter in self.waiting.values_mut() {
-            let looked_before = waiter.ended.is_some_and(|before| before < ended);
+            let looked_before = waiter.ended.is_some_and(|before| before < Ended::at(ended));
             if looked_before || (is_open && waiter.joined < asked) {
                 waiter.open = true;
                 woken.extend(waiter.waker.take());

@@ -231,14 +231,14 @@ impl<'a> Request<'a> {
                     .await
                 }
             };
-            self.answered(attempt, retried, fresh, shortfall)
+            self.answered(&mut attempt, retried, fresh, shortfall)
         }
     }
 
     /// What came of an attempt. `fresh` if the lock was free when this was asked for the first time.
     fn answered(
         &self,
-        mut attempt: Attempt<'_, '_>,
+        attempt: &mut Attempt<'_, '_>,
         retried: Retried,
         fresh: bool,
         shortfall: Option<Shortfall>,

@@ -17,7 +17,6 @@ use crate::error::{Error, Outcome};
 use crate::guard::Guard;
 use crate::hand_over::{self, HANDED};
 use crate::kind::Wake;
-use crate::lease::Lease;
 use crate::name::Name;
 use crate::wait_queue::{Known, Turn, WaitQueue};
 use crate::wire::{self, Refusal};
@@ -40,8 +39,8 @@ pub(super) struct Waiter<'a> {
     told_held: bool,
     /// A question got no answer, and may still come.
     may_come_late: bool,
-    /// The lease of the grant that ended the wait, and for how many more there is room.
-    granted: Option<(Duration, u32)>,
+    /// The wait ended with a grant, which leaves room for so many more.
+    granted: Option<u32>,
     /// The wait ended with what another guard of this process had.
     took_over: bool,
     /// What is waited for has ended, and is not held.
@@ -99,8 +98,8 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    pub(super) fn granted(&mut self, lease: Lease, room: u32) {
-        self.granted = Some((lease.duration(), room));
+    pub(super) fn granted(&mut self, room: u32) {
+        self.granted = Some(room);
         self.has_waited();
     }
 
@@ -120,7 +119,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// There is nothing left to wait for.
-    pub(super) fn opened(&mut self) {
+    fn opened(&mut self) {
         self.open = true;
         self.has_waited();
     }
@@ -183,7 +182,10 @@ impl<'a> Waiter<'a> {
                         None => continue,
                     },
                     Turn::Failed(error) => return Poll::Ready(Err(error)),
-                    Turn::Open => return Poll::Ready(Ok(Next::Open)),
+                    Turn::Open => {
+                        self.opened();
+                        return Poll::Ready(Ok(Next::Open));
+                    }
                     // Looked at after the waker was left, which a shutdown wakes.
                     Turn::Wait(_) if self.request.context.holds().is_shut() => {
                         return Poll::Ready(Err(self.request.name.shut_down(Outcome::NotSent)));
@@ -370,7 +372,7 @@ pub(crate) const SILENT_PART: u32 = 3;
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let Request { context, name, owner, presented, .. } = *self.request;
+        let Request { context, name, owner, presented, lease, .. } = *self.request;
         let now = context.client.config().timer.now();
         self.own = None;
         let mut wait_queue = name.wait_queue();
@@ -380,8 +382,8 @@ impl Drop for Waiter<'_> {
             match self.granted {
                 _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
                 _ if self.open => next = waiters.leave_opened(self.ticket),
-                Some((_, room)) if room > 0 => more = waiters.leave_open(self.ticket, room),
-                granted => next = waiters.leave(self.ticket, granted.map(|(lease, _)| lease), now),
+                Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room),
+                granted => next = waiters.leave(self.ticket, granted.map(|_| lease.duration()), now),
             }
             name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();

@@ -230,7 +230,11 @@ async fn on_every_node_of_a_cluster_it_is_the_urls_user() {
         }
     }
     for userinfo in ["nosuch:@", "app:@", "app:wrong@"] {
-        let error = Client::connect(config(&place(userinfo))).await.unwrap_err();
+        let mut config = config(&place(userinfo));
+        // Nothing is waited for that waiting will not cure.
+        config.connect_timeout = FOR_EVER;
+        let refused = timeout(NO_HANG, Client::connect(config)).await.expect("refused at once");
+        let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Auth, "{userinfo}: {error}");
     }
     // A node that does not know the user is not spoken to as another one.
@@ -290,10 +294,12 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
         ["?sentinel_user=nosuch", "?sentinel_user=locked", "?sentinel_user=locked&sentinel_password=no"]
     {
         let mut config = config(&place(query));
-        config.connect_timeout = Duration::from_secs(1);
+        config.connect_timeout = FOR_EVER;
         let Servers::Sentinel(sentinels) = &config.servers else { panic!() };
         let named = format!("user \"{}\"", sentinels.username.as_deref().unwrap_or_default());
-        let error = who(config).await.unwrap_err();
+        let refused = timeout(NO_HANG, who(config)).await.expect("refused at once");
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Auth, "{query}: {error}");
         assert!(error.to_string().contains(&named), "{query}: {error}");
         assert_eq!(on_sentinels(), [""; 0], "{query}");
     }
@@ -308,4 +314,5 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     assert!(eventually(NO_HANG, followed).await);
 }
 
+const FOR_EVER: Duration = Duration::from_secs(3_600);
 const NO_HANG: Duration = Duration::from_secs(20);

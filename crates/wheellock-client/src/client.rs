@@ -88,7 +88,8 @@ impl CallOptions {
 
 impl Client {
     /// Connects to the server and waits until it serves. One refused attempt is an error; a server that is still
-    /// loading its data is waited for, up to `connect_timeout`. Later disconnects are healed in the background.
+    /// loading its data is waited for, up to `connect_timeout`; so are several servers, unless each of those to be asked refuses
+    /// the credentials. Later disconnects are healed in the background.
     ///
     /// # Cancel safety
     ///

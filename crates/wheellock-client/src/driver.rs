@@ -70,7 +70,7 @@ async fn drive(shared: Arc<Shared>, locator: Locator) {
                 error
             }
             Some(Err(error)) => {
-                if let Some(outage) = outages.failed(is_refusal(&error), timer.now()) {
+                if let Some(outage) = outages.failed(error.is_refusal(), timer.now()) {
                     events::connect_failed(&shared.server(), &error, outage);
                 }
                 connect_failed(&shared, &error);
@@ -78,7 +78,7 @@ async fn drive(shared: Arc<Shared>, locator: Locator) {
             }
         };
         let mut pause = backoff.next((shared.config.random)());
-        if is_refusal(&error) {
+        if error.is_refusal() {
             pause = pause.max(REFUSED_PAUSE);
         }
         if error.kind() == ErrorKind::NotReady && locator.may_move() {
@@ -105,16 +105,11 @@ fn is_closing(shared: &Shared) -> bool {
     shared.lock().closing
 }
 
-/// Whether the server is there and does not want us.
-fn is_refusal(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Auth | ErrorKind::Unsupported)
-}
-
 fn connect_failed(shared: &Shared, error: &Error) {
     let mut wakers = Vec::new();
     let mut state = shared.lock();
     state.last_error = Some(error.clone());
-    let phase = if is_refusal(error) {
+    let phase = if error.is_refusal() {
         state.pipeline.fail_unwritten(error, &mut wakers);
         Phase::Refused(error.clone())
     } else {

@@ -223,6 +223,11 @@ impl Error {
         self.0.kind
     }
 
+    /// Whether the server is there and does not want us.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Auth | ErrorKind::Unsupported)
+    }
+
     /// Whether the call may have taken effect.
     pub fn outcome(&self) -> Outcome {
         self.0.outcome

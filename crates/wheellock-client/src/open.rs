@@ -103,9 +103,10 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
     let timer = &shared.config.timer;
     let deadline = timer.now() + shared.config.connect_timeout;
     loop {
-        let Ok((address, version)) = timer.timeout_at(deadline, finder.address(timer)).await else {
-            let detail = finder.nobody_knows();
-            return Err(shared.not_connected(ErrorKind::Connect, &detail));
+        let found = timer.timeout_at(deadline, finder.address(timer)).await;
+        let Ok(Some((address, version))) = found else {
+            let kind = if found.is_ok() { ErrorKind::Auth } else { ErrorKind::Connect };
+            return Err(shared.not_connected(kind, &finder.nobody_knows()));
         };
         let mut attempt = pin!(open_at(shared, &address));
         let mut renamed = pin!(finder.renamed(version));

@@ -65,6 +65,8 @@ struct Survey {
     /// How messages are sent, once it is known.
     sharded: Option<bool>,
     last_error: Option<Error>,
+    /// Every node that was asked last refuses us.
+    refused: bool,
     closed: Option<Error>,
     in_trouble_since: Option<Instant>,
     /// Where the next round of questions starts.
@@ -94,6 +96,7 @@ impl Cluster {
                 ShardedPubSub::Off => Some(false),
             },
             last_error: None,
+            refused: false,
             closed: None,
             in_trouble_since: None,
             turn: 0,
@@ -189,6 +192,7 @@ impl Cluster {
             return ConnectionState::Closed(closed.clone());
         }
         let (connections, last_error) = (survey.changes, survey.last_error.clone());
+        let refused = survey.last_error.clone().filter(|_| survey.refused);
         drop(survey);
         let map = self.map();
         let covered = map.slots.is_covered() && map.owners.iter().all(Option::is_some);
@@ -209,6 +213,8 @@ impl Cluster {
         }
         if ready {
             ConnectionState::Ready { connection: connections }
+        } else if let Some(refused) = refused {
+            ConnectionState::Refused(refused)
         } else {
             ConnectionState::Connecting { last_error }
         }
@@ -431,22 +437,32 @@ impl Cluster {
 
     /// Asks one node after the other until one answers, and takes its answer.
     async fn ask_around(&self) {
-        let mut last_error = None;
+        let (mut last_error, mut refused) = (None::<Error>, true);
         for address in self.whom_to_ask() {
             match self.ask(&address).await {
                 Ok(view) => {
-                    self.survey().last_error = None;
+                    let mut survey = self.survey();
+                    (survey.last_error, survey.refused) = (None, false);
+                    drop(survey);
                     self.learn(&view, &address);
                     return;
                 }
-                Err(error) => last_error = Some(error),
+                Err(error) => {
+                    refused &= error.is_refusal();
+                    // Who refuses us has more to say than who says nothing.
+                    if error.is_refusal() || !last_error.as_ref().is_some_and(Error::is_refusal) {
+                        last_error = Some(error);
+                    }
+                }
             }
             if self.survey().closed.is_some() {
                 return;
             }
         }
         if let Some(error) = last_error {
-            self.survey().last_error = Some(error);
+            let mut survey = self.survey();
+            (survey.last_error, survey.refused) = (Some(error), refused);
+            drop(survey);
             self.tell_watchers();
         }
     }

@@ -60,9 +60,10 @@ impl Finder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The primary's address and the number of changes so far, once there is an address. The first Sentinel to answer may
-    /// be the one that has not heard of the last failover, so all are waited for, but not for long.
-    pub(crate) async fn address(&self, timer: &Timer) -> (Address, u64) {
+    /// The primary's address and the number of changes so far, once there is an address; `None` if every Sentinel refuses us,
+    /// which waiting will not cure. The first Sentinel to answer may be the one that has not heard of the last failover, so all
+    /// are waited for, but not for long.
+    pub(crate) async fn address(&self, timer: &Timer) -> Option<(Address, u64)> {
         let all = std::future::poll_fn(|cx| {
             let mut state = self.lock();
             if state.asked.iter().all(|asked| *asked) { Poll::Ready(()) } else { state.wait(cx) }
@@ -71,7 +72,8 @@ impl Finder {
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
             match state.discovery.address() {
-                Some(address) => Poll::Ready((address.clone(), state.version)),
+                Some(address) => Poll::Ready(Some((address.clone(), state.version))),
+                None if state.all_refuse() => Poll::Ready(None),
                 None => state.wait(cx),
             }
         })
@@ -194,13 +196,21 @@ impl Finder {
         let first = state.asked.get_mut(number).is_some_and(|asked| !std::mem::replace(asked, true));
         let renamed = state.discovery.address() != before.as_ref();
         state.version += u64::from(renamed);
-        let wakers = if first || renamed { std::mem::take(&mut state.waiting) } else { Vec::new() };
+        let wakers = if first || renamed || state.all_refuse() {
+            std::mem::take(&mut state.waiting)
+        } else {
+            Vec::new()
+        };
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
 impl State {
+    fn all_refuse(&self) -> bool {
+        self.failures.iter().all(|failure| failure.as_ref().is_some_and(Error::is_refusal))
+    }
+
     fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
         if !self.waiting.iter().any(|known| known.will_wake(cx.waker())) {
             self.waiting.push(cx.waker().clone());

@@ -129,7 +129,7 @@ pub static LIBRARIES: [Library; 7] = [
     Library {
         name: "rslock",
         directory: "rslock",
-        program: Program::Itself("rslock_as_a_peer"),
+        program: Program::Itself("peers::rslock_as_a_peer"),
         extends: true,
         tells: false,
         quorum: Quorum::Some,

@@ -49,11 +49,15 @@ pub(crate) fn targets() -> Result<Vec<String>> {
     Ok(targets)
 }
 
+/// Whether cargo-fuzz is there.
+pub(crate) fn is_installed() -> bool {
+    let mut asked = run::cargo(["fuzz", "--version"]);
+    asked.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
 /// Installs cargo-fuzz unless it is there.
 pub(crate) fn ensure_cargo_fuzz() -> Result<()> {
-    let there =
-        run::cargo(["fuzz", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success();
-    if there {
+    if is_installed() {
         return Ok(());
     }
     let mut install = run::cargo(["install", "cargo-fuzz", "--locked"]);
@@ -86,7 +90,11 @@ pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
 
 /// Builds all targets, so that none waits for another's building when they run.
 pub(crate) fn build() -> Result<()> {
-    run::run(&mut cargo_fuzz("build"))
+    run::run(&mut building())
+}
+
+pub(crate) fn building() -> Command {
+    cargo_fuzz("build")
 }
 
 fn cargo_fuzz(verb: &str) -> Command {

@@ -8,17 +8,18 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{planted, run, tidy};
+use crate::{features, packages, planted, run, tidy};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only these: msrv, minimal, platforms, deny, workflows
+    /// Only these: features, msrv, minimal, platforms, deny, workflows
     names: Vec<String>,
 }
 
 type Gate = fn() -> Result<Verdict>;
 
-const GATES: [(&str, Gate); 5] = [
+const GATES: [(&str, Gate); 6] = [
+    ("features", features),
     ("msrv", msrv),
     ("minimal", minimal_versions),
     ("platforms", platforms),
@@ -59,6 +60,18 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 fn is_chosen(names: &[String], gate: &str) -> bool {
     names.is_empty() || names.iter().any(|name| name == gate)
+}
+
+/// Every package with every set of its features, linted and documented, and every example with those that it needs. `cargo xtask test`
+/// has the sets that matter most.
+fn features() -> Result<Verdict> {
+    let shipped = packages::shipped()?;
+    let lints = shipped.iter().flat_map(|package| features::lints(package, &features::all(package)));
+    let examples = shipped.iter().flat_map(features::examples);
+    for mut command in lints.chain(features::documentation(&shipped, features::all)).chain(examples) {
+        passed(&mut command)?;
+    }
+    Ok(Verdict::Passed)
 }
 
 /// The oldest compiler that `Cargo.toml` names builds what users get, with all features.

@@ -8,6 +8,7 @@ mod campaign;
 mod circles;
 mod demo;
 mod examples;
+mod features;
 mod fuzz;
 mod gates;
 mod install;
@@ -45,8 +46,9 @@ enum Task {
     Demo,
     /// Run every check that must pass before a push
     ///
-    /// Formatting, tidy, lints, all feature combinations, documentation, packages, unit, integration and doc tests, loom
-    /// models, planted bugs, examples and a short run of every fuzz target. The last line is `N passed, N failed`.
+    /// Formatting, tidy, lints, unit, integration and doc tests, examples, every feature alone and all together, documentation,
+    /// packages, loom models, planted bugs and a short run of every fuzz target. The last line is `N passed, N failed`. What takes
+    /// longer is `gates features` (all combinations), `fuzz`, `campaign` and `simulate`.
     Test(test::Options),
     /// Contend with Java's Redisson for the same locks; needs a JDK and Maven
     ///

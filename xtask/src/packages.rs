@@ -4,10 +4,17 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::run;
+use crate::{run, tidy};
+
+/// The packages that users get, leaves first as `cargo metadata` lists them.
+pub(crate) fn shipped() -> Result<Vec<Value>> {
+    let metadata = run::metadata()?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    Ok(packages.iter().filter(|package| tidy::is_shipped(name(package))).cloned().collect())
+}
 
 /// Complaints about all of these packages, as `cargo metadata` describes them.
 pub(crate) fn complaints(packages: &[Value]) -> Result<Vec<String>> {
@@ -69,7 +76,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tidy;
 
     #[test]
     fn what_is_missing_is_found() {
@@ -94,9 +100,7 @@ mod tests {
 
     #[test]
     fn the_packages_of_this_repository_lack_nothing() {
-        let metadata = run::metadata().unwrap();
-        let packages = metadata["packages"].as_array().unwrap().iter();
-        let shipped: Vec<_> = packages.filter(|package| tidy::is_shipped(name(package))).cloned().collect();
+        let shipped = shipped().unwrap();
         assert_eq!(shipped.len(), tidy::SHIPPED.len());
         assert_eq!(complaints(&shipped).unwrap(), [""; 0]);
     }

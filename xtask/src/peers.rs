@@ -18,8 +18,8 @@ pub(crate) fn run() -> Result<ExitCode> {
             complete = false;
         }
     }
-    let mut command = run::cargo(["test", "--package", "wheellock-tests", "--test", "peers"]);
-    run::run(command.args(["--", "--show-output"]))?;
+    let mut command = run::cargo(["test", "--package", "wheellock-tests", "--test", "it", "--"]);
+    run::run(command.args(["peers::", "--show-output"]))?;
     Ok(if complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -10,8 +10,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 
+use crate::programs::{self, Ended, Group};
 use crate::run;
-use crate::test::{Tally, result_line};
+use crate::test::{Tally, tally_of};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -92,8 +93,8 @@ const PACKAGES: &[Package] = &[
     },
 ];
 
-/// Targets of the tests' package that suit every version. Others use what not every one has, or nothing of a server.
-const TARGETS: &[&str] = &[
+/// Modules of the integration tests that suit every version. Others use what not every one has, or nothing of a server.
+const MODULES: &[&str] = &[
     "blocking",
     "cancellation",
     "client",
@@ -110,7 +111,7 @@ const TARGETS: &[&str] = &[
     "users",
 ];
 /// Those that need what came with 7.0: a cluster whose nodes can be told their ports, or directives.
-const TARGETS_SINCE_7: &[&str] = &["cluster", "durability", "faults_server", "faults_wire", "sentinel"];
+const MODULES_SINCE_7: &[&str] = &["cluster", "durability", "faults_server", "faults_wire", "sentinel"];
 
 /// In the names of tests that a server without something cannot pass: topologies (7.0), `CLIENT PAUSE .. WRITE` (6.2), TLS.
 const SINCE_7: &[&str] = &["cluster", "sentinel"];
@@ -238,22 +239,28 @@ impl Server {
         Ok(Self { name, binary, is_valkey: printed.starts_with("Valkey"), version, speaks_tls })
     }
 
-    /// The tests that it should pass.
-    fn tests(&self, filter: Option<&str>) -> Command {
+    /// Of all tests those that it should pass.
+    fn tests<'a>(&self, all: &[Group<'a>], filter: Option<&str>) -> Vec<Group<'a>> {
         let since_7 = self.version >= (7, 0);
-        let mut command = run::cargo(["test", "--package", "wheellock-tests", "--no-fail-fast"]);
-        let targets = TARGETS.iter().chain(TARGETS_SINCE_7.iter().filter(|_| since_7));
-        command.args(targets.flat_map(|target| ["--test", target]));
-        command.arg("--").args(filter);
+        let is_its = |module: &str| MODULES.contains(&module) || since_7 && MODULES_SINCE_7.contains(&module);
         let skipped = [
             (since_7, SINCE_7),
             (self.version >= (6, 2), SINCE_6_2),
             (self.speaks_tls, WITH_TLS),
             (!self.is_valkey || self.version < (8, 1), UNTIL_VALKEY_8_1),
         ];
-        for (_, names) in skipped.into_iter().filter(|(has, _)| !has) {
-            command.args(names.iter().flat_map(|name| ["--skip", name]));
-        }
+        let skipped = skipped.into_iter().filter(|(has, _)| !has).flat_map(|(_, names)| names);
+        let skipped: Vec<_> = skipped.copied().collect();
+        let is_wanted = |test: &str| {
+            filter.is_none_or(|filter| test.contains(filter))
+                && !skipped.iter().any(|part| test.contains(part))
+        };
+        let its = all.iter().filter(|group| is_its(group.name())).map(|group| group.only(is_wanted));
+        its.filter(|group| !group.tests.is_empty()).collect()
+    }
+
+    fn command(&self, group: &Group<'_>) -> Command {
+        let mut command = group.command();
         command.env("REDIS_SERVER_BIN", &self.binary).env("RUST_BACKTRACE", "0");
         command
     }
@@ -264,24 +271,24 @@ fn test_all(servers: &[Server], filter: Option<&str>) -> Result<bool> {
     if servers.is_empty() {
         bail!("there is no server in {}", folder().display());
     }
+    let built = programs::build(&mut run::cargo(["test", "--package", "wheellock-tests", "--test", "it"]))?;
+    let all_tests = programs::groups(&built.tests)?;
     let mut rows =
         vec![format!("{:<16} {:>4} {:>7} {:>7} {:>8}", "server", "TLS", "passed", "failed", "seconds")];
     let mut all = true;
     for server in servers {
         println!("=== {}", server.name);
         let began = Instant::now();
-        let output = server.tests(filter).output()?;
-        let printed = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-        let log = folder().join(&server.name).join("tests.log");
-        fs::write(&log, printed.concat())?;
-        let mut tally = Tally::default();
-        printed[0].lines().filter_map(result_line).for_each(|some| tally += some);
-        let failed = |line: &&str| line.starts_with("test ") && line.ends_with("FAILED");
-        printed[0].lines().filter(failed).for_each(|line| println!("{line}"));
-        if tally.failed == 0 && !output.status.success() {
-            tally += Tally::ONE_FAILED;
-            println!("cargo test failed: see {}", log.display());
+        let folder = folder().join(&server.name);
+        let (mut tally, mut log) = (Tally::default(), String::new());
+        for group in server.tests(&all_tests, filter) {
+            let Ended { succeeded, printed } = group.run(server.command(&group), &folder.join("tests"))?;
+            tally += tally_of(&printed, succeeded, group.tests.len());
+            let failed = |line: &&str| line.starts_with("test ") && line.ends_with("FAILED");
+            printed.lines().filter(failed).for_each(|line| println!("{line}"));
+            log.push_str(&printed);
         }
+        fs::write(folder.join("tests.log"), log)?;
         let seconds = began.elapsed().as_secs_f64();
         let tls = if server.speaks_tls { "yes" } else { "no" };
         let (name, Tally { passed, failed }) = (&server.name, tally);
@@ -317,23 +324,46 @@ const STARTER: &str = "redis-server";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::programs::Program;
 
-    fn shown(is_valkey: bool, version: (u32, u32), speaks_tls: bool) -> String {
+    fn tests(is_valkey: bool, version: (u32, u32), speaks_tls: bool, filter: Option<&str>) -> Vec<String> {
         let server =
             Server { name: String::new(), binary: PathBuf::from("s"), is_valkey, version, speaks_tls };
-        run::shown(&server.tests(Some("acl")))
+        let program = Program::with_target("it");
+        let all = [
+            "cluster::t14_nobody_mends",
+            "cluster::t08_killed",
+            "faults_locks::l01_lost",
+            "histories::b01_broken",
+            "locks::in_a_cluster",
+            "locks::through_tls",
+            "locks::w23_paused",
+            "locks::exclusion",
+        ];
+        let groups = programs::grouped(&program, all.map(str::to_owned).into());
+        server.tests(&groups, filter).into_iter().flat_map(|group| group.tests).collect()
     }
 
     #[test]
     fn a_server_is_spared_what_it_cannot_pass() {
-        let oldest = shown(false, (6, 0), false);
-        assert!(
-            oldest.ends_with("-- acl --skip cluster --skip sentinel --skip w23_ --skip through_tls"),
-            "{oldest}"
-        );
-        assert!(!oldest.contains("--test cluster") && oldest.contains("--test locks"), "{oldest}");
-        let newest = shown(true, (9, 1), true);
-        assert!(newest.ends_with("-- acl --skip t14_") && newest.contains("--test cluster"), "{newest}");
+        assert_eq!(tests(false, (6, 0), false, None), ["faults_locks::l01_lost", "locks::exclusion"]);
+        let newest = [
+            "cluster::t08_killed",
+            "faults_locks::l01_lost",
+            "locks::in_a_cluster",
+            "locks::through_tls",
+            "locks::w23_paused",
+            "locks::exclusion",
+        ];
+        assert_eq!(tests(true, (9, 1), true, None), newest);
+        assert_eq!(tests(false, (8, 2), true, Some("t14")), ["cluster::t14_nobody_mends"]);
+    }
+
+    #[test]
+    fn the_modules_are_there() {
+        for module in MODULES.iter().chain(MODULES_SINCE_7) {
+            assert!(run::root().join(format!("tests/tests/it/{module}.rs")).is_file(), "{module}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! Every check that must pass before a push, in one run with one tally.
+//! Every check that must pass before a push, in one run with one tally. What takes too long for that runs a short form here: all sets of
+//! features are `cargo xtask gates features`; `fuzz`, `campaign` and `simulate` run for as long as one likes, and every night.
 
+use std::cell::OnceCell;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +12,16 @@ use clap::Args;
 use serde_json::Value;
 use wheellock_tests::RedisServer;
 
-use crate::{fuzz, install, packages, planted, programs, run, tidy};
-use programs::{Ended, Program};
+use crate::{features, fuzz, install, packages, planted, programs, run, tidy};
+use programs::{Ended, Group, LONGEST, Program};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
+    /// Only what is fast: formatting, tidy, lints, unit tests and the integration tests that take seconds
+    ///
+    /// Says what it leaves out. In under two minutes, where the dependencies have been built.
+    #[arg(long)]
+    quick: bool,
     /// Leave out the fuzz targets
     #[arg(long)]
     no_fuzz: bool,
@@ -25,52 +32,71 @@ pub(crate) struct Options {
     #[arg(long)]
     no_planted: bool,
     /// How long each fuzz target runs
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 3)]
     fuzz_seconds: u64,
 }
 
 /// The benchmarks have no tests, and building all the peers takes minutes.
-const TESTED: [&str; 4] = ["test", "--workspace", "--exclude", "wheellock-benches"];
+pub(crate) const TESTED: [&str; 4] = ["test", "--workspace", "--exclude", "wheellock-benches"];
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     install::ensure_server()?;
-    let shipped = shipped_packages()?;
-    let mut report = Report::default();
+    let shipped = packages::shipped()?;
+    let built = OnceCell::new();
+    let built_earlier = || built.get().context("the tests were not built");
+    let mut steps = Steps::default();
 
-    report.commands("formatting", [run::cargo(["fmt", "--all", "--check"])]);
-    report.step("tidy", || {
+    steps.commands("formatting", [run::cargo(["fmt", "--all", "--check"])]);
+    steps.add("tidy", || {
         let complaints = tidy::check(run::root())?;
         complaints.iter().for_each(|complaint| println!("{complaint}"));
         Ok(if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED })
     });
-    report
-        .commands("lints", [run::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])]);
-    report.commands("features", shipped.iter().flat_map(feature_combinations));
-    report.commands("documentation", documentation(&shipped));
-    report.step("packages", || {
+    steps.commands("lints", [lints(options.quick)]);
+    steps.add("building", || {
+        let all = programs::build(&mut run::cargo(TESTED))?;
+        ensure!(built.set(all).is_ok(), "built twice");
+        Ok(Tally::ONE_PASSED)
+    });
+    steps.add("tests", || {
+        let tests = &built_earlier()?.tests;
+        if options.quick {
+            run_quick_ones(tests)
+        } else {
+            run_beside(tests, || build_ahead(options, &shipped))
+        }
+    });
+    if options.quick {
+        let code = steps.run();
+        return Ok(code);
+    }
+    steps.add("examples", || run_examples(&built_earlier()?.examples, &shipped));
+    let mut doc_tests = run::cargo(TESTED);
+    doc_tests.args(["--doc", "--no-fail-fast"]);
+    steps.tests("doc tests", [doc_tests]);
+    steps.commands(
+        "features",
+        shipped.iter().flat_map(|package| features::lints(package, &features::few(package))),
+    );
+    steps.commands("documentation", features::documentation(&shipped, features::fewest));
+    steps.add("packages", || {
         let complaints = packages::complaints(&shipped)?;
         complaints.iter().for_each(|complaint| println!("{complaint}"));
         let complete = if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
         Ok(complete + run_each([packages::build(&shipped)]))
     });
-    report.step("tests", || run_programs(&programs::build(&mut run::cargo(TESTED))?));
-    let mut doc_tests = run::cargo(TESTED);
-    doc_tests.args(["--doc", "--no-fail-fast"]);
-    report.tests("doc tests", [doc_tests]);
     if !options.no_loom {
-        report
-            .tests("loom models", shipped.iter().filter(|package| has_loom_models(package)).map(loom_models));
+        steps.tests("loom models", loom_models(&shipped));
     }
     if !options.no_planted {
-        report.step("planted bugs", || {
+        steps.add("planted bugs", || {
             let bugs = planted::all(run::root())?;
             let failed = u64::try_from(planted::uncaught(&bugs)?.len())?;
             Ok(Tally { passed: u64::try_from(bugs.len())? - failed, failed })
         });
     }
-    report.step("examples", || run_examples(&shipped));
     if !options.no_fuzz {
-        report.step("fuzz", || {
+        steps.add("fuzz", || {
             let targets = fuzz::targets()?;
             if targets.is_empty() {
                 return Ok(Tally::default());
@@ -82,15 +108,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             }))
         });
     }
-    Ok(report.finish())
+    Ok(steps.run())
 }
 
-/// What has been run so far.
-#[derive(Debug, Default)]
-struct Report {
-    steps: Vec<Step>,
-}
+/// The steps to come, in their order.
+#[derive(Default)]
+struct Steps<'a>(Vec<(&'static str, Box<dyn FnOnce() -> Result<Tally> + 'a>)>);
 
+/// A step that has ended.
 #[derive(Debug)]
 struct Step {
     name: &'static str,
@@ -98,15 +123,19 @@ struct Step {
     tally: Tally,
 }
 
-impl Report {
-    /// Runs commands that pass or fail as a whole.
-    fn commands(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command>) {
-        self.step(name, || Ok(run_each(commands)));
+impl<'a> Steps<'a> {
+    fn add(&mut self, name: &'static str, body: impl FnOnce() -> Result<Tally> + 'a) {
+        self.0.push((name, Box::new(body)));
     }
 
-    /// Runs commands whose output says how many tests passed and failed.
-    fn tests(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command>) {
-        self.step(name, || {
+    /// Commands that pass or fail as a whole.
+    fn commands(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + 'a) {
+        self.add(name, || Ok(run_each(commands)));
+    }
+
+    /// Commands whose output says how many tests passed and failed.
+    fn tests(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + 'a) {
+        self.add(name, || {
             let mut sum = Tally::default();
             for mut command in commands {
                 sum += run_tests(&mut command)?;
@@ -115,33 +144,38 @@ impl Report {
         });
     }
 
-    fn step(&mut self, name: &'static str, body: impl FnOnce() -> Result<Tally>) {
-        println!("\n=== {name}");
-        let start = Instant::now();
-        let tally = body().unwrap_or_else(|error| {
-            println!("{error:#}");
-            Tally::ONE_FAILED
-        });
-        let took = start.elapsed();
-        println!("=== {name}: {tally}, {:.1} s", took.as_secs_f64());
-        self.steps.push(Step { name, took, tally });
-    }
-
-    /// Prints the summary; its last line is the sum.
-    fn finish(self) -> ExitCode {
-        println!("\n{:<16} {:>7} {:>7} {:>9}", "step", "passed", "failed", "seconds");
-        let mut sum = Tally::default();
-        let mut took = Duration::ZERO;
-        for step in &self.steps {
-            let Tally { passed, failed } = step.tally;
-            println!("{:<16} {passed:>7} {failed:>7} {:>9.1}", step.name, step.took.as_secs_f64());
-            sum += step.tally;
-            took += step.took;
+    /// Runs every step, also after a failure, and prints the summary; its last line is the sum.
+    fn run(self) -> ExitCode {
+        let (began, all) = (Instant::now(), self.0.len());
+        let mut ended = Vec::new();
+        for (number, (name, body)) in (1..).zip(self.0) {
+            println!("\n=== step {number} of {all}, after {:.0} s: {name}", began.elapsed().as_secs_f64());
+            let start = Instant::now();
+            let tally = body().unwrap_or_else(|error| {
+                println!("{error:#}");
+                Tally::ONE_FAILED
+            });
+            let took = start.elapsed();
+            println!("=== {name}: {tally}, {:.1} s", took.as_secs_f64());
+            ended.push(Step { name, took, tally });
         }
-        println!("{:<16} {:>7} {:>7} {:>9.1}\n", "all", sum.passed, sum.failed, took.as_secs_f64());
-        println!("{sum}");
-        if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        summed_up(&ended)
     }
+}
+
+fn summed_up(steps: &[Step]) -> ExitCode {
+    println!("\n{:<16} {:>7} {:>7} {:>9}", "step", "passed", "failed", "seconds");
+    let mut sum = Tally::default();
+    let mut took = Duration::ZERO;
+    for step in steps {
+        let Tally { passed, failed } = step.tally;
+        println!("{:<16} {passed:>7} {failed:>7} {:>9.1}", step.name, step.took.as_secs_f64());
+        sum += step.tally;
+        took += step.took;
+    }
+    println!("{:<16} {:>7} {:>7} {:>9.1}\n", "all", sum.passed, sum.failed, took.as_secs_f64());
+    println!("{sum}");
+    if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -207,30 +241,80 @@ fn run_quietly(target: &str, command: &mut Command) -> Result<Tally> {
     }
 }
 
-/// Runs all test programs, several at a time; what each has printed is shown when it has ended, whole.
-fn run_programs(all: &[Program]) -> Result<Tally> {
-    ensure!(!all.is_empty(), "cargo has built no test program");
+/// Runs all tests, while `work` is done beside them.
+fn run_beside(programs: &[Program], work: impl FnOnce() + Send) -> Result<Tally> {
+    let groups = programs::groups(programs)?;
+    std::thread::scope(|threads| {
+        threads.spawn(work);
+        run_groups(&groups)
+    })
+}
+
+/// Runs the tests that take seconds, and says which do not.
+fn run_quick_ones(programs: &[Program]) -> Result<Tally> {
+    let mut groups = programs::groups(programs)?;
+    groups.retain(|group| !LONGEST.contains(&group.name()));
+    let tally = run_groups(&groups)?;
+    println!(
+        "left out by --quick: the tests {}; examples, doc tests, features, documentation, packages, loom models, planted bugs, \
+         fuzzing, and the lints of the benchmarks. `cargo xtask test` has them.",
+        LONGEST.join(", ")
+    );
+    Ok(tally)
+}
+
+/// Runs all groups, several at a time; what each has printed is shown when it has ended, whole.
+fn run_groups(groups: &[Group<'_>]) -> Result<Tally> {
+    ensure!(!groups.is_empty(), "cargo has built no test");
     let folder = run::target_directory().join("test-output");
+    let (all, done) = (groups.iter().map(|group| group.tests.len()).sum::<usize>(), Mutex::new(0));
+    let began = Instant::now();
     // More would compete: each runs as many tests at a time as there are processors.
-    Ok(several(run::processors() + 1, all, |program| {
+    Ok(several(run::processors() + 1, groups, |group| {
         let start = Instant::now();
-        let Ended { succeeded, printed } = program.run(&folder)?;
-        let (took, shown) = (start.elapsed().as_secs_f64(), program.shown());
-        std::io::stdout().write_all(format!("\n--- {shown}, {took:.1} s{printed}").as_bytes())?;
-        Ok(tally_of(&printed, succeeded))
+        let Ended { succeeded, printed } = group.run(group.command(), &folder)?;
+        let (took, shown, count) = (start.elapsed().as_secs_f64(), group.shown(), group.tests.len());
+        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+        *done += count;
+        let so_far = format!("{done} of {all} tests after {:.0} s", began.elapsed().as_secs_f64());
+        std::io::stdout().write_all(format!("\n--- {shown}, {took:.1} s; {so_far}{printed}").as_bytes())?;
+        Ok(tally_of(&printed, succeeded, count))
     }))
 }
 
-/// What a test program's last words count for. One that died without a result has failed.
-fn tally_of(printed: &str, succeeded: bool) -> Tally {
-    let mut results = printed.lines().filter_map(result_line).peekable();
-    let has_result = results.peek().is_some();
+/// What the last words of a program count for that was to run so many tests. One that died without a result, or ran other tests than
+/// it was to, has failed.
+pub(crate) fn tally_of(printed: &str, succeeded: bool, tests: usize) -> Tally {
     let mut tally = Tally::default();
-    results.for_each(|result| tally += result);
-    if tally.failed == 0 && !(succeeded && has_result) {
+    printed.lines().filter_map(result_line).for_each(|result| tally += result);
+    let ran = printed.lines().filter_map(result_counts).flatten().sum::<u64>();
+    let is_complete = usize::try_from(ran).is_ok_and(|ran| ran == tests);
+    if tally.failed == 0 && !(succeeded && is_complete) {
+        println!("{ran} tests had a result, of {tests}");
         tally += Tally::ONE_FAILED;
     }
     tally
+}
+
+/// Builds what later steps need, while tests mostly wait: by what the tests leave of the processors. What cannot be built is told by
+/// the step that needs it.
+fn build_ahead(options: &Options, packages: &[Value]) {
+    let mut commands = Vec::new();
+    if !options.no_planted {
+        commands.extend(planted::all(run::root()).and_then(|bugs| planted::building(&bugs)));
+    }
+    if !options.no_fuzz && fuzz::is_installed() {
+        commands.push(fuzz::building());
+    }
+    if !options.no_loom {
+        commands.extend(loom_models(packages).into_iter().map(|mut command| {
+            command.arg("--no-run");
+            command
+        }));
+    }
+    for command in commands {
+        let _told_later = run::yielding(&command).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
 }
 
 /// The sum of what becomes of every item, so many at a time. What could not be done counts as failed.
@@ -265,122 +349,71 @@ fn run_tests(command: &mut Command) -> Result<Tally> {
 }
 
 /// Parses `test result: ok. 12 passed; 0 failed; ...`.
-pub(crate) fn result_line(line: &str) -> Option<Tally> {
+fn result_line(line: &str) -> Option<Tally> {
+    result_counts(line).map(|[passed, failed, _]| Tally { passed, failed })
+}
+
+/// How many tests a line says have passed, failed and been ignored.
+fn result_counts(line: &str) -> Option<[u64; 3]> {
     let counts = line.trim_start().strip_prefix("test result: ")?;
     let count = |what: &str| -> Option<u64> {
         let (before, _) = counts.split_once(what)?;
         before.rsplit(' ').next()?.parse().ok()
     };
-    Some(Tally { passed: count(" passed;")?, failed: count(" failed;")? })
-}
-
-/// The packages that users get, leaves first as `cargo metadata` lists them.
-fn shipped_packages() -> Result<Vec<Value>> {
-    let metadata = run::metadata()?;
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let shipped =
-        packages.iter().filter(|package| tidy::is_shipped(package["name"].as_str().unwrap_or_default()));
-    Ok(shipped.cloned().collect())
-}
-
-/// Lints a package with every set of its features.
-fn feature_combinations(package: &Value) -> Vec<Command> {
-    let lint = |variant: Vec<String>| {
-        let mut command = run::cargo(["clippy", "--package", name(package), "--lib"]);
-        command.args(variant).args(["--", "-D", "warnings"]);
-        command
-    };
-    variants(package).into_iter().map(lint).collect()
-}
-
-/// Documents every package in the same ways, and all of them as docs.rs does, with marks on what needs a feature. Warnings fail.
-fn documentation(packages: &[Value]) -> Vec<Command> {
-    let each = packages.iter().flat_map(|package| {
-        variants(package).into_iter().map(|variant| {
-            let mut command = run::cargo(["doc", "--quiet", "--no-deps", "--package", name(package)]);
-            command.args(variant).env("RUSTDOCFLAGS", "-D warnings");
-            command
-        })
-    });
-    let mut published = run::cargo(["doc", "--quiet", "--workspace", "--no-deps", "--all-features"]);
-    // The marks are a feature of nightly, which docs.rs uses; this lets a stable compiler make them, for our crates alone.
-    let crates: Vec<_> = packages.iter().map(|package| name(package).replace('-', "_")).collect();
-    published.env("RUSTC_BOOTSTRAP", crates.join(",")).env("RUSTDOCFLAGS", "-D warnings --cfg docsrs");
-    each.chain([published]).collect()
-}
-
-/// Arguments that choose features: every set of them, the empty one first.
-fn variants(package: &Value) -> Vec<Vec<String>> {
-    let features = package["features"].as_object().into_iter().flat_map(|features| features.keys());
-    let mut sets = vec![Vec::new()];
-    for feature in features.filter(|feature| *feature != "default") {
-        for place in 0..sets.len() {
-            let with_it = [&sets[place][..], &[feature.as_str()]].concat();
-            sets.push(with_it);
-        }
-    }
-    let arguments = |set: Vec<&str>| {
-        let chosen = (!set.is_empty()).then(|| format!("--features={}", set.join(",")));
-        ["--no-default-features".to_owned()].into_iter().chain(chosen).collect()
-    };
-    sets.into_iter().map(arguments).collect()
-}
-
-fn name(package: &Value) -> &str {
-    package["name"].as_str().unwrap_or_default()
+    Some([count(" passed;")?, count(" failed;")?, count(" ignored")?])
 }
 
 fn has_loom_models(package: &Value) -> bool {
     package["dependencies"].as_array().into_iter().flatten().any(|dependency| dependency["name"] == "loom")
 }
 
-/// Runs the tests in modules named `models`, with the primitives swapped for the model checker's.
-fn loom_models(package: &Value) -> Command {
-    let name = package["name"].as_str().unwrap_or_default();
-    // Optimised: a model explores up to millions of interleavings. Default features only: tokio does not build
-    // under this flag. Library only: loom is a dependency of its unit tests and of nothing else.
-    let mut command = run::cargo(["test", "--release", "--package", name, "--lib"]);
-    command.arg("models");
-    command.env("RUSTFLAGS", "--cfg loom");
-    command.env("CARGO_TARGET_DIR", run::target_directory().join("loom"));
+/// All targets of the workspace; without the benchmarks if it has to be quick.
+fn lints(is_quick: bool) -> Command {
+    let mut command = run::cargo(["clippy", "--workspace", "--all-targets"]);
+    if is_quick {
+        command.args(["--exclude", "wheellock-benches"]);
+    }
+    command.args(["--", "-D", "warnings"]);
     command
 }
 
-/// Runs every example to its end, each against a server of its own.
-fn run_examples(packages: &[Value]) -> Result<Tally> {
+/// Runs the tests in modules named `models`, with the primitives swapped for the model checker's.
+fn loom_models(packages: &[Value]) -> Vec<Command> {
+    let models = |package: &Value| {
+        // Optimised: a model explores up to millions of interleavings. Default features only: tokio does not build
+        // under this flag. Library only: loom is a dependency of its unit tests and of nothing else.
+        let mut command = run::cargo(["test", "--release", "--package", name(package), "--lib", "models"]);
+        command.env("RUSTFLAGS", "--cfg loom");
+        command.env("CARGO_TARGET_DIR", run::target_directory().join("loom"));
+        command
+    };
+    packages.iter().filter(|package| has_loom_models(package)).map(models).collect()
+}
+
+/// Runs every example of these packages to its end, each against a server of its own.
+fn run_examples(built: &[Program], packages: &[Value]) -> Result<Tally> {
     let mut tally = Tally::default();
-    for package in packages {
-        for command in examples(package) {
-            let server = RedisServer::builder().tcp().try_start()?;
-            tally += run_each([with_server(command, &server)]);
-        }
+    for (package, example) in packages.iter().flat_map(examples) {
+        let server = RedisServer::builder().tcp().try_start()?;
+        let target = format!("--example {example}");
+        let is_it = |program: &&Program| program.package == package && program.target == target;
+        let program = built.iter().find(is_it);
+        let mut command = program.with_context(|| format!("{package} {target} was not built"))?.command();
+        command.env("REDIS_URL", server.url()).env("REDIS_ADDR", server.addr().to_string());
+        tally += run_each([command]);
     }
     Ok(tally)
 }
 
-fn with_server(mut command: Command, server: &RedisServer) -> Command {
-    command.env("REDIS_URL", server.url()).env("REDIS_ADDR", server.addr().to_string());
-    command
-}
-
-/// One command per example of a package, with the features it needs.
-fn examples(package: &Value) -> Vec<Command> {
+/// The names of a package and of its examples.
+fn examples(package: &Value) -> Vec<(&str, &str)> {
     let targets = package["targets"].as_array().into_iter().flatten();
     let examples = targets.filter(|target| target["kind"][0] == "example");
-    let names = |list: &Value| -> Vec<String> {
-        list.as_array().into_iter().flatten().filter_map(|name| name.as_str().map(str::to_owned)).collect()
-    };
-    let command = |example: &Value| {
-        let [package, example_name] =
-            [package, example].map(|named| named["name"].as_str().unwrap_or_default());
-        let mut command = run::cargo(["run", "--quiet", "--package", package, "--example", example_name]);
-        let features = names(&example["required-features"]);
-        if !features.is_empty() {
-            command.arg("--features").arg(features.join(","));
-        }
-        command
-    };
-    examples.map(command).collect()
+    examples.map(|example| (name(package), name(example))).collect()
+}
+
+fn name(named: &Value) -> &str {
+    named["name"].as_str().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -408,16 +441,22 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_dies_without_a_result_counts_as_failed_and_one_without_tests_does_not() {
+    fn a_program_that_dies_without_a_result_or_runs_other_tests_than_it_was_to_counts_as_failed() {
         let line = |passed: u64, failed: u64| {
-            format!("running tests\ntest result: ok. {passed} passed; {failed} failed; 0 ignored\n")
+            format!(
+                "running tests\ntest result: ok. {passed} passed; {failed} failed; 0 ignored; 0 measured\n"
+            )
         };
-        assert_eq!(tally_of(&line(3, 0), true), Tally { passed: 3, failed: 0 });
-        assert_eq!(tally_of(&line(0, 0), true), Tally::default());
-        assert_eq!(tally_of(&line(3, 2), false), Tally { passed: 3, failed: 2 });
-        assert_eq!(tally_of(&line(3, 0), false), Tally { passed: 3, failed: 1 }, "it died at its end");
-        assert_eq!(tally_of("Segmentation fault", false), Tally::ONE_FAILED);
-        assert_eq!(tally_of("", true), Tally::ONE_FAILED);
+        assert_eq!(tally_of(&line(3, 0), true, 3), Tally { passed: 3, failed: 0 });
+        assert_eq!(tally_of(&line(3, 2), false, 5), Tally { passed: 3, failed: 2 });
+        assert_eq!(tally_of(&line(3, 0), false, 3), Tally { passed: 3, failed: 1 }, "it died at its end");
+        assert_eq!(tally_of(&line(3, 0), true, 4), Tally { passed: 3, failed: 1 }, "one was run by nobody");
+        assert_eq!(tally_of(&line(4, 0), true, 3), Tally { passed: 4, failed: 1 }, "one was run twice");
+        assert_eq!(tally_of(&line(0, 0), true, 3), Tally::ONE_FAILED);
+        assert_eq!(tally_of("Segmentation fault", false, 3), Tally::ONE_FAILED);
+        assert_eq!(tally_of("", true, 3), Tally::ONE_FAILED);
+        let ignored = "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured";
+        assert_eq!(tally_of(ignored, true, 3), Tally { passed: 2, failed: 0 });
     }
 
     #[test]
@@ -430,26 +469,27 @@ mod tests {
     }
 
     #[test]
-    fn examples_run_with_the_features_they_need() {
-        let target = |kind: &str, name: &str, features: &[&str]| serde_json::json!({ "kind": [kind], "name": name, "required-features": features });
-        let package = serde_json::json!({
-            "name": "p",
-            "targets": [target("lib", "p", &[]), target("example", "plain", &[]), target("example", "framed", &["codec"])],
-        });
-        let shown: Vec<_> = examples(&package).iter().map(run::shown).collect();
-        assert_eq!(shown.len(), 2);
-        assert!(shown[0].ends_with("--package p --example plain"));
-        assert!(shown[1].ends_with("--package p --example framed --features codec"));
+    fn steps_run_in_their_order_and_none_is_missed_after_a_failure() {
+        let ran = Mutex::new(Vec::new());
+        let mut steps = Steps::default();
+        for name in ["one", "two", "three"] {
+            let ran = &ran;
+            steps.add(name, move || {
+                ran.lock().unwrap().push(name);
+                ensure!(name != "two", "it fails");
+                Ok(Tally::ONE_PASSED)
+            });
+        }
+        assert_eq!(steps.run(), ExitCode::FAILURE);
+        assert_eq!(*ran.lock().unwrap(), ["one", "two", "three"]);
     }
 
     #[test]
-    fn every_set_of_features_is_built() {
-        let package = serde_json::json!({ "name": "p", "features": { "default": [], "a": [], "b": [] } });
-        let sets: Vec<_> = variants(&package).iter().map(|set| set.join(" ")).collect();
-        let with = |set: &str| format!("--no-default-features --features={set}");
-        assert_eq!(sets, ["--no-default-features".to_owned(), with("a"), with("b"), with("a,b")]);
-        let shown: Vec<_> = feature_combinations(&package).iter().map(run::shown).collect();
-        assert!(shown[3].contains("--package p --lib --no-default-features --features=a,b -- "));
-        assert_eq!(documentation(&[package]).len(), 4 + 1);
+    fn an_example_that_was_not_built_is_a_failure() {
+        let package = serde_json::json!({
+            "name": "p", "targets": [{ "kind": ["lib"], "name": "p" }, { "kind": ["example"], "name": "shown" }],
+        });
+        assert_eq!(examples(&package), [("p", "shown")]);
+        assert!(run_examples(&[], &[package]).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! What a server keeps of locks, as a value: keys, leases, loaded scripts. Owns what the scripts mean, written down a
 //! second time in Rust; knows no connection and reads no clock.
 //!
-//! `tests/tests/model_server.rs` at the root of the workspace compares it to a real server, call by call.
+//! `tests/tests/it/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
 mod elections;
 mod holders;

@@ -1,5 +1,4 @@
 //! Netty's semantics, each on the manual clock, where times are exact, and on the real one, where only order and "not early" are.
-#![cfg(all(feature = "std", not(loom)))]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;

@@ -1,5 +1,4 @@
 //! Sleeps, timeouts and intervals through the public handle: on the manual clock, on the real one, and on tokio's paused one.
-#![cfg(all(feature = "std", not(loom)))]
 
 use std::future::Future;
 use std::pin::{Pin, pin};

@@ -1,10 +1,8 @@
 //! Properties over arbitrary streams and values: what the fuzz targets check for longer, in every test run.
 
-mod support;
-
+use crate::support::{TIGHT, encoded, feed, whole};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use support::{TIGHT, encoded, feed, whole};
 use wheellock_resp::{Blob, Frame, Limits, Value};
 
 proptest! {
@@ -39,7 +37,7 @@ proptest! {
 }
 
 fn piece() -> impl Strategy<Value = Vec<u8>> {
-    let corpus: Vec<Vec<u8>> = support::corpus();
+    let corpus: Vec<Vec<u8>> = crate::support::corpus();
     prop_oneof![
         4 => value().prop_map(|value| encoded(&[Frame::Reply(value)]).to_vec()),
         2 => proptest::sample::select(corpus),

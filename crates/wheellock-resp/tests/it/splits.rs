@@ -1,9 +1,7 @@
 //! However a stream is cut, the same frames, errors and offsets come out: exhaustive for one cut and two over the golden
 //! corpus, and for single bytes.
 
-mod support;
-
-use support::{TIGHT, corpus, encoded, feed};
+use crate::support::{TIGHT, corpus, encoded, feed};
 use wheellock_resp::Limits;
 
 #[test]
@@ -65,7 +63,7 @@ fn every(check: impl Fn(&[u8], Limits)) {
 /// The whole corpus of what is well-formed, one after the other, so that state left over from one would show in the next.
 #[test]
 fn one_cut_anywhere_in_a_long_stream_changes_nothing() {
-    let stream = support::WELL_FORMED.concat().into_bytes();
+    let stream = crate::support::WELL_FORMED.concat().into_bytes();
     let expected = feed(Limits::default(), [&stream[..]]);
     assert!(matches!(expected.end, Ok((_, false))));
     for cut in 0..=stream.len() {

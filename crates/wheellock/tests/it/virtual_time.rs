@@ -5,8 +5,6 @@
 //! has been heard (after one lease if it never is), no lease is renewed after its release, no subscription and no call
 //! is left, and the next one gets the lock.
 
-mod worlds;
-
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,7 +21,7 @@ use wheellock::testing::server::{Cut, How, Network, Server, Side, Which, late_re
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Outcome, Released};
 use wheellock_wheel::ManualClock;
 
-use worlds::{Flag, Told, virtual_time};
+use crate::worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
 /// What the companion keys of a lock have in common.

@@ -1,11 +1,9 @@
 //! The failure catalogue's codec rows, K1 to K20, one test each. Where a row is about sockets too, the test covers the
 //! codec's part and says what is left to the client.
 
-mod support;
-
+use crate::support::{Outcome, feed, whole};
 use allocation_counter::AllocationInfo;
 use bytes::BytesMut;
-use support::{Outcome, feed, whole};
 use wheellock_resp::{
     Arg, Blob, Command, Decoder, ErrorKind, EvalSha, Frame, LimitKind, Limits, Push, Value,
 };

@@ -1,5 +1,5 @@
 //! Cancellation by the hundred thousand on a real server: whatever is dropped, whenever, leaves nothing.
-//! `crates/wheellock/tests/virtual_time.rs` does the same exhaustively, without threads and sockets.
+//! `crates/wheellock/tests/it/virtual_time.rs` does the same exhaustively, without threads and sockets.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -199,8 +199,8 @@ impl Ledger {
     fn new() -> Self {
         let sha = |text| Script::variadic(text).sha().to_owned();
         Self {
-            release: sha(include_str!("../../crates/wheellock/src/scripts/release.lua")),
-            renew: sha(include_str!("../../crates/wheellock/src/scripts/renew.lua")),
+            release: sha(include_str!("../../../crates/wheellock/src/scripts/release.lua")),
+            renew: sha(include_str!("../../../crates/wheellock/src/scripts/renew.lua")),
             released: HashSet::new(),
             renewals: 0,
             late: Vec::new(),

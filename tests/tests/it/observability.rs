@@ -639,7 +639,7 @@ async fn reports_tell_a_recorder_what_is_new_with_names_and_families() {
     // Each has a unit, and stands in the page that lists them, and no other does.
     let described: BTreeSet<_> = books.1.lock().unwrap().keys().cloned().collect();
     assert_eq!(described, books.names());
-    let page = include_str!("../../docs/observability.md");
+    let page = include_str!("../../../docs/observability.md");
     let words = page.split(|c: char| !(c.is_alphanumeric() || c == '_'));
     let listed: BTreeSet<_> =
         words.filter(|word| word.starts_with("wheellock_")).map(str::to_owned).collect();

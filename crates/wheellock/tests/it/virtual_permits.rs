@@ -5,8 +5,6 @@
 //! After every world the same is asked, see [`World::check`]: what the server counts for holders is what guards are for, the
 //! permits that are free are those that should be, and whoever waited behind has been served.
 
-mod worlds;
-
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,7 +21,7 @@ use wheellock::testing::server::{Cut, How, Network, Server, Side, Which, late_re
 use wheellock::{Error, LockManager, Outcome, Permit, PermitSemaphore, Permits, Released, Semaphore};
 use wheellock_wheel::ManualClock;
 
-use worlds::{Flag, Told, virtual_time};
+use crate::worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
 /// What the companion keys of a name have in common.

@@ -98,7 +98,7 @@ fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
     assert_eq!(server.cli(&rules.split(' ').collect::<Vec<_>>()), "OK");
     let mut limited = server.connect().unwrap();
     assert_eq!(limited.query(&["AUTH", "limited", "secret"]).unwrap().to_string(), "OK");
-    let script = include_str!("../../crates/wheellock/src/scripts/diagnose.lua");
+    let script = include_str!("../../../crates/wheellock/src/scripts/diagnose.lua");
     let mut missing = |verbs: [&str; 2]| {
         limited.query(&["EVAL", script, "0", "name", "channel", verbs[0], verbs[1]]).unwrap().to_string()
     };

@@ -80,7 +80,8 @@ async fn l16_leases_are_believed_by_a_clock_that_counts_suspend() {
     let this = std::env::current_exe().unwrap();
     let mut child = Command::new("unshare");
     child.args(["-T", "--boottime=100000"]).arg(this);
-    child.args(["--exact", "l16_leases_are_believed_by_a_clock_that_counts_suspend", "--nocapture"]);
+    let test = "faults_overload::l16_leases_are_believed_by_a_clock_that_counts_suspend";
+    child.args(["--exact", test, "--nocapture"]);
     let here = reading();
     match child.env(L16_CHILD, "1").output() {
         Ok(output) if output.status.success() => {

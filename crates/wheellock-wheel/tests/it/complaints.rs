@@ -1,5 +1,4 @@
 //! What users of Netty's timer have complained about in twenty years, one test each. The numbers are Netty's issues unless said otherwise.
-#![cfg(all(feature = "std", not(loom)))]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -480,7 +480,10 @@ fn n17_no_file_descriptor_left() {
     }
     let server = RedisServer::start();
     let output = std::process::Command::new("sh")
-        .args(["-c", "ulimit -n 64 && exec \"$0\" --exact n17_no_file_descriptor_left --nocapture"])
+        .args([
+            "-c",
+            "ulimit -n 64 && exec \"$0\" --exact faults_network::n17_no_file_descriptor_left --nocapture",
+        ])
         .arg(std::env::current_exe().unwrap())
         .env(CHILD, server.url())
         .output()

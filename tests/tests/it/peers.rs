@@ -3,7 +3,7 @@
 //! Each test goes through the libraries that are there. Those that `cargo xtask peers` would have to fetch first are skipped,
 //! which a printed line says; rslock always is there.
 
-#[path = "../peers/rslock/peer.rs"]
+#[path = "../../peers/rslock/peer.rs"]
 mod rslock_peer;
 
 use std::fs;

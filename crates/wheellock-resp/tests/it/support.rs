@@ -1,7 +1,5 @@
 //! What the tests share: a stream fed in pieces, what came out of it, and the golden corpus.
 
-#![allow(dead_code, reason = "every test binary uses a part of this")]
-
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Error, ErrorKind, Frame, Limits, Value};
 

@@ -1,8 +1,6 @@
 //! Sets and quorums over in-memory servers and a clock that stands still: every operation is dropped at every poll, one by
 //! one, and with servers that answer byte by byte or not at all. Then nothing of it may be left on any server.
 
-mod worlds;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +12,7 @@ use wheellock::testing::server::{Network, Server, Which, late_renewals};
 use wheellock::{Error, LockManager, RedLock, multi_lock};
 use wheellock_wheel::ManualClock;
 
-use worlds::{Flag, Told, virtual_time};
+use crate::worlds::{Flag, Told, virtual_time};
 
 const NAME: &str = "n";
 const CHANNEL: &str = "redisson_lock__channel:{n}";

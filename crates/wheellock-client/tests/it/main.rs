@@ -1,0 +1,4 @@
+//! The client over in-memory connections and a clock that stands still: one program with a module for each subject.
+
+mod virtual_cluster;
+mod virtual_time;

@@ -1,0 +1,9 @@
+//! The lock layer from outside, without a real server: one program with a module for each subject, because linking costs more than
+//! most of them take.
+
+mod double;
+mod refusals;
+mod virtual_permits;
+mod virtual_sets;
+mod virtual_time;
+mod worlds;

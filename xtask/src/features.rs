@@ -1,0 +1,139 @@
+//! Packages with sets of their features: each that is asked for is linted and documented. Owns which sets there are, and which of
+//! them are tried before every push; all of them are tried by `cargo xtask gates features`.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::run;
+
+/// Features that are chosen together; all others are off.
+type Set<'a> = Vec<&'a str>;
+
+/// Every set of a package's features, the empty one first.
+pub(crate) fn all(package: &Value) -> Vec<Set<'_>> {
+    let mut sets = vec![Vec::new()];
+    for feature in names(package) {
+        for place in 0..sets.len() {
+            let with_it = [&sets[place][..], &[feature]].concat();
+            sets.push(with_it);
+        }
+    }
+    sets
+}
+
+/// None, each alone, and all: a feature that lacks something shows alone, one that has too much shows beside the others.
+pub(crate) fn few(package: &Value) -> Vec<Set<'_>> {
+    let mut sets = all(package);
+    let most = names(package).count();
+    sets.retain(|set| set.len() < 2 || set.len() == most);
+    sets
+}
+
+/// None: a link to what a feature has breaks there first. All of them together is how docs.rs does it.
+pub(crate) fn fewest(_package: &Value) -> Vec<Set<'_>> {
+    vec![Vec::new()]
+}
+
+/// Lints a package with each of these sets.
+pub(crate) fn lints(package: &Value, sets: &[Set<'_>]) -> Vec<Command> {
+    let lint = |set: &Set<'_>| {
+        let mut command = run::cargo(["clippy", "--package", name(package), "--lib"]);
+        command.args(arguments(set)).args(["--", "-D", "warnings"]);
+        command
+    };
+    sets.iter().map(lint).collect()
+}
+
+/// Documents every package with each of the sets that are chosen for it, and all packages as docs.rs does, with marks on what needs
+/// a feature. Warnings fail.
+pub(crate) fn documentation<'a>(
+    packages: &'a [Value],
+    chosen: fn(&'a Value) -> Vec<Set<'a>>,
+) -> Vec<Command> {
+    let each = packages.iter().flat_map(|package| {
+        chosen(package).into_iter().map(|set| {
+            let mut command = run::cargo(["doc", "--quiet", "--no-deps", "--package", name(package)]);
+            command.args(arguments(&set)).env("RUSTDOCFLAGS", "-D warnings");
+            command
+        })
+    });
+    let mut published = run::cargo(["doc", "--quiet", "--workspace", "--no-deps", "--all-features"]);
+    // The marks are a feature of nightly, which docs.rs uses; this lets a stable compiler make them, for our crates alone.
+    let crates: Vec<_> = packages.iter().map(|package| name(package).replace('-', "_")).collect();
+    published.env("RUSTC_BOOTSTRAP", crates.join(",")).env("RUSTDOCFLAGS", "-D warnings --cfg docsrs");
+    each.chain([published]).collect()
+}
+
+/// Builds each example with no features but those that its manifest says it needs.
+pub(crate) fn examples(package: &Value) -> Vec<Command> {
+    let targets = package["targets"].as_array().into_iter().flatten();
+    let build = |example: &Value| {
+        let mut command =
+            run::cargo(["check", "--quiet", "--no-default-features", "--package", name(package)]);
+        command.args(["--example", name(example)]);
+        let needed = example["required-features"].as_array().into_iter().flatten();
+        let needed: Vec<_> = needed.filter_map(Value::as_str).collect();
+        command.args((!needed.is_empty()).then(|| format!("--features={}", needed.join(","))));
+        command
+    };
+    targets.filter(|target| target["kind"][0] == "example").map(build).collect()
+}
+
+/// How cargo is told of a set.
+fn arguments(set: &Set<'_>) -> Vec<String> {
+    let chosen = (!set.is_empty()).then(|| format!("--features={}", set.join(",")));
+    ["--no-default-features".to_owned()].into_iter().chain(chosen).collect()
+}
+
+fn names(package: &Value) -> impl Iterator<Item = &str> {
+    let features = package["features"].as_object().into_iter().flat_map(|features| features.keys());
+    features.map(String::as_str).filter(|feature| *feature != "default")
+}
+
+fn name(named: &Value) -> &str {
+    named["name"].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_set_of_features_can_be_had_and_few_are_tried_before_a_push() {
+        let package =
+            serde_json::json!({ "name": "p", "features": { "default": [], "a": [], "b": [], "c": [] } });
+        let shown = |sets: Vec<Set<'_>>| sets.iter().map(|set| set.join(",")).collect::<Vec<_>>();
+        assert_eq!(shown(all(&package)), ["", "a", "b", "a,b", "c", "a,c", "b,c", "a,b,c"]);
+        assert_eq!(shown(few(&package)), ["", "a", "b", "c", "a,b,c"]);
+        let commands: Vec<_> = lints(&package, &all(&package)).iter().map(run::shown).collect();
+        assert!(commands[0].ends_with("--package p --lib --no-default-features -- -D warnings"));
+        assert!(
+            commands[3].ends_with("--package p --lib --no-default-features --features=a,b -- -D warnings")
+        );
+        let packages = [package];
+        assert_eq!(documentation(&packages, all).len(), 8 + 1);
+        assert_eq!(documentation(&packages, fewest).len(), 1 + 1);
+    }
+
+    #[test]
+    fn a_package_without_features_has_one_set() {
+        let package = serde_json::json!({ "name": "p", "features": {} });
+        assert_eq!((all(&package).len(), few(&package).len()), (1, 1));
+        let package = serde_json::json!({ "name": "p", "features": { "a": [] } });
+        assert_eq!((all(&package).len(), few(&package).len()), (2, 2));
+    }
+
+    #[test]
+    fn examples_are_built_with_the_features_they_need() {
+        let target = |kind: &str, name: &str, features: &[&str]| serde_json::json!({ "kind": [kind], "name": name, "required-features": features });
+        let package = serde_json::json!({
+            "name": "p",
+            "targets": [target("lib", "p", &[]), target("example", "plain", &[]), target("example", "framed", &["codec"])],
+        });
+        let shown: Vec<_> = examples(&package).iter().map(run::shown).collect();
+        assert_eq!(shown.len(), 2);
+        assert!(shown[0].ends_with("--package p --example plain"));
+        assert!(shown[1].ends_with("--package p --example framed --features=codec"));
+    }
+}

@@ -63,21 +63,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         if options.quick {
             run_quick_ones(tests)
         } else {
-            run_beside(tests, || build_ahead(options, &shipped))
+            run_beside(tests, || work_ahead(options, &shipped))
         }
     });
     if options.quick {
-        let code = steps.run();
-        return Ok(code);
+        return Ok(steps.run());
     }
     steps.add("examples", || run_examples(&built_earlier()?.examples, &shipped));
     let mut doc_tests = run::cargo(TESTED);
     doc_tests.args(["--doc", "--no-fail-fast"]);
     steps.tests("doc tests", [doc_tests]);
-    steps.commands(
-        "features",
-        shipped.iter().flat_map(|package| features::lints(package, &features::few(package))),
-    );
+    steps.commands("features", features(&shipped));
     steps.commands("documentation", features::documentation(&shipped, features::fewest));
     steps.add("packages", || {
         let complaints = packages::complaints(&shipped)?;
@@ -296,9 +292,10 @@ pub(crate) fn tally_of(printed: &str, succeeded: bool, tests: usize) -> Tally {
     tally
 }
 
-/// Builds what later steps need, while tests mostly wait: by what the tests leave of the processors. What cannot be built is told by
-/// the step that needs it.
-fn build_ahead(options: &Options, packages: &[Value]) {
+/// Has cargo do what later steps ask of it, while tests mostly wait: with what they leave of the processors. Those steps ask again, find
+/// it done, and tell what was wrong.
+fn work_ahead(options: &Options, shipped: &[Value]) {
+    let start = Instant::now();
     let mut commands = Vec::new();
     if !options.no_planted {
         commands.extend(planted::all(run::root()).and_then(|bugs| planted::building(&bugs)));
@@ -307,14 +304,23 @@ fn build_ahead(options: &Options, packages: &[Value]) {
         commands.push(fuzz::building());
     }
     if !options.no_loom {
-        commands.extend(loom_models(packages).into_iter().map(|mut command| {
+        commands.extend(loom_models(shipped).into_iter().map(|mut command| {
             command.arg("--no-run");
             command
         }));
     }
-    for command in commands {
-        let _told_later = run::yielding(&command).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    commands.extend(features(shipped));
+    commands.extend(features::documentation(shipped, features::fewest));
+    commands.push(packages::build(shipped));
+    for command in &commands {
+        let _told_later = run::yielding(command).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
+    println!("\n--- built for later steps, {:.0} s", start.elapsed().as_secs_f64());
+}
+
+/// Every package with no feature, each alone, and all.
+fn features(packages: &[Value]) -> Vec<Command> {
+    packages.iter().flat_map(|package| features::lints(package, &features::few(package))).collect()
 }
 
 /// The sum of what becomes of every item, so many at a time. What could not be done counts as failed.

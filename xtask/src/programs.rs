@@ -15,16 +15,21 @@ use crate::run;
 
 /// The groups that take longest, the longest first: one that begins last would be waited for alone. `cargo xtask test --quick`
 /// leaves them out.
-pub(crate) const LONGEST: [&str; 9] = [
+pub(crate) const LONGEST: [&str; 14] = [
     "virtual_time",
+    "simulation",
     "campaigns",
-    "cluster",
+    "interop",
     "interop_kinds",
     "topologies",
-    "interop",
+    "cluster",
+    "interop_fair",
     "redlock",
-    "interop_topologies",
+    "interop_semaphores",
     "redisson_defects",
+    "cli",
+    "operations",
+    "interop_topologies",
 ];
 
 /// A program that cargo has built, of one target of one package.

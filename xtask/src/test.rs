@@ -109,7 +109,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
 
 /// The steps to come, in their order.
 #[derive(Default)]
-struct Steps<'a>(Vec<(&'static str, Box<dyn FnOnce() -> Result<Tally> + 'a>)>);
+struct Steps<'a>(Vec<(&'static str, Body<'a>)>);
+
+type Body<'a> = Box<dyn FnOnce() -> Result<Tally> + 'a>;
 
 /// A step that has ended.
 #[derive(Debug)]

@@ -3,82 +3,93 @@
 
 mod attempt;
 mod together;
+mod wait;
 mod waiter;
 
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use wheellock_client::Timer;
-
-use crate::context::Context;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::kind::Wake;
 use crate::name::Name;
-use crate::spans::acquiring;
+use crate::spans::{Held, acquiring};
 use crate::wait_queue::WaitQueue;
 use crate::wire::Refusal;
 
 use attempt::Said;
 pub(crate) use attempt::{Answer, Request, Seen};
 pub(crate) use together::ask_together;
+pub(crate) use wait::{Limit, Wait};
 use waiter::{AnswerBy, Next, Waiter};
 pub(crate) use waiter::{SILENT_PART, first_answer_by, is_only_late};
 
-/// How long a caller waits for a lock that another holder has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Wait {
-    No,
-    Until(Instant),
-    Forever,
+/// What a caller waits for: one hold of a lock, or only that a latch is open.
+pub(crate) trait Awaited: Sized {
+    /// One hold was granted.
+    fn granted(guard: Guard) -> Self;
+
+    /// There is nothing to hold, and nothing left to wait for; `None` for a caller who wants a hold.
+    fn open() -> Option<Self>;
 }
 
-impl Wait {
-    /// Counted from now.
-    pub(crate) fn up_to(wait: Duration, timer: &Timer) -> Self {
-        timer.now().checked_add(wait).map_or(Self::Forever, Self::Until)
+impl Awaited for Guard {
+    fn granted(guard: Guard) -> Self {
+        guard
     }
 
-    pub(crate) fn deadline(self) -> Option<Instant> {
-        match self {
-            Self::Until(deadline) => Some(deadline),
-            Self::No | Self::Forever => None,
-        }
-    }
-
-    pub(crate) fn is_over(self, context: &Context) -> bool {
-        self.deadline().is_some_and(|deadline| context.client.config().timer.now() >= deadline)
+    fn open() -> Option<Self> {
+        None
     }
 }
 
-/// Takes one hold, or `None` if another holder still has the lock when the wait is over; or waits for a latch, of which there is
-/// nothing to hold: whether it is open, [`Seen`] says.
+/// A latch is open.
+pub(crate) struct OpenLatch;
+
+impl Held for OpenLatch {
+    fn outcome(&self) -> &'static str {
+        "open"
+    }
+
+    fn begin_span(&mut self) {}
+}
+
+impl Awaited for OpenLatch {
+    fn granted(_: Guard) -> Self {
+        Self
+    }
+
+    fn open() -> Option<Self> {
+        Some(Self)
+    }
+}
+
+/// Takes one hold, or waits until a latch is open. `end` makes of it what the caller is told, or of the limit that has ended the wait
+/// while another holder still had the lock, or the latch was not open.
 ///
 /// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that was never asked
 /// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
-pub(crate) fn acquire<'a>(
+pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<T, L>) -> E>(
     request: Result<Request<'a>, Error>,
-    wait: Wait,
+    wait: Wait<L>,
     refused: Option<Refusal>,
-) -> impl Future<Output = Result<Option<Guard>, Error>> + use<'a> {
-    let (subject, latch) = match &request {
-        Ok(request) => (Some(request.name.as_subject()), request.latch),
-        Err(_) => (None, None),
-    };
-    let is_open = move || latch.is_some_and(Seen::is_open);
-    // Who was refused before wants several locks, of which this one is only a part.
+    end: F,
+) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
+    let subject = request.as_ref().ok().map(|request| request.name.as_subject());
+    // A caller who was refused before wants several locks, of which this one is only a part.
     let is_final = refused.is_none();
     // Boxed, because every waiter's future has room for it, and few have been refused before.
     let refused = refused.map(Box::new);
-    acquiring(subject, is_open, is_final, move || ask_until_granted(request, wait, refused))
+    acquiring(subject, is_final, move || ask_until_granted(request, wait, refused, end))
 }
 
 #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
-fn ask_until_granted<'a>(
+fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<T, L>) -> E>(
     request: Result<Request<'a>, Error>,
-    wait: Wait,
+    wait: Wait<L>,
     refused: Option<Box<Refusal>>,
-) -> impl Future<Output = Result<Option<Guard>, Error>> + use<'a> {
+    end: F,
+) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
     async move {
         // Moved out of its box in any case: a box that may be gone would cost every waiter a flag.
         let refused = refused.map(|refused| *refused);
@@ -88,12 +99,12 @@ fn ask_until_granted<'a>(
         };
         request.check_upgrade()?;
         if let Some(guard) = request.join() {
-            return Ok(Some(guard));
+            return Ok(end(Ok(T::granted(guard))));
         }
         let (mut fast_path, mut waiter) = (None, None);
         if let Some(refusal) = refused {
             waiter.insert(Waiter::join(request, WaitQueue::join)).on_held(refusal);
-        } else if wait != Wait::No && !request.is_reentrant() {
+        } else if wait.one_try().is_none() && !request.is_reentrant() {
             // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
             fast_path = FastPath::begin(request.name);
             if fast_path.is_none() {
@@ -110,24 +121,26 @@ fn ask_until_granted<'a>(
                     }
                     AnswerBy::first(request.context, request.name, wait.deadline())
                 }
-                Some(waiter) => match waiter.turn(wait.deadline()).await? {
+                Some(waiter) => match waiter.turn(wait).await? {
                     Next::Ask(by) => by,
-                    Next::Over => return Ok(None),
-                    Next::Take(guard) => return Ok(Some(guard)),
-                    Next::Open => {
-                        request.latch.into_iter().for_each(Seen::opened);
-                        return Ok(None);
-                    }
+                    Next::Over(limit) => return Ok(end(Err(limit))),
+                    Next::Take(guard) => return Ok(end(Ok(T::granted(guard)))),
+                    Next::Open => match T::open() {
+                        Some(open) => return Ok(end(Ok(open))),
+                        None => continue,
+                    },
                 },
             };
             if let Some(waiter) = &mut waiter
                 && let Some(guard) = request.join()
             {
                 waiter.granted(u32::MAX);
-                return Ok(Some(guard));
+                return Ok(end(Ok(T::granted(guard))));
             }
             let said = match request.latch {
-                None => request.attempt(request.precedence(wait), by.instant()).await.map(Said::Answer),
+                None => {
+                    request.attempt(request.precedence(wait.of_any()), by.instant()).await.map(Said::Answer)
+                }
                 // Boxed, because every waiter's future has room for it.
                 Some(seen) => Box::pin(request.look(seen, by.instant())).await,
             };
@@ -142,23 +155,26 @@ fn ask_until_granted<'a>(
                             guard.may_come_late();
                         }
                     }
-                    return Ok(Some(guard));
+                    return Ok(end(Ok(T::granted(guard))));
                 }
                 Ok(Said::Open(opened)) => {
                     if let Some(waiter) = &mut waiter {
                         waiter.found_open(opened);
                     }
-                    return Ok(None);
+                    if let Some(open) = T::open() {
+                        return Ok(end(Ok(open)));
+                    }
                 }
                 Ok(Said::Answer(Answer::Held(refusal))) => {
                     request.name.set_refused(true);
                     // What it has left on the server is taken back by a waiter who leaves.
                     let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
-                    if wait == Wait::No || (leaves && wait.is_over(request.context)) {
+                    let over = || wait.over(&request.context.client.config().timer).filter(|_| leaves);
+                    if let Some(limit) = wait.one_try().or_else(over) {
                         if refusal.may_come_late {
                             request.withdraw();
                         }
-                        return Ok(None);
+                        return Ok(end(Err(limit)));
                     }
                     let waiter = waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
                     if let Some(ended) = request.latch.and_then(Seen::ended) {
@@ -171,9 +187,11 @@ fn ask_until_granted<'a>(
                 // This one was granted and taken back, whatever the time; the next waiter may fare better.
                 Err(error @ Error::NotReplicated { .. }) => return Err(error),
                 Err(error) => {
-                    if by.is_over(request.context) {
+                    if by.is_over(request.context)
+                        && let Some(limit) = wait.limit()
+                    {
                         let Some(waiter) = &waiter else { return Err(error) };
-                        return waiter.cut_short(&error).map(|()| None);
+                        return waiter.cut_short(&error).map(|()| end(Err(limit)));
                     }
                     // What keeps the head from the server keeps every waiter from it.
                     let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);

@@ -1,11 +1,12 @@
 //! A latch by name. Owns the verbs; waiting is the acquire loop's, with nothing to hold at its end.
 
+use std::convert::identity;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{Request, Seen, Wait, acquire};
+use crate::acquire::{Limit, OpenLatch, Request, Seen, Wait, acquire};
 use crate::context::Context;
 use crate::error::Error;
 use crate::kind;
@@ -102,7 +103,7 @@ impl CountDownLatch {
     /// [`Error::InvalidName`], [`Error::NoCommonSlot`]; [`Error::ShutDown`] once the manager is
     /// [shut down](crate::LockManager::shutdown).
     pub async fn wait(&self) -> Result<(), Error> {
-        while !self.wait_until(Wait::Forever).await? {}
+        let Ok(OpenLatch) = self.wait_within(Wait::FOREVER).await?;
         Ok(())
     }
 
@@ -117,14 +118,14 @@ impl CountDownLatch {
     ///
     /// As [`wait`](Self::wait).
     pub async fn wait_for(&self, wait: Duration) -> Result<bool, Error> {
-        self.wait_until(Wait::up_to(wait, &self.lock.context.client.config().timer)).await
+        let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
+        Ok(self.wait_within(wait).await?.is_ok())
     }
 
-    async fn wait_until(&self, wait: Wait) -> Result<bool, Error> {
+    async fn wait_within<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<OpenLatch, L>, Error> {
         let seen = Seen::default();
         let request = Request { latch: Some(&seen), ..self.lock.request()? };
-        acquire(Ok(request), wait, None).await?;
-        Ok(seen.is_open())
+        acquire(Ok(request), wait, None, identity).await
     }
 
     /// Removes the latch: there is nothing left to wait for, and all who wait go on. Returns whether there was one.

@@ -106,11 +106,7 @@ impl Lock {
     /// few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
     /// [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self) -> Result<Guard, Error> {
-        loop {
-            if let Some(guard) = acquire(self.request(), Wait::Forever, None).await? {
-                return Ok(guard);
-            }
-        }
+        acquire(self.request(), Wait::FOREVER, None, |Ok(guard)| guard).await
     }
 
     /// Takes the lock if it is free: one round trip.
@@ -123,7 +119,7 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        acquire(self.request(), Wait::No, None)
+        acquire(self.request(), Wait::NO, None, Result::ok)
     }
 
     /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then.
@@ -144,7 +140,8 @@ impl Lock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<Guard>, Error>> + Send {
-        acquire(self.request(), Wait::up_to(wait, &self.context.client.config().timer), None)
+        let wait = Wait::up_to(wait, &self.context.client.config().timer);
+        acquire(self.request(), wait, None, Result::ok)
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the lock is lost meanwhile, `work` is

@@ -23,12 +23,15 @@
 //! more. Then it lets go of all of them and waits with empty hands, as the first time; the task it was in a circle with goes
 //! on. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
 
+use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::acquire::{SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late};
+use wheellock_client::Timer;
+
+use crate::acquire::{Limit, SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late};
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::error::LostReason;
@@ -154,11 +157,8 @@ impl MultiLock {
     ///
     /// As [`Lock::acquire`], of the first member that fails; nothing is held then.
     pub async fn acquire(&self) -> Result<MultiGuard, Error> {
-        loop {
-            if let Some(guard) = self.take(Wait::Forever).await? {
-                return Ok(guard);
-            }
-        }
+        let Ok(guard) = self.take(Wait::FOREVER).await?;
+        Ok(guard)
     }
 
     /// Takes all members if all are free: one round trip if one server has them all (other than in a cluster), two otherwise.
@@ -172,7 +172,7 @@ impl MultiLock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
-        self.take(Wait::No)
+        self.take_within(Wait::NO)
     }
 
     /// Waits up to `wait`, counted from this call, until all members are ours. Returns `None` if some are still held by
@@ -189,7 +189,7 @@ impl MultiLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<MultiGuard>, Error>> + Send {
-        self.take(Wait::up_to(wait, &self.lead.context.client.config().timer))
+        self.take_within(Wait::up_to(wait, &self.lead.context.client.config().timer))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If a member is lost meanwhile, `work` is
@@ -272,12 +272,19 @@ impl MultiLock {
         JoinAll::new(requests.enumerate()).all().await.into_iter().collect()
     }
 
-    fn take(&self, wait: Wait) -> impl Future<Output = Result<Option<MultiGuard>, Error>> {
-        let subject = Subject { lock: self.lead.name(), kind: "multi_lock" };
-        acquiring(Some(subject), || false, true, move || self.take_all(wait))
+    async fn take_within(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
+        Ok(self.take(wait).await?.ok())
     }
 
-    async fn take_all(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
+    fn take<L: Copy + Into<Limit>>(
+        &self,
+        wait: Wait<L>,
+    ) -> impl Future<Output = Result<Result<MultiGuard, L>, Error>> {
+        let subject = Subject { lock: self.lead.name(), kind: "multi_lock" };
+        acquiring(Some(subject), true, move || self.take_all(wait))
+    }
+
+    async fn take_all<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<MultiGuard, L>, Error> {
         self.members.iter().try_for_each(Lock::check)?;
         let mut taken = Taken(self.members.iter().map(|_| None).collect());
         // The first time, nothing is kept: see above.
@@ -288,26 +295,28 @@ impl MultiLock {
             let (until, asked_at) = (self.answer_by(wait, known_held), self.now());
             let refused = match self.try_rest(&mut taken, until).await {
                 Ok(refused) => refused,
-                Err(error) if known_held && self.was_cut_short(wait, asked_at, &error) => {
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
+                Err(error) => match self.cut_short_by(wait, asked_at, &error).filter(|_| known_held) {
+                    Some(limit) => return Ok(Err(limit)),
+                    None => return Err(error),
+                },
             };
             let Some((refused, refusal)) = refused else {
                 if !self.renew_fixed(&waited_with, &taken).await? {
                     continue;
                 }
-                return Ok(Some(taken.into_guard()));
+                return Ok(Ok(taken.into_guard()));
             };
             known_held = true;
-            if wait == Wait::No || wait.is_over(&self.lead.context) {
-                return Ok(None);
+            if let Some(limit) = wait.one_try().or_else(|| wait.over(self.timer())) {
+                return Ok(Err(limit));
             }
             let keep_now = std::mem::replace(&mut keep, true);
             taken.keep(|place| keep_now && self.comes_before(place, refused));
-            let Some(lock) = self.members.get(refused) else { return Ok(None) };
-            let Some(guard) = self.wait_for(lock, refusal, &mut taken, wait).await? else { return Ok(None) };
-            taken.put(refused, guard);
+            let lock = self.members.get(refused).unwrap_or(&self.lead);
+            match self.wait_for(lock, refusal, &mut taken, wait).await? {
+                Ok(guard) => taken.put(refused, guard),
+                Err(limit) => return Ok(Err(limit)),
+            }
         }
     }
 
@@ -378,34 +387,27 @@ impl MultiLock {
     }
 
     /// Waits for one member, which was just refused. If that takes too long with others in hand, lets go of them.
-    async fn wait_for(
+    async fn wait_for<L: Copy + Into<Limit>>(
         &self,
         lock: &Lock,
         refusal: Refusal,
         taken: &mut Taken,
-        wait: Wait,
-    ) -> Result<Option<Guard>, Error> {
+        wait: Wait<L>,
+    ) -> Result<Result<Guard, L>, Error> {
         if !taken.is_empty() {
             let patience = PATIENCE + jitter(self.lead.context.client.config().random, PATIENCE);
             let impatient = self.now() + patience;
             let until = wait.deadline().map_or(impatient, |deadline| deadline.min(impatient));
-            match acquire(lock.request(), Wait::Until(until), Some(refusal)).await {
-                Ok(Some(guard)) => return Ok(Some(guard)),
-                Ok(None) => {}
+            match acquire(lock.request(), Wait::until(until), Some(refusal), identity).await {
+                Ok(Ok(guard)) => return Ok(Ok(guard)),
+                Ok(Err(_)) => {}
                 // The shorter wait may be why there was no answer.
                 Err(error) if self.now() < until => return Err(error),
                 Err(_) => {}
             }
             taken.keep(|_| false);
         }
-        match wait {
-            Wait::Forever => loop {
-                if let Some(guard) = acquire(lock.request(), wait, Some(refusal)).await? {
-                    return Ok(Some(guard));
-                }
-            },
-            Wait::Until(_) | Wait::No => acquire(lock.request(), wait, Some(refusal)).await,
-        }
+        acquire(lock.request(), wait, Some(refusal), identity).await
     }
 
     /// Renews members with a fixed lease that were waited with, so that all leases begin now. Returns whether all are
@@ -429,18 +431,23 @@ impl MultiLock {
     }
 
     /// The first question has the time for an answer, however short the wait.
-    fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
+    fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
         let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name.key(), deadline);
         let members = self.members.iter().filter(|_| !known_held);
         wait.deadline().map(|deadline| members.fold(deadline, first))
     }
 
-    /// Whether a question was not answered only because the wait has ended: a dead server is not a busy lock.
-    fn was_cut_short(&self, wait: Wait, asked_at: Instant, error: &Error) -> bool {
+    /// What has ended the wait, if a question was not answered only because of that: a dead server is not a busy lock.
+    fn cut_short_by<L: Copy + Into<Limit>>(
+        &self,
+        wait: Wait<L>,
+        asked_at: Instant,
+        error: &Error,
+    ) -> Option<L> {
         let patience = self.lead.context.client.config().response_timeout / SILENT_PART;
         let ready = |lock: &Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
         let soon = self.now().saturating_duration_since(asked_at) < patience;
-        wait.is_over(&self.lead.context) && is_only_late(error) && soon && self.members.iter().all(ready)
+        wait.over(self.timer()).filter(|_| is_only_late(error) && soon && self.members.iter().all(ready))
     }
 
     fn comes_before(&self, place: usize, other: usize) -> bool {
@@ -448,8 +455,12 @@ impl MultiLock {
         rank(place) < rank(other)
     }
 
+    fn timer(&self) -> &Timer {
+        &self.lead.context.client.config().timer
+    }
+
     fn now(&self) -> Instant {
-        self.lead.context.client.config().timer.now()
+        self.timer().now()
     }
 }
 

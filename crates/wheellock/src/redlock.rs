@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::{Subscription, Timer};
 
-use crate::acquire::{Answer, Wait, ask, first_answer_by, is_only_late};
+use crate::acquire::{Answer, Limit, Wait, ask, first_answer_by, is_only_late};
 use crate::backoff::Backoff;
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
@@ -240,11 +240,8 @@ impl QuorumLock {
     /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had run out before the last
     /// grant that was needed; [`Error::ShutDown`] once everything is [shut down](RedLock::shutdown).
     pub async fn acquire(&self) -> Result<QuorumGuard, Error> {
-        loop {
-            if let Some(guard) = self.take(Wait::Forever).await? {
-                return Ok(guard);
-            }
-        }
+        let Ok(guard) = self.take(Wait::FOREVER).await?;
+        Ok(guard)
     }
 
     /// Takes the lock if a majority grants it now: one round trip to the fastest majority.
@@ -259,7 +256,7 @@ impl QuorumLock {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire(&self) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
-        self.take(Wait::No)
+        self.take_within(Wait::NO)
     }
 
     /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then. The
@@ -276,7 +273,7 @@ impl QuorumLock {
         &self,
         wait: Duration,
     ) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
-        self.take(Wait::up_to(wait, self.servers.timer()))
+        self.take_within(Wait::up_to(wait, self.servers.timer()))
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the quorum is lost meanwhile, `work` is
@@ -313,33 +310,41 @@ impl QuorumLock {
         self.run(work).await?
     }
 
-    fn take(&self, wait: Wait) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
-        let subject = Subject { lock: self.name(), kind: "redlock" };
-        acquiring(
-            Some(subject),
-            || false,
-            true,
-            move || self.servers.unless_shut_down(self.name(), self.take_in_time(wait)),
-        )
+    async fn take_within(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
+        Ok(self.take(wait).await?.ok())
     }
 
-    async fn take_in_time(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
+    fn take<L: Copy + Into<Limit> + Send>(
+        &self,
+        wait: Wait<L>,
+    ) -> impl Future<Output = Result<Result<QuorumGuard, L>, Error>> + Send {
+        let subject = Subject { lock: self.name(), kind: "redlock" };
+        let take = move || self.servers.unless_shut_down(self.name(), self.take_in_time(wait));
+        acquiring(Some(subject), true, take)
+    }
+
+    async fn take_in_time<L: Copy + Into<Limit>>(
+        &self,
+        wait: Wait<L>,
+    ) -> Result<Result<QuorumGuard, L>, Error> {
         self.locks.iter().try_for_each(Lock::check)?;
         let timer = self.servers.timer();
         let (mut first, mut own_news);
-        let news: &mut Option<News> = if wait == Wait::No || self.is_ours() {
+        let news: &mut Option<News> = if wait.one_try().is_some() || self.is_ours() {
             own_news = None;
             &mut own_news
         } else {
-            match self.queue.turn(timer, wait.deadline()).await {
+            match self.queue.turn(timer, wait).await {
                 Turn::Come(turn) => {
                     first = turn;
                     &mut first
                 }
                 Turn::Failed(error) => return Err(error),
-                Turn::TooLate if self.queue.knows_held() => return self.in_vain(true, Vec::new()),
+                Turn::TooLate(limit) if self.queue.knows_held() => {
+                    return self.in_vain(limit, true, Vec::new());
+                }
                 // A lock that was never asked for is not known to be held.
-                Turn::TooLate => {
+                Turn::TooLate(_) => {
                     own_news = None;
                     &mut own_news
                 }
@@ -356,26 +361,26 @@ impl QuorumLock {
             let busy = match self.round(until, given_up).await {
                 Ok(Round::Reached(guard)) => {
                     self.queue.on_held();
-                    return Ok(Some(guard));
+                    return Ok(Ok(guard));
                 }
                 Ok(Round::Busy(busy)) => busy,
-                Err(Error::NoQuorum { failures, .. }) if self.is_over(wait) => {
-                    return self.in_vain(known_held, failures);
-                }
-                Err(error) => {
-                    if let Error::NoQuorum { .. } = &error {
-                        self.queue.fail_all(&error);
+                Err(Error::NoQuorum { lock, granted, wanted, failures }) => {
+                    if let Some(limit) = wait.over(timer) {
+                        return self.in_vain(limit, known_held, failures);
                     }
+                    let error = Error::NoQuorum { lock, granted, wanted, failures };
+                    self.queue.fail_all(&error);
                     return Err(error);
                 }
+                Err(error) => return Err(error),
             };
             known_held = true;
             self.queue.on_held();
-            if wait == Wait::No {
-                return Ok(None);
+            if let Some(limit) = wait.one_try() {
+                return Ok(Err(limit));
             }
-            if self.is_over(wait) {
-                return self.in_vain(true, Vec::new());
+            if let Some(limit) = wait.over(timer) {
+                return self.in_vain(limit, true, Vec::new());
             }
             let Some(news) = news else {
                 // What was released before anybody listened is found by asking once more.
@@ -398,8 +403,8 @@ impl QuorumLock {
                 let until = timer.now() + pause;
                 timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
             }
-            if self.is_over(wait) {
-                return self.in_vain(true, Vec::new());
+            if let Some(limit) = wait.over(timer) {
+                return self.in_vain(limit, true, Vec::new());
             }
         }
     }
@@ -483,14 +488,19 @@ impl QuorumLock {
         }
     }
 
-    /// The wait is over. Another holder has the lock, unless it cannot be known.
-    fn in_vain(&self, known_held: bool, failures: Vec<MemberFailure>) -> Result<Option<QuorumGuard>, Error> {
+    /// This has ended the wait. Another holder has the lock, unless it cannot be known.
+    fn in_vain<L>(
+        &self,
+        limit: L,
+        known_held: bool,
+        failures: Vec<MemberFailure>,
+    ) -> Result<Result<QuorumGuard, L>, Error> {
         let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
         // Answers that the end of the wait cut short say nothing about their servers; other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
         if known_held && enough && failures.iter().all(late) {
-            return Ok(None);
+            return Ok(Err(limit));
         }
         let failures = if failures.is_empty() { self.no_answers() } else { failures };
         Err(self.no_quorum(0, failures))
@@ -517,14 +527,10 @@ impl QuorumLock {
     }
 
     /// The first question has the time for an answer, however short the wait.
-    fn answer_by(&self, wait: Wait, known_held: bool) -> Option<Instant> {
+    fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
         let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name.key(), deadline);
         let members = self.locks.iter().filter(|_| !known_held);
         wait.deadline().map(|deadline| members.fold(deadline, first))
-    }
-
-    fn is_over(&self, wait: Wait) -> bool {
-        wait.deadline().is_some_and(|deadline| self.servers.timer().now() >= deadline)
     }
 
     fn random(&self) -> fn() -> u64 {

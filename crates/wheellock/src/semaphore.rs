@@ -1,12 +1,13 @@
 //! A counted semaphore by name. Owns the verbs; what a caller has is a hold like any other, and waiting is the acquire loop's.
 
+use std::convert::identity;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use wheellock_client::Command;
 
-use crate::acquire::{Request, Wait, acquire};
+use crate::acquire::{Limit, Request, Wait, acquire};
 use crate::context::Context;
 use crate::error::Error;
 use crate::guard::{Guard, Released};
@@ -68,11 +69,8 @@ impl Semaphore {
     /// [`Error::NotReplicated`] if too few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
     /// [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self, permits: u32) -> Result<Permits, Error> {
-        loop {
-            if let Some(permits) = self.acquire_within(permits, Wait::Forever).await? {
-                return Ok(permits);
-            }
-        }
+        let Ok(permits) = self.acquire_within(permits, Wait::FOREVER).await?;
+        Ok(permits)
     }
 
     /// Takes so many permits if they are free: one round trip.
@@ -85,7 +83,7 @@ impl Semaphore {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire(&self, permits: u32) -> Result<Option<Permits>, Error> {
-        self.acquire_within(permits, Wait::No).await
+        Ok(self.acquire_within(permits, Wait::NO).await?.ok())
     }
 
     /// Waits up to `wait`, counted from this call, for so many permits. `None` if too few are free then. The wait ends as that of
@@ -100,17 +98,21 @@ impl Semaphore {
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, permits: u32, wait: Duration) -> Result<Option<Permits>, Error> {
         let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
-        self.acquire_within(permits, wait).await
+        Ok(self.acquire_within(permits, wait).await?.ok())
     }
 
-    async fn acquire_within(&self, permits: u32, wait: Wait) -> Result<Option<Permits>, Error> {
+    async fn acquire_within<L: Copy + Into<Limit>>(
+        &self,
+        permits: u32,
+        wait: Wait<L>,
+    ) -> Result<Result<Permits, L>, Error> {
         let request = self.lock.request()?;
         if permits == 0 {
-            return Ok(Some(Permits { guard: None }));
+            return Ok(Ok(Permits { guard: None }));
         }
         let share = Share { count: permits, renew: true };
         let request = Request { share, lease: Lease::A_DAY, ..request };
-        let guard = acquire(Ok(request), wait, None).await?;
+        let guard = acquire(Ok(request), wait, None, identity).await?;
         Ok(guard.map(|guard| Permits { guard: Some(guard) }))
     }
 

@@ -17,8 +17,39 @@ pub(crate) struct Subject<'a> {
 /// What may come of waiting: it has a span of its own, or several.
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 pub(crate) trait Held {
+    /// How the span of the wait for it ends.
+    fn outcome(&self) -> &'static str {
+        "granted"
+    }
+
     /// It is the caller's from now on. Called outside of the span of the wait, which could not end otherwise before the hold's.
     fn begin_span(&mut self);
+}
+
+/// `None` if another holder still had the lock when the wait was over.
+impl<T: Held> Held for Option<T> {
+    fn outcome(&self) -> &'static str {
+        self.as_ref().map_or("held", T::outcome)
+    }
+
+    fn begin_span(&mut self) {
+        if let Some(held) = self {
+            held.begin_span();
+        }
+    }
+}
+
+/// As of an `Option`.
+impl<T: Held, L> Held for Result<T, L> {
+    fn outcome(&self) -> &'static str {
+        self.as_ref().map_or("held", T::outcome)
+    }
+
+    fn begin_span(&mut self) {
+        if let Ok(held) = self {
+            held.begin_span();
+        }
+    }
 }
 
 /// How a hold ends for its guard.
@@ -50,14 +81,12 @@ mod on {
     /// A part of the interface, with the names of the spans and their fields.
     const TARGET: &str = "wheellock::lock";
 
-    /// Polls what `wait` makes within a span, and records how it ended. `is_open` says whether what was waited for has ended and is not
-    /// held; `is_final` whether what comes of it is the caller's.
-    pub(crate) async fn acquiring<T: Held, F: Future<Output = Result<Option<T>, Error>>>(
+    /// Polls what `wait` makes within a span, and records how it ended. `is_final` says whether what comes of it is the caller's.
+    pub(crate) async fn acquiring<T: Held, F: Future<Output = Result<T, Error>>>(
         subject: Option<Subject<'_>>,
-        is_open: impl Fn() -> bool,
         is_final: bool,
         wait: impl FnOnce() -> F,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<T, Error> {
         let span = subject.map_or_else(Span::none, |Subject { lock, kind }| {
             tracing::debug_span!(
                 target: TARGET, "acquire", lock, kind,
@@ -75,16 +104,14 @@ mod on {
             .await
         };
         waiting.ends(|span| match &result {
-            Ok(Some(_)) => "granted",
-            Ok(None) if is_open() => "open",
-            Ok(None) => "held",
+            Ok(end) => end.outcome(),
             Err(error) => {
                 span.record("error", field::display(error));
                 "failed"
             }
         });
         drop(waiting);
-        if let (true, Ok(Some(held))) = (is_final, &mut result) {
+        if let (true, Ok(held)) = (is_final, &mut result) {
             held.begin_span();
         }
         result
@@ -150,9 +177,8 @@ mod off {
     use super::{End, Held, Subject};
     use crate::error::Error;
 
-    pub(crate) fn acquiring<T: Held, F: Future<Output = Result<Option<T>, Error>>>(
+    pub(crate) fn acquiring<T: Held, F: Future<Output = Result<T, Error>>>(
         _subject: Option<Subject<'_>>,
-        _is_open: impl Fn() -> bool,
         _is_final: bool,
         wait: impl FnOnce() -> F,
     ) -> F {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::Value;
 use wheellock_client::layer::Retry;
 
-use super::Wait;
+use super::wait::{Limit, Wait};
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
@@ -45,21 +45,12 @@ pub(crate) struct Request<'a> {
 pub(crate) struct Seen {
     /// When the one before it had ended.
     ended: OnceLock<u64>,
-    open: OnceLock<()>,
 }
 
 impl Seen {
     /// What was the last to have ended when this caller came; `None` before it has looked.
     pub(super) fn ended(&self) -> Option<u64> {
         self.ended.get().copied()
-    }
-
-    pub(super) fn opened(&self) {
-        let _first = self.open.set(());
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        self.open.get().is_some()
     }
 }
 
@@ -148,12 +139,12 @@ impl<'a> Request<'a> {
             Some(Sides { fairness: Fairness::WritersFirst, .. }) => {
                 let now = self.context.client.config().timer.now();
                 Precedence::before_readers(match wait {
-                    Wait::No => Duration::ZERO,
-                    Wait::Until(deadline) => deadline.saturating_duration_since(now),
+                    Wait::Limited(Limit::OneTry) => Duration::ZERO,
+                    Wait::Limited(Limit::Until(deadline)) => deadline.saturating_duration_since(now),
                     Wait::Forever => Duration::MAX,
                 })
             }
-            None if self.name.kind().wake == Wake::OwnChannel && wait != Wait::No => {
+            None if self.name.kind().wake == Wake::OwnChannel && wait.one_try().is_none() => {
                 Precedence::STANDS_IN_THE_QUEUE
             }
             Some(Sides { fairness: Fairness::ReadersFirst, .. }) | None => Precedence::NONE,
@@ -190,7 +181,7 @@ impl<'a> Request<'a> {
         if let Some(waiters) = &mut *self.name.wait_queue() {
             waiters.about_to_ask();
         }
-        self.attempt(self.precedence(Wait::No), deadline).await
+        self.attempt(self.precedence(Wait::NO), deadline).await
     }
 
     /// Asks the server once; if the answer gets lost, asks again for the very same.
@@ -295,7 +286,6 @@ impl<'a> Request<'a> {
             return Err(context.unexpected(name, self.operation(), &reply));
         };
         if count <= 0 || last_ended > *seen.ended.get_or_init(|| last_ended) {
-            seen.opened();
             return Ok(Said::Open(Opened { is_open: count <= 0, ended: last_ended }));
         }
         Ok(Said::Answer(Answer::Held(Refusal::UNBOUNDED)))

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::{Client, ErrorKind, Subscription};
 
 use super::attempt::{Opened, Request};
+use super::wait::{Limit, Wait};
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
@@ -148,15 +149,16 @@ impl<'a> Waiter<'a> {
     }
 
     /// Waits until it is time to ask, or there is nothing to ask for.
-    pub(super) async fn turn(&mut self, deadline: Option<Instant>) -> Result<Next, Error> {
+    pub(super) async fn turn<L: Copy + Into<Limit>>(&mut self, wait: Wait<L>) -> Result<Next<L>, Error> {
         let timer = &self.request.context.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
         std::future::poll_fn(|cx| {
             loop {
-                let now = timer.now();
-                if deadline.is_some_and(|deadline| now >= deadline) && !self.is_handed() {
+                let (now, deadline) = (timer.now(), wait.deadline());
+                let limit = wait.limit().filter(|_| deadline.is_some_and(|deadline| now >= deadline));
+                if let Some(limit) = limit.filter(|_| !self.is_handed()) {
                     let by = self.wait_is_over(now, deadline);
-                    return Poll::Ready(by.map(|by| by.map_or(Next::Over, Next::Ask)));
+                    return Poll::Ready(by.map(|by| by.map_or(Next::Over(limit), Next::Ask)));
                 }
                 if self.own.is_some()
                     && let Turn::Failed(error) =
@@ -310,11 +312,11 @@ pub(crate) fn is_only_late(error: &Error) -> bool {
 }
 
 /// What a waiter has to do next.
-pub(super) enum Next {
+pub(super) enum Next<L> {
     /// Ask, and be answered by then.
     Ask(AnswerBy),
-    /// Give up: the wait was over before that, and the lock is known to be held.
-    Over,
+    /// Give up: this has ended the wait before that, and the lock is known to be held.
+    Over(L),
     /// Go on: there is nothing left to wait for.
     Open,
     /// Take this, which another one of this process had.

@@ -3,11 +3,11 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use wheellock_client::Timer;
 
 use super::News;
+use crate::acquire::{Limit, Wait};
 use crate::error::Error;
 
 #[derive(Default)]
@@ -29,22 +29,23 @@ struct Known {
     held: bool,
 }
 
-pub(super) enum Turn<'a> {
+pub(super) enum Turn<'a, L> {
     Come(First<'a>),
     /// A waiter before this one could not ask the servers; what stopped it stops all.
     Failed(Error),
-    TooLate,
+    /// This has ended the wait before.
+    TooLate(L),
 }
 
 impl Queue {
-    pub(super) async fn turn(&self, timer: &Timer, deadline: Option<Instant>) -> Turn<'_> {
+    pub(super) async fn turn<L: Copy + Into<Limit>>(&self, timer: &Timer, wait: Wait<L>) -> Turn<'_, L> {
         let place = Place::join(self);
-        let news = match deadline {
-            None => self.turn.lock().await,
-            Some(deadline) => match timer.timeout_at(deadline, self.turn.lock()).await {
+        let news = match (wait.limit(), wait.deadline()) {
+            (Some(limit), Some(deadline)) => match timer.timeout_at(deadline, self.turn.lock()).await {
                 Ok(news) => news,
-                Err(_) => return Turn::TooLate,
+                Err(_) => return Turn::TooLate(limit),
             },
+            _ => self.turn.lock().await,
         };
         let failed = self.known().failed.clone();
         match failed.filter(|(before, _)| place.ticket < *before) {

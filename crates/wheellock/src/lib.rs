@@ -119,6 +119,7 @@ mod once;
 mod owner;
 mod permit;
 mod places;
+mod queue;
 mod quorum;
 mod read_write;
 mod redlock;

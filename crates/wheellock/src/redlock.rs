@@ -329,27 +329,19 @@ impl QuorumLock {
     ) -> Result<Result<QuorumGuard, L>, Error> {
         self.locks.iter().try_for_each(Lock::check)?;
         let timer = self.servers.timer();
-        let (mut first, mut own_news);
-        let news: &mut Option<News> = if wait.one_try().is_some() || self.is_ours() {
-            own_news = None;
-            &mut own_news
-        } else {
+        let (mut place, mut own_news) = (None, None);
+        if wait.one_try().is_none() && !self.is_ours() {
             match self.queue.turn(timer, wait).await {
-                Turn::Come(turn) => {
-                    first = turn;
-                    &mut first
-                }
+                Turn::Come(come) => place = Some(come),
                 Turn::Failed(error) => return Err(error),
                 Turn::TooLate(limit) if self.queue.knows_held() => {
                     return self.in_vain(limit, true, Vec::new());
                 }
                 // A lock that was never asked for is not known to be held.
-                Turn::TooLate(_) => {
-                    own_news = None;
-                    &mut own_news
-                }
+                Turn::TooLate(_) => {}
             }
-        };
+        }
+        let news = place.as_mut().map_or(&mut own_news, |place| &mut place.news);
         let (mut splits, mut given_up, mut known_held) = (0, 0, false);
         // Rounds in vain, for the pauses between them.
         let mut questions = 0_u32;

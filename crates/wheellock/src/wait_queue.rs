@@ -1,11 +1,10 @@
-//! The waiters for one lock in this process, in order. Pure but for the subscription it keeps.
+//! When the waiters for one lock in this process ask its server. Pure but for the subscription it keeps; their order is `queue`'s.
 //!
 //! Only the head of the queue asks the server, and only when there is a reason: a message, the end of the holder's lease,
 //! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
 //! leaves passes on what it may have learnt and not used: the baton.
 
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -13,11 +12,11 @@ use wheellock_client::Subscription;
 
 use crate::clock::BootInstant;
 use crate::error::Error;
-use crate::tickets::Tickets;
+use crate::queue::{Entry, Queue};
 
 #[derive(Default)]
 pub(crate) struct WaitQueue {
-    waiting: Tickets<Waiter>,
+    queue: Queue<Waiter>,
     /// How many have joined so far.
     joined: u64,
     /// Kept while there are waiters, and a little longer.
@@ -71,10 +70,6 @@ impl Handed {
 
 #[derive(Default)]
 struct Waiter {
-    /// If it has to be woken.
-    waker: Option<Waker>,
-    /// The head could not ask, and what stopped it stops this one, too.
-    failed: Option<Arc<Error>>,
     /// It asks at once, head or not: another waiter was let in who does not keep it out.
     may_ask: bool,
     /// It takes a hold of this process as it is.
@@ -134,19 +129,19 @@ pub(crate) enum Known {
 
 impl WaitQueue {
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.queue.is_empty()
     }
 
     /// A waiter joins at the end of the queue.
     pub(crate) fn join(&mut self, wants: u32) -> u64 {
         let waiter = self.next_waiter(wants);
-        self.waiting.push_back(waiter)
+        self.queue.join(waiter)
     }
 
     /// A waiter joins before all others, none of whom has asked yet.
     pub(crate) fn join_first(&mut self, wants: u32) -> u64 {
         let waiter = self.next_waiter(wants);
-        self.waiting.push_front(waiter)
+        self.queue.join_first(waiter)
     }
 
     fn next_waiter(&mut self, wants: u32) -> Waiter {
@@ -162,7 +157,7 @@ impl WaitQueue {
 
     /// A caller outside the queue is about to ask the server: what was heard so far is not news to the answer.
     pub(crate) fn about_to_ask(&mut self) {
-        if let Some(subscription) = self.subscription.as_mut().filter(|_| self.waiting.is_empty()) {
+        if let Some(subscription) = self.subscription.as_mut().filter(|_| self.queue.is_empty()) {
             subscription.take_changed();
         }
     }
@@ -198,7 +193,7 @@ impl WaitQueue {
     /// asks from outside the queue.
     pub(crate) fn turn(&mut self, ticket: u64, asked_for: bool, now: Instant, cx: &mut Context<'_>) -> Turn {
         let is_head = self.is_head(ticket);
-        let Some(waiter) = self.waiting.get_mut(ticket) else {
+        let Some(Entry { waker, failed, waiter }) = self.queue.entry(ticket) else {
             return Turn::Ask { heard: false, since: now };
         };
         if let Some(hold) = waiter.handed.take() {
@@ -208,14 +203,14 @@ impl WaitQueue {
         if waiter.open {
             return Turn::Open;
         }
-        if let Some(error) = &waiter.failed {
+        if let Some(error) = failed {
             return Turn::Failed(Error::clone(error));
         }
         if std::mem::take(&mut waiter.may_ask) {
             waiter.asks = true;
             return Turn::Ask { heard: false, since: now };
         }
-        waiter.waker = Some(cx.waker().clone());
+        *waker = Some(cx.waker().clone());
         if !is_head || asked_for {
             return Turn::Wait(None);
         }
@@ -229,7 +224,7 @@ impl WaitQueue {
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
         if std::mem::take(&mut self.poll_now) || heard || due {
-            if let Some(waiter) = self.waiting.get_mut(ticket) {
+            if let Some(waiter) = self.queue.get_mut(ticket) {
                 waiter.asks = true;
             }
             return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
@@ -258,17 +253,17 @@ impl WaitQueue {
 
     /// The waiter with this ticket takes a hold of this process as it is.
     pub(crate) fn takes_over(&mut self, ticket: u64) {
-        if let Some(waiter) = self.waiting.get_mut(ticket) {
+        if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.takes_over = true;
         }
     }
 
     /// Whether the head takes a hold of this process as it is.
     pub(crate) fn head_takes_over(&mut self) -> bool {
-        let takes = |head: &mut Waiter| {
-            head.takes_over && !head.asks && head.handed.is_none() && head.failed.is_none()
+        let takes = |Entry { failed, waiter, .. }: &mut Entry<Waiter>| {
+            waiter.takes_over && !waiter.asks && waiter.handed.is_none() && failed.is_none()
         };
-        self.waiting.first().is_some_and(takes)
+        self.queue.head().is_some_and(takes)
     }
 
     /// Whether something was heard that speaks against a hold of this process: not its own release.
@@ -297,17 +292,17 @@ impl WaitQueue {
 
     /// The head has this hold from now on. Returns its waker.
     pub(crate) fn hand_over(&mut self, hold: u32, handed: Handed, now: Instant) -> Option<Waker> {
-        let to = self.waiting.first_ticket()?;
+        let to = self.queue.head_ticket()?;
         self.handed = Some(Handed { to: Some((to, now)), ..handed });
-        let head = self.waiting.first()?;
-        head.handed = Some(hold);
+        let head = self.queue.head()?;
+        head.waiter.handed = Some(hold);
         head.waker.take()
     }
 
     /// A waiter leaves who took what was handed over to it. The next one is not woken: before long it is handed over to that one,
     /// or it is given back, or somebody [looks after](Self::look_after) it.
     pub(crate) fn leave_with_handed(&mut self, ticket: u64, now: Instant) {
-        self.waiting.remove(ticket);
+        self.queue.leave(ticket);
         self.unanswered_since = None;
         self.last_error = None;
         self.poll_at = Some(now + REPOLL);
@@ -316,12 +311,12 @@ impl WaitQueue {
 
     /// Whether something was handed over to the waiter with this ticket.
     pub(crate) fn is_handed(&mut self, ticket: u64) -> bool {
-        self.waiting.get_mut(ticket).is_some_and(|waiter| waiter.handed.is_some())
+        self.queue.get_mut(ticket).is_some_and(|waiter| waiter.handed.is_some())
     }
 
     /// What was handed over to a waiter that leaves without it.
     pub(crate) fn untaken(&mut self, ticket: u64) -> Option<u32> {
-        self.waiting.get_mut(ticket)?.handed.take()
+        self.queue.get_mut(ticket)?.handed.take()
     }
 
     /// Whether nobody looks after what is handed over; from now on somebody does.
@@ -334,7 +329,7 @@ impl WaitQueue {
     pub(crate) fn look_after(&mut self, now: Instant) -> (Option<u32>, Option<Waker>, bool) {
         let last = self.handed.and_then(|handed| handed.to);
         let is_old = last.is_none_or(|(_, at)| now.saturating_duration_since(at) >= UNTAKEN);
-        let waiter = last.filter(|_| is_old).and_then(|(ticket, _)| self.waiting.get_mut(ticket));
+        let waiter = last.filter(|_| is_old).and_then(|(ticket, _)| self.queue.get_mut(ticket));
         let untaken = waiter.and_then(|waiter| {
             waiter.takes_over = false;
             waiter.handed.take()
@@ -389,14 +384,14 @@ impl WaitQueue {
     /// hears of its release. Not of its lease's end, though, so it asks then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
-        let was_let_in = self.waiting.remove(ticket).is_some_and(|waiter| waiter.may_ask);
+        let was_let_in = self.queue.leave(ticket).is_some_and(|waiter| waiter.may_ask);
         self.poll_now |= was_let_in;
-        if self.waiting.is_empty() || lease.is_some() {
+        if self.queue.is_empty() || lease.is_some() {
             self.gave_back = None;
             self.look_at = None;
             self.turns = 0;
         }
-        if self.waiting.is_empty() {
+        if self.queue.is_empty() {
             // No waiter is left to whom an old error would matter; one that comes later asks anew.
             self.last_error = None;
             self.poll_now |= self.unanswered_since.take().is_some();
@@ -418,17 +413,17 @@ impl WaitQueue {
     /// A waiter leaves who was let in, where many may hold the lock and there is `room` for more: those for whom it will do ask at
     /// once, each for itself, but nobody before one who came earlier. Returns their wakers.
     pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32) -> Vec<Waker> {
-        self.waiting.remove(ticket);
+        self.queue.leave(ticket);
         self.unanswered_since = None;
         self.last_error = None;
         let mut let_in = Vec::new();
-        for waiter in self.waiting.values_mut() {
+        for Entry { waker, waiter, .. } in self.queue.entries() {
             let Some(left) = room.checked_sub(waiter.wants) else { break };
             if room < u32::MAX {
                 room = left;
             }
             waiter.may_ask = true;
-            let_in.extend(waiter.waker.take());
+            let_in.extend(waker.take());
         }
         if let_in.is_empty() {
             // Without a subscription the head would not hear of the next release.
@@ -440,7 +435,7 @@ impl WaitQueue {
 
     /// When a waiter looked for the first time, the last latch had ended then.
     pub(crate) fn saw(&mut self, ticket: u64, ended: u64) {
-        if let Some(waiter) = self.waiting.get_mut(ticket) {
+        if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.ended.get_or_insert(Ended::at(ended));
         }
     }
@@ -449,11 +444,11 @@ impl WaitQueue {
     /// for those in any case who looked for the first time before it `ended`. The others look again. Returns who is to be woken.
     pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
-        for waiter in self.waiting.values_mut() {
+        for Entry { waker, waiter, .. } in self.queue.entries() {
             let looked_before = waiter.ended.is_some_and(|before| before < Ended::at(ended));
             if looked_before || (is_open && waiter.joined < asked) {
                 waiter.open = true;
-                woken.extend(waiter.waker.take());
+                woken.extend(waker.take());
             } else {
                 self.poll_now = true;
             }
@@ -467,7 +462,7 @@ impl WaitQueue {
     /// A waiter leaves for whom the latch is open. Returns the next head's waker, if the head left.
     pub(crate) fn leave_opened(&mut self, ticket: u64) -> Option<Waker> {
         let was_head = self.is_head(ticket);
-        self.waiting.remove(ticket);
+        self.queue.leave(ticket);
         self.unanswered_since = None;
         self.last_error = None;
         if was_head { self.head_to_wake() } else { None }
@@ -481,7 +476,7 @@ impl WaitQueue {
 
     /// The head's waker.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
-        self.waiting.first().and_then(|head| head.waker.take())
+        self.queue.head_to_wake()
     }
 
     /// What a waiter whose wait has ended can be told.
@@ -497,34 +492,29 @@ impl WaitQueue {
     /// every waiter who is in the queue now. Who comes later has a patience of its own, whether or not the queue was empty in between.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
         self.poll_now |= self.unanswered_since.take().is_some();
-        let error = Arc::new(error.clone());
-        let fail = |waiter: &mut Waiter| {
-            waiter.failed = Some(Arc::clone(&error));
-            waiter.waker.take()
-        };
-        self.waiting.values_mut().filter_map(fail).collect()
+        self.queue.fail_all(error)
     }
 
     /// Whether the last waiter has just left, and the end of its subscription is to be planned.
     pub(crate) fn begin_lingering(&mut self) -> bool {
-        let quiet = self.waiting.is_empty() && self.subscription.is_some();
+        let quiet = self.queue.is_empty() && self.subscription.is_some();
         quiet && !std::mem::replace(&mut self.lingering, true)
     }
 
     /// Gives the subscription up if there are no waiters. The caller drops it after unlocking.
     pub(crate) fn stop_listening(&mut self) -> Option<Subscription> {
         self.lingering = false;
-        if self.waiting.is_empty() { self.subscription.take() } else { None }
+        if self.queue.is_empty() { self.subscription.take() } else { None }
     }
 
     /// Whether there are no waiters and nothing is listened to.
     pub(crate) fn is_over(&self) -> bool {
-        self.waiting.is_empty() && self.subscription.is_none()
+        self.queue.is_empty() && self.subscription.is_none()
     }
 
     /// Whether the waiter with `ticket` is the head.
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
-        self.waiting.is_first(ticket)
+        self.queue.is_head(ticket)
     }
 }
 

@@ -1,36 +1,32 @@
-//! Who wants one name in this process, in order. Only the first asks the servers, so tasks of one process never split the
-//! members between them. Owns the order and what all of them may know; asks no server.
+//! Who wants one name in this process, in order. Only the head asks the servers, so tasks of one process never split the
+//! members between them. Owns what all of them may know; asks no server.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 
 use wheellock_client::Timer;
 
 use super::News;
 use crate::acquire::{Limit, Wait};
 use crate::error::Error;
+use crate::queue::{Entry, Queue as Waiters};
 
 #[derive(Default)]
 pub(super) struct Queue {
-    /// First come, first served (source: tokio's documentation of `Mutex`). What is heard of releases is handed on, so that
-    /// not every waiter has to subscribe, and to ask twice for it.
-    turn: tokio::sync::Mutex<Option<News>>,
-    known: Mutex<Known>,
+    shared: Mutex<Shared>,
 }
 
 #[derive(Default)]
-struct Known {
-    next_ticket: u64,
-    /// How many are in the queue, the first included.
-    waiting: usize,
-    /// The error that awaits every waiter with a ticket below this one.
-    failed: Option<(u64, Error)>,
+struct Shared {
+    waiters: Waiters<()>,
+    /// What a head that left has heard with, for the next one: so not every waiter has to subscribe, and to ask twice for it.
+    news: Option<News>,
     /// When last heard of, the lock was held, by one of us or by others.
     held: bool,
 }
 
 pub(super) enum Turn<'a, L> {
-    Come(First<'a>),
+    Come(Place<'a>),
     /// A waiter before this one could not ask the servers; what stopped it stops all.
     Failed(Error),
     /// This has ended the wait before.
@@ -38,86 +34,85 @@ pub(super) enum Turn<'a, L> {
 }
 
 impl Queue {
+    /// Waits until all who came before have left.
     pub(super) async fn turn<L: Copy + Into<Limit>>(&self, timer: &Timer, wait: Wait<L>) -> Turn<'_, L> {
-        let place = Place::join(self);
-        let news = match (wait.limit(), wait.deadline()) {
-            (Some(limit), Some(deadline)) => match timer.timeout_at(deadline, self.turn.lock()).await {
-                Ok(news) => news,
+        let mut place = Place { ticket: self.shared().waiters.join(()), queue: self, news: None };
+        let come = std::future::poll_fn(|cx| place.poll_come(cx.waker()));
+        let come = match (wait.limit(), wait.deadline()) {
+            (Some(limit), Some(deadline)) => match timer.timeout_at(deadline, come).await {
+                Ok(come) => come,
                 Err(_) => return Turn::TooLate(limit),
             },
-            _ => self.turn.lock().await,
+            _ => come.await,
         };
-        let failed = self.known().failed.clone();
-        match failed.filter(|(before, _)| place.ticket < *before) {
-            Some((_, error)) => Turn::Failed(error),
-            None => Turn::Come(First { news, place }),
+        match come {
+            Ok(()) => Turn::Come(place),
+            Err(error) => Turn::Failed(error),
         }
     }
 
     pub(super) fn on_held(&self) {
-        self.known().held = true;
+        self.shared().held = true;
     }
 
     pub(super) fn knows_held(&self) -> bool {
-        self.known().held
+        self.shared().held
     }
 
-    /// The servers cannot be asked, so nobody knows whether the lock is held.
+    /// The servers cannot be asked, so no waiter knows whether the lock is held.
     pub(super) fn fail_all(&self, error: &Error) {
-        let mut known = self.known();
-        known.failed = Some((known.next_ticket, error.clone()));
-        known.held = false;
+        let mut shared = self.shared();
+        shared.held = false;
+        let woken = shared.waiters.fail_all(error);
+        drop(shared);
+        woken.into_iter().for_each(Waker::wake);
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The head of the queue, which asks for all. The next one's turn comes when this is dropped.
-pub(super) struct First<'a> {
-    news: tokio::sync::MutexGuard<'a, Option<News>>,
-    place: Place<'a>,
-}
-
-impl Deref for First<'_> {
-    type Target = Option<News>;
-
-    fn deref(&self) -> &Self::Target {
-        &self.news
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl DerefMut for First<'_> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.news
-    }
-}
-
-impl Drop for First<'_> {
-    fn drop(&mut self) {
-        if self.place.queue.known().waiting == 1 {
-            *self.news = None;
-        }
-    }
-}
-
-struct Place<'a> {
+/// A place in the queue; left when dropped. The head asks for all.
+pub(super) struct Place<'a> {
     queue: &'a Queue,
     ticket: u64,
+    /// The head's from the turn it has come to.
+    pub(super) news: Option<News>,
 }
 
-impl<'a> Place<'a> {
-    fn join(queue: &'a Queue) -> Self {
-        let mut known = queue.known();
-        known.waiting += 1;
-        known.next_ticket += 1;
-        Self { queue, ticket: known.next_ticket - 1 }
+impl Place<'_> {
+    fn poll_come(&mut self, waker: &Waker) -> Poll<Result<(), Error>> {
+        let mut shared = self.queue.shared();
+        let is_head = shared.waiters.is_head(self.ticket);
+        if let Some(Entry { waker: to_wake, failed, .. }) = shared.waiters.entry(self.ticket) {
+            if let Some(error) = failed {
+                return Poll::Ready(Err(Error::clone(error)));
+            }
+            if !is_head {
+                *to_wake = Some(waker.clone());
+                return Poll::Pending;
+            }
+        }
+        self.news = shared.news.take();
+        Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.queue.known().waiting -= 1;
+        let mut shared = self.queue.shared();
+        shared.waiters.leave(self.ticket);
+        // What nobody waits for any more is given up, which may write to a socket, only after unlocking.
+        let (mut next, mut over) = (None, None);
+        if shared.waiters.is_empty() {
+            over = shared.news.take();
+        } else {
+            shared.news = self.news.take().or(shared.news.take());
+            next = shared.waiters.head_to_wake();
+        }
+        drop(shared);
+        drop(over);
+        next.into_iter().for_each(Waker::wake);
     }
 }

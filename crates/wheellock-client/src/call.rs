@@ -1,116 +1,75 @@
-//! One call as a future: submits at its first poll, and again as long as that can help. Owns the loop over attempts; one
-//! attempt is `started`'s, and where it goes is `route`'s.
+//! One call of a user. Owns what may be repeated of it: an attempt that certainly had no effect. The loop is `attempts`', one attempt
+//! is `started`'s, and where it goes is `route`'s.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::task::Waker;
+use std::time::{Duration, Instant};
 
 use wheellock_resp::Value;
-use wheellock_wheel::Sleep;
+use wheellock_wheel::Timer;
 
-use crate::error::{Error, ErrorKind};
-use crate::pipeline::Lane;
+use crate::attempts::{Attempts, Failed, Repeat};
+use crate::connection_id::ConnectionId;
+use crate::error::Error;
+use crate::options::CallOptions;
 use crate::request::Request;
 use crate::retry::Retry;
 use crate::route::Route;
 use crate::started::Started;
 
 /// A call that is submitted at its first poll, and again as long as an attempt certainly had no effect and the next one
-/// has a chance: a script whose text is needed, and in a cluster a redirection.
-pub(crate) struct Call<'a> {
+/// has a chance: a script whose text is needed, and in a cluster a redirection. One that is `refused` is not made.
+pub(crate) fn call<'a>(
     route: &'a Route,
     request: Request<'a>,
-    lane: Lane,
-    deadline: Option<Instant>,
-    started: Option<Started<'a>>,
-    retry: Retry,
-    /// How the attempt before this one was refused.
-    refused: Option<Error>,
-    pause: Option<Pin<Box<Sleep>>>,
-}
-
-impl<'a> Call<'a> {
-    pub(crate) fn new(route: &'a Route, request: Request<'a>, lane: Lane, deadline: Option<Instant>) -> Self {
-        let retry = Retry::default();
-        Self { route, request, lane, deadline, started: None, retry, refused: None, pause: None }
-    }
-
-    /// A call that is not made.
-    #[cold]
-    pub(crate) fn refused(route: &'a Route, request: Request<'a>, error: Error) -> Self {
-        let started = Some(Started::refused(error));
-        Self { started, ..Self::new(route, request, Lane::Normal, None) }
-    }
-
-    /// How long to wait before making the call again; `None` if its failure is final.
-    fn pause_after(&mut self, error: &Error) -> Option<std::time::Duration> {
-        let may_repeat = self.request.is_script() && error.code() == Some("NOSCRIPT");
-        if !may_repeat && !self.route.is_cluster() {
-            return None;
+    options: CallOptions,
+    mut refused: Option<Error>,
+) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
+    let ask = move |retry: &Retry, options: CallOptions, waker: &Waker| {
+        if let Some(error) = refused.take() {
+            return Started::refused(error);
         }
-        let timer = &self.route.config().timer;
-        let pause = self.retry.after(error)?;
-        self.deadline.is_none_or(|deadline| timer.now() + pause < deadline).then_some(pause)
-    }
-
-    /// The last refusal, if the deadline has passed while the call was not under way. Another attempt could only be given
-    /// up, and then nobody would know what had become of it.
-    fn ended_between_attempts(&mut self) -> Option<Error> {
-        let now = self.route.config().timer.now();
-        let passed = self.deadline.is_some_and(|deadline| now >= deadline);
-        self.refused.take_if(|_| passed)
-    }
+        let request = request.retried(retry);
+        let server = route.server(&request, retry);
+        Started::new(server, request.name(), &request, options.lane(), options.deadline, waker)
+    };
+    Attempts::new(ask, IfRefused { route, is_script: request.is_script(), options })
 }
 
-impl Future for Call<'_> {
-    type Output = Result<Value, Error>;
+/// Repeats a call that was refused before it had any effect.
+struct IfRefused<'a> {
+    route: &'a Route,
+    is_script: bool,
+    /// As the caller wants; from the first attempt on with a deadline.
+    options: CallOptions,
+}
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        loop {
-            if let Some(pause) = &mut this.pause {
-                ready!(pause.as_mut().poll(cx));
-                this.pause = None;
-                if let Some(refused) = this.ended_between_attempts() {
-                    return Poll::Ready(Err(refused));
-                }
-            }
-            let result = match &mut this.started {
-                Some(started) => ready!(Pin::new(started).poll(cx)),
-                None => {
-                    let config = this.route.config();
-                    let deadline =
-                        *this.deadline.get_or_insert_with(|| config.timer.now() + config.response_timeout);
-                    let request = this.request.retried(&this.retry);
-                    let server = this.route.server(&request, &this.retry);
-                    let mut started =
-                        Started::new(server, request.name(), &request, this.lane, Some(deadline), cx.waker());
-                    match started.take_refusal() {
-                        Ok(()) => {
-                            this.started = Some(started);
-                            return Poll::Pending;
-                        }
-                        Err(Some(error)) => Err(error),
-                        Err(None) => return Poll::Pending,
-                    }
-                }
-            };
-            let error = match result {
-                Ok(value) => return Poll::Ready(Ok(value)),
-                Err(error) => error,
-            };
-            let Some(pause) = this.pause_after(&error) else {
-                let refused = this.refused.take().filter(|_| error.kind() == ErrorKind::Timeout);
-                return Poll::Ready(Err(
-                    refused.map_or_else(|| error.clone(), |refused| error.after(&refused))
-                ));
-            };
-            this.started = None;
-            this.refused = Some(error);
-            if !pause.is_zero() {
-                this.pause = Some(Box::pin(this.route.config().timer.sleep(pause)));
-            }
+impl Repeat for IfRefused<'_> {
+    type End = Result<Value, Error>;
+
+    fn begin(&mut self) -> CallOptions {
+        self.deadline();
+        self.options
+    }
+
+    fn pause_after(&mut self, retry: &mut Retry, error: &Error) -> Option<Duration> {
+        let lacks_script = self.is_script && error.code() == Some("NOSCRIPT");
+        if lacks_script || self.route.is_cluster() { retry.after(error) } else { None }
+    }
+
+    fn deadline(&mut self) -> Instant {
+        let config = self.route.config();
+        *self.options.deadline.get_or_insert_with(|| config.timer.now() + config.response_timeout)
+    }
+
+    fn timer(&self) -> &Timer {
+        &self.route.config().timer
+    }
+
+    fn end(&mut self, end: Result<(Value, Option<ConnectionId>), Failed>) -> Self::End {
+        match end {
+            Ok((value, _)) => Ok(value),
+            Err(Failed { error, reason: Some(reason) }) => Err(error.after(&reason)),
+            Err(Failed { error, reason: None }) => Err(error),
         }
     }
 }

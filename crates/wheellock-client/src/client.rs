@@ -3,17 +3,16 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Instant;
 
 use wheellock_resp::{Arg, Command, Value};
 
-use crate::call::Call;
+use crate::call::call;
 use crate::config::Config;
 use crate::connection::{ConnectionState, Stats};
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::ServerInfo;
 use crate::link::Link;
-use crate::pipeline::Lane;
+use crate::options::CallOptions;
 use crate::request::{Eval, Request};
 use crate::route::Route;
 use crate::script::Script;
@@ -44,46 +43,6 @@ use crate::watch::Watch;
 /// its reply is discarded, and no other caller is affected.
 pub struct Client {
     pub(crate) route: Route,
-}
-
-/// How one call is to be made.
-///
-/// ```no_run
-/// use std::time::{Duration, Instant};
-/// use wheellock_client::{CallOptions, Command};
-///
-/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
-/// let soon = Instant::now() + Duration::from_millis(200);
-/// let reply = client.call_with(&Command::new("GET").arg("greeting"), CallOptions::by(soon)).await?;
-/// # drop(reply);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct CallOptions {
-    /// Absolute deadline that covers queueing, connecting and the reply; the configured response timeout from the
-    /// first poll if `None`.
-    pub deadline: Option<Instant>,
-    /// May use the room that is kept free for calls that must not be refused when the queue is full.
-    pub reserved: bool,
-}
-
-impl CallOptions {
-    /// Options with a deadline.
-    pub fn by(deadline: Instant) -> Self {
-        Self { deadline: Some(deadline), ..Self::default() }
-    }
-
-    /// The same options with access to the reserved room.
-    #[must_use]
-    pub fn reserved(self) -> Self {
-        Self { reserved: true, ..self }
-    }
-
-    pub(crate) fn lane(self) -> Lane {
-        if self.reserved { Lane::Reserved } else { Lane::Normal }
-    }
 }
 
 impl Client {
@@ -135,7 +94,7 @@ impl Client {
         &'a self,
         command: &'a Command<'a>,
     ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
-        self.send(Request::Command(command), CallOptions::default())
+        self.call_with(command, CallOptions::default())
     }
 
     /// [`call`](Self::call) with options.
@@ -152,7 +111,7 @@ impl Client {
         command: &'a Command<'a>,
         options: CallOptions,
     ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
-        self.send(Request::Command(command), options)
+        call(&self.route, Request::Command(command), options, None)
     }
 
     /// Runs `script`; `params` are its keys, then its arguments. Sends EVALSHA, and EVAL once if the server has lost
@@ -188,25 +147,19 @@ impl Client {
         params: &'a [Arg<'a>],
         options: CallOptions,
     ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
-        let arity = script.arity();
-        match arity {
-            Some((keys, count)) if count == params.len() => {
-                self.send(Request::EvalSha(Eval { script, keys, params }), options)
-            }
-            _ => self.wrong_arity(Eval { script, keys: 0, params }, arity),
-        }
+        let (keys, refused) = match script.arity() {
+            Some((keys, count)) if count == params.len() => (keys, None),
+            arity => (0, Some(self.wrong_arity(params.len(), arity))),
+        };
+        call(&self.route, Request::EvalSha(Eval { script, keys, params }), options, refused)
     }
 
     #[cold]
-    fn wrong_arity<'a>(&'a self, eval: Eval<'a>, arity: Option<(usize, usize)>) -> Call<'a> {
+    fn wrong_arity(&self, given: usize, arity: Option<(usize, usize)>) -> Error {
         let wants =
             arity.map_or("a varying number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
-        let detail = format!("the script takes {wants}, and {} parameters were given", eval.params.len());
-        Call::refused(&self.route, Request::EvalSha(eval), self.error(ErrorKind::Config, "EVALSHA", &detail))
-    }
-
-    fn send<'a>(&'a self, request: Request<'a>, options: CallOptions) -> Call<'a> {
-        Call::new(&self.route, request, options.lane(), options.deadline)
+        let detail = format!("the script takes {wants}, and {given} parameters were given");
+        self.error(ErrorKind::Config, "EVALSHA", &detail)
     }
 
     /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.

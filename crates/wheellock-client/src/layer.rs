@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 use wheellock_resp::Arg;
 
 pub use crate::acks::Acks;
+pub use crate::attempts::{Attempts, Failed, Repeat};
 pub use crate::config::{DetachedSink, Hooks};
 pub use crate::connection_id::ConnectionId;
 pub use crate::detached::Detached;
 pub use crate::retry::Retry;
 pub use crate::started::Started;
 
-use crate::client::{CallOptions, Client};
+use crate::client::Client;
 use crate::connection::Phase;
 use crate::error::{Error, ErrorKind, Outcome};
+use crate::options::CallOptions;
 use crate::request::{Eval, Request};
 use crate::script::Script;
 use crate::server::Server;

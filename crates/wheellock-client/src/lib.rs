@@ -50,8 +50,8 @@
 
 // Layout: no file uses one above it. From the top:
 //
-// - `layer` is what the lock layer asks beyond what users do; `Client` is the handle; `call` makes one call as often as it
-//   takes; `route` knows whether there is one server or a cluster.
+// - `layer` is what the lock layer asks beyond what users do; `Client` is the handle; `call` is one call of a user, and
+//   `attempts` makes a request as often as it takes; `route` knows whether there is one server or a cluster.
 // - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
 //   what they, and `route`, hold of one server; `started` is one attempt at a call.
 // - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to.
@@ -63,6 +63,7 @@
 mod absent;
 mod acks;
 mod address;
+mod attempts;
 mod backoff;
 mod call;
 mod channels;
@@ -86,6 +87,7 @@ mod locator;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod open;
+mod options;
 mod outages;
 mod pipeline;
 mod request;
@@ -108,7 +110,7 @@ use absent as memory;
 use absent as tls;
 
 pub use address::Address;
-pub use client::{CallOptions, Client};
+pub use client::Client;
 pub use config::{
     Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, Secret, Sentinels,
     Servers, ShardedPubSub, Translate,
@@ -117,6 +119,7 @@ pub use connection::{ConnectionState, Stats};
 pub use error::{Error, ErrorKind, Outcome};
 pub use handshake::ServerInfo;
 pub use histogram::{Bucket, Histogram};
+pub use options::CallOptions;
 pub use script::Script;
 pub use subscription::Subscription;
 #[cfg(feature = "tls")]

@@ -110,14 +110,6 @@ impl<'a> Started<'a> {
         self.under_way.is_ok()
     }
 
-    /// Why the call was not queued, if it was not; told once.
-    pub(crate) fn take_refusal(&mut self) -> Result<(), Option<Error>> {
-        match &mut self.under_way {
-            Ok(_) => Ok(()),
-            Err(refused) => Err(refused.take()),
-        }
-    }
-
     /// A call that was not queued.
     pub(crate) fn refused(error: Error) -> Self {
         Self { under_way: Err(Some(error)) }

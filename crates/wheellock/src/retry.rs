@@ -1,13 +1,13 @@
 //! One idempotent request of a caller: repeated while that can help, and then, if that is wanted, acknowledged by other servers. Owns the
-//! judgement which failures a repetition may heal.
+//! judgement which failures a repetition may heal; the loop is the client's.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{self, Poll, Waker, ready};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_client::layer::{ConnectionId, Retry, Started};
-use wheellock_client::{CallOptions, ErrorKind, Value};
+use wheellock_client::layer::{Attempts, ConnectionId, Failed, Repeat, Retry, Started};
+use wheellock_client::{CallOptions, ErrorKind, Timer, Value};
 use wheellock_wheel::Sleep;
 
 use crate::clock::BootInstant;
@@ -27,124 +27,86 @@ pub(crate) struct Retried {
     pub(crate) ambiguous: bool,
 }
 
-/// See [`retry`]. Hand-written and without the parameters: every waiter's future contains one.
-pub(crate) struct Retrying<'a, F> {
+/// Repeats a script also if it may have been run: to run it once more changes nothing.
+pub(crate) struct IfIdempotent<'a> {
     context: &'a Context,
-    ask: F,
     /// As the caller wants; the response timeout from the start if there is none.
     deadline: Option<Instant>,
-    under_way: Option<(Started<'a>, BootInstant)>,
-    /// An instant just before the first attempt, if the caller has looked at the clock.
-    since: Option<BootInstant>,
-    retry: Retry,
+    /// Just before the latest attempt.
+    sent: BootInstant,
+    /// An attempt was made.
+    is_started: bool,
     ambiguous: bool,
-    pause: Option<Box<Sleep>>,
-    /// Why an earlier attempt failed: what to tell if the deadline cuts a later one short.
-    reason: Option<wheellock_client::Error>,
-    /// The last failure, if no other attempt has a chance before the deadline.
-    last: Option<Box<Retried>>,
 }
 
 /// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
 /// response timeout, whichever is earlier; not a moment less, so that the clock tells which of the two has ended it. `ask`
 /// starts one run, as its earlier ones have taught.
-pub(crate) fn retry<'a, F>(context: &'a Context, ask: F, deadline: Option<Instant>) -> Retrying<'a, F>
+pub(crate) fn retry<'a, F>(
+    context: &'a Context,
+    ask: F,
+    deadline: Option<Instant>,
+) -> Attempts<'a, F, IfIdempotent<'a>>
+where
+    F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
+{
+    retry_since(context.clock.now(), context, ask, deadline)
+}
+
+/// As [`retry`], by a caller that has just looked at the clock.
+pub(crate) fn retry_since<'a, F>(
+    now: BootInstant,
+    context: &'a Context,
+    ask: F,
+    deadline: Option<Instant>,
+) -> Attempts<'a, F, IfIdempotent<'a>>
 where
     F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
 {
     let config = context.client.config();
     let deadline = deadline.map(|deadline| deadline.min(config.timer.now() + config.response_timeout));
-    Retrying {
-        context,
-        ask,
-        deadline,
-        under_way: None,
-        since: None,
-        retry: Retry::default(),
-        ambiguous: false,
-        pause: None,
-        reason: None,
-        last: None,
-    }
+    let repeat = IfIdempotent { context, deadline, sent: now, is_started: false, ambiguous: false };
+    Attempts::new(ask, repeat)
 }
 
-impl<F> Retrying<'_, F> {
-    /// The same, by a caller that has just looked at the clock.
-    pub(crate) fn since(self, now: BootInstant) -> Self {
-        Self { since: Some(now), ..self }
-    }
-}
+impl Repeat for IfIdempotent<'_> {
+    type End = Retried;
 
-impl<'a, F> Future for Retrying<'a, F>
-where
-    F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
-{
-    type Output = Retried;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Retried> {
-        let this = &mut *self;
-        let config = this.context.client.config();
-        let timer = &config.timer;
-        loop {
-            if let Some(pause) = &mut this.pause {
-                ready!(Pin::new(&mut **pause).poll(cx));
-                this.pause = None;
-            }
-            if let Some(last) = this.last.take() {
-                return Poll::Ready(*last);
-            }
-            let (call, sent) = match &mut this.under_way {
-                Some(under_way) => under_way,
-                None => {
-                    let sent = this.since.take().unwrap_or_else(|| this.context.clock.now());
-                    let options = this.deadline.map(CallOptions::by).unwrap_or_default();
-                    let started = (this.ask)(&this.retry, options, cx.waker());
-                    let is_under_way = started.is_under_way();
-                    let started = this.under_way.insert((started, sent));
-                    if is_under_way {
-                        return Poll::Pending;
-                    }
-                    started
-                }
-            };
-            let (result, sent) = (ready!(Pin::new(&mut *call).poll(cx)), *sent);
-            let connection = call.connection();
-            this.under_way = None;
-            let error = match result {
-                Ok(reply) => {
-                    let ambiguous = this.ambiguous;
-                    return Poll::Ready(Retried { result: Ok(reply), sent, connection, ambiguous });
-                }
-                Err(error) => error,
-            };
-            this.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !has_changed_nothing(&error);
-            let pause = pause_before_repeating(&mut this.retry, &error);
-            let deadline = *this.deadline.get_or_insert_with(|| {
-                let spent = this.context.clock.now().saturating_duration_since(sent);
-                timer.now() + config.response_timeout.saturating_sub(spent)
-            });
-            let left = deadline.saturating_duration_since(timer.now());
-            if pause.is_none_or(|pause| pause >= left) {
-                let ambiguous = this.ambiguous;
-                let cut_short = error.kind() == ErrorKind::Timeout;
-                let error = this.reason.take().filter(|_| cut_short).unwrap_or(error);
-                let error = if ambiguous { error.after_an_unanswered_attempt() } else { error };
-                let last = Retried { result: Err(error), sent, connection, ambiguous };
-                if pause.is_none() || left.is_zero() {
-                    return Poll::Ready(last);
-                }
-                this.last = Some(Box::new(last));
-            } else {
-                // That a server lacks a script is no trouble, and never why there was no answer in time.
-                if error.code() != Some("NOSCRIPT") {
-                    this.reason = Some(error);
-                }
-            }
-            let pause = pause.unwrap_or_default().min(left);
-            if !pause.is_zero() {
-                this.pause = Some(Box::new(timer.sleep(pause)));
-            }
+    fn begin(&mut self) -> CallOptions {
+        if std::mem::replace(&mut self.is_started, true) {
+            self.sent = self.context.clock.now();
         }
+        self.deadline.map(CallOptions::by).unwrap_or_default()
+    }
+
+    fn pause_after(&mut self, retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
+        self.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !has_changed_nothing(error);
+        pause_before_repeating(retry, error)
+    }
+
+    fn deadline(&mut self) -> Instant {
+        let Self { context, sent, .. } = *self;
+        let config = context.client.config();
+        *self.deadline.get_or_insert_with(|| {
+            let spent = context.clock.now().saturating_duration_since(sent);
+            config.timer.now() + config.response_timeout.saturating_sub(spent)
+        })
+    }
+
+    fn timer(&self) -> &Timer {
+        &self.context.client.config().timer
+    }
+
+    fn end(&mut self, end: Result<(Value, Option<ConnectionId>), Failed>) -> Retried {
+        let Self { sent, ambiguous, .. } = *self;
+        let (result, connection) = match end {
+            Ok((reply, connection)) => (Ok(reply), connection),
+            Err(Failed { error, reason }) => {
+                let error = reason.unwrap_or(error);
+                (Err(if ambiguous { error.after_an_unanswered_attempt() } else { error }), None)
+            }
+        };
+        Retried { result, sent, connection, ambiguous }
     }
 }
 

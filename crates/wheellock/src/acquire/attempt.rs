@@ -19,7 +19,7 @@ use crate::holds::{GrantReply, Granted, HoldIndex, Share, Terms};
 use crate::kind::{Holders, Wake};
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::retry::{Retried, retry, retry_acknowledged, wait_for_owner};
+use crate::retry::{Retried, retry, retry_acknowledged, retry_since, wait_for_owner};
 use crate::sides::{Fairness, Sides};
 use crate::wire::{self, Grant, Precedence, Refusal};
 
@@ -205,7 +205,7 @@ impl<'a> Request<'a> {
                 context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
             };
             let (retried, fresh, shortfall) = match self.context.wanted {
-                None => (retry(self.context, ask, answer_by).since(at).await, false, None),
+                None => (retry_since(at, self.context, ask, answer_by).await, false, None),
                 // Boxed, because every waiter's future has room for it, and few managers want it.
                 Some(wanted) => {
                     Box::pin(async move {

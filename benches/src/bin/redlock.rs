@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::{Builder, Runtime};
-use wheellock::{LockManager, QuorumLock, RedLock};
+use wheellock::{LockManager, RedLock, RedLockManager};
 use wheellock_benches::Report;
 use wheellock_tests::RedisServer;
 use wheellock_tests::fault::{Direction, Fault, Proxy};
@@ -63,7 +63,7 @@ impl State {
 /// Servers in one state, and a lock on them.
 struct Fleet {
     state: State,
-    lock: QuorumLock,
+    lock: RedLock,
     _servers: Vec<RedisServer>,
     _proxies: Vec<Proxy>,
 }
@@ -88,7 +88,7 @@ impl Fleet {
             let url = proxies.last().filter(|_| slow).map_or_else(|| server.tcp_url(), Proxy::url);
             managers.push(LockManager::connect(&url).await?);
         }
-        let lock = RedLock::new(managers).await?.lock("bench");
+        let lock = RedLockManager::new(managers).await?.lock("bench");
         // Everybody is connected and has said who it is.
         lock.acquire().await?.release().await?;
         if state == State::TwoDead {

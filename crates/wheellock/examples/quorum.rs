@@ -7,13 +7,13 @@
 //!
 //! With one server only (`REDIS_URL`) the majority is that one.
 
-use wheellock::{Error, MemberState, RedLock, multi_lock};
+use wheellock::{Error, MemberState, RedLockManager, multi_lock};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let urls = std::env::var("REDIS_URLS").or_else(|_| std::env::var("REDIS_URL"));
     let urls = urls.unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
-    let servers = RedLock::connect(urls.split(',')).await?;
+    let servers = RedLockManager::connect(urls.split(',')).await?;
     for finding in servers.diagnostics() {
         eprintln!("{finding}");
     }

@@ -44,7 +44,7 @@ pub use elections::{Election, Leadership, Observer};
 pub use kinds::{FencedGuard, FencedLock, ReadWriteLock};
 pub use lock::{Guard, Lock};
 pub use semaphores::{CountDownLatch, Permit, PermitSemaphore, Permits, Semaphore};
-pub use sets::{MultiGuard, MultiLock, QuorumGuard, QuorumLock, RedLock, multi_lock};
+pub use sets::{MultiGuard, MultiLock, RedLock, RedLockGuard, RedLockManager, multi_lock};
 
 use crate::{Error, Finding, Health, Leftover, LockManagerBuilder, Metrics, Owner};
 use lock::this_thread;
@@ -166,7 +166,7 @@ impl LockManagerBuilder {
         Ok(LockManager { runtime: Served::new(runtime, &inner), inner })
     }
 
-    /// [`lazy`](Self::lazy) for threads: the manager connects in the background, for one server of a [`RedLock`].
+    /// [`lazy`](Self::lazy) for threads: the manager connects in the background, for one server of a [`RedLockManager`].
     ///
     /// # Errors
     ///

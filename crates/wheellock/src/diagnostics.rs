@@ -52,7 +52,7 @@ pub enum Finding {
         /// The server's version.
         version: String,
     },
-    /// A server of a [`RedLock`](crate::RedLock) has replicas: if one is promoted and answers in its place, it may grant
+    /// A server of a [`RedLockManager`](crate::RedLockManager) has replicas: if one is promoted and answers in its place, it may grant
     /// again what the server had granted.
     HasReplicas {
         /// The server.

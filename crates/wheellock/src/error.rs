@@ -149,7 +149,7 @@ pub enum Error {
         /// Where it is.
         server: Arc<str>,
     },
-    /// A server does not count as one more for a [`RedLock`](crate::RedLock): what happens to another one, or a failover,
+    /// A server does not count as one more for a [`RedLockManager`](crate::RedLockManager): what happens to another one, or a failover,
     /// can take its locks away as well.
     NotIndependent {
         /// The server.
@@ -157,7 +157,7 @@ pub enum Error {
         /// Why it does not count.
         reason: String,
     },
-    /// Too few servers of a [`RedLock`](crate::RedLock) could be asked. That says nothing about who holds the lock. What
+    /// Too few servers of a [`RedLockManager`](crate::RedLockManager) could be asked. That says nothing about who holds the lock. What
     /// some have granted was given back.
     NoQuorum {
         /// The lock's name; empty if it was not about one.
@@ -382,7 +382,7 @@ const UPGRADE: &str = "UPGRADE";
 /// ```no_run
 /// use wheellock::Error;
 ///
-/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// # async fn example(servers: wheellock::RedLockManager) -> Result<(), wheellock::Error> {
 /// if let Err(Error::NoQuorum { failures, .. }) = servers.lock("orders:42").try_acquire().await {
 ///     for failure in &failures {
 ///         eprintln!("{}: {}", failure.server, failure.error);

@@ -37,7 +37,7 @@ pub enum Health {
     },
     /// The manager was shut down, or its client closed: for good.
     Ended,
-    /// Of the servers of a [`RedLock`](crate::RedLock), fewer are healthy than have to grant.
+    /// Of the servers of a [`RedLockManager`](crate::RedLockManager), fewer are healthy than have to grant.
     NoQuorum {
         /// How many are.
         healthy: usize,

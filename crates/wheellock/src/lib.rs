@@ -159,7 +159,7 @@ pub use multi_lock::{LostMember, MultiGuard, MultiLock, multi_lock};
 pub use owner::{Owner, PermitId};
 pub use permit::{Permit, PermitSemaphore};
 pub use read_write::ReadWriteLock;
-pub use redlock::{MemberState, QuorumGuard, QuorumLock, QuorumMember, RedLock};
+pub use redlock::{MemberState, RedLock, RedLockGuard, RedLockManager, RedLockMember};
 pub use semaphore::{Permits, Semaphore};
 pub use shutdown::{Leftover, Unreleased};
 pub use sides::Fairness;

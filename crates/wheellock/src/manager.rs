@@ -402,7 +402,7 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
-    /// Makes a manager that connects in the background: for one server of a [`RedLock`](crate::RedLock), which must not
+    /// Makes a manager that connects in the background: for one server of a [`RedLockManager`](crate::RedLockManager), which must not
     /// keep the others from working. Until it is connected, operations wait, up to their deadlines. Its
     /// [`diagnostics`](LockManager::diagnostics) are empty, because nobody has asked.
     ///

@@ -42,18 +42,18 @@ use crate::quorum::{Quorum, Verdict};
 use crate::shutdown::Leftover;
 use crate::spans::{Subject, acquiring};
 use members::Member;
-pub use members::{MemberState, QuorumGuard, QuorumMember};
+pub use members::{MemberState, RedLockGuard, RedLockMember};
 use queue::{Queue, Turn};
 use servers::Servers;
 
 /// Independent servers of which a majority decides who holds a lock: the Redlock algorithm.
 ///
 /// Locks outlive any minority of the servers, without a failover and without the loss of grants that one may bring. Read
-/// [when to use it](https://docs.rs/wheellock/latest/wheellock/struct.RedLock.html#when-to-use-it-and-when-not) first.
+/// [when to use it](https://docs.rs/wheellock/latest/wheellock/struct.RedLockManager.html#when-to-use-it-and-when-not) first.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), wheellock::Error> {
-/// let servers = wheellock::RedLock::connect(["redis://a", "redis://b", "redis://c"]).await?;
+/// let servers = wheellock::RedLockManager::connect(["redis://a", "redis://b", "redis://c"]).await?;
 /// let guard = servers.lock("orders:42").acquire().await?;
 /// // ... alone, as long as two of the three keep what they were told ...
 /// guard.release().await?;
@@ -74,11 +74,11 @@ use servers::Servers;
 ///   failed, which is the one case that a token is for. Where a resource can check tokens, one server and a check there
 ///   is simpler and stronger.
 #[derive(Clone)]
-pub struct RedLock {
+pub struct RedLockManager {
     servers: Arc<Servers>,
 }
 
-impl RedLock {
+impl RedLockManager {
     /// Puts independent servers together. Returns when all have said who they are, or a majority has and the others have had
     /// a little more time: those are asked when they are first used. Managers may have been made
     /// [`lazily`](LockManagerBuilder::lazy), so that a dead minority keeps nobody from starting.
@@ -121,20 +121,20 @@ impl RedLock {
     }
 
     /// A lock by name. No I/O. Members are the ordinary locks of this name on every server.
-    pub fn lock(&self, name: &str) -> QuorumLock {
+    pub fn lock(&self, name: &str) -> RedLock {
         self.of(name, LockManager::lock)
     }
 
     /// A lock by name whose members are [simple locks](LockManager::simple_lock): a majority that is shared with redsync,
     /// node-redlock, redlock-py and their kin. No I/O.
-    pub fn simple_lock(&self, name: &str) -> QuorumLock {
+    pub fn simple_lock(&self, name: &str) -> RedLock {
         self.of(name, LockManager::simple_lock)
     }
 
-    fn of(&self, name: &str, member: fn(&LockManager, &str) -> Lock) -> QuorumLock {
+    fn of(&self, name: &str, member: fn(&LockManager, &str) -> Lock) -> RedLock {
         let locks: Arc<[Lock]> = self.servers.managers().map(|manager| member(manager, name)).collect();
         let kind = locks.first().map_or(0, |lock| lock.name.kind().address());
-        QuorumLock { locks, queue: self.servers.queue(name, kind), servers: Arc::clone(&self.servers) }
+        RedLock { locks, queue: self.servers.queue(name, kind), servers: Arc::clone(&self.servers) }
     }
 
     /// The servers' managers, in the order in which they were given.
@@ -143,7 +143,7 @@ impl RedLock {
     }
 
     /// Ends everything, on all servers at once: [`LockManager::shutdown`] of each, within the same time. Who waits for a lock of
-    /// this `RedLock` is told at once.
+    /// this `RedLockManager` is told at once.
     ///
     /// # Cancel safety
     ///
@@ -180,20 +180,20 @@ impl RedLock {
     }
 }
 
-impl fmt::Debug for RedLock {
+impl fmt::Debug for RedLockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.managers()).finish()
     }
 }
 
-/// A lock of a [`RedLock`], by name: held by the one to whom a majority of the servers has granted it.
+/// A lock of a [`RedLockManager`], by name: held by the one to whom a majority of the servers has granted it.
 ///
 /// It is not reentrant: an owner belongs to one server's manager.
 ///
 /// ```no_run
 /// use std::time::Duration;
 ///
-/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// # async fn example(servers: wheellock::RedLockManager) -> Result<(), wheellock::Error> {
 /// let orders = servers.lock("orders:42");
 /// if let Some(guard) = orders.try_acquire_for(Duration::from_secs(5)).await? {
 ///     // ... alone, also while a minority of the servers is down ...
@@ -203,13 +203,13 @@ impl fmt::Debug for RedLock {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct QuorumLock {
+pub struct RedLock {
     servers: Arc<Servers>,
     locks: Arc<[Lock]>,
     queue: Arc<Queue>,
 }
 
-impl QuorumLock {
+impl RedLock {
     /// The lock's name, which is also its key on every server.
     pub fn name(&self) -> &str {
         self.locks.first().map_or("", Lock::name)
@@ -238,8 +238,8 @@ impl QuorumLock {
     ///
     /// [`Error::NoQuorum`] if no majority could be asked within the response timeout; [`Error::InvalidName`],
     /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had run out before the last
-    /// grant that was needed; [`Error::ShutDown`] once everything is [shut down](RedLock::shutdown).
-    pub async fn acquire(&self) -> Result<QuorumGuard, Error> {
+    /// grant that was needed; [`Error::ShutDown`] once everything is [shut down](RedLockManager::shutdown).
+    pub async fn acquire(&self) -> Result<RedLockGuard, Error> {
         let Ok(guard) = self.take(Wait::FOREVER).await?;
         Ok(guard)
     }
@@ -255,7 +255,7 @@ impl QuorumLock {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
+    pub fn try_acquire(&self) -> impl Future<Output = Result<Option<RedLockGuard>, Error>> + Send {
         self.take_within(Wait::NO)
     }
 
@@ -272,7 +272,7 @@ impl QuorumLock {
     pub fn try_acquire_for(
         &self,
         wait: Duration,
-    ) -> impl Future<Output = Result<Option<QuorumGuard>, Error>> + Send {
+    ) -> impl Future<Output = Result<Option<RedLockGuard>, Error>> + Send {
         self.take_within(Wait::up_to(wait, self.servers.timer()))
     }
 
@@ -287,7 +287,7 @@ impl QuorumLock {
     ///
     /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` had ended, or was found lost when
     /// it was released. If the release could not be confirmed, the leases decide: what ended under a valid quorum is `Ok`.
-    pub async fn run<T>(&self, work: impl AsyncFnOnce(&QuorumGuard) -> T) -> Result<T, Error> {
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&RedLockGuard) -> T) -> Result<T, Error> {
         let guard = self.acquire().await?;
         let result = guard.run_unconfirmed(work(&guard)).await?;
         guard.release_after_work().await?;
@@ -305,19 +305,19 @@ impl QuorumLock {
     /// What `work` returns, and all of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(
         &self,
-        work: impl AsyncFnOnce(&QuorumGuard) -> Result<T, E>,
+        work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
         self.run(work).await?
     }
 
-    async fn take_within(&self, wait: Wait) -> Result<Option<QuorumGuard>, Error> {
+    async fn take_within(&self, wait: Wait) -> Result<Option<RedLockGuard>, Error> {
         Ok(self.take(wait).await?.ok())
     }
 
     fn take<L: Copy + Into<Limit> + Send>(
         &self,
         wait: Wait<L>,
-    ) -> impl Future<Output = Result<Result<QuorumGuard, L>, Error>> + Send {
+    ) -> impl Future<Output = Result<Result<RedLockGuard, L>, Error>> + Send {
         let subject = Subject { lock: self.name(), kind: "redlock" };
         let take = move || self.servers.unless_shut_down(self.name(), self.take_in_time(wait));
         acquiring(Some(subject), true, take)
@@ -326,7 +326,7 @@ impl QuorumLock {
     async fn take_in_time<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
-    ) -> Result<Result<QuorumGuard, L>, Error> {
+    ) -> Result<Result<RedLockGuard, L>, Error> {
         self.locks.iter().try_for_each(Lock::check)?;
         let timer = self.servers.timer();
         let (mut place, mut own_news) = (None, None);
@@ -444,7 +444,7 @@ impl QuorumLock {
             match tally.verdict() {
                 Some(Verdict::Reached) => {
                     let guard =
-                        QuorumGuard::new(Arc::clone(&self.locks), members, flight, self.servers.runtime());
+                        RedLockGuard::new(Arc::clone(&self.locks), members, flight, self.servers.runtime());
                     if guard.is_valid() {
                         return Ok(Round::Reached(guard));
                     }
@@ -486,7 +486,7 @@ impl QuorumLock {
         limit: L,
         known_held: bool,
         failures: Vec<MemberFailure>,
-    ) -> Result<Result<QuorumGuard, L>, Error> {
+    ) -> Result<Result<RedLockGuard, L>, Error> {
         let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
         // Answers that the end of the wait cut short say nothing about their servers; other failures do.
@@ -530,14 +530,14 @@ impl QuorumLock {
     }
 }
 
-impl fmt::Debug for QuorumLock {
+impl fmt::Debug for RedLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumLock").field("members", &self.locks).finish_non_exhaustive()
+        f.debug_struct("RedLock").field("members", &self.locks).finish_non_exhaustive()
     }
 }
 
 enum Round {
-    Reached(QuorumGuard),
+    Reached(RedLockGuard),
     Busy(Busy),
 }
 

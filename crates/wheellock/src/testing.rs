@@ -57,7 +57,7 @@ use server::{How, Network, Server};
 /// # }
 /// ```
 ///
-/// Several doubles are several independent servers: `RedLock::new([a.manager().await?, b.manager().await?, c.manager().await?])`.
+/// Several doubles are several independent servers: `RedLockManager::new([a.manager().await?, b.manager().await?, c.manager().await?])`.
 #[derive(Clone)]
 pub struct Double {
     shared: Arc<Shared>,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use wheellock::blocking;
 use wheellock::{
-    BootInstant, Error, LockManager, LostReason, MemberState, QuorumGuard, QuorumMember, RedLock, multi_lock,
+    BootInstant, Error, LockManager, LostReason, MemberState, RedLockGuard, RedLockManager, RedLockMember,
+    multi_lock,
 };
 use wheellock_tests::fault::{Direction, Fault, Proxy};
 use wheellock_tests::locks::{PATIENCE, adjusted, manager};
@@ -87,7 +88,7 @@ async fn work_that_blocks_beyond_the_lease_is_not_ok() {
     assert_lost(set.run(async |_| block_for(SHORT)).await, "m1", LostReason::Expired);
     let guard = set.acquire().await.unwrap();
     assert_lost(guard.run(async { block_for(SHORT) }).await, "m1", LostReason::Expired);
-    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     let lock = red.lock("q").with_lease(SHORT);
     assert_lost(lock.run(async |_| block_for(SHORT)).await, "q", LostReason::Expired);
     let guard = lock.acquire().await.unwrap();
@@ -108,9 +109,9 @@ async fn run_under_a_set_or_a_quorum_that_is_taken_by_force_is_not_ok() {
     assert_lost(result, "b", LostReason::NotOwner);
     drop(guard);
 
-    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
-    let all_have_granted = async |guard: &QuorumGuard| {
-        let held = |member: &QuorumMember| matches!(member.state, MemberState::Held { .. });
+    let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let all_have_granted = async |guard: &RedLockGuard| {
+        let held = |member: &RedLockMember| matches!(member.state, MemberState::Held { .. });
         assert!(eventually(PATIENCE, async || guard.members().iter().all(held)).await);
     };
     let lock = red.lock("q");
@@ -139,7 +140,7 @@ fn blocking_work_under_a_lost_lock_is_not_ok() {
     let set = blocking::multi_lock([locks.lock("m1"), locks.lock("m2")]).unwrap();
     assert_eq!(set.run(|_| 42).unwrap(), 42);
     assert_lost(set.run(|_| steal("m2")), "m2", LostReason::NotOwner);
-    let red = blocking::RedLock::connect(servers.iter().map(RedisServer::url)).unwrap();
+    let red = blocking::RedLockManager::connect(servers.iter().map(RedisServer::url)).unwrap();
     assert_eq!(red.lock("q").run(|_| 42).unwrap(), 42);
     assert_lost(red.lock("q").run(|_| take_by_force(&servers)), "q", LostReason::NotOwner);
 }
@@ -179,7 +180,7 @@ impl From<Error> for Failed {
 async fn e03_work_that_can_fail_has_one_result() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
     let locks = manager(&servers[0].url()).await;
-    let quorum = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let quorum = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     let lock = locks.lock("r");
     let set = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
     let permits = locks.permit_semaphore("p");

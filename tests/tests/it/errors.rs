@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use wheellock::client::{Client, Command, Config, ErrorKind};
-use wheellock::{Error, LockManager, RedLock};
+use wheellock::{Error, LockManager, RedLockManager};
 use wheellock_tests::fault::FakeServer;
 use wheellock_tests::locks::brisk;
 use wheellock_tests::{RedisServer, eventually};
@@ -50,7 +50,7 @@ async fn a_cause_is_said_once() {
     let mut server = RedisServer::builder().tcp().start();
     let url = server.url();
     let locks = brisk(&url, LEASE).await;
-    let quorum = RedLock::new([locks.clone()]).await.unwrap();
+    let quorum = RedLockManager::new([locks.clone()]).await.unwrap();
     server.kill();
 
     let error = LockManager::connect(&url).await.unwrap_err();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use wheellock::client::Command as Request;
-use wheellock::{Error, Guard, Lock, LockManager, RedLock, Released, multi_lock};
+use wheellock::{Error, Guard, Lock, LockManager, RedLockManager, Released, multi_lock};
 use wheellock_tests::beside::{
     attempts, both_sides, channel, extended, java_waits, quiet, shared_client, waiter, we_wait, within,
 };
@@ -377,7 +377,7 @@ async fn members_of_sets_and_quorums_are_seen_and_respected() {
 
     let others = [RedisServer::start(), RedisServer::start()];
     let [second, third] = [manager(&others[0].url()).await, manager(&others[1].url()).await];
-    let red = RedLock::new([locks.clone(), second.clone(), third]).await.unwrap();
+    let red = RedLockManager::new([locks.clone(), second.clone(), third]).await.unwrap();
     let quorum = red.lock("quorum");
     let guard = quorum.acquire().await.unwrap();
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", "quorum"]) == "1").await);

@@ -13,7 +13,7 @@ use metrics::{CounterFn, GaugeFn, HistogramFn, Key, KeyName, SharedString, Unit}
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use wheellock::{Health, LockManager, LostReason, RedLock, Released, blocking, multi_lock};
+use wheellock::{Health, LockManager, LostReason, RedLockManager, Released, blocking, multi_lock};
 use wheellock_tests::locks::{PATIENCE, adjusted, brisk, manager};
 use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
 use wheellock_tests::{RedisServer, eventually};
@@ -395,7 +395,7 @@ async fn sets_of_locks_have_a_span_for_all_and_hold_each() {
     assert_eq!(held, [("b", true), ("a", false), ("b", false)]);
     assert!(holds.iter().all(|hold| hold.parent.is_none()), "no wait is kept open by a hold");
     guard.release().await.unwrap();
-    let quorum = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let quorum = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     quorum.lock("q").acquire().await.unwrap().release().await.unwrap();
     let kinds: Vec<_> = seen.spans("acquire").iter().map(|span| span.fields["kind"].clone()).collect();
     assert!(kinds.contains(&"multi_lock".to_owned()) && kinds.last().unwrap() == "redlock", "{kinds:?}");
@@ -451,7 +451,7 @@ async fn health_follows_a_failover() {
 #[tokio::test]
 async fn a_quorum_is_healthy_as_long_as_a_majority_is() {
     let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
-    let quorum = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let quorum = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     assert!(eventually(PATIENCE, async || quorum.managers().all(LockManager::is_healthy)).await);
     servers[0].kill();
     assert!(

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
-use wheellock::{Lock, LockManager, QuorumLock, RedLock, Released};
+use wheellock::{Lock, LockManager, RedLock, RedLockManager, Released};
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost};
 use wheellock_tests::peers::{Library, Peer, Quorum, URLS, present};
 use wheellock_tests::worker::{Outcome, Request, Worker};
@@ -260,10 +260,10 @@ async fn both_sides(library: &'static Library, lease: Duration) -> (RedisServer,
     (server, peer, locks)
 }
 
-async fn three_servers(library: &'static Library) -> (Vec<RedisServer>, Peer, RedLock) {
+async fn three_servers(library: &'static Library) -> (Vec<RedisServer>, Peer, RedLockManager) {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::builder().tcp().start()).collect();
     let peer = Peer::start(library, &urls(&servers)).await;
-    let red = RedLock::connect(urls(&servers)).await.unwrap();
+    let red = RedLockManager::connect(urls(&servers)).await.unwrap();
     (servers, peer, red)
 }
 
@@ -271,7 +271,7 @@ fn urls(servers: &[RedisServer]) -> Vec<String> {
     servers.iter().map(RedisServer::url).collect()
 }
 
-async fn exclude_each_other(lock: &QuorumLock, peer: &mut Peer, library: &Library) {
+async fn exclude_each_other(lock: &RedLock, peer: &mut Peer, library: &Library) {
     // Twice, because what one side leaves behind the other finds.
     for _ in 0..2 {
         let guard = lock.acquire().await.unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinSet, spawn_blocking};
 use wheellock::client::Outcome;
 use wheellock::{
-    BootInstant, Error, Finding, LockManager, LostReason, MemberState, QuorumGuard, RedLock, Released,
+    BootInstant, Error, Finding, LockManager, LostReason, MemberState, RedLockGuard, RedLockManager, Released,
 };
 use wheellock_tests::fault::{Direction, Fault, Gate, Proxy, Random, cancel_at};
 use wheellock_tests::history::Witness;
@@ -39,12 +39,12 @@ impl Fleet {
     }
 
     /// A process of its own, as far as the servers can tell.
-    async fn red(&self, lease: Duration, answer: Duration) -> RedLock {
+    async fn red(&self, lease: Duration, answer: Duration) -> RedLockManager {
         let mut managers = Vec::new();
         for proxy in &self.proxies {
             managers.push(adjusted(&proxy.url(), lease, |config| config.response_timeout = answer).await);
         }
-        RedLock::new(managers).await.expect("all are up")
+        RedLockManager::new(managers).await.expect("all are up")
     }
 
     /// Whether none of the servers that can be asked has the key, sooner or later.
@@ -111,11 +111,11 @@ const BREAKS: [Break; 4] = [Break::Kill, Break::Stop, Break::Slow, Break::Cut];
 
 const STRANGER: &str = "00000000-0000-4000-8000-000000000000:1";
 
-fn held(guard: &QuorumGuard) -> usize {
+fn held(guard: &RedLockGuard) -> usize {
     guard.members().iter().filter(|member| matches!(member.state, MemberState::Held { .. })).count()
 }
 
-async fn all_joined(guard: &QuorumGuard, count: usize) -> bool {
+async fn all_joined(guard: &RedLockGuard, count: usize) -> bool {
     eventually(PATIENCE, async || held(guard) == count).await
 }
 
@@ -489,7 +489,7 @@ async fn only_independent_servers_are_members() {
     let connected = async |url: &str| manager(url).await;
     let (a, b) = (connected(&servers[0].url()).await, connected(&servers[1].url()).await);
     let refused = async |managers: Vec<LockManager>, why: &str| {
-        let error = RedLock::new(managers).await.unwrap_err();
+        let error = RedLockManager::new(managers).await.unwrap_err();
         assert!(matches!(&error, Error::NotIndependent { reason, .. } if reason.contains(why)), "{error}");
         assert_eq!(error.outcome(), Outcome::NotSent);
     };
@@ -500,9 +500,9 @@ async fn only_independent_servers_are_members() {
         let lazy = LockManager::builder(url).lazy().unwrap();
         refused(vec![a.clone(), b.clone(), lazy], "failover").await;
     }
-    assert!(matches!(RedLock::new([]).await, Err(Error::NoMembers)));
+    assert!(matches!(RedLockManager::new([]).await, Err(Error::NoMembers)));
     assert!(
-        RedLock::new([a.clone(), b.clone()]).await.unwrap().diagnostics().len() >= 2,
+        RedLockManager::new([a.clone(), b.clone()]).await.unwrap().diagnostics().len() >= 2,
         "no append-only file"
     );
 
@@ -511,7 +511,7 @@ async fn only_independent_servers_are_members() {
     let replica = replicas.replicas().next().unwrap().tcp_url();
     let lazy = LockManager::builder(&replica).lazy().unwrap();
     // A replica is never ready for locks, so it does not count.
-    let red = RedLock::new([a.clone(), primary, lazy]).await;
+    let red = RedLockManager::new([a.clone(), primary, lazy]).await;
     match &red {
         Ok(red) => {
             let findings = red.diagnostics();
@@ -531,7 +531,7 @@ async fn a_dead_minority_keeps_nobody_from_starting() {
     fleet.servers[1].kill();
     let urls: Vec<_> = fleet.proxies.iter().map(Proxy::url).collect();
     let began = Instant::now();
-    let red = RedLock::connect(&urls).await.unwrap();
+    let red = RedLockManager::connect(&urls).await.unwrap();
     let guard = red.lock("l").acquire().await.unwrap();
     assert!(began.elapsed() < FAST, "{:?}", began.elapsed());
     assert_eq!(guard.release().await.unwrap(), Released::Released);
@@ -545,7 +545,7 @@ async fn a_dead_minority_keeps_nobody_from_starting() {
     assert!(eventually(PATIENCE, whole).await, "it joins when it is back");
     fleet.servers[0].kill();
     fleet.servers[2].kill();
-    let error = RedLock::connect(&urls).await.unwrap_err();
+    let error = RedLockManager::connect(&urls).await.unwrap_err();
     assert!(matches!(error, Error::NoQuorum { .. }), "{error}");
 }
 
@@ -554,7 +554,7 @@ async fn threads_take_it_too_and_again() {
     let fleet = Fleet::start(3);
     let urls: Vec<_> = fleet.proxies.iter().map(Proxy::url).collect();
     let worked = spawn_blocking(move || {
-        let red = wheellock::blocking::RedLock::connect(&urls).unwrap();
+        let red = wheellock::blocking::RedLockManager::connect(&urls).unwrap();
         let lock = red.lock("l");
         let outer = lock.acquire().unwrap();
         let inner = lock.acquire().unwrap();

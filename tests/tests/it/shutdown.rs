@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use wheellock::{
-    Error, Guard, Leftover, LockManager, LostReason, Outcome, RedLock, Released, blocking, multi_lock,
+    Error, Guard, Leftover, LockManager, LostReason, Outcome, RedLockManager, Released, blocking, multi_lock,
 };
 use wheellock_client::ErrorKind;
 use wheellock_tests::locks::{PATIENCE, WOKEN, listeners, lost, manager, taken};
@@ -237,12 +237,13 @@ async fn a_shutdown_under_sentinel_goes_to_the_present_primary() {
     drop(guards);
 }
 
-/// B1: all servers of a `RedLock` are shut down together, and its line of waiters ends at once.
+/// B1: all servers of a `RedLockManager` are shut down together, and its line of waiters ends at once.
 #[tokio::test]
 async fn all_servers_of_a_redlock_are_shut_down_together() {
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
-    let (red, other) = (RedLock::connect(&urls).await.unwrap(), RedLock::connect(&urls).await.unwrap());
+    let (red, other) =
+        (RedLockManager::connect(&urls).await.unwrap(), RedLockManager::connect(&urls).await.unwrap());
     let elsewhere = other.lock("elsewhere").acquire().await.unwrap();
     let guard = red.lock("held").acquire().await.unwrap();
     for server in &servers {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use wheellock::{Error, LockManager, LostReason, Outcome, RedLock, Released};
+use wheellock::{Error, LockManager, LostReason, Outcome, RedLockManager, Released};
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager, renewed};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -179,7 +179,7 @@ async fn tasks_of_two_processes_exclude_each_other() {
 #[tokio::test]
 async fn a_majority_is_shared_with_everybody_else() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
-    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     let lock = red.simple_lock(NAME);
     let guard = lock.acquire().await.unwrap();
     assert_eq!(servers.iter().filter(|server| taken_by_another(server, 1000)).count(), 0);
@@ -194,7 +194,7 @@ async fn a_majority_is_shared_with_everybody_else() {
 #[tokio::test]
 async fn a_waiter_for_a_majority_asks_for_releases_that_nobody_tells() {
     let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
-    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     assert!(servers.iter().all(|server| taken_by_another(server, 600_000)));
     let lock = red.simple_lock(NAME);
     let waiting = tokio::spawn(async move { lock.try_acquire_for(WOKEN).await.unwrap() });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wheellock::client::ErrorKind;
-use wheellock::{Error, Guard, LockManager, RedLock, blocking, multi_lock};
+use wheellock::{Error, Guard, LockManager, RedLockManager, blocking, multi_lock};
 use wheellock_tests::fault::{Direction, Fault, Proxy};
 use wheellock_tests::locks::{PATIENCE, adjusted, at_rest, gone, listeners, manager};
 use wheellock_tests::{RedisServer, eventually};
@@ -122,7 +122,7 @@ async fn a_wait_shorter_than_a_round_trip_asks_once() {
         drop(ended);
         assert!(gone(&server, "n").await);
     }
-    let red = RedLock::new([locks]).await.unwrap();
+    let red = RedLockManager::new([locks]).await.unwrap();
     drop(red.lock("q").try_acquire_for(Duration::ZERO).await.unwrap().expect("it is free"));
     assert!(gone(&server, "q").await);
     let theirs = holder.lock("q").acquire().await.unwrap();
@@ -240,8 +240,8 @@ async fn an_impatient_waiter_fails_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impatient_waiter_for_a_quorum_fails_alone() {
     let servers = [(); 3].map(|()| RedisServer::builder().arg("busy-reply-threshold", "5").start());
-    let red = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
-    let others = RedLock::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let red = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let others = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
     let held = others.lock("q").acquire().await.unwrap();
     let lock = red.lock("q");
     let impatient = tokio::spawn({

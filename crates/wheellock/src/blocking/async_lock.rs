@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     BootInstant, Error, FencedGuard, FencedLock, Guard, Lock, LostMember, LostReason, MultiGuard, MultiLock,
-    QuorumGuard, QuorumLock, Released,
+    RedLock, RedLockGuard, Released,
 };
 
 /// A lock whose verbs are asynchronous, and the guard that it gives. No other crate can implement it: nobody can name it.
@@ -84,8 +84,8 @@ impl AsyncLock for MultiLock {
     verbs_by_their_names!();
 }
 
-impl AsyncLock for QuorumLock {
-    type Guard = QuorumGuard;
+impl AsyncLock for RedLock {
+    type Guard = RedLockGuard;
     type Loss = LostReason;
     fn map(&self, change: impl Fn(&Lock) -> Lock) -> Self {
         self.map(change)

@@ -13,7 +13,7 @@ use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
 /// A reentrant lock by name, as [`crate::Lock`] is, taken by threads.
 ///
 /// Locks of other types have the same verbs: `L` is the asynchronous lock behind this one, as in
-/// [`MultiLock`](super::MultiLock) and [`QuorumLock`](super::QuorumLock).
+/// [`MultiLock`](super::MultiLock) and [`RedLock`](super::RedLock).
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -50,11 +50,11 @@ impl<L: AsyncLock> Lock<L> {
     /// Waits until the lock is free and takes it; at once if the calling thread holds it already.
     ///
     /// A [`MultiLock`](super::MultiLock) is free when all its members are at the same time, a
-    /// [`QuorumLock`](super::QuorumLock) when a majority of the servers grants it.
+    /// [`RedLock`](super::RedLock) when a majority of the servers grants it.
     ///
     /// # Errors
     ///
-    /// As [`crate::Lock::acquire`], [`crate::MultiLock::acquire`], [`crate::QuorumLock::acquire`].
+    /// As [`crate::Lock::acquire`], [`crate::MultiLock::acquire`], [`crate::RedLock::acquire`].
     pub fn acquire(&self) -> Result<Guard<L>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().acquire())?;
         Ok(self.guard(guard))
@@ -75,7 +75,7 @@ impl<L: AsyncLock> Lock<L> {
     /// # Errors
     ///
     /// As [`crate::Lock::try_acquire_for`], [`crate::MultiLock::try_acquire_for`],
-    /// [`crate::QuorumLock::try_acquire_for`].
+    /// [`crate::RedLock::try_acquire_for`].
     pub fn try_acquire_for(&self, wait: Duration) -> Result<Option<Guard<L>>, Error> {
         let guard = self.runtime.block_on(self.as_this_thread().try_acquire_for(wait))?;
         Ok(guard.map(|guard| self.guard(guard)))
@@ -271,7 +271,7 @@ impl<L: AsyncLock> Guard<L> {
     ///
     /// # Errors
     ///
-    /// As [`crate::Guard::renew`], [`crate::MultiGuard::renew`], [`crate::QuorumGuard::renew`].
+    /// As [`crate::Guard::renew`], [`crate::MultiGuard::renew`], [`crate::RedLockGuard::renew`].
     pub fn renew(&self) -> Result<(), Error> {
         self.runtime.block_on(L::renew(&self.inner))
     }
@@ -280,7 +280,7 @@ impl<L: AsyncLock> Guard<L> {
     ///
     /// # Errors
     ///
-    /// As [`crate::Guard::release`], [`crate::MultiGuard::release`], [`crate::QuorumGuard::release`].
+    /// As [`crate::Guard::release`], [`crate::MultiGuard::release`], [`crate::RedLockGuard::release`].
     pub fn release(self) -> Result<Released, Error> {
         self.runtime.block_on(L::release(self.inner))
     }

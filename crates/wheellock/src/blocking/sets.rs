@@ -1,5 +1,5 @@
 //! Several locks as one, and locks on several servers, for threads. Owns nothing but the waiting: see [`crate::MultiLock`]
-//! and [`crate::RedLock`].
+//! and [`crate::RedLockManager`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::LockManager;
 use super::lock::{Guard, Lock, this_thread};
 use super::served::Served;
-use crate::{Error, Finding, Health, Leftover, Owner, QuorumMember, multi_lock as async_multi_lock};
+use crate::{Error, Finding, Health, Leftover, Owner, RedLockMember, multi_lock as async_multi_lock};
 
 /// Puts locks together into one that takes them all or none: see [`crate::multi_lock`]. As a lock's owner, a thread may
 /// take it again.
@@ -94,13 +94,13 @@ impl MultiGuard {
     }
 }
 
-/// Independent servers of which a majority decides who holds a lock, as [`crate::RedLock`] is: read there when to use it.
+/// Independent servers of which a majority decides who holds a lock, as [`crate::RedLockManager`] is: read there when to use it.
 ///
 /// ```no_run
-/// use wheellock::blocking::RedLock;
+/// use wheellock::blocking::RedLockManager;
 ///
 /// # fn example() -> Result<(), wheellock::Error> {
-/// let servers = RedLock::connect(["redis://a", "redis://b", "redis://c"])?;
+/// let servers = RedLockManager::connect(["redis://a", "redis://b", "redis://c"])?;
 /// assert_eq!(servers.quorum(), 2);
 /// let guard = servers.lock("orders:42").acquire()?;
 /// guard.release()?;
@@ -108,39 +108,39 @@ impl MultiGuard {
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct RedLock {
-    inner: crate::RedLock,
+pub struct RedLockManager {
+    inner: crate::RedLockManager,
     runtime: Arc<Served>,
 }
 
-impl RedLock {
-    /// As [`crate::RedLock::new`].
+impl RedLockManager {
+    /// As [`crate::RedLockManager::new`].
     ///
     /// # Errors
     ///
-    /// As [`crate::RedLock::new`]; [`Error::NoBackgroundThread`].
+    /// As [`crate::RedLockManager::new`]; [`Error::NoBackgroundThread`].
     pub fn new(managers: impl IntoIterator<Item = LockManager>) -> Result<Self, Error> {
         let (managers, served) = managers.into_iter().map(|manager| (manager.inner, manager.runtime)).unzip();
         let (managers, runtime): (Vec<_>, _) = (managers, Served::together(served)?);
-        Ok(Self { inner: runtime.block_on(crate::RedLock::new(managers))?, runtime })
+        Ok(Self { inner: runtime.block_on(crate::RedLockManager::new(managers))?, runtime })
     }
 
-    /// As [`crate::RedLock::connect`].
+    /// As [`crate::RedLockManager::connect`].
     ///
     /// # Errors
     ///
-    /// As [`crate::RedLock::connect`]; [`Error::NoBackgroundThread`].
+    /// As [`crate::RedLockManager::connect`]; [`Error::NoBackgroundThread`].
     pub fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         let lazy = |url: &str| LockManager::builder(url).lazy_blocking();
         Self::new(urls.into_iter().map(|url| lazy(url.as_ref())).collect::<Result<Vec<_>, _>>()?)
     }
 
     /// A lock by name. No I/O. As with other locks, a thread may take it again.
-    pub fn lock(&self, name: &str) -> QuorumLock {
+    pub fn lock(&self, name: &str) -> RedLock {
         Lock::new(self.inner.lock(name), &self.runtime)
     }
 
-    /// As [`crate::RedLock::shutdown`], also for threads that wait or hold a lock.
+    /// As [`crate::RedLockManager::shutdown`], also for threads that wait or hold a lock.
     pub fn shutdown(&self, within: Duration) -> Leftover {
         self.runtime.block_on(self.inner.shutdown(within))
     }
@@ -150,72 +150,72 @@ impl RedLock {
         self.inner.quorum()
     }
 
-    /// As [`crate::RedLock::health`].
+    /// As [`crate::RedLockManager::health`].
     pub fn health(&self) -> Health {
         self.inner.health()
     }
 
-    /// As [`crate::RedLock::is_healthy`].
+    /// As [`crate::RedLockManager::is_healthy`].
     pub fn is_healthy(&self) -> bool {
         self.inner.is_healthy()
     }
 
-    /// As [`crate::RedLock::diagnostics`].
+    /// As [`crate::RedLockManager::diagnostics`].
     pub fn diagnostics(&self) -> Vec<Finding> {
         self.inner.diagnostics()
     }
 }
 
-impl fmt::Debug for RedLock {
+impl fmt::Debug for RedLockManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-/// A lock of a [`RedLock`], by name, as [`crate::QuorumLock`] is. Its verbs are those of every [`Lock`].
+/// A lock of a [`RedLockManager`], by name, as [`crate::RedLock`] is. Its verbs are those of every [`Lock`].
 ///
 /// ```no_run
-/// use wheellock::blocking::QuorumLock;
+/// use wheellock::blocking::RedLock;
 ///
-/// # fn example(servers: wheellock::blocking::RedLock) -> Result<(), wheellock::Error> {
-/// let orders: QuorumLock = servers.lock("orders:42");
+/// # fn example(servers: wheellock::blocking::RedLockManager) -> Result<(), wheellock::Error> {
+/// let orders: RedLock = servers.lock("orders:42");
 /// if let Some(guard) = orders.try_acquire()? {
 ///     guard.release()?;
 /// }
 /// # Ok(())
 /// # }
 /// ```
-pub type QuorumLock = Lock<crate::QuorumLock>;
+pub type RedLock = Lock<crate::RedLock>;
 
-/// One hold of a [`QuorumLock`], as [`crate::QuorumGuard`] is. Dropping it releases all members in the background.
+/// One hold of a [`RedLock`], as [`crate::RedLockGuard`] is. Dropping it releases all members in the background.
 ///
 /// ```no_run
-/// use wheellock::blocking::QuorumGuard;
+/// use wheellock::blocking::RedLockGuard;
 ///
-/// # fn example(servers: wheellock::blocking::RedLock) -> Result<(), wheellock::Error> {
-/// let guard: QuorumGuard = servers.lock("orders:42").acquire()?;
+/// # fn example(servers: wheellock::blocking::RedLockManager) -> Result<(), wheellock::Error> {
+/// let guard: RedLockGuard = servers.lock("orders:42").acquire()?;
 /// println!("{:?}", guard.members()); // what became of the lock on each server
 /// guard.release()?;
 /// # Ok(())
 /// # }
 /// ```
-pub type QuorumGuard = Guard<crate::QuorumLock>;
+pub type RedLockGuard = Guard<crate::RedLock>;
 
-impl QuorumLock {
+impl RedLock {
     /// The lock's name, which is also its key on every server.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 }
 
-impl QuorumGuard {
+impl RedLockGuard {
     /// The lock's name.
     pub fn name(&self) -> &str {
         self.inner.name()
     }
 
-    /// As [`crate::QuorumGuard::members`].
-    pub fn members(&self) -> Vec<QuorumMember> {
+    /// As [`crate::RedLockGuard::members`].
+    pub fn members(&self) -> Vec<RedLockMember> {
         self.inner.members()
     }
 }

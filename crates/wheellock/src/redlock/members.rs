@@ -20,14 +20,14 @@ use crate::spans::{End, Held, HoldSpan, Subject};
 use crate::wire::Refusal;
 use crate::work::unless_lost;
 
-/// One hold of a [`QuorumLock`](super::QuorumLock). Dropping it releases all members in the background;
+/// One hold of a [`RedLock`](super::RedLock). Dropping it releases all members in the background;
 /// [`release`](Self::release) does so with confirmation.
 ///
 /// It is valid as long as a majority of the servers is known to keep it. Servers that grant after `acquire` has returned
 /// join it, so the failure of a minority is survived later, too.
 ///
 /// ```no_run
-/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// # async fn example(servers: wheellock::RedLockManager) -> Result<(), wheellock::Error> {
 /// let guard = servers.lock("orders:42").acquire().await?;
 /// if guard.is_valid() {
 ///     println!("a majority keeps it for {:?} at least", guard.valid_until().remaining());
@@ -36,16 +36,16 @@ use crate::work::unless_lost;
 /// # Ok(())
 /// # }
 /// ```
-pub struct QuorumGuard {
+pub struct RedLockGuard {
     locks: Arc<[Lock]>,
     members: Arc<Mutex<Members>>,
     span: HoldSpan,
 }
 
-/// One server of a quorum, as a [`QuorumGuard`] sees it.
+/// One server of a quorum, as a [`RedLockGuard`] sees it.
 ///
 /// ```no_run
-/// # async fn example(guard: wheellock::QuorumGuard) -> Result<(), wheellock::Error> {
+/// # async fn example(guard: wheellock::RedLockGuard) -> Result<(), wheellock::Error> {
 /// for member in guard.members() {
 ///     println!("{}: {:?}", member.server, member.state);
 /// }
@@ -54,7 +54,7 @@ pub struct QuorumGuard {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct QuorumMember {
+pub struct RedLockMember {
     /// The server.
     pub server: Arc<str>,
     /// What became of the lock there.
@@ -66,7 +66,7 @@ pub struct QuorumMember {
 /// ```no_run
 /// use wheellock::MemberState;
 ///
-/// # async fn example(servers: wheellock::RedLock) -> Result<(), wheellock::Error> {
+/// # async fn example(servers: wheellock::RedLockManager) -> Result<(), wheellock::Error> {
 /// let guard = servers.lock("orders:42").acquire().await?;
 /// let members = guard.members();
 /// let held = members.iter().filter(|member| matches!(member.state, MemberState::Held { .. })).count();
@@ -239,7 +239,7 @@ fn poll_late(members: &Mutex<Members>, cx: &mut Context<'_>) -> Poll<()> {
     if over { Poll::Ready(()) } else { Poll::Pending }
 }
 
-impl QuorumGuard {
+impl RedLockGuard {
     /// `flight` is what has not ready yet.
     pub(super) fn new(
         locks: Arc<[Lock]>,
@@ -274,7 +274,7 @@ impl QuorumGuard {
 
     /// What became of the lock on each server, in the order in which they were given. Fewer than all `Held` is degraded:
     /// so many fewer failures are survived.
-    pub fn members(&self) -> Vec<QuorumMember> {
+    pub fn members(&self) -> Vec<RedLockMember> {
         let members = lock(&self.members);
         let told = self.locks.iter().zip(&members.members).map(|(lock, member)| {
             let state = match member {
@@ -286,7 +286,7 @@ impl QuorumGuard {
                 Member::Refused(_) | Member::GivenBack => MemberState::Refused,
                 Member::Failed(error) => MemberState::Failed(error.clone()),
             };
-            QuorumMember { server: lock.context.client.server_address(), state }
+            RedLockMember { server: lock.context.client.server_address(), state }
         });
         told.collect()
     }
@@ -534,13 +534,13 @@ impl QuorumGuard {
     }
 }
 
-impl Held for QuorumGuard {
+impl Held for RedLockGuard {
     fn begin_span(&mut self) {
         self.span = HoldSpan::begin(Subject { lock: self.name(), kind: "redlock" });
     }
 }
 
-impl Drop for QuorumGuard {
+impl Drop for RedLockGuard {
     fn drop(&mut self) {
         let members = &self.members;
         self.span.end(|| if lock(members).is_valid() { End::Dropped } else { End::Lost });
@@ -548,9 +548,9 @@ impl Drop for QuorumGuard {
     }
 }
 
-impl fmt::Debug for QuorumGuard {
+impl fmt::Debug for RedLockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumGuard")
+        f.debug_struct("RedLockGuard")
             .field("name", &self.name())
             .field("valid", &self.is_valid())
             .field("members", &self.members())

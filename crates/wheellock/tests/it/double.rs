@@ -12,7 +12,8 @@ use std::time::Duration;
 use tokio::time::{Instant, advance, sleep, timeout};
 use wheellock::testing::{Double, Outage};
 use wheellock::{
-    Durability, Error, FencedLock, Lock, LockManager, LostReason, Outcome, RedLock, Released, multi_lock,
+    Durability, Error, FencedLock, Lock, LockManager, LostReason, Outcome, RedLockManager, Released,
+    multi_lock,
 };
 
 const NAME: &str = "orders:42";
@@ -275,7 +276,7 @@ async fn several_as_one_and_a_majority_of_doubles() {
     for double in &doubles {
         managers.push(double.manager().await.unwrap());
     }
-    let red = RedLock::new(managers).await.unwrap();
+    let red = RedLockManager::new(managers).await.unwrap();
     doubles[1].outage(Outage::Down);
     let guard = red.lock(NAME).acquire().await.unwrap();
     assert!(guard.is_valid());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wheellock::client::Timer;
 use wheellock::testing::server::{Network, Server, Which, late_renewals};
-use wheellock::{Error, LockManager, RedLock, multi_lock};
+use wheellock::{Error, LockManager, RedLockManager, multi_lock};
 use wheellock_wheel::ManualClock;
 
 use crate::worlds::{Flag, Told, virtual_time};
@@ -74,7 +74,7 @@ type Job = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
 struct World {
     managers: Vec<LockManager>,
-    red: RedLock,
+    red: RedLockManager,
     servers: Vec<Server>,
     timer: ManualClock,
     elapsed: Duration,
@@ -109,7 +109,7 @@ impl World {
             }
             managers.push(connecting.await.unwrap().unwrap());
         }
-        let meeting = tokio::spawn(RedLock::new(managers.clone()));
+        let meeting = tokio::spawn(RedLockManager::new(managers.clone()));
         while !meeting.is_finished() {
             tokio::task::yield_now().await;
             servers.iter_mut().for_each(|server| _ = server.serve());

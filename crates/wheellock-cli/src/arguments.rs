@@ -55,9 +55,9 @@ pub(crate) enum Verb {
 /// What the command leaves behind in the background is not waited for.
 ///
 /// If the server cannot be reached, the command gets SIGTERM while there is time, and SIGKILL after the grace or shortly before the
-/// lease ends on the server, whichever comes first: when others may have the lock, the command is gone. If the lock is taken away by
-/// force, or evicted, others may have it at once, and the command gets the same signals as soon as that is heard of: within a third of
-/// the lease.
+/// lease ends on the server, whichever comes first: when others may have the lock, the command is gone, as long as this tool is not
+/// stopped itself. If the lock is taken away by force, or evicted, others may have it at once, and the command gets the same signals as
+/// soon as that is heard of: within a third of the lease.
 ///
 /// On Linux the kernel kills the command with SIGKILL if this tool itself is killed, unless the command is a set-user-ID program;
 /// what the command has started, and commands on other systems, run on.

@@ -1,5 +1,7 @@
 //! Says who holds a lock, for people and for scripts.
 
+use std::time::Duration;
+
 use wheellock::{Error, Holder, Holders, LockManager, Mode};
 
 use crate::arguments;
@@ -19,10 +21,10 @@ async fn find(locks: &LockManager, name: &str, kind: Option<Kind>) -> Result<Hol
     if let Some(kind) = kind {
         return kind.lock(locks, name).holders().await;
     }
-    match Kind::Plain.lock(locks, name).holders().await {
-        Err(Error::OtherData { .. }) => {}
+    let other_data = match Kind::Plain.lock(locks, name).holders().await {
+        Err(error @ Error::OtherData { .. }) => error,
         found => return found,
-    }
+    };
     match Kind::Write.lock(locks, name).holders().await {
         Err(Error::OtherData { .. }) => {}
         found => {
@@ -32,7 +34,10 @@ async fn find(locks: &LockManager, name: &str, kind: Option<Kind>) -> Result<Hol
             return Ok(both);
         }
     }
-    Kind::Simple.lock(locks, name).holders().await
+    let found = Kind::Simple.lock(locks, name).holders().await?;
+    // Any text may be a token, but a simple lock ends: a number of permits, or another program's data, does not.
+    let ends = found.holders.iter().all(|holder| holder.lease_left < Duration::MAX);
+    if ends { Ok(found) } else { Err(other_data) }
 }
 
 fn as_text(found: &Holders) -> String {

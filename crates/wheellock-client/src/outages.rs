@@ -1,5 +1,5 @@
-//! What the operator is told of a connection that comes and goes: every change once, a reminder while it stays away, and no
-//! flood, however often it does so. Pure: instants in, decisions out; the words are `events`'.
+//! What the operator is told of a connection that comes and goes: every change once, a reminder while it stays away, each absence that
+//! callers may have noticed, and no flood, however often it does so. Pure: instants in, decisions out; the words are `events`'.
 
 use std::time::{Duration, Instant};
 
@@ -37,7 +37,7 @@ pub(crate) struct Outage {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Connected {
     First,
-    /// After an outage that was told.
+    /// After an outage that was told, or a long one.
     Again(Outage),
 }
 
@@ -48,11 +48,11 @@ impl Outages {
         (self.down_since, self.attempts) = (None, 0);
         let is_first = !std::mem::replace(&mut self.has_connected, true);
         let was_told = std::mem::take(&mut self.is_told);
-        match (is_first, was_told) {
-            (true, false) => Some(Connected::First),
+        match (is_first, was_told || outage.down >= LONG) {
+            (true, _) if !was_told => Some(Connected::First),
             (_, true) => Some(Connected::Again(outage)),
             // Nobody knows that it was away.
-            (false, false) => None,
+            (_, false) => None,
         }
     }
 
@@ -99,6 +99,9 @@ fn is_due(last: Option<Instant>, now: Instant) -> bool {
 /// short enough that one who looks sees that it goes on.
 pub(crate) const REMINDER: Duration = Duration::from_secs(10);
 
+/// An outage of that length is told when it ends, even if the last one was told just before: by then calls have waited for it.
+const LONG: Duration = Duration::from_secs(1);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +122,27 @@ mod tests {
         let again = outages.connected(lost + TENTH * 351).unwrap();
         assert_eq!(again, Connected::Again(Outage { down: TENTH * 351, attempts: 350, losses: 0 }));
         assert!(outages.lost(lost + TENTH * 800).is_some(), "the next one is told at once");
+    }
+
+    /// Found by a trial: after the first of several restarts nothing was said of the others.
+    #[test]
+    fn a_long_outage_is_told_when_it_ends_even_if_the_last_one_was_told_just_before() {
+        let (start, mut outages) = (Instant::now(), Outages::default());
+        outages.connected(start);
+        let told: Vec<_> = (0..3)
+            .map(|restart| {
+                let lost = start + TENTH * 50 * restart;
+                let line = outages.lost(lost).is_some();
+                assert_eq!(outages.failed(false, lost + TENTH), None);
+                let again = outages.connected(lost + TENTH * 35);
+                let Some(Connected::Again(Outage { down, attempts: 1, .. })) = again else {
+                    panic!("{again:?}")
+                };
+                assert_eq!(down, TENTH * 35);
+                line
+            })
+            .collect();
+        assert_eq!(told, [true, false, true], "once in ten seconds");
     }
 
     #[test]

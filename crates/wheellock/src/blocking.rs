@@ -62,7 +62,7 @@ use served::{Served, background};
 ///     .connect_blocking()?;
 /// let guard = locks.lock("orders:42").acquire()?;
 /// guard.release()?;
-/// locks.shutdown(Duration::from_secs(2));
+/// let _left = locks.shutdown(Duration::from_secs(2));
 /// # Ok(())
 /// # }
 /// ```

@@ -159,6 +159,7 @@ impl fmt::Debug for Election {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the leadership ends at once if it is not kept"]
 #[derive(Debug)]
 pub struct Leadership {
     guard: FencedGuard,

@@ -158,6 +158,7 @@ impl fmt::Debug for FencedLock {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the lock is given back at once if its guard is not kept"]
 #[derive(Debug)]
 pub struct FencedGuard {
     guard: Guard,

@@ -35,6 +35,7 @@ use crate::work::unless_lost;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the lock is given back at once if its guard is not kept"]
 pub struct Guard {
     context: Arc<Context>,
     name: Arc<Name>,

@@ -1,4 +1,4 @@
-//! How to use the locks: the page `docs/guide.md` of the repository, and nothing else.
+//! How to use the locks: the page `docs/guide.md` of the repository.
 //!
 //! [Guarantees]: https://github.com/wheellock/wheellock/blob/main/docs/guarantees.md
 //! [Beside Redisson]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md
@@ -7,8 +7,16 @@
 //! [simple]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md#simple-locks-beside-everybody-else
 //! [failovers]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#failovers
 //! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock
-//! [observability]: https://github.com/wheellock/wheellock/blob/main/docs/observability.md
-//! [alerts]: https://github.com/wheellock/wheellock/blob/main/docs/observability.md#three-alerts
+//! [observability]: crate::guide::observability
+//! [alerts]: crate::guide::observability#three-alerts
+//! [`examples/service`]: https://github.com/wheellock/wheellock/tree/main/examples/service
 //!
 // The first definition of a link is the one that counts, so those above win over the page's own.
 #![doc = include_str!("../docs/guide.md")]
+
+/// What an operator sees: the page `docs/observability.md` of the repository.
+///
+/// [fixed leases]: crate::guide#fixed-leases
+///
+#[doc = include_str!("../docs/observability.md")]
+pub mod observability {}

@@ -218,8 +218,8 @@ impl LockManager {
     }
 
     /// Tells the recorder of the `metrics` crate what has been counted since the last time, and how things are now: under the names that
-    /// `docs/observability.md` lists, labelled with this manager's [name](LockManagerBuilder::metrics_name) and the
-    /// [families](LockManagerBuilder::classify) of its locks.
+    /// [`guide::observability`](crate::guide::observability) lists, labelled with this manager's
+    /// [name](LockManagerBuilder::metrics_name) and the [families](LockManagerBuilder::classify) of its locks.
     ///
     /// To be called before the numbers are read, as by the handler of a scrape; or from time to time, which
     /// [`report_metrics_every`](LockManagerBuilder::report_metrics_every) does. What is counted is the same with and without the
@@ -402,9 +402,10 @@ impl LockManagerBuilder {
         Ok(manager)
     }
 
-    /// Makes a manager that connects in the background: for one server of a [`RedLockManager`](crate::RedLockManager), which must not
-    /// keep the others from working. Until it is connected, operations wait, up to their deadlines. Its
-    /// [`diagnostics`](LockManager::diagnostics) are empty, because nobody has asked.
+    /// Makes a manager that connects in the background: for a service that may start before its server, and for one server of a
+    /// [`RedLockManager`](crate::RedLockManager), which must not keep the others from working. Until it is connected, operations
+    /// wait, up to their deadlines, and [`health`](LockManager::health) says what keeps it. Its [`diagnostics`](LockManager::diagnostics) are
+    /// empty, because nobody has asked.
     ///
     /// # Errors
     ///

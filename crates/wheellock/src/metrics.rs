@@ -35,7 +35,8 @@ pub struct Metrics {
     /// Grants that were taken back because too few servers had acknowledged them in time; see
     /// [`Durability`](crate::Durability).
     pub not_replicated: u64,
-    /// Leases extended.
+    /// Leases extended, by the watchdog or because a holder asked: [`Guard::renew`](crate::Guard::renew), and
+    /// [`Guard::run`](crate::Guard::run) when its work has ended.
     pub renewals: u64,
     /// Renewals without an answer, or refused; each is repeated until the lease has ended. A redirection to another node
     /// of a cluster is none.
@@ -56,7 +57,7 @@ pub struct Metrics {
     /// How long those who had to wait waited for their guards.
     pub wait: Histogram,
     /// How much later than planned, a third of the lease after the one before, the watchdog's renewals were confirmed. The
-    /// lock is in danger when that comes near two thirds of its lease.
+    /// lock is in danger when that comes near two thirds of its lease. What was renewed earlier than planned is not counted.
     pub renewal_lateness: Histogram,
     /// How long locks were held, from the first guard of an owner to its last, or to the loss; each guard to which a lock was handed
     /// over counts for itself.
@@ -186,9 +187,10 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn renewed(&mut self, late: Duration) {
+    /// `late` by so much, unless it came early.
+    pub(crate) fn renewed(&mut self, late: Option<Duration>) {
         self.renewals += 1;
-        self.renewal_lateness.record(late);
+        late.into_iter().for_each(|late| self.renewal_lateness.record(late));
     }
 
     pub(crate) fn acquired(&mut self, first_guard: bool) {

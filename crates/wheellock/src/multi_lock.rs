@@ -526,6 +526,7 @@ impl Taken {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the locks are given back at once if their guard is not kept"]
 pub struct MultiGuard {
     members: Vec<Guard>,
 }

@@ -266,6 +266,7 @@ impl fmt::Debug for PermitSemaphore {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the permit is given back at once if it is not kept"]
 #[derive(Debug)]
 pub struct Permit {
     guard: Guard,

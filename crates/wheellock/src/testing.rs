@@ -253,7 +253,7 @@ impl Double {
     /// # let locks = double.manager().await?;
     /// double.delay(Duration::from_millis(40));
     /// let before = tokio::time::Instant::now();
-    /// locks.lock("orders:42").acquire().await?;
+    /// let _guard = locks.lock("orders:42").acquire().await?;
     /// assert!(before.elapsed() >= Duration::from_millis(40));
     /// # Ok(())
     /// # }

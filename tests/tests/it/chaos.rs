@@ -36,8 +36,15 @@ async fn a_server_killed_and_restarted_under_load_costs_errors_only() {
         assert!(load.gains(&load.errors, 1).await, "no errors while the server is dead: {load:?}");
         let served = load.served.load(SeqCst);
         server.restart();
-        let resumed = eventually(RESUMES_WITHIN, async || load.served.load(SeqCst) > served).await;
-        assert!(resumed, "no service {RESUMES_WITHIN:?} after the server's return {round}: {load:?}");
+        let mut looks = 0;
+        while load.served.load(SeqCst) == served {
+            // Each look is a write of somebody else: what holds that up, a full disk's queue for one, holds up everybody.
+            assert_eq!(server.cli(&["SET", "somebody", "else"]), "OK");
+            tokio::time::sleep(LOOK).await;
+            looks += 1;
+            assert!(looks < RESUMES_WITHIN, "no service after the server's return {round}: {load:?}");
+        }
+        let _none_if_it_was_back_at_once = server.cli(&["DEL", "somebody"]);
     }
 
     load.stop.store(true, SeqCst);
@@ -204,7 +211,8 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const LEASE: Duration = Duration::from_secs(4);
 /// A third of it is beyond the patience of any wait here.
 const LONG_LEASE: Duration = Duration::from_secs(60);
-/// The promise.
-const RESUMES_WITHIN: Duration = Duration::from_secs(1);
+/// The promise: a second, in looks.
+const RESUMES_WITHIN: u32 = 100;
+const LOOK: Duration = Duration::from_millis(10);
 /// Beyond every deadline in play.
 const NO_HANG: Duration = Duration::from_secs(30);

@@ -451,7 +451,11 @@ fn who_holds_is_told_to_people_and_to_scripts() {
         }
     }
     let _written = server.cli(&["RPUSH", "list", "x"]);
-    assert_eq!(code(&ended(&server, &["holder", "list"])), 65);
+    // Nor is a number of permits, or another program's text.
+    assert_eq!(server.cli(&["SET", "number", "3"]), "OK");
+    for other in ["list", "number"] {
+        assert_eq!(code(&ended(&server, &["holder", other])), 65, "{other}");
+    }
 }
 
 #[test]

@@ -103,17 +103,18 @@ async fn woken_by(
     tokio::join!(next(observer), then).0
 }
 
+/// Another process, which leads.
+fn leading(server: &RedisServer) -> Worker {
+    let command = Command::new(env!("CARGO_BIN_EXE_lock_worker"));
+    let mut worker = Worker::spawn(command, &server.url(), &format!("fenced@{NAME}"), SHORT).unwrap();
+    assert_eq!(worker.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+    worker
+}
+
 #[tokio::test]
 async fn a_killed_leader_is_succeeded_within_one_lease() {
     let server = RedisServer::start();
-    let mut worker = Worker::spawn(
-        Command::new(env!("CARGO_BIN_EXE_lock_worker")),
-        &server.url(),
-        &format!("fenced@{NAME}"),
-        SHORT,
-    )
-    .unwrap();
-    assert_eq!(worker.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+    let mut worker = leading(&server);
     let locks = connect(&server.url(), SHORT).await.unwrap();
     let mut observer = locks.election(NAME).observe();
     let first = next(&mut observer).await.expect("the worker leads");
@@ -132,14 +133,7 @@ async fn a_killed_leader_is_succeeded_within_one_lease() {
 #[tokio::test]
 async fn an_observer_sees_that_a_dead_leaders_lease_is_over() {
     let server = RedisServer::start();
-    let mut worker = Worker::spawn(
-        Command::new(env!("CARGO_BIN_EXE_lock_worker")),
-        &server.url(),
-        &format!("fenced@{NAME}"),
-        SHORT,
-    )
-    .unwrap();
-    assert_eq!(worker.ask(&Request::Acquire).unwrap().what, Outcome::Acquired);
+    let mut worker = leading(&server);
     let locks = manager(&server.url()).await;
     let mut observer = locks.election(NAME).observe();
     assert!(next(&mut observer).await.is_some());
@@ -170,7 +164,7 @@ async fn who_resigns_wakes_the_next_at_once() {
     let campaign = tokio::spawn(async move { election.campaign().await });
     assert!(eventually(PATIENCE, async || here.metrics().waiting == 1).await);
     drop(second);
-    timeout(WOKEN, campaign).await.expect("it is woken").unwrap().unwrap();
+    drop(timeout(WOKEN, campaign).await.expect("it is woken").unwrap().unwrap());
 }
 
 #[tokio::test]

@@ -95,6 +95,7 @@ impl Election {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the leadership ends at once if it is not kept"]
 #[derive(Debug)]
 pub struct Leadership {
     inner: crate::Leadership,

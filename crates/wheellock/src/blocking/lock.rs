@@ -245,6 +245,7 @@ impl<L: AsyncLock> fmt::Debug for Lock<L> {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the lock is given back at once if its guard is not kept"]
 pub struct Guard<L: AsyncLock = crate::Lock> {
     pub(super) inner: L::Guard,
     runtime: Arc<Served>,

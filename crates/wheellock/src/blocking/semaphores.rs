@@ -331,6 +331,7 @@ impl fmt::Debug for PermitSemaphore {
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the permit is given back at once if it is not kept"]
 pub struct Permit {
     inner: crate::Permit,
     runtime: Arc<Served>,

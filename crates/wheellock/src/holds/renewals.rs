@@ -435,7 +435,8 @@ impl Holds {
                 hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
                 hold.answered(now);
                 let family = hold.name.family();
-                self.tallies.of(family).renewed(now.saturating_duration_since(planned));
+                let late = (now >= planned).then(|| now.saturating_duration_since(planned));
+                self.tallies.of(family).renewed(late);
                 effects.renewed_again(self.fails_no_more(renewal.hold, now));
             }
             Renewed::StillHeld { left } => {

@@ -36,6 +36,7 @@ use crate::work::unless_lost;
 /// # Ok(())
 /// # }
 /// ```
+#[must_use = "the lock is given back at once if its guard is not kept"]
 pub struct RedLockGuard {
     locks: Arc<[Lock]>,
     members: Arc<Mutex<Members>>,

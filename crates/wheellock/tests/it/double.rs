@@ -348,10 +348,10 @@ async fn an_outage_is_an_error_and_then_over() {
     assert_eq!(guard.lost().await, LostReason::Expired);
     double.come_back();
     // What was asked for during the outage is granted when it is over, and given back.
-    timeout(LEASE, here.lock("other").acquire()).await.unwrap().unwrap();
+    drop(timeout(LEASE, here.lock("other").acquire()).await.unwrap().unwrap());
     // Its renewals came late, too.
     drop(guard);
-    timeout(LEASE, lock.acquire()).await.unwrap().unwrap();
+    drop(timeout(LEASE, lock.acquire()).await.unwrap().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -377,7 +377,7 @@ async fn answers_that_take_longer() {
     double.delay(Duration::ZERO);
     guard.release().await.unwrap();
     let began = Instant::now();
-    here.lock(NAME).acquire().await.unwrap();
+    drop(here.lock(NAME).acquire().await.unwrap());
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 

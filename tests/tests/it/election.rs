@@ -114,7 +114,7 @@ fn leading(server: &RedisServer) -> Worker {
 #[tokio::test]
 async fn a_killed_leader_is_succeeded_within_one_lease() {
     let server = RedisServer::start();
-    let mut worker = leading(&server);
+    let worker = leading(&server);
     let locks = connect(&server.url(), SHORT).await.unwrap();
     let mut observer = locks.election(NAME).observe();
     let first = next(&mut observer).await.expect("the worker leads");
@@ -133,7 +133,7 @@ async fn a_killed_leader_is_succeeded_within_one_lease() {
 #[tokio::test]
 async fn an_observer_sees_that_a_dead_leaders_lease_is_over() {
     let server = RedisServer::start();
-    let mut worker = leading(&server);
+    let worker = leading(&server);
     let locks = manager(&server.url()).await;
     let mut observer = locks.election(NAME).observe();
     assert!(next(&mut observer).await.is_some());

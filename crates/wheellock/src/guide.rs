@@ -9,7 +9,6 @@
 //! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock
 //! [observability]: crate::guide::observability
 //! [alerts]: crate::guide::observability#three-alerts
-//! [`examples/service`]: https://github.com/wheellock/wheellock/tree/main/examples/service
 //!
 // The first definition of a link is the one that counts, so those above win over the page's own.
 #![doc = include_str!("../docs/guide.md")]

@@ -88,8 +88,11 @@ impl Pipe {
     /// Lets the client write so many bytes from now on; then it has to wait.
     pub fn accept(&self, bytes: usize) {
         let mut inner = self.lock();
+        let waits = inner.acceptable == 0 && bytes > 0;
         inner.acceptable = bytes;
-        inner.wake();
+        if waits {
+            inner.wake();
+        }
     }
 
     /// From now on `server` is woken whenever the client has written something, on the thread that has written it and under no lock of

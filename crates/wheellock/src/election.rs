@@ -137,6 +137,11 @@ impl Election {
     async fn lead(&self, guard: FencedGuard) -> Result<Leadership, Error> {
         let leadership = Leadership { guard, lock: self.lock.as_lock().clone() };
         leadership.announce(&self.announcement).await?;
+        // The server may have said long ago what is heard now.
+        if !leadership.is_leader() {
+            let reason = leadership.lost().await;
+            return Err(Error::Lost { lock: self.name().to_owned(), reason });
+        }
         Ok(leadership)
     }
 }

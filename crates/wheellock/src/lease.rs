@@ -27,6 +27,10 @@ impl Lease {
     /// For how long a semaphore remembers what its holders have: longer than any process is stopped and lives on.
     pub(crate) const A_DAY: Self = Self::of_millis(86_400_000);
 
+    /// For how long a place in the queue of a fair lock is kept for one who says nothing: it is in the way of others until then, so a
+    /// release that takes it back is repeated as if this were a lease.
+    pub(crate) const A_PLACE: Self = Self(5_000);
+
     /// A lease of `duration`, rounded up to a whole millisecond.
     ///
     /// # Errors

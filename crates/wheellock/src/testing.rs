@@ -26,10 +26,9 @@
 pub mod server;
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::task::{Wake, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
 
 use wheellock_client::{Change, Timer};
 
@@ -37,7 +36,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::manager::{LockManager, LockManagerBuilder};
 use crate::{blocking, watchdog};
-use server::{How, Network, Server};
+use server::{Host, How};
 
 /// A server in memory, and what a test may do to it. Clones are the same server; it lives as long as one of them, or a manager that
 /// was made with it.
@@ -100,28 +99,14 @@ impl Double {
             Ok(_) => Timer::tokio(MILLISECOND),
             Err(_) => Timer::global().clone(),
         };
-        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let bell = Waker::from(Arc::new(Bell(shared.clone())));
-            let network = Arc::new(Network::waking(bell.clone()));
-            let mut server = Server::new(Arc::clone(&network));
+        let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let host = Host::new(timer, millis(since_epoch), |_| {});
+        let name = format!("in-memory-{}", SERVERS.fetch_add(1, Ordering::Relaxed));
+        host.change(|server| {
             server.strict = false;
-            server.store.forgets = true;
-            server.faults.counts = false;
-            let name = format!("in-memory-{}", SERVERS.fetch_add(1, Ordering::Relaxed));
             server.run_id.clone_from(&name);
-            let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-            Shared {
-                name,
-                server: Mutex::new(server),
-                network,
-                bell,
-                is_wanted: AtomicBool::new(false),
-                start: timer.now(),
-                timer,
-                began: millis(since_epoch),
-                managers: Mutex::default(),
-            }
         });
+        let shared = Arc::new(Shared { name, host, managers: Mutex::default() });
         Self { shared }
     }
 
@@ -233,7 +218,7 @@ impl Double {
     /// # }
     /// ```
     pub fn lose(&self, name: &str) -> bool {
-        let lost = self.shared.change(|server| {
+        let lost = self.shared.host.change(|server| {
             let lost = server.store.take_away(name);
             server.tell_all();
             lost
@@ -259,14 +244,14 @@ impl Double {
     /// # }
     /// ```
     pub fn delay(&self, answers: Duration) {
-        self.shared.change(|server| server.faults.latency = millis(answers));
+        self.shared.host.change(|server| server.faults.latency = millis(answers));
     }
 
     /// The next so many requests of locks are executed, and their connection breaks in place of the answer. The library repeats what it
     /// can repeat, so that a service hardly ever sees this: it is what makes an outcome
     /// [`MaybeExecuted`](crate::Outcome::MaybeExecuted) if an [`outage`](Self::outage) follows.
     pub fn lose_answers(&self, requests: usize) {
-        self.shared.change(|server| server.faults.losses = Some((0, requests, How::Rst)));
+        self.shared.host.change(|server| server.faults.losses = Some((0, requests, How::Rst)));
     }
 
     /// From now on the server is away, until it [comes back](Self::come_back). It keeps its data, and leases run on.
@@ -288,8 +273,8 @@ impl Double {
     /// # }
     /// ```
     pub fn outage(&self, outage: Outage) {
-        self.shared.network.set_down(outage == Outage::Down);
-        self.shared.change(|server| {
+        self.shared.host.network().set_down(outage == Outage::Down);
+        self.shared.host.change(|server| {
             server.faults.is_silent = outage == Outage::Silent;
             if outage == Outage::Down {
                 server.end(How::Rst);
@@ -299,22 +284,22 @@ impl Double {
 
     /// The server is there again. Nothing happens if it was not away.
     pub fn come_back(&self) {
-        self.shared.network.set_down(false);
-        self.shared.change(|server| server.faults.is_silent = false);
+        self.shared.host.network().set_down(false);
+        self.shared.host.change(|server| server.faults.is_silent = false);
     }
 
     /// Everything that the server keeps is gone, as after a restart without persistence; connections stay. Holders learn of it when
     /// they renew, within a third of their lease.
     pub fn forget_everything(&self) {
-        self.shared.change(|server| server.store.forget_everything());
+        self.shared.host.change(|server| server.store.forget_everything());
     }
 
     fn settings(&self, adjust: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder) -> LockManagerBuilder {
         let shared = Arc::clone(&self.shared);
         let url = format!("redis://{}", shared.name);
         adjust(LockManager::builder(&url)).configure(move |config| {
-            config.timer = shared.timer.clone();
-            let open = shared.network.connector();
+            config.timer = shared.host.timer().clone();
+            let open = shared.host.network().connector();
             // The server lives as long as somebody may connect to it.
             config.connector = Some(Arc::new(move || {
                 let _lives = &shared;
@@ -376,84 +361,11 @@ impl LockManager {
     }
 }
 
-/// The server, and who has it serve: whoever wrote to it, on the spot.
 struct Shared {
     /// What tells it from other doubles, in messages too; nothing is looked up.
     name: String,
-    server: Mutex<Server>,
-    network: Arc<Network>,
-    bell: Waker,
-    /// There is something to do for the server. Whoever serves looks again when he has unlocked it, so nobody waits for it who wrote.
-    is_wanted: AtomicBool,
-    timer: Timer,
-    /// When the server's clock stood at `began`.
-    start: Instant,
-    /// In milliseconds since 1970.
-    began: u64,
+    host: Arc<Host>,
     managers: Mutex<Vec<Weak<Context>>>,
-}
-
-impl Shared {
-    /// Changes something about the server, and then has it do what follows.
-    fn change<T>(&self, change: impl FnOnce(&mut Server) -> T) -> T {
-        let mut server = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        self.set_clock(&mut server);
-        let changed = change(&mut server);
-        drop(server);
-        self.serve();
-        changed
-    }
-
-    fn serve(&self) {
-        self.is_wanted.store(true, Ordering::SeqCst);
-        while self.is_wanted.load(Ordering::SeqCst) {
-            let mut server = match self.server.try_lock() {
-                Ok(server) => server,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // Whoever has it looks again.
-                Err(TryLockError::WouldBlock) => return,
-            };
-            self.is_wanted.store(false, Ordering::SeqCst);
-            self.set_clock(&mut server);
-            while server.serve() {}
-            let due = server.next_due();
-            let now = server.store.now();
-            drop(server);
-            if let Some(due) = due {
-                self.look_again(due, now);
-            }
-        }
-    }
-
-    /// Has the server serve at `due`, when an answer leaves that is held up.
-    fn look_again(&self, due: u64, now: u64) {
-        let at = self.start + Duration::from_millis(due.saturating_sub(self.began));
-        if self.timer.schedule(at, self.bell.clone()).is_err() && due > now {
-            // It became due meanwhile; if its timer has ended, nobody is left whom it would reach.
-            self.is_wanted.store(self.millis() >= due, Ordering::SeqCst);
-        }
-    }
-
-    /// The server's clock follows the timer's and never goes back, whichever thread looks.
-    fn set_clock(&self, server: &mut Server) {
-        let now = self.millis().max(server.store.now());
-        server.store.set_now(now);
-    }
-
-    fn millis(&self) -> u64 {
-        self.began + millis(self.timer.now().saturating_duration_since(self.start))
-    }
-}
-
-/// Has the server serve when it is woken, as long as there is one.
-struct Bell(Weak<Shared>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.serve();
-        }
-    }
 }
 
 fn millis(duration: Duration) -> u64 {

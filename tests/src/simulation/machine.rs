@@ -2,14 +2,13 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::task::{Wake, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use wheellock::client::Timer;
 use wheellock::client::memory::{Connector, Pipe};
-use wheellock::testing::server::{Network, Server};
+use wheellock::testing::server::{Host, Server};
 
 use super::plan::{Kind, LOCKS};
 use crate::history::{Event, What};
@@ -51,119 +50,62 @@ impl Log {
     }
 }
 
-/// A server that serves whenever it is written to, on the spot.
+/// A server, the way to it, and what everybody sees of it.
 pub(super) struct Machine {
-    server: Mutex<Server>,
-    pub(super) network: Arc<Network>,
-    bell: Waker,
-    /// There is something to do.
-    is_wanted: AtomicBool,
-    pub(super) timer: Timer,
+    pub(super) host: Arc<Host>,
     pub(super) log: Log,
-    /// How far the server's clock is off, in milliseconds.
-    pub(super) off: AtomicI64,
-    books: Option<Mutex<Books>>,
-}
-
-/// What the log knows of the queues of fair locks.
-#[derive(Default)]
-struct Books {
-    queued: HashSet<String>,
-    served: HashSet<String>,
 }
 
 impl Machine {
-    pub(super) fn new(kind: Kind) -> Arc<Self> {
+    /// All that a fleet with locks of this kind needs; they share one log.
+    pub(super) fn all(kind: Kind) -> Vec<Arc<Self>> {
         let timer = Timer::tokio(Duration::from_millis(1));
-        Arc::new_cyclic(|machine: &Weak<Self>| {
-            let bell = Waker::from(Arc::new(Bell(machine.clone())));
-            let network = Arc::new(Network::waking(bell.clone()));
-            let mut server = Server::new(Arc::clone(&network));
-            server.store.forgets = true;
-            server.faults.counts = false;
-            Self {
-                server: Mutex::new(server),
-                network,
-                bell,
-                is_wanted: AtomicBool::new(false),
-                log: Log::new(timer.clone()),
-                timer,
-                off: AtomicI64::new(0),
-                books: (kind == Kind::Fair).then(Mutex::default),
+        let log = Log::new(timer.clone());
+        (0..kind.servers()).map(|number| Self::new(kind, number, &timer, &log)).collect()
+    }
+
+    fn new(kind: Kind, number: u64, timer: &Timer, log: &Log) -> Arc<Self> {
+        let (timer, log) = (timer.clone(), log.clone());
+        let books = (kind == Kind::Fair).then(|| Mutex::new(Books::new(log.clone())));
+        let host = Host::new(timer, BEGAN, move |server| {
+            if let Some(books) = &books {
+                books.lock().unwrap_or_else(PoisonError::into_inner).keep(server);
             }
-        })
+        });
+        host.change(|server| server.run_id = format!("model-{number}"));
+        Arc::new(Self { host, log })
     }
 
     /// Changes something about the server, and then has it do what follows.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Server) -> T) -> T {
-        let mut server = self.lock();
-        self.set_clock(&mut server);
-        let changed = change(&mut server);
-        drop(server);
-        self.serve();
-        changed
+        self.host.change(change)
+    }
+}
+
+/// What the log knows of the queues of fair locks.
+struct Books {
+    log: Log,
+    queued: HashSet<String>,
+    served: HashSet<String>,
+}
+
+impl Books {
+    fn new(log: Log) -> Self {
+        Self { log, queued: HashSet::new(), served: HashSet::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Server> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn serve(&self) {
-        self.is_wanted.store(true, Ordering::SeqCst);
-        while self.is_wanted.load(Ordering::SeqCst) {
-            let mut server = match self.server.try_lock() {
-                Ok(server) => server,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                // It looks again when it is done.
-                Err(TryLockError::WouldBlock) => return,
-            };
-            self.is_wanted.store(false, Ordering::SeqCst);
-            self.set_clock(&mut server);
-            while server.serve() {
-                self.keep_books(&server);
-            }
-            let (due, now) = (server.next_due(), server.store.now());
-            drop(server);
-            if let Some(due) = due {
-                let at = self.timer.now() + Duration::from_millis(due.saturating_sub(now));
-                // What could have left by now is held up by something whose end serves again.
-                if self.timer.schedule(at, self.bell.clone()).is_err() && due > now {
-                    self.is_wanted.store(true, Ordering::SeqCst);
-                }
-            }
-        }
-    }
-
-    fn set_clock(&self, server: &mut Server) {
-        let elapsed = i64::try_from(self.log.now() / 1_000_000).unwrap_or(i64::MAX);
-        let now = BEGAN + elapsed + self.off.load(Ordering::SeqCst);
-        server.store.set_now(now.unsigned_abs());
-    }
-
-    fn keep_books(&self, server: &Server) {
-        let Some(books) = &self.books else { return };
-        let mut books = books.lock().unwrap_or_else(PoisonError::into_inner);
+    fn keep(&mut self, server: &Server) {
         for lock in (0..LOCKS).map(lock_name) {
             for (_, holder, _) in server.store.holds().filter(|(key, ..)| *key == lock) {
-                if books.served.insert(holder.to_owned()) {
+                if self.served.insert(holder.to_owned()) {
                     self.log.note(&lock, What::Served { owner: holder.to_owned() });
                 }
             }
             for owner in server.store.queue(&format!("redisson_lock_queue:{{{lock}}}")) {
-                if books.queued.insert(owner.clone()) {
+                if self.queued.insert(owner.clone()) {
                     self.log.note(&lock, What::Queued { owner });
                 }
             }
-        }
-    }
-}
-
-struct Bell(Weak<Machine>);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        if let Some(machine) = self.0.upgrade() {
-            machine.serve();
         }
     }
 }
@@ -181,7 +123,7 @@ impl Way {
     }
 
     pub(super) fn connector(&self, machine: &Machine) -> Connector {
-        let (way, open) = (self.clone(), machine.network.connector());
+        let (way, open) = (self.clone(), machine.host.network().connector());
         Arc::new(move || {
             if way.is_shut.load(Ordering::SeqCst) {
                 return Err(io::ErrorKind::ConnectionRefused.into());
@@ -200,6 +142,11 @@ impl Way {
         }
     }
 
+    /// Lets go of the connection, so that the server sees that its client has closed it.
+    pub(super) fn let_go(&self) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     pub(super) fn open(&self) {
         self.is_shut.store(false, Ordering::SeqCst);
     }
@@ -210,4 +157,4 @@ pub(super) fn lock_name(number: u64) -> String {
 }
 
 /// When the server's clock began, in milliseconds since 1970.
-const BEGAN: i64 = 1_700_000_000_000;
+const BEGAN: u64 = 1_700_000_000_000;

@@ -4,6 +4,7 @@
 //! Everything comes from the seed: the plan, what the library draws, and the order of polls, for one thread runs one task after the
 //! other. So a world can be run again, and made smaller as long as the same complaint comes out of it.
 
+mod foreigner;
 mod machine;
 mod night;
 mod plan;
@@ -24,7 +25,7 @@ pub use plan::{Kind, Plan};
 pub use shrink::shrink;
 
 use crate::history::{Event, History, Verdict, What, check};
-use machine::{Machine, lock_name};
+use machine::{Log, Machine, lock_name};
 use plan::{DAY, LEASE, LOCKS, PATIENCE, PERMITS};
 use process::{POOL, Process};
 
@@ -79,7 +80,8 @@ pub fn run(plan: &Plan) -> Outcome {
 }
 
 async fn world(plan: &Plan) -> Vec<Event> {
-    let machine = Machine::new(plan.kind);
+    let machines = Machine::all(plan.kind);
+    let Some(machine) = machines.first() else { return Vec::new() };
     let log = machine.log.clone();
     let in_the_way = if plan.kind == Kind::Fair { DEAD_HEAD } else { 0 };
     log.note(
@@ -87,7 +89,7 @@ async fn world(plan: &Plan) -> Vec<Event> {
         What::Setup {
             longest: in_the_way.max(2 * LEASE) * MILLISECOND,
             patience: PATIENCE * MILLISECOND,
-            wake: WAKE * MILLISECOND,
+            wake: if plan.kind == Kind::Quorum { WAKE_OF_MANY } else { WAKE } * MILLISECOND,
         },
     );
     match plan.kind {
@@ -97,14 +99,20 @@ async fn world(plan: &Plan) -> Vec<Event> {
     }
     let mut fleet = Vec::new();
     for number in 1..=plan.processes {
-        fleet.push(Process::start(number, plan, &machine).await);
+        fleet.push(Process::start(number, plan, &machines).await);
     }
     fill_the_pool(plan, &fleet).await;
-    machine.change(|server| {
-        server.faults.latency = plan.latency;
-        server.faults.messages_last = plan.messages_last;
-        server.set_trickle(plan.trickle);
-    });
+    for machine in &machines {
+        machine.change(|server| {
+            server.faults.latency = plan.latency;
+            server.faults.messages_last = plan.messages_last;
+            server.set_trickle(plan.trickle);
+        });
+        if plan.trickle.is_some() {
+            let machine = Arc::clone(machine);
+            spawn_local(async move { machine.host.take_turns().await });
+        }
+    }
     let begin = Instant::now();
     let end = log.now() + DAY * MILLISECOND;
     for (number, task) in (1..).zip(&plan.tasks) {
@@ -112,12 +120,19 @@ async fn world(plan: &Plan) -> Vec<Event> {
         let running = spawn_local(Rc::clone(process).task(number, task.steps.clone(), end));
         process.tasks.borrow_mut().push(running);
     }
+    let foreigners = (1..).zip(&plan.foreigners).map(|(number, foreigner)| {
+        spawn_local(foreigner::come(number, foreigner.clone(), Arc::clone(machine)))
+    });
+    let foreigners: Vec<_> = foreigners.collect();
     let day = {
-        let (plan, fleet, machine) = (plan.clone(), fleet.clone(), Arc::clone(&machine));
-        spawn_local(async move { troubles::happen(&plan, &fleet, &machine, begin).await })
+        let (plan, fleet, machines) = (plan.clone(), fleet.clone(), machines.clone());
+        spawn_local(async move { troubles::happen(&plan, &fleet, &machines, begin).await })
     };
     sleep_until(begin + Duration::from_millis(DAY)).await;
     day.await.expect("troubles end");
+    for foreigner in foreigners {
+        foreigner.await.expect("a foreigner leaves");
+    }
     log.note("", What::Healed);
     for process in &fleet {
         let tasks = std::mem::take(&mut *process.tasks.borrow_mut());
@@ -135,7 +150,7 @@ async fn world(plan: &Plan) -> Vec<Event> {
             log.record(process.number, 0, 0, "", What::Finished);
         }
     }
-    probe(plan, &fleet, &machine).await;
+    probe(plan, &fleet, &machines, &log).await;
     log.take()
 }
 
@@ -151,23 +166,23 @@ async fn fill_the_pool(plan: &Plan, fleet: &[Rc<Process>]) {
 }
 
 /// Counts what is left when everything has ended.
-async fn probe(plan: &Plan, fleet: &[Rc<Process>], machine: &Arc<Machine>) {
+async fn probe(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], log: &Log) {
     // Whoever was killed holds until the lease ends, and a subscription lingers.
     sleep(Duration::from_millis(LINGER + 2 * LEASE)).await;
-    let log = &machine.log;
     let told = |process: u32, name: &str, found: u64| {
         log.record(process, 0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
     };
     for process in fleet.iter().filter(|process| !process.is_dead.get()) {
         let count = || {
-            let (stats, metrics) = (process.locks.client().stats(), process.locks.metrics());
-            let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-            [
-                ("requests in flight", count(stats.in_flight)),
-                ("bytes queued", count(stats.queued_bytes)),
-                ("locks held", metrics.held),
-                ("waiters", metrics.waiting),
-            ]
+            let mut found =
+                [("requests in flight", 0), ("bytes queued", 0), ("locks held", 0), ("waiters", 0)];
+            for locks in &process.managers {
+                let (stats, metrics) = (locks.client().stats(), locks.metrics());
+                let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+                let more = [count(stats.in_flight), count(stats.queued_bytes), metrics.held, metrics.waiting];
+                found.iter_mut().zip(more).for_each(|((_, found), more)| *found += more);
+            }
+            found
         };
         // A connection asks from time to time whether its server is there.
         for _ in 0..LOOKS {
@@ -178,25 +193,25 @@ async fn probe(plan: &Plan, fleet: &[Rc<Process>], machine: &Arc<Machine>) {
         }
         count().iter().for_each(|(name, found)| told(process.number, name, *found));
     }
-    let (holders, channels) = machine.change(|server| {
-        let locks: Vec<String> = (0..LOCKS).map(lock_name).collect();
-        let holders = server.store.holds().filter(|(key, ..)| locks.iter().any(|lock| lock == key)).count();
-        (holders, server.store.channels.len())
-    });
+    let (mut holders, mut channels) = (0, 0);
+    for machine in machines {
+        // It looks who has closed its connection.
+        machine.change(|_| {});
+        machine.change(|server| {
+            let locks: Vec<String> = (0..LOCKS).map(lock_name).collect();
+            holders += server.store.holds().filter(|(key, ..)| locks.iter().any(|lock| lock == key)).count();
+            channels += server.store.channels.len();
+        });
+    }
     told(0, "holders on the server", u64::try_from(holders).unwrap_or(u64::MAX));
     if fleet.iter().all(|process| !process.is_dead.get()) {
         told(0, "channels listened to", u64::try_from(channels).unwrap_or(u64::MAX));
     }
-    if plan.kind == Kind::Semaphore {
-        let free = match fleet.first() {
-            Some(process) => process.locks.semaphore(POOL).available().await.unwrap_or_default(),
-            None => 0,
-        };
-        told(
-            0,
-            "permits missing or too many",
-            (free - i64::try_from(PERMITS).unwrap_or_default()).unsigned_abs(),
-        );
+    let asks = fleet.iter().find(|process| !process.is_shut.get());
+    if let Some(process) = asks.filter(|_| plan.kind == Kind::Semaphore) {
+        let free = process.locks.semaphore(POOL).available().await.unwrap_or_default();
+        let astray = (free - i64::try_from(PERMITS).unwrap_or_default()).unsigned_abs();
+        told(0, "permits missing or too many", astray);
     }
 }
 
@@ -222,6 +237,8 @@ fn portable(line: &str, known: &mut BTreeMap<String, usize>) -> String {
 const MILLISECOND: u64 = 1_000_000;
 /// By when a release has reached a waiter while nothing is wrong.
 const WAKE: u64 = 200;
+/// The same where so many servers have to be heard of, and who stood in each other's way draw lots.
+const WAKE_OF_MANY: u64 = 1_000;
 /// For how long a dead waiter of a fair lock is in the way of others.
 const DEAD_HEAD: u64 = 5_000;
 /// A world that is not over then never is.

@@ -23,6 +23,8 @@ pub struct Night {
     pub kind: Option<Kind>,
     /// No seed is begun after that.
     pub at_most: Option<Duration>,
+    /// Ends with the first finding, and does not make it smaller.
+    pub until_found: bool,
 }
 
 /// What came of it.
@@ -36,11 +38,56 @@ pub struct Morning {
     pub events: u64,
     /// and what went wrong by design.
     pub troubles: u64,
-    /// What must not be, seed by seed, told so that a person can read it.
-    pub findings: Vec<String>,
+    /// What must not be, by seeds.
+    pub findings: Vec<Finding>,
+}
+
+/// What must not be.
+#[derive(Debug)]
+pub struct Finding {
+    /// Of the world in which it was.
+    pub seed: u64,
+    /// Told so that a person can read it.
+    pub text: String,
 }
 
 impl Night {
+    /// What the arguments of the program say, or what is wrong with them.
+    fn said(arguments: &[String]) -> Result<Self, String> {
+        let mut night = Self { from: 0, seeds: u64::MAX, kind: None, at_most: None, until_found: false };
+        let mut words = arguments.iter();
+        while let Some(name) = words.next() {
+            if name == "--until-found" {
+                night.until_found = true;
+                continue;
+            }
+            let value = words.next().ok_or_else(|| format!("{name} needs a value"));
+            let number = || {
+                let value = value.clone()?;
+                value.parse::<u64>().map_err(|error| format!("{name} {value}: {error}"))
+            };
+            match name.as_str() {
+                "--from" => night.from = number()?,
+                "--seeds" => night.seeds = number()?,
+                "--minutes" => night.at_most = Some(Duration::from_secs(number()?.saturating_mul(60))),
+                "--kind" => {
+                    let kinds = Kind::ALL.map(|kind| kind.to_string()).join(", ");
+                    let known = |kind: &String| {
+                        Kind::named(kind).ok_or_else(|| format!("there is no kind {kind}; there are {kinds}"))
+                    };
+                    night.kind = Some(known(value?)?);
+                }
+                _ => {
+                    return Err(format!("{name} is not known; there are {OPTIONS}"));
+                }
+            }
+        }
+        if night.from.checked_add(night.seeds).is_none() && night.seeds != u64::MAX {
+            return Err(format!("there are no {} seeds from {} on", night.seeds, night.from));
+        }
+        Ok(night)
+    }
+
     /// Runs the seeds on every processor; `told` hears now and then how far it is.
     ///
     /// # Panics
@@ -59,7 +106,8 @@ impl Night {
                         if number >= self.seeds || late || is_over.load(Ordering::Relaxed) {
                             return;
                         }
-                        let plan = Plan::of(self.from + number, self.kind);
+                        let Some(seed) = self.from.checked_add(number) else { return };
+                        let plan = Plan::of(seed, self.kind);
                         let (grants, events, finding) = self.judge(&plan);
                         let mut morning = morning.lock().unwrap_or_else(PoisonError::into_inner);
                         morning.worlds += 1;
@@ -67,7 +115,8 @@ impl Night {
                         morning.events += events;
                         morning.troubles += plan.troubles.len() as u64;
                         morning.findings.extend(finding);
-                        is_over.store(morning.findings.len() >= MOST_FINDINGS, Ordering::Relaxed);
+                        let most = if self.until_found { 1 } else { MOST_FINDINGS };
+                        is_over.store(morning.findings.len() >= most, Ordering::Relaxed);
                         if morning.worlds.is_multiple_of(TOLD_EVERY) {
                             told(&morning);
                         }
@@ -75,11 +124,13 @@ impl Night {
                 });
             }
         });
-        morning.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let mut morning = morning.into_inner().unwrap_or_else(PoisonError::into_inner);
+        morning.findings.sort_by_key(|finding| finding.seed);
+        morning
     }
 
     /// Grants, events, and what is to be told if anything is wrong.
-    fn judge(self, plan: &Plan) -> (u64, u64, Option<String>) {
+    fn judge(self, plan: &Plan) -> (u64, u64, Option<Finding>) {
         let Some(outcome) = world(plan) else {
             return (0, 0, Some(self.tell(plan, "panicked", |plan| world(plan).is_none())));
         };
@@ -96,7 +147,10 @@ impl Night {
         (grants, events, finding)
     }
 
-    fn tell(self, plan: &Plan, what: &str, same: impl Fn(&Plan) -> bool) -> String {
+    fn tell(self, plan: &Plan, what: &str, same: impl Fn(&Plan) -> bool) -> Finding {
+        if self.until_found {
+            return Finding { seed: plan.seed, text: format!("seed {}, {}: {what}", plan.seed, plan.kind) };
+        }
         let small = shrink(plan, same);
         let kind = self.kind.map_or(String::new(), |kind| format!(" --kind {kind}"));
         let mut text = format!(
@@ -111,7 +165,7 @@ impl Night {
                 .filter(|line| !(line.contains(" probe ") && line.ends_with(" 0 0")));
             told.for_each(|line| text += &format!("  {line}\n"));
         }
-        text
+        Finding { seed: plan.seed, text }
     }
 }
 
@@ -120,24 +174,20 @@ fn world(plan: &Plan) -> Option<Outcome> {
     catch_unwind(AssertUnwindSafe(|| run(plan))).ok()
 }
 
-/// The program's `main`: `--seeds N --from S --kind K --minutes M`.
+/// The program's `main`: `--seeds N --from S --kind K --minutes M --until-found`.
 pub fn main(arguments: &[String]) -> ExitCode {
-    let value = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(at + 1)
-    };
-    let number = |name: &str| value(name).and_then(|value| value.parse::<u64>().ok());
-    let night = Night {
-        from: number("--from").unwrap_or_default(),
-        seeds: number("--seeds").unwrap_or(u64::MAX),
-        kind: value("--kind").and_then(|name| Kind::named(name)),
-        at_most: number("--minutes").map(|minutes| Duration::from_secs(60 * minutes)),
+    let night = match Night::said(arguments) {
+        Ok(night) => night,
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            return ExitCode::from(2);
+        }
     };
     let began = Instant::now();
     let morning = night.pass(|so_far| {
         println!("{} worlds, {:.0} s", so_far.worlds, began.elapsed().as_secs_f64());
     });
-    morning.findings.iter().for_each(|finding| println!("\n{finding}"));
+    morning.findings.iter().for_each(|finding| println!("\n{}", finding.text));
     println!(
         "{} worlds in {:.1} s: {} troubles, {} grants, {} events; {} findings",
         morning.worlds,
@@ -150,6 +200,34 @@ pub fn main(arguments: &[String]) -> ExitCode {
     if morning.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+const OPTIONS: &str = "--seeds, --from, --kind, --minutes and --until-found";
 /// More than that is one mistake told many times.
 const MOST_FINDINGS: usize = 3;
 const TOLD_EVERY: u64 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &str) -> Result<Night, String> {
+        Night::said(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_is_said_is_done_or_refused() {
+        let night = said("--from 7 --seeds 9 --kind read-write --minutes 2").unwrap();
+        assert_eq!((night.from, night.seeds, night.kind), (7, 9, Some(Kind::ReadWrite)));
+        assert_eq!(night.at_most, Some(Duration::from_secs(120)));
+        for (words, wrong) in [
+            ("--kind none", "no kind none; there are plain, "),
+            ("--seeds many", "--seeds many: "),
+            ("--seeds -1", "--seeds -1: "),
+            ("--from", "--from needs a value"),
+            ("--minute 3", "--minute is not known"),
+            ("--from 18446744073709551615 --seeds 2", "no 2 seeds from "),
+        ] {
+            let told = said(words).unwrap_err();
+            assert!(told.contains(wrong), "{words}: {told}");
+        }
+    }
+}

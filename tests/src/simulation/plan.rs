@@ -27,11 +27,17 @@ pub enum Kind {
     Permits,
     /// `semaphore`
     Semaphore,
+    /// `election`
+    Election,
+    /// `multi_lock` of all locks, and `lock` of one
+    Set,
+    /// `RedLock::lock`, on three independent servers
+    Quorum,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Plain,
         Self::Hot,
         Self::Fair,
@@ -41,12 +47,20 @@ impl Kind {
         Self::Simple,
         Self::Permits,
         Self::Semaphore,
+        Self::Election,
+        Self::Set,
+        Self::Quorum,
     ];
 
     /// The kind that is called so.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.to_string() == name)
+    }
+
+    /// How many servers there are.
+    pub(super) fn servers(self) -> u64 {
+        if self == Self::Quorum { 3 } else { 1 }
     }
 
     pub(super) fn is_pool(self) -> bool {
@@ -66,6 +80,9 @@ impl fmt::Display for Kind {
             Self::Simple => "simple",
             Self::Permits => "permits",
             Self::Semaphore => "semaphore",
+            Self::Election => "election",
+            Self::Set => "set",
+            Self::Quorum => "quorum",
         })
     }
 }
@@ -85,6 +102,19 @@ pub struct Plan {
     pub(super) hand_over: u64,
     pub(super) tasks: Vec<Task>,
     pub(super) troubles: Vec<Trouble>,
+    pub(super) foreigners: Vec<Foreigner>,
+}
+
+/// Somebody who takes a lock as Redisson does, and knows nothing of this library.
+#[derive(Clone, Debug)]
+pub(super) struct Foreigner {
+    pub(super) at: u64,
+    pub(super) lock: u64,
+    /// Asks so often, every ten milliseconds.
+    pub(super) asks: u64,
+    pub(super) hold: u64,
+    /// Ends without a word, and its lease runs out.
+    pub(super) dies: bool,
 }
 
 /// What one task does, one after the other.
@@ -182,6 +212,8 @@ pub(super) enum Wrong {
     Killed(u32),
     /// Answers take so much longer.
     Slow(u64),
+    /// One process' manager is shut down, while its tasks work.
+    ShutDown(u32),
 }
 
 impl Wrong {
@@ -220,6 +252,23 @@ impl Plan {
     /// What the seed decides; the kind, too, unless it is given.
     #[must_use]
     pub fn of(seed: u64, kind: Option<Kind>) -> Self {
+        let mut plan = Self::narrow(seed, kind);
+        let mut random = Random::new(seed ^ 0x0DD_BA11_u64.rotate_left(29));
+        let _first_of_similar_seeds_is_similar = random.number();
+        if matches!(plan.kind, Kind::Plain | Kind::Hot | Kind::Set) && random.below(4) == 0 {
+            plan.foreigners = (0..1 + random.below(4)).map(|_| Foreigner::drawn(&mut random)).collect();
+        }
+        if random.below(8) == 0 {
+            let what = Wrong::ShutDown(1 + u32_below(&mut random, plan.processes));
+            plan.troubles.push(Trouble { at: random.below(DAY - 500), lasts: 1, what });
+            plan.troubles.sort_by_key(|trouble| trouble.at);
+        }
+        plan
+    }
+
+    /// What was simulated first: seeds that found something then decide the same still.
+    #[must_use]
+    pub fn narrow(seed: u64, kind: Option<Kind>) -> Self {
         let mut random = Random::new(seed ^ 0x5EED_0F0F_1EE7_u64.rotate_left(17));
         let _first_of_similar_seeds_is_similar = random.number();
         let drawn = pick(&mut random, &Kind::ALL);
@@ -227,7 +276,7 @@ impl Plan {
         let processes = 2 + u32_below(&mut random, 4);
         let tasks_each = 1 + random.below(4);
         let latency = pick(&mut random, &[0, 0, 1, 3, 20]);
-        let trickle = pick(&mut random, &[None, None, None, Some(1), Some(7), Some(64)]);
+        let trickle = pick(&mut random, &[None, None, None, Some(20), Some(50), Some(150)]);
         let mut plan = Self {
             seed,
             kind,
@@ -238,6 +287,7 @@ impl Plan {
             hand_over: pick(&mut random, &[0, 5, 5, 50]),
             tasks: Vec::new(),
             troubles: Vec::new(),
+            foreigners: Vec::new(),
         };
         for process in 1..=processes {
             for _ in 0..tasks_each {
@@ -259,7 +309,18 @@ impl Plan {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, processes, latency, trickle, messages_last, hand_over, tasks, troubles, .. } = self;
+        let Self {
+            kind,
+            processes,
+            latency,
+            trickle,
+            messages_last,
+            hand_over,
+            tasks,
+            troubles,
+            foreigners,
+            ..
+        } = self;
         writeln!(
             f,
             "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms"
@@ -268,6 +329,7 @@ impl fmt::Display for Plan {
             writeln!(f, "  task {number} of process {}", task.process)?;
             task.steps.iter().try_for_each(|step| writeln!(f, "    {step:?}"))?;
         }
+        foreigners.iter().try_for_each(|foreigner| writeln!(f, "  {foreigner:?}"))?;
         troubles.iter().try_for_each(|trouble| writeln!(f, "  {trouble:?}"))
     }
 }
@@ -280,7 +342,7 @@ impl Step {
             0..40 => Manner::Acquire,
             40..55 => Manner::Try,
             55..85 => Manner::TryFor(1 + random.below(400)),
-            _ if kind.is_pool() => Manner::Acquire,
+            _ if kind.is_pool() || kind == Kind::Election => Manner::Acquire,
             _ => Manner::Run,
         };
         let give_up = match random.below(100) {
@@ -303,10 +365,13 @@ impl Step {
             lease: fixes.then(|| pick(random, &lease)),
             presents: random.below(100) < if is_hot { 2 } else { 25 },
             shared: kind == Kind::ReadWrite && random.below(100) < 60,
-            permits: if kind == Kind::Semaphore { 1 + u32_below(random, 2) } else { 1 },
+            permits: if matches!(kind, Kind::Semaphore | Kind::Set) { 1 + u32_below(random, 2) } else { 1 },
             give_up,
             hold,
-            again: random.below(100) < 10 && !is_hot && kind != Kind::Simple && !kind.is_pool(),
+            again: random.below(100) < 10
+                && !is_hot
+                && !matches!(kind, Kind::Simple | Kind::Election | Kind::Set | Kind::Quorum)
+                && !kind.is_pool(),
             renews: random.below(100) < 5,
             give_back: match random.below(100) {
                 0..60 => GiveBack::Release,
@@ -346,6 +411,18 @@ impl Trouble {
             _ => Wrong::Slow(10 + random.below(200)),
         };
         Self { at: random.below(DAY - 500), lasts: 1 + random.below(450), what }
+    }
+}
+
+impl Foreigner {
+    fn drawn(random: &mut Random) -> Self {
+        Self {
+            at: random.below(DAY - 500),
+            lock: random.below(LOCKS),
+            asks: 1 + random.below(30),
+            hold: random.below(LEASE),
+            dies: random.below(5) == 0,
+        }
     }
 }
 

@@ -10,21 +10,26 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use wheellock::{
-    Error, FencedGuard, FencedLock, Guard, Lock, LockManager, LostReason, Owner, Permit, PermitSemaphore,
-    Permits, Released, Semaphore,
+    BootInstant, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager, LostReason,
+    MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, QuorumGuard, QuorumLock, RedLock,
+    Released, Semaphore, multi_lock,
 };
 
 use super::machine::{Log, Machine, Way, lock_name};
-use super::plan::{GiveBack, GiveUp, Kind, LEASE, Manner, PATIENCE, Plan, Step};
+use super::plan::{GiveBack, GiveUp, Kind, LEASE, LOCKS, Manner, PATIENCE, Plan, Step};
 use crate::fault::{Random, cancel_at};
 use crate::history::{Kind as Asked, Outcome, Reason, What};
 
 pub(super) struct Process {
     pub(super) number: u32,
     pub(super) locks: LockManager,
-    pub(super) way: Way,
+    /// One for each server, the first of which is `locks`.
+    pub(super) managers: Vec<LockManager>,
+    pub(super) ways: Vec<Way>,
+    quorum: Option<RedLock>,
     pub(super) tasks: RefCell<Vec<JoinHandle<()>>>,
     pub(super) is_dead: Cell<bool>,
+    pub(super) is_shut: Cell<bool>,
     kind: Kind,
     log: Log,
     next_op: Cell<u64>,
@@ -37,6 +42,9 @@ enum Wanted {
     Fenced(FencedLock),
     Permit(PermitSemaphore),
     Permits(Semaphore, u32),
+    Election(Election),
+    Set(MultiLock),
+    Quorum(QuorumLock),
 }
 
 enum Held {
@@ -44,6 +52,9 @@ enum Held {
     Fenced(FencedGuard),
     Permit(Permit),
     Permits(Permits),
+    Leader(Leadership),
+    Set(MultiGuard),
+    Quorum(QuorumGuard),
 }
 
 /// One operation under way.
@@ -68,28 +79,40 @@ struct Attempt {
 }
 
 impl Process {
-    pub(super) async fn start(number: u32, plan: &Plan, machine: &Arc<Machine>) -> Rc<Self> {
-        let way = Way::new();
-        let (timer, connector) = (machine.timer.clone(), way.connector(machine));
-        let builder = LockManager::builder("redis://simulated")
-            .watchdog_lease(Duration::from_millis(LEASE))
-            .hand_over(Duration::from_millis(plan.hand_over));
-        let builder = builder.configure(|config| {
-            config.timer = timer;
-            config.connector = Some(connector);
-            config.response_timeout = Duration::from_millis(PATIENCE);
-            config.random = random;
-        });
-        let locks = builder.connect().await.expect("nothing is wrong yet");
-        machine.log.record(number, 0, 0, "", What::Started);
+    pub(super) async fn start(number: u32, plan: &Plan, machines: &[Arc<Machine>]) -> Rc<Self> {
+        let (mut managers, mut ways) = (Vec::new(), Vec::new());
+        for (place, machine) in machines.iter().enumerate() {
+            let way = Way::new();
+            let (timer, connector) = (machine.host.timer().clone(), way.connector(machine));
+            let builder = LockManager::builder(&format!("redis://simulated-{place}"))
+                .watchdog_lease(Duration::from_millis(LEASE))
+                .hand_over(Duration::from_millis(plan.hand_over));
+            let builder = builder.configure(|config| {
+                config.timer = timer;
+                config.connector = Some(connector);
+                config.response_timeout = Duration::from_millis(PATIENCE);
+                config.random = random;
+            });
+            managers.push(builder.connect().await.expect("nothing is wrong yet"));
+            ways.push(way);
+        }
+        let quorum = match plan.kind {
+            Kind::Quorum => Some(RedLock::new(managers.iter().cloned()).await.expect("independent servers")),
+            _ => None,
+        };
+        let (locks, log) = (managers[0].clone(), machines[0].log.clone());
+        log.record(number, 0, 0, "", What::Started);
         Rc::new(Self {
             number,
             locks,
-            way,
+            managers,
+            ways,
+            quorum,
             tasks: RefCell::default(),
             is_dead: Cell::new(false),
+            is_shut: Cell::new(false),
             kind: plan.kind,
-            log: machine.log.clone(),
+            log,
             next_op: Cell::new(1),
         })
     }
@@ -98,7 +121,7 @@ impl Process {
     pub(super) async fn task(self: Rc<Self>, task: u32, steps: Vec<Step>, end: u64) {
         for step in steps {
             sleep(Duration::from_millis(step.pause)).await;
-            if self.log.now() >= end {
+            if self.log.now() >= end || self.is_shut.get() {
                 break;
             }
             self.step(task, &step).await;
@@ -127,7 +150,10 @@ impl Process {
         if let Some(lease) = step.lease {
             wanted = wanted.with_lease(Duration::from_millis(lease));
         }
-        if step.presents && !self.kind.is_pool() {
+        if step.presents
+            && !matches!(wanted, Wanted::Election(_) | Wanted::Set(_) | Wanted::Quorum(_))
+            && !self.kind.is_pool()
+        {
             let owner = self.locks.owner();
             attempt.owner = owner.to_string();
             wanted = wanted.with_owner(owner);
@@ -154,20 +180,50 @@ impl Process {
             Kind::Simple => Wanted::Plain(locks.simple_lock(name)),
             Kind::Permits => Wanted::Permit(locks.permit_semaphore(name)),
             Kind::Semaphore => Wanted::Permits(locks.semaphore(name), step.permits),
+            Kind::Election => Wanted::Election(locks.election(name)),
+            Kind::Set if step.permits > 1 => {
+                let members = (0..LOCKS).map(|number| locks.lock(&lock_name((step.lock + number) % LOCKS)));
+                Wanted::Set(multi_lock(members).expect("different locks"))
+            }
+            Kind::Set => Wanted::Plain(locks.lock(name)),
+            Kind::Quorum => Wanted::Quorum(self.quorum.as_ref().expect("it has one").lock(name)),
         }
     }
 
     fn begin<'a>(&'a self, task: u32, lock: &'a str, wanted: Wanted, shared: bool) -> Op<'a> {
         let number = self.next_op.get();
-        self.next_op.set(number + 1);
+        self.next_op.set(number + if matches!(wanted, Wanted::Set(_)) { LOCKS } else { 1 });
         Op { process: self, task, number, lock, wanted, shared, inner: Cell::new(None) }
+    }
+
+    /// Gives everything back, and begins nothing any more.
+    pub(super) async fn shut_down(&self) {
+        self.is_shut.set(true);
+        let within = Duration::from_millis(PATIENCE);
+        let left = match &self.quorum {
+            Some(quorum) => quorum.shutdown(within).await,
+            None => self.locks.shutdown(within).await,
+        };
+        self.ways.iter().for_each(Way::let_go);
+        let held: u64 = self.managers.iter().map(|locks| locks.metrics().held).sum();
+        self.log.record(
+            self.number,
+            0,
+            0,
+            "",
+            What::Probe {
+                name: "locks that a shutdown let go of unsaid".to_owned(),
+                found: held.saturating_sub(left.locks().len() as u64),
+                allowed: 0,
+            },
+        );
     }
 
     /// Ends at once, and gives nothing back.
     pub(super) fn kill(&self) {
         self.log.record(self.number, 0, 0, "", What::Killed);
         self.is_dead.set(true);
-        self.way.shut();
+        self.ways.iter().for_each(Way::shut);
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
     }
 }
@@ -178,7 +234,9 @@ impl Wanted {
             Self::Plain(lock) => Self::Plain(lock.with_lease(lease)),
             Self::Fenced(lock) => Self::Fenced(lock.with_lease(lease)),
             Self::Permit(semaphore) => Self::Permit(semaphore.with_lease(lease)),
-            counted @ Self::Permits(..) => counted,
+            Self::Set(set) => Self::Set(set.with_lease(lease)),
+            Self::Quorum(lock) => Self::Quorum(lock.with_lease(lease)),
+            other @ (Self::Permits(..) | Self::Election(_)) => other,
         }
     }
 
@@ -207,6 +265,17 @@ impl Wanted {
                 pool.try_acquire_for(*count, wait).await?.map(Held::Permits)
             }
             (Self::Permits(pool, count), None) => Some(Held::Permits(pool.acquire(*count).await?)),
+            (Self::Election(election), _) if once => election.try_campaign().await?.map(Held::Leader),
+            (Self::Election(election), Some(wait)) => {
+                election.try_campaign_for(wait).await?.map(Held::Leader)
+            }
+            (Self::Election(election), None) => Some(Held::Leader(election.campaign().await?)),
+            (Self::Set(set), _) if once => set.try_acquire().await?.map(Held::Set),
+            (Self::Set(set), Some(wait)) => set.try_acquire_for(wait).await?.map(Held::Set),
+            (Self::Set(set), None) => Some(Held::Set(set.acquire().await?)),
+            (Self::Quorum(lock), _) if once => lock.try_acquire().await?.map(Held::Quorum),
+            (Self::Quorum(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Quorum),
+            (Self::Quorum(lock), None) => Some(Held::Quorum(lock.acquire().await?)),
         })
     }
 }
@@ -217,7 +286,8 @@ impl Held {
         match self {
             Self::Plain(guard) => Some(guard),
             Self::Fenced(guard) => Some(guard),
-            Self::Permit(_) | Self::Permits(_) => None,
+            Self::Leader(leadership) => Some(leadership),
+            Self::Permit(_) | Self::Permits(_) | Self::Set(_) | Self::Quorum(_) => None,
         }
     }
 
@@ -225,6 +295,9 @@ impl Held {
         match self {
             Self::Permit(permit) => permit.is_valid(),
             Self::Permits(_) => true,
+            Self::Set(guard) => guard.is_valid(),
+            Self::Quorum(guard) => guard.is_valid(),
+            Self::Leader(leadership) => leadership.is_leader(),
             Self::Plain(_) | Self::Fenced(_) => self.guard().is_some_and(Guard::is_valid),
         }
     }
@@ -235,8 +308,11 @@ impl Held {
             Self::Fenced(guard) => guard.deref().valid_until(),
             Self::Permit(permit) => permit.valid_until(),
             Self::Permits(_) => return FOR_EVER,
+            Self::Leader(leadership) => leadership.valid_until(),
+            Self::Set(guard) => guard.valid_until(),
+            Self::Quorum(guard) => guard.valid_until(),
         };
-        u64::try_from(until.since_boot().as_nanos()).unwrap_or(u64::MAX)
+        nanos(until)
     }
 
     async fn lost(&self) -> LostReason {
@@ -245,12 +321,16 @@ impl Held {
             Self::Fenced(guard) => guard.lost().await,
             Self::Permit(permit) => permit.lost().await,
             Self::Permits(_) => std::future::pending().await,
+            Self::Leader(leadership) => leadership.lost().await,
+            Self::Set(guard) => guard.lost().await.reason,
+            Self::Quorum(guard) => guard.lost().await,
         }
     }
 
     fn token(&self) -> Option<u64> {
         match self {
             Self::Fenced(guard) => Some(guard.token()),
+            Self::Leader(leadership) => Some(leadership.token()),
             _ => None,
         }
     }
@@ -261,21 +341,42 @@ impl Held {
             Self::Fenced(guard) => guard.release().await,
             Self::Permit(permit) => permit.release().await,
             Self::Permits(permits) => permits.release().await,
+            Self::Leader(leadership) => leadership.resign().await,
+            Self::Set(guard) => guard.release().await,
+            Self::Quorum(guard) => guard.release().await,
         }
     }
 }
 
 impl Op<'_> {
+    /// What happens to a set happens to each of its locks, which are operations of their own to those who judge.
     fn record(&self, what: What) {
-        self.process.log.record(self.process.number, self.task, self.number, self.lock, what);
+        let Process { log, number: process, .. } = self.process;
+        let Wanted::Set(set) = &self.wanted else {
+            return log.record(*process, self.task, self.number, self.lock, what);
+        };
+        for (number, lock) in (self.number..).zip(set.members()) {
+            // It may be another lock of the set that was held.
+            let what = if what == What::NotGranted { What::Cancelled } else { what.clone() };
+            log.record(*process, self.task, number, lock.name(), what);
+        }
+    }
+
+    fn is_set(&self) -> bool {
+        matches!(self.wanted, Wanted::Set(_))
     }
 
     fn invoked(&self, attempt: &Attempt) {
         self.record(What::Invoked {
-            kind: attempt.asked,
+            // A set may have some of its locks while it waits for another, which nobody sees: who waits for one of them cannot say that it
+            // is free.
+            kind: if self.process.kind == Kind::Set { Asked::Try } else { attempt.asked },
             renewed: attempt.renewed,
             lease: attempt.lease * MILLISECOND,
-            deadline: attempt.wait.map(|wait| self.process.log.now() + wait * MILLISECOND),
+            deadline: attempt
+                .wait
+                .filter(|_| !self.is_set())
+                .map(|wait| self.process.log.now() + wait * MILLISECOND),
             owner: attempt.owner.clone(),
             shared: self.shared,
         });
@@ -291,10 +392,15 @@ impl Op<'_> {
     /// An owner that is looked at is not handed over.
     fn owner_of(&self, held: &Held) -> String {
         match held {
-            _ if self.process.kind == Kind::Hot => format!("{}:{}", self.process.number, self.number),
+            _ if matches!(self.process.kind, Kind::Hot | Kind::Quorum) => {
+                format!("{}:{}", self.process.number, self.number)
+            }
             Held::Permit(permit) => permit.id().to_string(),
-            Held::Permits(_) => String::new(),
-            Held::Plain(_) | Held::Fenced(_) => {
+            Held::Permits(_) | Held::Quorum(_) => String::new(),
+            Held::Set(guard) => {
+                guard.members().first().map(|guard| guard.owner().to_string()).unwrap_or_default()
+            }
+            Held::Plain(_) | Held::Fenced(_) | Held::Leader(_) => {
                 held.guard().map(|guard| guard.owner().to_string()).unwrap_or_default()
             }
         }
@@ -334,17 +440,40 @@ impl Op<'_> {
         let is_granted = Cell::new(false);
         let work = async |guard: &Guard, token: Option<u64>| {
             is_granted.set(true);
-            self.granted(guard.owner().to_string(), until(guard), token);
-            self.look(step.hold, || (guard.is_valid(), until(guard))).await;
+            self.granted(guard.owner().to_string(), nanos(guard.valid_until()), token);
+            self.look(step.hold, || (guard.is_valid(), nanos(guard.valid_until()))).await;
             self.record(What::Dropped);
         };
         let done = match &self.wanted {
             Wanted::Plain(lock) => lock.run(async |guard| work(guard, None).await).await,
             Wanted::Fenced(lock) => lock.run(async |guard| work(guard, Some(guard.token())).await).await,
-            Wanted::Permit(_) | Wanted::Permits(..) => Ok(()),
+            Wanted::Set(set) => {
+                set.run(async |guard| {
+                    is_granted.set(true);
+                    let owner = guard.members().first().map(|guard| guard.owner().to_string());
+                    self.granted(owner.unwrap_or_default(), nanos(guard.valid_until()), None);
+                    self.look(step.hold, || (guard.is_valid(), nanos(guard.valid_until()))).await;
+                    self.record(What::Dropped);
+                })
+                .await
+            }
+            Wanted::Quorum(lock) => {
+                lock.run(async |guard| {
+                    is_granted.set(true);
+                    let owner = format!("{}:{}", self.process.number, self.number);
+                    self.granted(owner, nanos(guard.valid_until()), None);
+                    self.look(step.hold, || (guard.is_valid(), nanos(guard.valid_until()))).await;
+                    self.record(What::Dropped);
+                })
+                .await
+            }
+            Wanted::Permit(_) | Wanted::Permits(..) | Wanted::Election(_) => Ok(()),
         };
         match done {
             Ok(()) => {}
+            Err(Error::Lost { reason: LostReason::ShutDown, .. }) if is_granted.get() => {
+                self.record(What::Dropped);
+            }
             Err(Error::Lost { reason, .. }) if is_granted.get() => {
                 let valid_until = self.process.log.now();
                 self.record(What::Lost { reason: reason_of(reason), valid_until });
@@ -369,7 +498,10 @@ impl Op<'_> {
         tokio::select! {
             biased;
             reason = held.lost() => {
-                self.record(What::Lost { reason: reason_of(reason), valid_until: held.valid_until() });
+                self.record(match reason {
+                    LostReason::ShutDown => What::Disclaimed,
+                    reason => What::Lost { reason: reason_of(reason), valid_until: held.valid_until() },
+                });
                 if held.is_valid() {
                     self.record(What::Claimed { until: held.valid_until() });
                 }
@@ -446,14 +578,16 @@ impl Op<'_> {
     fn released(&self, released: Result<Released, Error>) {
         self.record(match released {
             Ok(Released::Released) => What::Released,
+            // The shutdown has given it back.
+            Ok(Released::AlreadyLost) if self.process.is_shut.get() => What::Dropped,
             Ok(Released::AlreadyLost) => What::AlreadyLost,
             Err(error) => What::Unconfirmed { text: error.to_string() },
         });
     }
 }
 
-fn until(guard: &Guard) -> u64 {
-    u64::try_from(guard.valid_until().since_boot().as_nanos()).unwrap_or(u64::MAX)
+fn nanos(instant: BootInstant) -> u64 {
+    u64::try_from(instant.since_boot().as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn reason_of(reason: LostReason) -> Reason {

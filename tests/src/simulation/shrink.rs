@@ -28,6 +28,11 @@ fn smaller(plan: &Plan) -> impl Iterator<Item = Plan> {
         plan.troubles.remove(trouble);
         plan
     });
+    let without_foreigner = (0..plan.foreigners.len()).map(|foreigner| {
+        let mut plan = plan.clone();
+        plan.foreigners.remove(foreigner);
+        plan
+    });
     let steps = plan
         .tasks
         .iter()
@@ -41,7 +46,7 @@ fn smaller(plan: &Plan) -> impl Iterator<Item = Plan> {
     let calmer = [Plan { trickle: None, ..plan.clone() }, Plan { latency: 0, ..plan.clone() }];
     let calmer =
         calmer.into_iter().filter(|calmer| (calmer.trickle, calmer.latency) != (plan.trickle, plan.latency));
-    without_task.chain(without_trouble).chain(without_step).chain(calmer)
+    without_task.chain(without_trouble).chain(without_foreigner).chain(without_step).chain(calmer)
 }
 
 /// A finding is to be told within a minute.

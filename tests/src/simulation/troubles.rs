@@ -3,24 +3,26 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until};
-use wheellock::testing::server::Cut;
+use wheellock::testing::server::{Cut, How};
 
-use super::machine::{Machine, lock_name};
+use super::machine::{Machine, Way, lock_name};
 use super::plan::{Kind, LEASE, Plan, Trouble, Wrong};
 use super::process::Process;
 use crate::history::{Fault, What};
 
 /// Lets everything happen that the plan says, and returns when the last of it is over.
-pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machine: &Arc<Machine>, begin: Instant) {
+pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], begin: Instant) {
     let mut under_way = Vec::new();
     for trouble in &plan.troubles {
         sleep_until(begin + Duration::from_millis(trouble.at)).await;
         let (kind, latency, trouble) = (plan.kind, plan.latency, trouble.clone());
+        // One server of those that there are.
+        let place = usize::try_from(trouble.at % plan.kind.servers()).unwrap_or_default();
+        let Some(machine) = machines.get(place) else { continue };
         let (fleet, machine) = (fleet.to_vec(), Arc::clone(machine));
         under_way.push(spawn_local(async move { happens(kind, latency, &trouble, &fleet, &machine).await }));
     }
@@ -53,7 +55,7 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
         }
         Wrong::AnswersLost(calls) => {
             machine.change(|server| {
-                server.faults.losses = Some((0, *calls, wheellock::testing::server::How::Rst));
+                server.faults.losses = Some((0, *calls, How::Rst));
             });
             sleep(lasts).await;
             machine.change(|server| server.faults.losses = None);
@@ -72,8 +74,8 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
             machine.change(|server| server.faults.is_silent = false);
         }
         Wrong::Down { forgets } => {
-            machine.network.set_down(true);
-            machine.change(|server| server.end(wheellock::testing::server::How::Rst));
+            machine.host.network().set_down(true);
+            machine.change(|server| server.end(How::Rst));
             sleep(lasts).await;
             machine.change(|server| {
                 if *forgets {
@@ -83,7 +85,7 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
                     server.store.execute(&["SCRIPT", "FLUSH"]);
                 }
             });
-            machine.network.set_down(false);
+            machine.host.network().set_down(false);
         }
         Wrong::Flushed => machine.change(|server| server.store.forget_everything()),
         Wrong::ScriptsFlushed => {
@@ -111,16 +113,15 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
             }
         }
         Wrong::ClockSet(by) => {
-            machine.off.fetch_add(*by, Ordering::SeqCst);
-            machine.change(|_| {});
+            machine.host.set_clock_by(*by);
             sleep(Duration::from_millis(2 * LEASE)).await;
         }
         Wrong::Parted(number) => {
             if let Some(process) = named(*number).filter(|process| !process.is_dead.get()) {
-                process.way.shut();
+                process.ways.iter().for_each(Way::shut);
                 sleep(lasts).await;
                 if !process.is_dead.get() {
-                    process.way.open();
+                    process.ways.iter().for_each(Way::open);
                 }
             }
         }
@@ -128,6 +129,11 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
             machine.change(|server| server.faults.latency = latency + by);
             sleep(lasts).await;
             machine.change(|server| server.faults.latency = latency);
+        }
+        Wrong::ShutDown(number) => {
+            if let Some(process) = named(*number).filter(|process| !process.is_dead.get()) {
+                process.shut_down().await;
+            }
         }
         Wrong::Killed(_) => {}
     }
@@ -137,7 +143,9 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
 /// By what name the checkers know it; a death is told of its process.
 fn fault(what: &Wrong) -> Option<Fault> {
     Some(match what {
-        Wrong::Broken(_) | Wrong::Cut(..) | Wrong::AnswersLost(_) | Wrong::Parted(_) => Fault::Cut,
+        Wrong::Broken(_) | Wrong::Cut(..) | Wrong::AnswersLost(_) | Wrong::Parted(_) | Wrong::ShutDown(_) => {
+            Fault::Cut
+        }
         Wrong::Late(..) | Wrong::Refused(..) | Wrong::Slow(_) => Fault::Slow,
         Wrong::Silent => Fault::Silent,
         Wrong::Down { forgets: false } => Fault::Down,

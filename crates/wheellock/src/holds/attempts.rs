@@ -296,7 +296,7 @@ impl Holds {
         if presented && self.presented.contains_key(&presented_key(owner, name)) {
             return None;
         }
-        let index = self.insert(name, owner, presented, Lease::DEFAULT, now);
+        let index = self.insert(name, owner, presented, Lease::A_PLACE, now);
         self.get_mut(index)?.expired_by = Lease::DEFAULT.expired_by(now);
         self.reconcile(index)
     }

@@ -12,6 +12,7 @@
 
 mod connection;
 mod faults;
+mod host;
 mod network;
 mod scripts;
 mod store;
@@ -22,6 +23,7 @@ use crate::diagnostics;
 
 use connection::Connection;
 pub use faults::{Cut, Faults, How, Side};
+pub use host::Host;
 pub use network::Network;
 pub use scripts::Which;
 pub use store::{Answer, Executed, Published, Store, late_renewals};
@@ -66,7 +68,7 @@ impl Server {
     /// From now on so many bytes pass per turn and direction, on every connection.
     pub fn set_trickle(&mut self, trickle: Option<usize>) {
         self.faults.trickle = trickle;
-        self.connections.iter().for_each(|connection| connection.accept(trickle));
+        self.connections.iter_mut().for_each(|connection| connection.accept(trickle));
     }
 
     /// Does what can be done now; returns whether anything moved.
@@ -102,7 +104,8 @@ impl Server {
 
     /// Runs a script for another client.
     pub fn run_for_another(&mut self, which: Which, keys: &str, params: &[&str]) {
-        self.store.run(which, keys, params);
+        let answer = self.store.run(which, keys, params);
+        assert!(answer.is_some(), "{which:?} takes other parameters than {params:?}");
         self.tell(None);
     }
 
@@ -138,7 +141,13 @@ impl Server {
     /// Serves one connection. Whether anything moved, and how the connection is to end, if it is.
     fn serve_one(&mut self, place: usize) -> (bool, Option<How>) {
         let (arrived, broken) = self.connections[place].take_in(&mut self.faults);
-        while let Some(words) = self.connections[place].next_command() {
+        while arrived {
+            let words = match self.connections[place].next_command() {
+                Ok(Some(words)) => words,
+                Ok(None) => break,
+                Err(wrong) if self.strict => panic!("no command: {wrong}"),
+                Err(wrong) => return (true, Some(self.refuse(place, &wrong))),
+            };
             let words: Vec<_> = words.iter().map(String::as_str).collect();
             if let Some(how) = self.faults.delays(&words) {
                 self.late.push(words.into_iter().map(str::to_owned).collect());
@@ -153,6 +162,14 @@ impl Server {
         let now = self.store.now();
         let (left, cut) = self.connections[place].give_out(&mut self.faults, now);
         (arrived || left || cut.is_some(), cut.or(broken))
+    }
+
+    /// Answers what is no command as a server does, whose connection ends then.
+    fn refuse(&mut self, place: usize, wrong: &str) -> How {
+        let now = self.store.now();
+        self.connections[place].put(&format!("-ERR Protocol error: {}\r\n", wrong.escape_debug()), now);
+        self.connections[place].give_out(&mut self.faults, now);
+        How::Fin
     }
 
     fn answer(&mut self, place: usize, words: &[&str]) {

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep, timeout};
+use wheellock::client::Command;
 use wheellock::testing::{Double, Outage};
 use wheellock::{
     Durability, Error, FencedLock, Lock, LockManager, LostReason, Outcome, RedLockManager, Released,
@@ -401,6 +402,31 @@ async fn what_it_does_not_know_is_an_error() {
     let error = locks.client().call(&wheellock::client::Command::new("FLUSHALL")).await.unwrap_err();
     assert!(error.to_string().contains("FLUSHALL"), "{error}");
     assert!(locks.lock(NAME).try_acquire().await.unwrap().is_some(), "it goes on");
+}
+
+/// What nobody but a hand sends is answered as a server answers it, and never ends the test that sends it.
+#[tokio::test(start_paused = true)]
+async fn commands_that_cannot_be_are_errors() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    let guard = locks.lock(NAME).acquire().await.unwrap();
+    let sha = "0".repeat(40);
+    for (words, wrong) in [
+        (&["PEXPIRE", NAME, "soon"][..], "not an integer"),
+        (&["SET", "other", "text", "PX", "soon"], "not an integer"),
+        (&["ZADD", "leases", "soon", "permit"], "not a valid float"),
+        (&["EVALSHA", &sha, "some", "key"], "NOSCRIPT"),
+        (&["EVAL", "#!lua\nreturn 2", "1", "key"], "does not know"),
+    ] {
+        let (verb, args) = words.split_first().unwrap();
+        let command = args.iter().fold(Command::new(*verb), |command, word| command.arg(*word));
+        let error = locks.client().call(&command).await.unwrap_err();
+        assert!(error.to_string().contains(wrong), "{words:?}: {error}");
+    }
+    let odd = Command::new("HSET").arg(NAME).arg("a hand").arg("often");
+    locks.client().call(&odd).await.unwrap();
+    assert_eq!(locks.lock(NAME).holders().await.unwrap().holders.len(), 2);
+    guard.release().await.unwrap();
 }
 
 /// Nobody is alone in there who should be, where threads really run at the same time.

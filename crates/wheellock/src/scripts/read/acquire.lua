@@ -7,8 +7,9 @@
 -- ARGV[4]  what the keys that belong to the lock have in common, in the lock's slot
 -- ARGV[5]  1 to stand behind a writer who waits, 0 to pass by
 --
--- Returns nil (it did not hold before), AGAIN (it did) or the remaining milliseconds of what is in the way; the error
--- WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
+-- Returns nil (it did not hold before), AGAIN (it did) or the remaining milliseconds of what is in the way, in a list of one if
+-- nobody is told when that changes; the error WRONGTYPE, with nothing changed, if other data or another kind of lock is under
+-- the name.
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 local lock, lease, holder, count, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
@@ -29,7 +30,15 @@ end
 -- Who holds already must not wait for one who waits for it.
 if not held and not writes and ARGV[5] == '1' then
     local waits = redis.call('pttl', tag .. ':wheellock_writer')
-    if waits ~= -2 then
+    if waits ~= -2 and not mode then
+        -- The writer takes the lock at any moment and tells nobody, or it has died.
+        return {waits}
+    elseif waits ~= -2 then
+        -- The leases of those who read may end before, and then nobody is told either.
+        local left = redis.call('pttl', lock)
+        if left >= 0 and (waits < 0 or left < waits) then
+            return left
+        end
         return waits
     end
 end

@@ -21,6 +21,8 @@ pub(super) struct Connection {
     output: VecDeque<(u64, VecDeque<u8>)>,
     /// What is listened to.
     pub(super) channels: BTreeSet<String>,
+    /// How many bytes of the client pass per turn.
+    accepts: Option<usize>,
     /// Something was written on this connection.
     pub(super) wrote: bool,
 }
@@ -33,12 +35,14 @@ impl Connection {
             decoder: Decoder::new(Limits::default()),
             output: VecDeque::new(),
             channels: BTreeSet::new(),
+            accepts: None,
             wrote: false,
         }
     }
 
     /// Lets so many bytes of the client pass until the next turn.
-    pub(super) fn accept(&self, trickle: Option<usize>) {
+    pub(super) fn accept(&mut self, trickle: Option<usize>) {
+        self.accepts = trickle;
         self.pipe.accept(trickle.unwrap_or(usize::MAX));
     }
 
@@ -57,22 +61,27 @@ impl Connection {
     /// Takes what the client has written. Whether that was anything, and how the connection is to end after it, if it is.
     pub(super) fn take_in(&mut self, faults: &mut Faults) -> (bool, Option<How>) {
         let arrived = self.pipe.take();
+        if arrived.is_empty() && self.accepts == faults.trickle {
+            return (false, None);
+        }
         let (passes, broken) = faults.pass(Side::Requests, arrived.len());
         self.input.extend_from_slice(&arrived[..passes]);
         self.accept(faults.trickle);
         (!arrived.is_empty(), broken)
     }
 
-    pub(super) fn next_command(&mut self) -> Option<Vec<String>> {
-        let frame = self.decoder.decode(&mut self.input).expect("whole commands, untorn");
-        let Some(Frame::Reply(command)) = frame else { return None };
-        let words = command.as_array().expect("a command is an array").iter();
+    /// The next command that is whole, or what is wrong with the bytes that came.
+    pub(super) fn next_command(&mut self) -> Result<Option<Vec<String>>, String> {
+        let frame = self.decoder.decode(&mut self.input).map_err(|error| error.to_string())?;
+        let Some(Frame::Reply(command)) = frame else { return Ok(None) };
+        let words = command.as_array().ok_or("expected an array")?.iter();
         // The id of a permit is no text, as a rule.
         let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
             Ok(text) => text.to_owned(),
             Err(_) => hexadecimal(bytes),
         };
-        Some(words.map(|word| text(word.as_bytes().expect("of text"))).collect())
+        let words = words.map(|word| word.as_bytes().map(text));
+        Ok(Some(words.collect::<Option<_>>().ok_or("expected text")?))
     }
 
     /// Answers this, from `due` on.
@@ -94,6 +103,9 @@ impl Connection {
 
     /// Sends what may leave. Whether that was anything, and how the connection is to end after it, if it is.
     pub(super) fn give_out(&mut self, faults: &mut Faults, now: u64) -> (bool, Option<How>) {
+        if self.next_due().is_none_or(|due| due > now) {
+            return (false, None);
+        }
         let mut room = faults.trickle.unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         while let Some((due, answer)) = self.output.front_mut()

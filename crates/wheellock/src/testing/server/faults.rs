@@ -125,7 +125,7 @@ impl Faults {
 
     /// Whether a call of a script with so many keys is refused.
     pub(super) fn refuses(&mut self, keys: &str) -> bool {
-        let keys = keys.parse().expect("a number of keys");
+        let Ok(keys) = keys.parse() else { return false };
         let refused = match &mut self.refusal {
             Some((left @ 1.., _)) => {
                 *left -= 1;

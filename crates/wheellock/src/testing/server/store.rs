@@ -4,8 +4,11 @@
 //! `tests/tests/it/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
 mod elections;
+mod fair;
 mod holders;
 mod permits;
+mod read_write;
+mod simple;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,7 +112,7 @@ impl Store {
         let tag = if name.contains('{') { name.to_owned() } else { format!("{{{name}}}") };
         let is_number = self.text(name).is_some_and(|text| text.parse::<i64>().is_ok());
         let held = self.keys.contains_key(name) && !is_number && self.keys.remove(name).is_some();
-        self.keys.retain(|key, _| !(key.starts_with(&tag) && key.contains(":rwlock_timeout:")));
+        self.keys.retain(|key, _| !(key.starts_with(&tag) && key.contains(read_write::TIMEOUT)));
         let taken = self.take_back_all(name, &tag) || held;
         let listened = self.channels.keys().filter(|channel| taken && channel.contains(&tag));
         for channel in listened.cloned().collect::<Vec<_>>() {
@@ -118,7 +121,7 @@ impl Store {
         taken
     }
 
-    /// Runs one command on the data. `None` if it is no command of this kind.
+    /// Runs one command on the data. `None` if it is no command of this kind, or has parameters that the library never sends.
     pub fn execute(&mut self, words: &[&str]) -> Option<Answer> {
         Some(match *words {
             ["SCRIPT", "LOAD", text] => match Which::by(|which| which.text() == text) {
@@ -134,7 +137,7 @@ impl Store {
             }
             ["EVALSHA", sha, keys, ref params @ ..] => {
                 match Which::by(|which| self.loaded.contains(&which) && which.sha() == sha) {
-                    Some(which) => self.run(which, keys, params),
+                    Some(which) => self.run(which, keys, params)?,
                     None => Answer::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
                 }
             }
@@ -143,11 +146,14 @@ impl Store {
             ["EVAL", text, keys, ref params @ ..] => {
                 let which = Which::by(|which| which.text() == text)?;
                 self.loaded.insert(which);
-                self.run(which, keys, params)
+                self.run(which, keys, params)?
             }
             ["EXISTS", key] => Answer::flag(self.keys.contains_key(key)),
             ["PTTL", key] => Answer::Integer(self.pttl(key)),
-            ["PEXPIRE", key, millis] => Answer::flag(self.pexpire(key, integer(millis))),
+            ["PEXPIRE", key, millis] => match millis.parse() {
+                Ok(millis) => Answer::flag(self.pexpire(key, millis)),
+                Err(_) => no_number(),
+            },
             ["PERSIST", key] => {
                 Answer::flag(self.keys.get_mut(key).and_then(|key| key.expires.take()).is_some())
             }
@@ -156,13 +162,19 @@ impl Store {
                 let gone = others.iter().filter(|key| self.keys.remove(**key).is_some()).count();
                 Answer::Integer(i64::from(removed) + i64::try_from(gone).expect("few"))
             }
-            ["SET", key, text, "PX", lease] => {
-                self.set_text(key, text, Some(integer(lease)));
-                Answer::Status("OK".to_owned())
-            }
+            ["SET", key, text, "PX", lease] => match lease.parse() {
+                Ok(lease) => {
+                    self.set_text(key, text, Some(lease));
+                    Answer::Status("OK".to_owned())
+                }
+                Err(_) => no_number(),
+            },
             ["SET", key, text] => {
                 self.set_text(key, text, None);
                 Answer::Status("OK".to_owned())
+            }
+            ["ZADD", _, ends, _] if ends.parse::<i64>().is_err() => {
+                Answer::Error("ERR value is not a valid float".to_owned())
             }
             ["ZADD", key, ends, permit] => {
                 let new = !self.held_by(key, permit);
@@ -200,11 +212,6 @@ impl Store {
         })
     }
 
-    /// Who stands in the queue that is under `key`, the first first.
-    pub fn queue(&self, key: &str) -> Vec<String> {
-        self.fields(key).into_iter().map(|(holder, _)| holder).collect()
-    }
-
     /// Who holds what, and how often.
     pub fn holds(&self) -> impl Iterator<Item = (&str, &str, &str)> {
         self.keys.iter().filter(|(key, _)| !is_companion(key)).flat_map(|(key, held)| {
@@ -219,10 +226,14 @@ impl Store {
         self.keys.keys().map(String::as_str).filter(|key| is_companion(key) && !key.starts_with(TOKENS))
     }
 
-    /// Runs a script, loaded or not.
-    pub fn run(&mut self, which: Which, keys: &str, params: &[&str]) -> Answer {
-        let (keys, args) = params.split_at(keys.parse().expect("a number of keys"));
-        match (which, keys, args) {
+    /// Runs a script, loaded or not. `None` if these are no parameters of it.
+    pub fn run(&mut self, which: Which, keys: &str, params: &[&str]) -> Option<Answer> {
+        let Ok(keys) = keys.parse() else { return Some(no_number()) };
+        let Some((keys, args)) = params.split_at_checked(keys) else {
+            let text = "ERR Number of keys can't be greater than number of args";
+            return Some(Answer::Error(text.to_owned()));
+        };
+        Some(match (which, keys, args) {
             (Which::Acquire, &[key], &[lease, holder, count]) => self.acquire(key, lease, holder, count),
             (Which::Release, &[key], &[channel, holder, count, verb]) => {
                 self.release(key, [verb, channel], holder, count)
@@ -272,7 +283,7 @@ impl Store {
             (Which::FairForceRelease, &[key], &[channel, verb, tag]) => {
                 self.note(which, key, "", None);
                 if self.keys.remove(key).is_none() {
-                    return Answer::Integer(0);
+                    return Some(Answer::Integer(0));
                 }
                 self.tell_the_head([verb, channel], tag);
                 Answer::Integer(1)
@@ -280,14 +291,14 @@ impl Store {
             (Which::SimpleForceRelease, &[key], &[channel, verb]) => {
                 self.note(which, key, "", None);
                 if self.text(key).is_none() {
-                    return Answer::Integer(0);
+                    return Some(Answer::Integer(0));
                 }
                 self.free(key, [verb, channel]);
                 Answer::Integer(1)
             }
-            (which, &[key], args) => self.run_of_many(which, key, args),
-            _ => panic!("{which:?} takes other parameters than {params:?}"),
-        }
+            (which, &[key], args) => self.run_of_many(which, key, args)?,
+            _ => return None,
+        })
     }
 
     fn acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str) -> Answer {
@@ -359,23 +370,38 @@ impl Store {
     }
 
     fn renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
+        self.renew_each(Which::Renew, keys, args, Self::held_by)
+    }
+
+    /// Renews what its holder has, and answers for each: whether, or what is left where nothing is to be renewed.
+    fn renew_each(
+        &mut self,
+        which: Which,
+        keys: &[&str],
+        args: &[&str],
+        has: impl Fn(&Self, &str, &str) -> bool,
+    ) -> Answer {
         assert_eq!(args.len(), 2 * keys.len(), "a lease and a holder for each lock");
         let mut answers = Vec::new();
         for (key, args) in keys.iter().zip(args.chunks(2)) {
             let (lease, holder) = (args[0], args[1]);
-            let held = self.held_by(key, holder);
+            let held = has(self, key, holder);
             if lease == "0" {
-                let left = Answer::Integer(if self.pttl(key) == 0 { 1 } else { self.pttl(key) });
-                answers.push(if held { left } else { Answer::Integer(0) });
+                answers.push(Answer::Integer(if held { self.left(key) } else { 0 }));
                 continue;
             }
             if held {
                 self.pexpire(key, integer(lease));
             }
-            self.note(Which::Renew, key, holder, None);
+            self.note(which, key, holder, None);
             answers.push(Answer::flag(held));
         }
         self.renewed(answers)
+    }
+
+    /// What is left of a lease that runs: in its last millisecond, one.
+    fn left(&self, key: &str) -> i64 {
+        if self.pttl(key) == 0 { 1 } else { self.pttl(key) }
     }
 
     /// The form in which the renewing script answers. The only place that knows it.
@@ -421,378 +447,6 @@ impl Store {
         }
         self.note(Which::FencedAcquire, key, holder, Some(if held { count } else { "1" }));
         Answer::Array(vec![Answer::Integer(if held { 2 } else { 1 }), token])
-    }
-
-    fn read_acquire(
-        &mut self,
-        key: &str,
-        lease: &str,
-        holder: &str,
-        count: &str,
-        tag: &str,
-        heeds: &str,
-    ) -> Answer {
-        let (held, writes) = (self.held_by(key, holder), self.held_by(key, &format!("{holder}:write")));
-        let mode = self.field(key, "mode");
-        let refused = match mode.as_deref() {
-            None if self.keys.contains_key(key) => Some(wrong_type()),
-            None | Some("read") => None,
-            Some("write") if writes => None,
-            Some("write") => Some(Answer::Integer(self.pttl(key))),
-            Some(_) => Some(wrong_type()),
-        };
-        let waits = self.pttl(&mark(tag));
-        let waits = (!held && !writes && heeds == "1" && waits != -2).then_some(Answer::Integer(waits));
-        if let Some(refused) = refused.or(waits) {
-            self.note(Which::ReadAcquire, key, holder, None);
-            return refused;
-        }
-        if mode.is_none() {
-            self.set_count(key, "mode", "read");
-        }
-        self.set_count(key, holder, count);
-        self.set_text(&timeout(tag, holder, integer(count)), "1", Some(integer(lease)));
-        if self.pttl(key) < integer(lease) {
-            self.pexpire(key, integer(lease));
-        }
-        self.note(Which::ReadAcquire, key, holder, Some(count));
-        if held { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil }
-    }
-
-    fn read_release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str, tag: &str) -> Answer {
-        self.note(Which::ReadRelease, key, holder, Some(count));
-        let mode = self.field(key, "mode");
-        let held = self.field(key, holder).and_then(|count| count.parse::<i64>().ok());
-        let (Some("read" | "write"), Some(held)) = (mode.as_deref(), held) else { return Answer::Nil };
-        let (count_text, count) = (count, integer(count));
-        let lived = self.pttl(key);
-        let mut longest = 0;
-        for hold in count + 1..=held.min(count + 1000) {
-            let timeout = timeout(tag, holder, hold);
-            longest = longest.max(self.pttl(&timeout));
-            self.keys.remove(&timeout);
-        }
-        if count > 0 {
-            self.set_count(key, holder, count_text);
-        } else {
-            self.forget(key, holder);
-        }
-        if mode.as_deref() == Some("read") && lived >= 0 && longest + 2 >= lived
-            || self.fields(key).len() == 1
-        {
-            let left = self.longest_read_lease(key, tag, Some(lived));
-            if left > 0 {
-                self.pexpire(key, left);
-            } else if count == 0 {
-                self.free(key, tell);
-                return Answer::Integer(1);
-            }
-        }
-        Answer::flag(count <= 0)
-    }
-
-    fn write_acquire(
-        &mut self,
-        key: &str,
-        lease: &str,
-        holder: &str,
-        count: &str,
-        tag: &str,
-        waits: &str,
-    ) -> Answer {
-        let reader = holder.strip_suffix(":write").expect("a writer");
-        let Some(mode) = self.field(key, "mode") else {
-            if self.keys.contains_key(key) {
-                self.note(Which::WriteAcquire, key, holder, None);
-                return wrong_type();
-            }
-            self.set_count(key, "mode", "write");
-            self.set_count(key, holder, "1");
-            self.pexpire(key, integer(lease));
-            self.keys.remove(&mark(tag));
-            self.note(Which::WriteAcquire, key, holder, Some("1"));
-            return Answer::Nil;
-        };
-        if mode == "write" && self.held_by(key, holder) {
-            self.set_count(key, holder, count);
-            if self.pttl(key) < integer(lease) {
-                self.pexpire(key, integer(lease));
-            }
-            self.note(Which::WriteAcquire, key, holder, Some(count));
-            return Answer::Status("AGAIN".to_owned());
-        }
-        self.note(Which::WriteAcquire, key, holder, None);
-        if mode != "read" && mode != "write" {
-            return wrong_type();
-        }
-        let reads = self.field(key, reader).and_then(|count| count.parse::<i64>().ok()).unwrap_or_default();
-        if (1..=reads.min(1000)).any(|hold| self.pttl(&timeout(tag, reader, hold)) > 0) {
-            return Answer::Error("UPGRADE this holder reads, and would wait for itself".to_owned());
-        }
-        if waits != "0" {
-            self.set_text(&mark(tag), holder, Some(integer(waits)));
-        }
-        Answer::Integer(self.pttl(key))
-    }
-
-    fn write_release(
-        &mut self,
-        key: &str,
-        [verb, channel]: [&str; 2],
-        holder: &str,
-        count: &str,
-        tag: &str,
-    ) -> Answer {
-        self.note(Which::WriteRelease, key, holder, Some(count));
-        let held = self.field(key, "mode").as_deref() == Some("write") && self.held_by(key, holder);
-        if count != "0" {
-            if !held {
-                return Answer::Nil;
-            }
-            self.set_count(key, holder, count);
-            return Answer::Integer(0);
-        }
-        let waited = self.text(&mark(tag)) == Some(holder);
-        if waited {
-            self.keys.remove(&mark(tag));
-        }
-        if held {
-            self.forget(key, holder);
-            let left = if self.fields(key).len() > 1 { self.longest_read_lease(key, tag, None) } else { 0 };
-            if left > 0 {
-                self.set_count(key, "mode", "read");
-                self.pexpire(key, left);
-            } else {
-                self.keys.remove(key);
-            }
-        }
-        let heard = if held || waited { self.publish([verb, channel, "1"]) } else { 0 };
-        if held { Answer::Integer(1 + heard) } else { Answer::Nil }
-    }
-
-    fn side_force_release(&mut self, key: &str, [verb, channel]: [&str; 2], tag: &str, side: &str) -> Answer {
-        self.note(Which::ReadWriteForceRelease, key, "", None);
-        match self.field(key, "mode") {
-            Some(mode) if mode == side => {}
-            Some(mode) if mode == "read" || mode == "write" => return Answer::Integer(0),
-            _ if self.keys.contains_key(key) => return wrong_type(),
-            _ => return Answer::Integer(0),
-        }
-        for (holder, count) in self.fields(key) {
-            for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
-                self.keys.remove(&timeout(tag, &holder, hold));
-            }
-        }
-        self.keys.remove(key);
-        self.publish([verb, channel, if side == "read" { "0" } else { "1" }]);
-        Answer::Integer(1)
-    }
-
-    fn read_write_renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
-        assert_eq!(args.len(), 3 * keys.len(), "a lease, a holder and a tag for each lock");
-        let mut answers = Vec::new();
-        for (key, args) in keys.iter().zip(args.chunks(3)) {
-            let (lease, holder, tag) = (integer(args[0]), args[1], args[2]);
-            if lease > 0 {
-                self.note(Which::ReadWriteRenew, key, holder, None);
-            }
-            let mode = self.field(key, "mode");
-            let Some(count) =
-                self.field(key, holder).filter(|_| matches!(mode.as_deref(), Some("read" | "write")))
-            else {
-                answers.push(Answer::Integer(0));
-                continue;
-            };
-            let mut left = self.pttl(key);
-            let mut own = if left == 0 { 1 } else { left };
-            if !holder.ends_with(":write") {
-                own = 0;
-                for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
-                    let timeout = timeout(tag, holder, hold);
-                    own = own.max(self.pttl(&timeout));
-                    if lease > 0 {
-                        self.set_text(&timeout, "1", Some(lease));
-                    }
-                }
-                if left >= 0 && left < own {
-                    left = self.longest_read_lease(key, tag, None);
-                    self.pexpire(key, left);
-                }
-            }
-            if lease == 0 {
-                answers.push(Answer::Integer(own));
-                continue;
-            }
-            if left < lease {
-                self.pexpire(key, lease);
-            }
-            answers.push(Answer::Integer(1));
-        }
-        self.renewed(answers)
-    }
-
-    fn is_held(&self, key: &str, side: &str) -> Answer {
-        let mode = self.field(key, "mode");
-        let reads_too = side == "read" && mode.as_deref() == Some("write") && self.fields(key).len() > 2;
-        match self.text(key) {
-            Some(_) => wrong_type(),
-            None => Answer::flag(mode.as_deref() == Some(side) || reads_too),
-        }
-    }
-
-    fn simple_acquire(&mut self, key: &str, lease: &str, token: &str) -> Answer {
-        let Some(held) = self.text(key) else {
-            self.set_text(key, token, Some(integer(lease)));
-            self.note(Which::SimpleAcquire, key, token, Some("1"));
-            return Answer::Nil;
-        };
-        if held == token {
-            self.pexpire(key, integer(lease));
-            self.note(Which::SimpleAcquire, key, token, Some("1"));
-            return Answer::Status("AGAIN".to_owned());
-        }
-        let is_ours = held.len() > 37
-            && held
-                .rsplit_once(':')
-                .is_some_and(|(id, number)| id.split('-').count() == 5 && number.parse::<u64>().is_ok());
-        let left = Answer::Integer(self.pttl(key));
-        self.note(Which::SimpleAcquire, key, token, None);
-        if is_ours { left } else { Answer::Array(vec![left]) }
-    }
-
-    fn simple_release(&mut self, key: &str, tell: [&str; 2], token: &str, count: &str) -> Answer {
-        self.note(Which::SimpleRelease, key, token, Some(count));
-        if self.text(key) != Some(token) {
-            return Answer::Nil;
-        }
-        Answer::Integer(1 + self.free(key, tell))
-    }
-
-    fn simple_renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
-        assert_eq!(args.len(), 2 * keys.len(), "a lease and a token for each lock");
-        let mut answers = Vec::new();
-        for (key, args) in keys.iter().zip(args.chunks(2)) {
-            let (lease, token) = (args[0], args[1]);
-            let held = self.text(key) == Some(token);
-            if lease == "0" {
-                let left = Answer::Integer(if self.pttl(key) == 0 { 1 } else { self.pttl(key) });
-                answers.push(if held { left } else { Answer::Integer(0) });
-                continue;
-            }
-            if held {
-                self.pexpire(key, integer(lease));
-            }
-            self.note(Which::SimpleRenew, key, token, None);
-            answers.push(Answer::flag(held));
-        }
-        self.renewed(answers)
-    }
-
-    fn fair_acquire(
-        &mut self,
-        key: &str,
-        lease: &str,
-        [holder, count]: [&str; 2],
-        stands: &str,
-        tell: [&str; 2],
-        tag: &str,
-    ) -> Answer {
-        if self.held_by(key, holder) {
-            self.set_count(key, holder, count);
-            if self.pttl(key) < integer(lease) {
-                self.pexpire(key, integer(lease));
-            }
-            self.note(Which::FairAcquire, key, holder, Some(count));
-            return Answer::Status("AGAIN".to_owned());
-        }
-        let (head, removed) = self.head_of_queue(tag);
-        let free = !self.keys.contains_key(key);
-        if free && head.as_deref().is_none_or(|head| head == holder) {
-            self.leave_queue(tag, holder);
-            self.set_count(key, holder, "1");
-            self.pexpire(key, integer(lease));
-            self.note(Which::FairAcquire, key, holder, Some("1"));
-            return Answer::Nil;
-        }
-        self.note(Which::FairAcquire, key, holder, None);
-        if free && removed {
-            self.tell_the_head(tell, tag);
-        }
-        let left = self.pttl(key).max(0);
-        if stands == "0" {
-            return Answer::Integer(left);
-        }
-        let lives = (self.now + 5000).to_string();
-        self.set_count(&queue(tag), holder, &lives);
-        let is_head = head.is_none_or(|head| head == holder);
-        Answer::Integer(if is_head { left.min(2000) } else { 2000 })
-    }
-
-    fn fair_release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str, tag: &str) -> Answer {
-        self.note(Which::FairRelease, key, holder, Some(count));
-        let held = self.held_by(key, holder);
-        if held && integer(count) > 0 {
-            self.set_count(key, holder, count);
-            return Answer::Integer(0);
-        }
-        let mut free = false;
-        if held {
-            self.forget(key, holder);
-            free = self.fields(key).is_empty();
-            if free {
-                self.keys.remove(key);
-            }
-        } else if integer(count) == 0 && self.held_by(&queue(tag), holder) {
-            let is_head = self.fields(&queue(tag)).first().is_some_and(|(head, _)| head == holder);
-            self.leave_queue(tag, holder);
-            free = is_head && !self.keys.contains_key(key);
-        }
-        if free {
-            self.tell_the_head(tell, tag);
-        }
-        if held { Answer::Integer(1) } else { Answer::Nil }
-    }
-
-    /// The first who waits for a fair lock and lives, and whether others were removed for not living.
-    fn head_of_queue(&mut self, tag: &str) -> (Option<String>, bool) {
-        let mut removed = false;
-        loop {
-            let Some((head, lives)) = self.fields(&queue(tag)).into_iter().next() else {
-                return (None, removed);
-            };
-            if integer(&lives) > i64::try_from(self.now).expect("a time") {
-                return (Some(head), removed);
-            }
-            self.leave_queue(tag, &head);
-            removed = true;
-        }
-    }
-
-    fn leave_queue(&mut self, tag: &str, holder: &str) {
-        self.forget(&queue(tag), holder);
-        if self.fields(&queue(tag)).is_empty() {
-            self.keys.remove(&queue(tag));
-        }
-    }
-
-    fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) {
-        if let (Some(head), _) = self.head_of_queue(tag) {
-            self.publish([verb, &format!("{channel}:{head}"), "0"]);
-        }
-    }
-
-    fn longest_read_lease(&self, key: &str, tag: &str, lived: Option<i64>) -> i64 {
-        let mut longest = 0;
-        for (holder, count) in self.fields(key).into_iter().rev() {
-            for hold in (1..=count.parse::<i64>().unwrap_or_default().min(1000)).rev() {
-                let left = self.pttl(&timeout(tag, &holder, hold));
-                if left > 0 && lived.is_some_and(|lived| (left - lived).abs() <= 2) {
-                    return left;
-                }
-                longest = longest.max(left);
-            }
-        }
-        longest
     }
 
     fn fields(&self, key: &str) -> Vec<(String, String)> {
@@ -881,36 +535,23 @@ impl Answer {
     }
 }
 
-/// What is left while a writer waits.
-fn mark(tag: &str) -> String {
-    format!("{tag}:wheellock_writer")
-}
-
-/// The lease of one hold of a reader.
-fn timeout(tag: &str, holder: &str, hold: i64) -> String {
-    format!("{tag}:{holder}:rwlock_timeout:{hold}")
-}
-
-/// Who waits for a fair lock, in order, each with the time until which it lives. The server has a list and two sorted sets.
-fn queue(tag: &str) -> String {
-    format!("{QUEUES}{tag}")
-}
-
-const QUEUES: &str = "redisson_lock_queue:";
-
 /// Where the tokens of fenced locks are counted, for good.
 const TOKENS: &str = "redisson_lock_token:";
 
 fn is_companion(key: &str) -> bool {
-    let is_counted = key.starts_with(TOKENS) || key.starts_with(QUEUES);
-    let is_lease = key.ends_with(":wheellock_writer") || key.contains(":rwlock_timeout:");
-    is_counted || is_lease || permits::is_companion(key) || key.ends_with(elections::LEADER)
+    let is_of_a_lock = key.starts_with(TOKENS) || fair::is_companion(key) || read_write::is_companion(key);
+    is_of_a_lock || permits::is_companion(key) || key.ends_with(elections::LEADER)
 }
 
 fn wrong_type() -> Answer {
     Answer::Error("WRONGTYPE another kind of lock is under this name".to_owned())
 }
 
+fn no_number() -> Answer {
+    Answer::Error("ERR value is not an integer or out of range".to_owned())
+}
+
+/// Of what the library sends.
 fn integer(text: &str) -> i64 {
     text.parse().expect("an integer")
 }

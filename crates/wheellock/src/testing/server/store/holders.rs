@@ -1,5 +1,6 @@
 //! What the scripts mean that say who holds a lock: the store's part for those who ask.
 
+use super::read_write::timeout;
 use super::{Answer, Store, integer, wrong_type};
 
 impl Store {
@@ -9,7 +10,7 @@ impl Store {
         }
         let (all, left) = (self.fields(key), self.pttl(key));
         let said = all.iter().take(usize::try_from(integer(most)).unwrap_or_default());
-        let told = said.map(|(holder, count)| (holder.clone(), integer(count), left));
+        let told = said.map(|(holder, count)| (holder.clone(), number(count), left));
         told_of(all.len(), told.collect())
     }
 
@@ -38,7 +39,7 @@ impl Store {
             if told.len() == most || writer.is_some() != (side == "write") {
                 continue;
             }
-            let count = integer(count);
+            let count = number(count);
             match writer {
                 Some(writer) => told.push((writer.to_owned(), count, left)),
                 None => match self.reader_has_left(tag, field, count, left) {
@@ -54,7 +55,7 @@ impl Store {
 
     /// What is left of a reader's longest lease.
     fn reader_has_left(&self, tag: &str, reader: &str, count: i64, left: i64) -> i64 {
-        let own = |hold: i64| self.pttl(&format!("{tag}:{reader}:rwlock_timeout:{hold}"));
+        let own = |hold: i64| self.pttl(&timeout(tag, reader, hold));
         let leases: Vec<i64> = ((count - 99).max(1)..=count).map(own).collect();
         if leases.contains(&-1) {
             return left;
@@ -71,4 +72,9 @@ fn told_of(all: usize, said: Vec<(String, i64, i64)>) -> Answer {
     });
     let all = Answer::Integer(i64::try_from(all).unwrap_or(i64::MAX));
     Answer::Array(std::iter::once(all).chain(said).collect())
+}
+
+/// A count, as a hand may have set it.
+fn number(count: &str) -> i64 {
+    count.parse().unwrap_or_default()
 }

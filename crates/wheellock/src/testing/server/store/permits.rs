@@ -4,8 +4,8 @@ use super::{Answer, Key, Store, Which, integer};
 
 impl Store {
     /// Runs a script about what many may have.
-    pub(super) fn run_of_many(&mut self, which: Which, key: &str, args: &[&str]) -> Answer {
-        match (which, args) {
+    pub(super) fn run_of_many(&mut self, which: Which, key: &str, args: &[&str]) -> Option<Answer> {
+        Some(match (which, args) {
             (Which::SemaphoreAcquire, &[lease, holder, count, tag]) => {
                 self.semaphore_acquire(key, lease, holder, count, tag)
             }
@@ -21,10 +21,10 @@ impl Store {
             (Which::CountPermits, &[tag]) => self.count_permits(key, tag),
             (Which::LookAtLatch, &[tag]) => self.look_at_latch(key, tag),
             (_, &[channel, tag, place, serial, memory, verb, ref more @ ..]) => {
-                self.once(which, key, [verb, channel], tag, [place, serial, memory], more)
+                self.once(which, key, [verb, channel], tag, [place, serial, memory], more)?
             }
-            _ => panic!("{which:?} takes other parameters than {args:?}"),
-        }
+            _ => return None,
+        })
     }
 
     /// How many permits are free, those included whose leases have ended, and how many holders have.
@@ -53,13 +53,13 @@ impl Store {
         tag: &str,
         [place, serial, memory]: [&str; 3],
         more: &[&str],
-    ) -> Answer {
+    ) -> Option<Answer> {
         let request = format!("{tag}:wheellock_request:{place}");
         let known = self.text(&request).and_then(|text| text.split_once(' '));
         if let Some((known, answer)) = known
             && integer(known) >= integer(serial)
         {
-            return Answer::Integer(integer(answer));
+            return Some(Answer::Integer(integer(answer)));
         }
         let answered = match (which, more) {
             (Which::SetPermits, &[permits]) => self.set_once(key, tell, permits, permits),
@@ -71,16 +71,16 @@ impl Store {
             (Which::CountDown, &[]) => self.count_down(key, tell, tag),
             (Which::DeleteLatch, &[]) => Ok(self.delete_latch(key, tell, tag)),
             (Which::Announce, &[said]) => self.announce(key, tell[0], tag, said),
-            _ => panic!("{which:?} takes other parameters than {more:?}"),
+            _ => return None,
         };
-        match answered {
+        Some(match answered {
             Ok(number) => {
                 self.note(which, key, place, Some(serial));
                 self.set_text(&request, &format!("{serial} {number}"), Some(integer(memory)));
                 Answer::Integer(number)
             }
             Err(error) => error,
-        }
+        })
     }
 
     /// Takes all permits from those who have them. Returns whether anybody had one.
@@ -162,8 +162,7 @@ impl Store {
             let (lease, holder, has) = (args[0], args[1], has(args[2], args[1]));
             let knows = self.text(&has).map_or(0, integer) != 0;
             if lease == "0" {
-                let left = if self.pttl(&has) == 0 { 1 } else { self.pttl(&has) };
-                answers.push(Answer::Integer(if knows { left } else { 0 }));
+                answers.push(Answer::Integer(if knows { self.left(&has) } else { 0 }));
                 continue;
             }
             if knows {

@@ -1,0 +1,122 @@
+//! What the scripts of fair locks mean: the store's part for a queue and its deadlines.
+
+use super::{Answer, Store, Which, integer};
+
+impl Store {
+    /// Who stands in the queue that is under `key`, the first first.
+    pub fn queue(&self, key: &str) -> Vec<String> {
+        self.fields(key).into_iter().map(|(holder, _)| holder).collect()
+    }
+
+    pub(super) fn fair_acquire(
+        &mut self,
+        key: &str,
+        lease: &str,
+        [holder, count]: [&str; 2],
+        stands: &str,
+        tell: [&str; 2],
+        tag: &str,
+    ) -> Answer {
+        if self.held_by(key, holder) {
+            self.set_count(key, holder, count);
+            if self.pttl(key) < integer(lease) {
+                self.pexpire(key, integer(lease));
+            }
+            self.note(Which::FairAcquire, key, holder, Some(count));
+            return Answer::Status("AGAIN".to_owned());
+        }
+        let (head, removed) = self.head_of_queue(tag);
+        let free = !self.keys.contains_key(key);
+        if free && head.as_deref().is_none_or(|head| head == holder) {
+            self.leave_queue(tag, holder);
+            self.set_count(key, holder, "1");
+            self.pexpire(key, integer(lease));
+            self.note(Which::FairAcquire, key, holder, Some("1"));
+            return Answer::Nil;
+        }
+        self.note(Which::FairAcquire, key, holder, None);
+        if free && removed {
+            self.tell_the_head(tell, tag);
+        }
+        let left = self.pttl(key).max(0);
+        if stands == "0" {
+            return Answer::Integer(left);
+        }
+        let lives = (self.now + 5000).to_string();
+        self.set_count(&queue(tag), holder, &lives);
+        let is_head = head.is_none_or(|head| head == holder);
+        Answer::Integer(if is_head { left.min(2000) } else { 2000 })
+    }
+
+    pub(super) fn fair_release(
+        &mut self,
+        key: &str,
+        tell: [&str; 2],
+        holder: &str,
+        count: &str,
+        tag: &str,
+    ) -> Answer {
+        self.note(Which::FairRelease, key, holder, Some(count));
+        let held = self.held_by(key, holder);
+        if held && integer(count) > 0 {
+            self.set_count(key, holder, count);
+            return Answer::Integer(0);
+        }
+        let mut free = false;
+        if held {
+            self.forget(key, holder);
+            free = self.fields(key).is_empty();
+            if free {
+                self.keys.remove(key);
+            }
+        } else if integer(count) == 0 && self.held_by(&queue(tag), holder) {
+            let is_head = self.fields(&queue(tag)).first().is_some_and(|(head, _)| head == holder);
+            self.leave_queue(tag, holder);
+            free = is_head && !self.keys.contains_key(key);
+        }
+        if free {
+            self.tell_the_head(tell, tag);
+        }
+        if held { Answer::Integer(1) } else { Answer::Nil }
+    }
+
+    /// The first who waits for a fair lock and lives, and whether others were removed for not living.
+    pub(super) fn head_of_queue(&mut self, tag: &str) -> (Option<String>, bool) {
+        let mut removed = false;
+        loop {
+            let Some((head, lives)) = self.fields(&queue(tag)).into_iter().next() else {
+                return (None, removed);
+            };
+            if integer(&lives) > i64::try_from(self.now).expect("a time") {
+                return (Some(head), removed);
+            }
+            self.leave_queue(tag, &head);
+            removed = true;
+        }
+    }
+
+    pub(super) fn leave_queue(&mut self, tag: &str, holder: &str) {
+        self.forget(&queue(tag), holder);
+        if self.fields(&queue(tag)).is_empty() {
+            self.keys.remove(&queue(tag));
+        }
+    }
+
+    pub(super) fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) {
+        if let (Some(head), _) = self.head_of_queue(tag) {
+            self.publish([verb, &format!("{channel}:{head}"), "0"]);
+        }
+    }
+}
+
+/// Who waits for a fair lock, in order, each with the time until which it lives. The server has a list and two sorted sets.
+fn queue(tag: &str) -> String {
+    format!("{QUEUES}{tag}")
+}
+
+/// What the keys of queues begin with.
+const QUEUES: &str = "redisson_lock_queue:";
+
+pub(super) fn is_companion(key: &str) -> bool {
+    key.starts_with(QUEUES)
+}

@@ -1,0 +1,271 @@
+//! What the scripts of read-write locks mean: the store's part for two sides.
+
+use super::{Answer, Store, Which, integer, wrong_type};
+
+impl Store {
+    pub(super) fn read_acquire(
+        &mut self,
+        key: &str,
+        lease: &str,
+        holder: &str,
+        count: &str,
+        tag: &str,
+        heeds: &str,
+    ) -> Answer {
+        let (held, writes) = (self.held_by(key, holder), self.held_by(key, &format!("{holder}:write")));
+        let mode = self.field(key, "mode");
+        let refused = match mode.as_deref() {
+            None if self.keys.contains_key(key) => Some(wrong_type()),
+            None | Some("read") => None,
+            Some("write") if writes => None,
+            Some("write") => Some(Answer::Integer(self.pttl(key))),
+            Some(_) => Some(wrong_type()),
+        };
+        let (waits, left) = (self.pttl(&mark(tag)), self.pttl(key));
+        let stands_behind = !held && !writes && heeds == "1" && waits != -2;
+        let waits = stands_behind.then(|| match mode {
+            None => Answer::Array(vec![Answer::Integer(waits)]),
+            Some(_) if left >= 0 && (waits < 0 || left < waits) => Answer::Integer(left),
+            Some(_) => Answer::Integer(waits),
+        });
+        if let Some(refused) = refused.or(waits) {
+            self.note(Which::ReadAcquire, key, holder, None);
+            return refused;
+        }
+        if mode.is_none() {
+            self.set_count(key, "mode", "read");
+        }
+        self.set_count(key, holder, count);
+        self.set_text(&timeout(tag, holder, integer(count)), "1", Some(integer(lease)));
+        if self.pttl(key) < integer(lease) {
+            self.pexpire(key, integer(lease));
+        }
+        self.note(Which::ReadAcquire, key, holder, Some(count));
+        if held { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil }
+    }
+
+    pub(super) fn read_release(
+        &mut self,
+        key: &str,
+        tell: [&str; 2],
+        holder: &str,
+        count: &str,
+        tag: &str,
+    ) -> Answer {
+        self.note(Which::ReadRelease, key, holder, Some(count));
+        let mode = self.field(key, "mode");
+        let held = self.field(key, holder).and_then(|count| count.parse::<i64>().ok());
+        let (Some("read" | "write"), Some(held)) = (mode.as_deref(), held) else { return Answer::Nil };
+        let (count_text, count) = (count, integer(count));
+        let lived = self.pttl(key);
+        let mut longest = 0;
+        for hold in count + 1..=held.min(count + 1000) {
+            let timeout = timeout(tag, holder, hold);
+            longest = longest.max(self.pttl(&timeout));
+            self.keys.remove(&timeout);
+        }
+        if count > 0 {
+            self.set_count(key, holder, count_text);
+        } else {
+            self.forget(key, holder);
+        }
+        if mode.as_deref() == Some("read") && lived >= 0 && longest + 2 >= lived
+            || self.fields(key).len() == 1
+        {
+            let left = self.longest_read_lease(key, tag, Some(lived));
+            if left > 0 {
+                self.pexpire(key, left);
+            } else if count == 0 {
+                self.free(key, tell);
+                return Answer::Integer(1);
+            }
+        }
+        Answer::flag(count <= 0)
+    }
+
+    pub(super) fn write_acquire(
+        &mut self,
+        key: &str,
+        lease: &str,
+        holder: &str,
+        count: &str,
+        tag: &str,
+        waits: &str,
+    ) -> Answer {
+        let reader = holder.strip_suffix(":write").expect("a writer");
+        let Some(mode) = self.field(key, "mode") else {
+            if self.keys.contains_key(key) {
+                self.note(Which::WriteAcquire, key, holder, None);
+                return wrong_type();
+            }
+            self.set_count(key, "mode", "write");
+            self.set_count(key, holder, "1");
+            self.pexpire(key, integer(lease));
+            self.keys.remove(&mark(tag));
+            self.note(Which::WriteAcquire, key, holder, Some("1"));
+            return Answer::Nil;
+        };
+        if mode == "write" && self.held_by(key, holder) {
+            self.set_count(key, holder, count);
+            if self.pttl(key) < integer(lease) {
+                self.pexpire(key, integer(lease));
+            }
+            self.note(Which::WriteAcquire, key, holder, Some(count));
+            return Answer::Status("AGAIN".to_owned());
+        }
+        self.note(Which::WriteAcquire, key, holder, None);
+        if mode != "read" && mode != "write" {
+            return wrong_type();
+        }
+        let reads = self.field(key, reader).and_then(|count| count.parse::<i64>().ok()).unwrap_or_default();
+        if (1..=reads.min(1000)).any(|hold| self.pttl(&timeout(tag, reader, hold)) > 0) {
+            return Answer::Error("UPGRADE this holder reads, and would wait for itself".to_owned());
+        }
+        if waits != "0" {
+            self.set_text(&mark(tag), holder, Some(integer(waits)));
+        }
+        Answer::Integer(self.pttl(key))
+    }
+
+    pub(super) fn write_release(
+        &mut self,
+        key: &str,
+        [verb, channel]: [&str; 2],
+        holder: &str,
+        count: &str,
+        tag: &str,
+    ) -> Answer {
+        self.note(Which::WriteRelease, key, holder, Some(count));
+        let held = self.field(key, "mode").as_deref() == Some("write") && self.held_by(key, holder);
+        if count != "0" {
+            if !held {
+                return Answer::Nil;
+            }
+            self.set_count(key, holder, count);
+            return Answer::Integer(0);
+        }
+        let waited = self.text(&mark(tag)) == Some(holder);
+        if waited {
+            self.keys.remove(&mark(tag));
+        }
+        if held {
+            self.forget(key, holder);
+            let left = if self.fields(key).len() > 1 { self.longest_read_lease(key, tag, None) } else { 0 };
+            if left > 0 {
+                self.set_count(key, "mode", "read");
+                self.pexpire(key, left);
+            } else {
+                self.keys.remove(key);
+            }
+        }
+        let heard = if held || waited { self.publish([verb, channel, "1"]) } else { 0 };
+        if held { Answer::Integer(1 + heard) } else { Answer::Nil }
+    }
+
+    pub(super) fn side_force_release(
+        &mut self,
+        key: &str,
+        [verb, channel]: [&str; 2],
+        tag: &str,
+        side: &str,
+    ) -> Answer {
+        self.note(Which::ReadWriteForceRelease, key, "", None);
+        match self.field(key, "mode") {
+            Some(mode) if mode == side => {}
+            Some(mode) if mode == "read" || mode == "write" => return Answer::Integer(0),
+            _ if self.keys.contains_key(key) => return wrong_type(),
+            _ => return Answer::Integer(0),
+        }
+        for (holder, count) in self.fields(key) {
+            for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
+                self.keys.remove(&timeout(tag, &holder, hold));
+            }
+        }
+        self.keys.remove(key);
+        self.publish([verb, channel, if side == "read" { "0" } else { "1" }]);
+        Answer::Integer(1)
+    }
+
+    pub(super) fn read_write_renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
+        assert_eq!(args.len(), 3 * keys.len(), "a lease, a holder and a tag for each lock");
+        let mut answers = Vec::new();
+        for (key, args) in keys.iter().zip(args.chunks(3)) {
+            let (lease, holder, tag) = (integer(args[0]), args[1], args[2]);
+            if lease > 0 {
+                self.note(Which::ReadWriteRenew, key, holder, None);
+            }
+            let mode = self.field(key, "mode");
+            let Some(count) =
+                self.field(key, holder).filter(|_| matches!(mode.as_deref(), Some("read" | "write")))
+            else {
+                answers.push(Answer::Integer(0));
+                continue;
+            };
+            let mut left = self.pttl(key);
+            let mut own = self.left(key);
+            if !holder.ends_with(":write") {
+                own = 0;
+                for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
+                    let timeout = timeout(tag, holder, hold);
+                    own = own.max(self.pttl(&timeout));
+                    if lease > 0 {
+                        self.set_text(&timeout, "1", Some(lease));
+                    }
+                }
+                if left >= 0 && left < own {
+                    left = self.longest_read_lease(key, tag, None);
+                    self.pexpire(key, left);
+                }
+            }
+            if lease == 0 {
+                answers.push(Answer::Integer(own));
+                continue;
+            }
+            if left < lease {
+                self.pexpire(key, lease);
+            }
+            answers.push(Answer::Integer(1));
+        }
+        self.renewed(answers)
+    }
+
+    pub(super) fn is_held(&self, key: &str, side: &str) -> Answer {
+        let mode = self.field(key, "mode");
+        let reads_too = side == "read" && mode.as_deref() == Some("write") && self.fields(key).len() > 2;
+        match self.text(key) {
+            Some(_) => wrong_type(),
+            None => Answer::flag(mode.as_deref() == Some(side) || reads_too),
+        }
+    }
+
+    pub(super) fn longest_read_lease(&self, key: &str, tag: &str, lived: Option<i64>) -> i64 {
+        let mut longest = 0;
+        for (holder, count) in self.fields(key).into_iter().rev() {
+            for hold in (1..=count.parse::<i64>().unwrap_or_default().min(1000)).rev() {
+                let left = self.pttl(&timeout(tag, &holder, hold));
+                if left > 0 && lived.is_some_and(|lived| (left - lived).abs() <= 2) {
+                    return left;
+                }
+                longest = longest.max(left);
+            }
+        }
+        longest
+    }
+}
+
+/// What is left while a writer waits.
+fn mark(tag: &str) -> String {
+    format!("{tag}:wheellock_writer")
+}
+
+/// The lease of one hold of a reader.
+pub(super) fn timeout(tag: &str, holder: &str, hold: i64) -> String {
+    format!("{tag}:{holder}{TIMEOUT}{hold}")
+}
+
+pub(super) fn is_companion(key: &str) -> bool {
+    key.ends_with(":wheellock_writer") || key.contains(TIMEOUT)
+}
+
+/// What is in the keys of readers' leases, between the reader and the number of the hold.
+pub(super) const TIMEOUT: &str = ":rwlock_timeout:";

@@ -72,6 +72,12 @@ enum Task {
     Planted {
         /// Only the bugs with one of these in their names
         names: Vec<String>,
+        /// Looks for them with simulated fleets instead, and tells the first seed that finds each
+        #[arg(long)]
+        simulate: bool,
+        /// With how many seeds
+        #[arg(long, default_value_t = 2000, requires = "simulate")]
+        seeds: u64,
     },
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
     Tidy(tidy::Options),
@@ -109,7 +115,8 @@ fn main() -> Result<ExitCode> {
         Task::Simulate(options) => simulate::run(&options),
         Task::Redis { topology } => redis::run(&topology),
         Task::Servers(options) => servers::run(&options),
-        Task::Planted { names } => planted::check(&names),
+        Task::Planted { names, simulate: true, seeds } => planted::simulated::check(&names, seeds),
+        Task::Planted { names, .. } => planted::check(&names),
         Task::Tidy(options) => tidy::run(&options),
         Task::Gates(options) => gates::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),

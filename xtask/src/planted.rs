@@ -5,6 +5,8 @@
 //! All patches are laid over one copy of the workspace, each behind the question whether it is the one that was chosen, so that
 //! the copy is built once. A patch that no longer fits the sources fails the step.
 
+pub(crate) mod simulated;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;

@@ -15,16 +15,19 @@ pub(crate) struct Options {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Only fleets with locks of this kind: plain, hot, fair, read-write, fenced, spin, simple, permits, semaphore
-    #[arg(long, value_parser = ["plain", "hot", "fair", "read-write", "fenced", "spin", "simple", "permits", "semaphore"])]
+    /// Only fleets with locks of this kind: plain, hot, fair, read-write, fenced, spin, simple, permits, semaphore, election, set, quorum
+    #[arg(long, value_parser = ["plain", "hot", "fair", "read-write", "fenced", "spin", "simple", "permits", "semaphore", "election", "set", "quorum"])]
     kind: Option<String>,
     /// Begins no seed after so many minutes
     #[arg(long)]
     minutes: Option<u64>,
+    /// Ends with the first finding, and does not make it smaller
+    #[arg(long)]
+    until_found: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
-    let Options { seeds, from, kind, minutes } = options;
+    let Options { seeds, from, kind, minutes, until_found } = options;
     let build =
         ["build", "--release", "-p", "wheellock-tests", "--features", "simulation", "--bin", "simulate"];
     run::run(&mut run::cargo(build))?;
@@ -35,6 +38,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     command.args(seeds.iter().flat_map(|seeds| ["--seeds".to_owned(), seeds.to_string()]));
     command.args(kind.iter().flat_map(|kind| ["--kind", kind]));
     command.args(minutes.iter().flat_map(|minutes| ["--minutes".to_owned(), minutes.to_string()]));
+    command.args(until_found.then_some("--until-found"));
     let ended = command.status().with_context(|| format!("cannot run {}", program.display()))?;
     Ok(if ended.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

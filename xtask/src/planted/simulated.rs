@@ -1,0 +1,78 @@
+//! After how many simulated fleets each planted bug is found: what the simulator is worth. Knows the bugs only by their patches.
+
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Planted, all, command, copy, lay_out, target};
+use crate::run;
+
+/// Why the simulator cannot see a bug; `None` if it should.
+fn is_beyond(planted: &Planted) -> Option<&'static str> {
+    let files = || planted.changes.iter().map(|change| change.path.as_str());
+    if files()
+        .all(|file| !file.starts_with("crates/wheellock/") && !file.starts_with("crates/wheellock-client/"))
+    {
+        Some("not in the library")
+    } else if files().all(|file| file.ends_with(".lua")) {
+        Some("in a script, which the model does not run")
+    } else {
+        None
+    }
+}
+
+/// Runs so many seeds with each bug, one bug after the other, and tells the first seed that finds it.
+pub(crate) fn check(names: &[String], seeds: u64) -> Result<ExitCode> {
+    // The copy has all bugs whatever is asked for, so that it is built once.
+    let mut bugs = all(run::root())?;
+    lay_out(run::root(), &copy(), &bugs)?;
+    let build =
+        ["build", "--release", "-p", "wheellock-tests", "--features", "simulation", "--bin", "simulate"];
+    run::run(&mut command(build))?;
+    bugs.retain(|bug| names.is_empty() || names.iter().any(|name| bug.bug.contains(name)));
+    ensure!(!bugs.is_empty(), "there is no such bug");
+    let (mut found, mut looked_for) = (0, 0);
+    for planted in &bugs {
+        let told = match is_beyond(planted) {
+            Some(why) => why.to_owned(),
+            None => {
+                looked_for += 1;
+                let told = first_seed(planted, seeds)?;
+                found += usize::from(told.is_some());
+                told.unwrap_or_else(|| format!("NOT FOUND in {seeds} seeds"))
+            }
+        };
+        println!("{:<60} {told}", planted.bug);
+    }
+    println!("{found} of {looked_for} planted bugs found by simulated fleets");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The first seed that finds it, and what is said of it.
+fn first_seed(planted: &Planted, seeds: u64) -> Result<Option<String>> {
+    let mut simulate = std::process::Command::new(target().join("release/simulate"));
+    simulate.args(["--until-found", "--seeds", &seeds.to_string()]);
+    simulate.env("WHEELLOCK_PLANTED", &planted.bug).env("RUST_BACKTRACE", "0");
+    let mut child = simulate.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let start = Instant::now();
+    while child.try_wait()?.is_none() {
+        if start.elapsed() > PATIENCE + PER_SEED * u32::try_from(seeds).unwrap_or(u32::MAX) {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Some("a world that does not end".to_owned()));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output()?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() {
+        return Ok(None);
+    }
+    let finding = printed.lines().find(|line| line.starts_with("seed "));
+    Ok(Some(finding.context("it failed and named no seed")?.to_owned()))
+}
+
+/// Several times what a world takes on a machine that is busy.
+const PER_SEED: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(60);

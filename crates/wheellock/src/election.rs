@@ -95,7 +95,8 @@ impl Election {
         }
     }
 
-    /// Waits up to `wait`, counted from this call. Returns `None` if another one still leads then.
+    /// Waits up to `wait`, counted from this call. Returns `None` if another one still leads then. Whoever is elected in time announces
+    /// itself, which takes a round trip more, and at most the response timeout.
     ///
     /// # Cancel safety
     ///

@@ -335,13 +335,15 @@ impl WaitQueue {
             waiter.handed.take()
         });
         self.looked_after = !is_old;
+        // Nobody has asked for as long as the lock was handed over, so nobody listens.
+        self.poll_now |= is_old && self.subscription.is_none();
         (untaken, self.head_to_wake(), !is_old)
     }
 
     /// The lock is given back by this process though there are waiters; `out_of_time` if only to let others have it. Then the head
     /// waits until it is known whether others [heard](Self::others_heard) of it. Returns the head's waker if it has to look.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
-        if !out_of_time && !self.unwatched {
+        if !out_of_time && !self.unwatched && self.subscription.is_some() {
             return None;
         }
         if let Some(news) = self.subscription.as_mut().filter(|_| out_of_time) {
@@ -627,6 +629,27 @@ mod tests {
         assert!(waiters.head_takes_over(), "it sleeps, though it was never told that it is the head");
         assert!(waiters.give_back(false, now).is_some(), "now it is told, for nobody else looks");
         assert!(ask(&mut waiters, second, now), "and without a subscription it hears of nothing");
+    }
+
+    /// One who joined while the lock was handed over has looked, and learnt that there was nothing to do: it is told when that changes.
+    #[test]
+    fn a_head_that_does_not_listen_is_told_that_the_lock_is_given_back() {
+        for waits_for_the_end in [false, true] {
+            let now = Instant::now();
+            let (mut waiters, [first, second]) = two_asleep(now);
+            waiters.hand_over(7, handed(), now);
+            assert!(waiters.begin_looking_after() && matches!(turn(&mut waiters, first, now), Turn::Take(7)));
+            waiters.leave_with_handed(first, now);
+            assert!(!ask(&mut waiters, second, now), "the lock is handed over, to it perhaps");
+            if waits_for_the_end {
+                let (untaken, head, again) = waiters.look_after(now + UNTAKEN);
+                assert!(untaken.is_none() && head.is_some() && !again);
+            } else {
+                assert!(waiters.give_back(false, now).is_some());
+            }
+            assert!(ask(&mut waiters, second, now + UNTAKEN), "it hears of nothing before it asks");
+            assert!(!ask(&mut waiters, second, now + UNTAKEN), "once");
+        }
     }
 
     /// What nobody takes is not kept: a task may have stopped polling its future without dropping it.

@@ -223,6 +223,8 @@ impl Wrong {
             Self::Down { forgets } => *forgets && kind.is_pool(),
             Self::Flushed | Self::Evicted(_) | Self::Forced(..) => kind.is_pool(),
             Self::Killed(_) => kind == Kind::Semaphore,
+            // Counted permits have no lease and no news of a loss: whoever has some has to stop before its manager does.
+            Self::ShutDown(_) => kind == Kind::Semaphore,
             // Who comes late stands in the queue of a fair lock until its deadline of five seconds has passed.
             Self::Late(..) => kind == Kind::Fair,
             _ => false,
@@ -260,7 +262,8 @@ impl Plan {
         }
         if random.below(8) == 0 {
             let what = Wrong::ShutDown(1 + u32_below(&mut random, plan.processes));
-            plan.troubles.push(Trouble { at: random.below(DAY - 500), lasts: 1, what });
+            let at = random.below(DAY - 500);
+            plan.troubles.extend((!what.is_left_out(plan.kind)).then_some(Trouble { at, lasts: 1, what }));
             plan.troubles.sort_by_key(|trouble| trouble.at);
         }
         plan

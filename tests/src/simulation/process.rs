@@ -373,9 +373,10 @@ impl Op<'_> {
             kind: if self.process.kind == Kind::Set { Asked::Try } else { attempt.asked },
             renewed: attempt.renewed,
             lease: attempt.lease * MILLISECOND,
+            // An announcement follows a campaign, and has the time of any request.
             deadline: attempt
                 .wait
-                .filter(|_| !self.is_set())
+                .filter(|_| !self.is_set() && self.process.kind != Kind::Election)
                 .map(|wait| self.process.log.now() + wait * MILLISECOND),
             owner: attempt.owner.clone(),
             shared: self.shared,

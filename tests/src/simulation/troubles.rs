@@ -9,10 +9,10 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep, sleep_until};
 use wheellock::testing::server::{Cut, How};
 
-use super::machine::{Machine, Way, lock_name};
-use super::plan::{Kind, LEASE, Plan, Trouble, Wrong};
+use super::machine::{Log, Machine, Way, lock_name};
+use super::plan::{Kind, LEASE, LOCKS, Plan, Trouble, Wrong};
 use super::process::Process;
-use crate::history::{Fault, What};
+use crate::history::{Fault, Kind as Asked, Outcome, What};
 
 /// Lets everything happen that the plan says, and returns when the last of it is over.
 pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], begin: Instant) {
@@ -63,10 +63,13 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
         Wrong::Late(after, how) => {
             machine.change(|server| server.faults.delay = Some((*after, *how)));
             sleep(lasts).await;
-            machine.change(|server| {
+            let late = machine.change(|server| {
                 server.faults.delay = None;
-                server.read_late();
+                server.read_late()
             });
+            if late > 0 && !kind.is_pool() {
+                haunt(log);
+            }
         }
         Wrong::Silent => {
             machine.change(|server| server.faults.is_silent = true);
@@ -139,6 +142,26 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
     }
     log.note("", What::Ends { fault });
 }
+
+/// What came late may have been a question that had been asked again since: its caller knows nothing of a lease that begins now, or of
+/// what a writer who waits leaves for readers. To those who judge somebody asked who will never come back.
+fn haunt(log: &Log) {
+    for (number, lock) in (0..LOCKS).map(|number| (number, lock_name(number))) {
+        let record = |what| log.record(GHOST, 0, log.now() + number, &lock, what);
+        record(What::Invoked {
+            kind: Asked::Acquire,
+            renewed: false,
+            lease: LEASE * 1_000_000,
+            deadline: None,
+            owner: String::new(),
+            shared: false,
+        });
+        record(What::Failed { outcome: Outcome::MaybeExecuted, text: "came late".to_owned() });
+    }
+}
+
+/// No process of the fleet.
+const GHOST: u32 = 99;
 
 /// By what name the checkers know it; a death is told of its process.
 fn fault(what: &Wrong) -> Option<Fault> {

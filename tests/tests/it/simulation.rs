@@ -62,3 +62,9 @@ fn seed_2677_who_may_not_leave_a_queue_leaves_again_soon() {
 fn seed_1408_a_campaign_wins_no_leadership_that_is_lost() {
     assert_eq!(complaints(1408, Kind::Election), [""; 0]);
 }
+
+/// One who came while the lock was handed over, and could not have it so, did not listen when it was given back.
+#[test]
+fn seed_5410_who_came_during_a_hand_over_hears_of_the_release() {
+    assert_eq!(complaints(5410, Kind::Hot), [""; 0]);
+}

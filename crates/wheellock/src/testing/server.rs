@@ -123,13 +123,16 @@ impl Server {
         }
     }
 
-    /// Reads what came on connections that have ended.
-    pub fn read_late(&mut self) {
-        for words in std::mem::take(&mut self.late) {
+    /// Reads what came on connections that have ended; returns how many commands that were.
+    pub fn read_late(&mut self) -> usize {
+        let late = std::mem::take(&mut self.late);
+        let count = late.len();
+        for words in late {
             let words: Vec<_> = words.iter().map(String::as_str).collect();
             self.store.execute(&words);
             self.tell(None);
         }
+        count
     }
 
     fn end_one(&mut self, place: usize, how: How) {

@@ -167,6 +167,8 @@ fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
                 // A script can ask nobody. It is there twice, and chosen where it is read.
                 scripts.push((bug, change.path.as_str(), changed));
             } else {
+                let asks = change.to.iter().any(|line| line.contains("bug()"));
+                ensure!(asks, "{bug}: does not ask whether it was chosen, and so is in every build");
                 let question = format!("::wheellock_planted::bug({bug:?})");
                 files.insert(path, changed.replace("bug()", &question).into_bytes());
             }

@@ -29,7 +29,7 @@ impl Lease {
 
     /// For how long a place in the queue of a fair lock is kept for one who says nothing: it is in the way of others until then, so a
     /// release that takes it back is repeated as if this were a lease.
-    pub(crate) const A_PLACE: Self = Self(5_000);
+    pub(crate) const A_PLACE: Self = Self::of_millis(5_000);
 
     /// A lease of `duration`, rounded up to a whole millisecond.
     ///

@@ -441,8 +441,15 @@ impl Holds {
             }
             Renewed::StillHeld { left } => {
                 // By this server's clock it may end earlier than by the clock of the one before.
-                if !hold.was_extended_since(sent) {
-                    hold.valid_until = hold.valid_until.min(sent + less_drift(left));
+                let until = sent + less_drift(left);
+                if !hold.was_extended_since(sent) && until < hold.valid_until {
+                    if until <= now {
+                        // The question was on its way, or waited for a connection, for longer than what is left: it says nothing of when
+                        // that ends, and is asked once more.
+                        hold.unverified = true;
+                    } else {
+                        hold.valid_until = until;
+                    }
                 }
                 if left < Duration::MAX {
                     hold.expired_by = hold.expired_by.max(now + plus_drift(left));

@@ -12,7 +12,10 @@ fn fleets_of_every_kind_do_what_is_promised() {
     let morning = night.pass(|_| {});
     assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
     assert_eq!(morning.worlds, SEEDS);
-    assert!(morning.grants > 30 * SEEDS && morning.troubles > 2 * SEEDS, "something happens in them: {morning:?}");
+    assert!(
+        morning.grants > 30 * SEEDS && morning.troubles > 2 * SEEDS,
+        "something happens in them: {morning:?}"
+    );
 }
 
 /// Identities are random in every run, and so is where the maps of a process keep what; neither decides anything.

@@ -17,9 +17,7 @@ pub(super) async fn come(number: u32, foreigner: Foreigner, machine: Arc<Machine
     let owner = format!("00000000-0000-4000-8000-000000000000:{number}");
     let record = |what| log.record(FOREIGN + number, 0, 1, &lock, what);
     let has_it = || {
-        let held = machine
-            .change(|server| server.store.holds().any(|(key, holder, _)| key == lock && holder == owner));
-        held
+        machine.change(|server| server.store.holds().any(|(key, holder, _)| key == lock && holder == owner))
     };
     for _ in 0..foreigner.asks {
         let asked = log.now();

@@ -144,27 +144,33 @@ impl Server {
     /// Serves one connection. Whether anything moved, and how the connection is to end, if it is.
     fn serve_one(&mut self, place: usize) -> (bool, Option<How>) {
         let (arrived, broken) = self.connections[place].take_in(&mut self.faults);
-        while arrived {
-            let words = match self.connections[place].next_command() {
-                Ok(Some(words)) => words,
-                Ok(None) => break,
-                Err(wrong) if self.strict => panic!("no command: {wrong}"),
-                Err(wrong) => return (true, Some(self.refuse(place, &wrong))),
-            };
-            let words: Vec<_> = words.iter().map(String::as_str).collect();
-            if let Some(how) = self.faults.delays(&words) {
-                self.late.push(words.into_iter().map(str::to_owned).collect());
-                return (true, Some(how));
-            }
-            let lost = self.faults.loses_the_answer(&words);
-            self.answer(place, &words);
-            if lost.is_some() {
-                return (true, lost);
-            }
+        if let Some(how) = arrived.then(|| self.answer_all(place)).flatten() {
+            return (true, Some(how));
         }
         let now = self.store.now();
         let (left, cut) = self.connections[place].give_out(&mut self.faults, now);
         (arrived || left || cut.is_some(), cut.or(broken))
+    }
+
+    /// Answers what has come whole on one connection; how that is to end, if it is.
+    fn answer_all(&mut self, place: usize) -> Option<How> {
+        loop {
+            let words = match self.connections[place].next_command() {
+                Ok(words) => words?,
+                Err(wrong) if self.strict => panic!("no command: {wrong}"),
+                Err(wrong) => return Some(self.refuse(place, &wrong)),
+            };
+            let words: Vec<_> = words.iter().map(String::as_str).collect();
+            if let Some(how) = self.faults.delays(&words) {
+                self.late.push(words.into_iter().map(str::to_owned).collect());
+                return Some(how);
+            }
+            let lost = self.faults.loses_the_answer(&words);
+            self.answer(place, &words);
+            if lost.is_some() {
+                return lost;
+            }
+        }
     }
 
     /// Answers what is no command as a server does, whose connection ends then.

@@ -399,7 +399,7 @@ async fn settings_are_those_of_a_manager() {
 async fn what_it_does_not_know_is_an_error() {
     let double = Double::new();
     let locks = double.manager().await.unwrap();
-    let error = locks.client().call(&wheellock::client::Command::new("FLUSHALL")).await.unwrap_err();
+    let error = locks.client().call(&Command::new("FLUSHALL")).await.unwrap_err();
     assert!(error.to_string().contains("FLUSHALL"), "{error}");
     assert!(locks.lock(NAME).try_acquire().await.unwrap().is_some(), "it goes on");
 }
@@ -419,7 +419,7 @@ async fn commands_that_cannot_be_are_errors() {
         (&["EVAL", "#!lua\nreturn 2", "1", "key"], "does not know"),
     ] {
         let (verb, args) = words.split_first().unwrap();
-        let command = args.iter().fold(Command::new(*verb), |command, word| command.arg(*word));
+        let command = args.iter().fold(Command::new(verb), |command, word| command.arg(*word));
         let error = locks.client().call(&command).await.unwrap_err();
         assert!(error.to_string().contains(wrong), "{words:?}: {error}");
     }

@@ -95,9 +95,9 @@ impl Host {
             if self.serve_up_to(1) {
                 cx.waker().wake_by_ref();
             }
-            Poll::Pending
+            Poll::<()>::Pending
         })
-        .await
+        .await;
     }
 
     fn serve(&self) {

@@ -31,7 +31,7 @@ pub enum Kind {
     Election,
     /// `multi_lock` of all locks, and `lock` of one
     Set,
-    /// `RedLock::lock`, on three independent servers
+    /// `RedLockManager::lock`, on three independent servers
     Quorum,
 }
 

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use wheellock::{
     BootInstant, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager, LostReason,
-    MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, QuorumGuard, QuorumLock, RedLock,
+    MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock, RedLockGuard, RedLockManager,
     Released, Semaphore, multi_lock,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Process {
     /// One for each server, the first of which is `locks`.
     pub(super) managers: Vec<LockManager>,
     pub(super) ways: Vec<Way>,
-    quorum: Option<RedLock>,
+    quorum: Option<RedLockManager>,
     pub(super) tasks: RefCell<Vec<JoinHandle<()>>>,
     pub(super) is_dead: Cell<bool>,
     pub(super) is_shut: Cell<bool>,
@@ -44,7 +44,7 @@ enum Wanted {
     Permits(Semaphore, u32),
     Election(Election),
     Set(MultiLock),
-    Quorum(QuorumLock),
+    Quorum(RedLock),
 }
 
 enum Held {
@@ -54,7 +54,7 @@ enum Held {
     Permits(Permits),
     Leader(Leadership),
     Set(MultiGuard),
-    Quorum(QuorumGuard),
+    Quorum(RedLockGuard),
 }
 
 /// One operation under way.
@@ -97,7 +97,9 @@ impl Process {
             ways.push(way);
         }
         let quorum = match plan.kind {
-            Kind::Quorum => Some(RedLock::new(managers.iter().cloned()).await.expect("independent servers")),
+            Kind::Quorum => {
+                Some(RedLockManager::new(managers.iter().cloned()).await.expect("independent servers"))
+            }
             _ => None,
         };
         let (locks, log) = (managers[0].clone(), machines[0].log.clone());

@@ -43,10 +43,14 @@ pub(crate) struct WaitQueue {
     /// This process gave the lock back because its time was over, and does not know yet whether others heard of it.
     gave_back: Option<Instant>,
     /// How many others heard of it the last time, how many of them are still to have a turn before this process asks at once, and how
-    /// long each has to take it.
+    /// long each may take for it before this process looks.
     others: u32,
     turns: u32,
     stand_back: Duration,
+    /// Since when the turn of one of the others lasts, for all that is known, and how long the longest one took since this process
+    /// gave the lock back; `None` if nobody has had one.
+    turn_began: Option<Instant>,
+    turn_took: Option<Duration>,
     /// Until when a message is taken for that of this process' own release, which comes after its answer since Redis 7.2.
     own_until: Option<Instant>,
 }
@@ -243,6 +247,9 @@ impl WaitQueue {
                 self.look_at = self.poll_at;
                 continue;
             }
+            if let Some(began) = self.turn_began.replace(now) {
+                self.turn_took = self.turn_took.max(Some(now.saturating_duration_since(began)));
+            }
             let Some(left) = self.turns.checked_sub(1) else { return true };
             self.turns = left;
             self.poll_at = Some(now + self.stand_back);
@@ -373,7 +380,11 @@ impl WaitQueue {
         if self.others == 0 {
             return self.head_to_wake();
         }
-        self.stand_back = (2 * round_trip).clamp(STAND_BACK_AT_LEAST, POLL_WHEN_DEAF);
+        // Who looks in the middle of another's turn may find the lock free just when the next one is about to ask. Where nobody has come
+        // the last time, nobody has to be waited for long.
+        self.turn_began = Some(now);
+        let turn = self.turn_took.take().unwrap_or_default();
+        self.stand_back = (turn + 2 * round_trip).clamp(STAND_BACK_AT_LEAST, POLL_WHEN_DEAF);
         self.poll_at = Some(now + self.stand_back);
         self.look_at = self.poll_at;
         self.head_to_wake()
@@ -699,6 +710,23 @@ mod tests {
             ask(&mut waiters, first, now + POLL_WHEN_DEAF),
             "an answer that never comes keeps nobody for long"
         );
+    }
+
+    /// Several processes have their turns one after the other: one that looks in the middle of another's would take that of the next.
+    #[test]
+    fn who_stands_back_looks_only_after_as_long_as_the_others_took_the_last_time() {
+        let now = Instant::now();
+        let (mut waiters, [first, _]) = two_asleep(now);
+        waiters.turn_took = Some(5 * STAND_BACK_AT_LEAST);
+        for has_come in [true, false] {
+            waiters.give_back(true, now);
+            waiters.others_heard(2, now);
+            assert_eq!(!ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), has_come);
+            assert!(
+                !has_come || ask(&mut waiters, first, now + 5 * STAND_BACK_AT_LEAST),
+                "nobody comes any more"
+            );
+        }
     }
 
     /// Found by simulated fleets: an answer from before the release had the head wait for the end of the lease.

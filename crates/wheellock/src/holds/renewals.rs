@@ -443,9 +443,9 @@ impl Holds {
                 // By this server's clock it may end earlier than by the clock of the one before.
                 let until = sent + less_drift(left);
                 if !hold.was_extended_since(sent) && until < hold.valid_until {
-                    if until <= now {
-                        // The question was on its way, or waited for a connection, for longer than what is left: it says nothing of when
-                        // that ends, and is asked once more.
+                    // The question was on its way, or waited for a connection, for longer than what is left. If what is believed fits
+                    // what is left from now on, the answer says nothing against it, and is asked for once more.
+                    if until <= now && hold.valid_until <= now + left {
                         hold.unverified = true;
                     } else {
                         hold.valid_until = until;

@@ -2,6 +2,8 @@
 //! that is. Uploads nothing.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -26,13 +28,35 @@ pub(crate) fn complaints(packages: &[Value]) -> Result<Vec<String>> {
     Ok(complaints)
 }
 
-/// Packs all of them and builds each from what was packed, against the others as they were packed.
-pub(crate) fn build(packages: &[Value]) -> Command {
-    let mut command = run::cargo(["package", "--quiet", "--allow-dirty"]);
+/// Packs all of them and builds each from what was packed, against the others as they were packed. Cargo knows what it has unpacked and
+/// built by name and version, so what an earlier run left would be taken for this one's: it is removed first.
+pub(crate) fn build(packages: &[Value]) -> Result<Command> {
+    let target = run::target_directory().join("packages");
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    for left in unpacked(&home.unwrap_or_default().join("registry/src"), packages).chain([target.clone()]) {
+        if left.exists() {
+            fs::remove_dir_all(&left).with_context(|| format!("cannot remove {}", left.display()))?;
+        }
+    }
+    let mut command = run::cargo(["package", "--quiet", "--allow-dirty", "--target-dir"]);
+    command.arg(target);
     for package in packages {
         command.args(["--package", name(package)]);
     }
-    command
+    Ok(command)
+}
+
+/// Where cargo has unpacked these packages, or would: of registries that are folders, whose names begin with a hyphen for want of a host.
+fn unpacked<'a>(sources: &Path, packages: &'a [Value]) -> impl Iterator<Item = PathBuf> + use<'a> {
+    let registries = fs::read_dir(sources).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_folder =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"-"));
+    let folder =
+        |package: &Value| format!("{}-{}", name(package), package["version"].as_str().unwrap_or_default());
+    registries
+        .filter(is_folder)
+        .flat_map(move |registry| packages.iter().map(move |package| registry.join(folder(package))))
 }
 
 fn name(package: &Value) -> &str {
@@ -96,6 +120,18 @@ mod tests {
         let mut without = complete;
         without["documentation"] = Value::Null;
         assert_eq!(lacking(&without, &files), ["wheellock-resp: `documentation` is not what it should be"]);
+    }
+
+    #[test]
+    fn what_cargo_has_unpacked_of_a_folder_is_known_and_nothing_else() {
+        let sources = run::target_directory().join("packages-test");
+        for folder in ["-0123/p-0.1.0", "index.crates.io-4567/p-0.1.0"] {
+            fs::create_dir_all(sources.join(folder)).unwrap();
+        }
+        let package = json!({ "name": "p", "version": "0.1.0" });
+        let found: Vec<_> = unpacked(&sources, &[package]).collect();
+        assert_eq!(found, [sources.join("-0123/p-0.1.0")]);
+        fs::remove_dir_all(&sources).unwrap();
     }
 
     #[test]

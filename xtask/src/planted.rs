@@ -296,13 +296,6 @@ pub(crate) fn write_where_different(copy: &Path, files: &BTreeMap<PathBuf, Vec<u
     Ok(())
 }
 
-/// Builds the copy with these bugs in it, and runs nothing: what [`uncaught`] needs first.
-pub(crate) fn building(bugs: &[Planted]) -> Result<Command> {
-    let mut command = testing(bugs)?;
-    command.arg("--no-run");
-    Ok(command)
-}
-
 /// Lays out the copy. One cargo builds all of it, so that nothing is built twice with other features.
 fn testing(bugs: &[Planted]) -> Result<Command> {
     lay_out(run::root(), &copy(), bugs)?;

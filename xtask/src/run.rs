@@ -64,22 +64,6 @@ pub(crate) fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// The same command with the lowest priority: what others leave of the processors.
-pub(crate) fn yielding(command: &Command) -> Command {
-    let mut yielding = Command::new("nice");
-    yielding.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => yielding.env(name, value),
-            None => yielding.env_remove(name),
-        };
-    }
-    if let Some(directory) = command.get_current_dir() {
-        yielding.current_dir(directory);
-    }
-    yielding
-}
-
 /// Finds a program on PATH.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
@@ -99,14 +83,6 @@ mod tests {
     use std::sync::{Barrier, Mutex};
 
     use super::*;
-
-    #[test]
-    fn a_command_that_yields_is_the_same_command() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo $A$HOME$(pwd)$(nice)"]).env("A", "a").env_remove("HOME").current_dir("/");
-        let printed = yielding(&command).output().unwrap().stdout;
-        assert_eq!(String::from_utf8(printed).unwrap(), "a/19\n");
-    }
 
     #[test]
     fn every_item_is_worked_on_once_and_several_at_a_time() {

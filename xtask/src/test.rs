@@ -60,11 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     });
     steps.add("tests", || {
         let tests = &built_earlier()?.tests;
-        if options.quick {
-            run_quick_ones(tests)
-        } else {
-            run_beside(tests, || work_ahead(options, &shipped))
-        }
+        if options.quick { run_quick_ones(tests) } else { run_groups(&programs::groups(tests)?) }
     });
     if options.quick {
         return Ok(steps.run());
@@ -79,7 +75,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let complaints = packages::complaints(&shipped)?;
         complaints.iter().for_each(|complaint| println!("{complaint}"));
         let complete = if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
-        Ok(complete + run_each([packages::build(&shipped)]))
+        Ok(complete + run_each([packages::build(&shipped)?]))
     });
     if !options.no_loom {
         steps.tests("loom models", loom_models(&shipped));
@@ -239,15 +235,6 @@ fn run_quietly(target: &str, command: &mut Command) -> Result<Tally> {
     }
 }
 
-/// Runs all tests, while `work` is done beside them.
-fn run_beside(programs: &[Program], work: impl FnOnce() + Send) -> Result<Tally> {
-    let groups = programs::groups(programs)?;
-    std::thread::scope(|threads| {
-        threads.spawn(work);
-        run_groups(&groups)
-    })
-}
-
 /// Runs the tests that take seconds, and says which do not.
 fn run_quick_ones(programs: &[Program]) -> Result<Tally> {
     let mut groups = programs::groups(programs)?;
@@ -292,32 +279,6 @@ pub(crate) fn tally_of(printed: &str, succeeded: bool, tests: usize) -> Tally {
         tally += Tally::ONE_FAILED;
     }
     tally
-}
-
-/// Has cargo do what later steps ask of it, while tests mostly wait: with what they leave of the processors. Those steps ask again, find
-/// it done, and tell what was wrong.
-fn work_ahead(options: &Options, shipped: &[Value]) {
-    let start = Instant::now();
-    let mut commands = Vec::new();
-    if !options.no_planted {
-        commands.extend(planted::all(run::root()).and_then(|bugs| planted::building(&bugs)));
-    }
-    if !options.no_fuzz && fuzz::is_installed() {
-        commands.push(fuzz::building());
-    }
-    if !options.no_loom {
-        commands.extend(loom_models(shipped).into_iter().map(|mut command| {
-            command.arg("--no-run");
-            command
-        }));
-    }
-    commands.extend(features(shipped));
-    commands.extend(features::documentation(shipped, features::fewest));
-    commands.push(packages::build(shipped));
-    for command in &commands {
-        let _told_later = run::yielding(command).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    }
-    println!("\n--- built for later steps, {:.0} s", start.elapsed().as_secs_f64());
 }
 
 /// Every package with no feature, each alone, and all.
@@ -398,26 +359,33 @@ fn loom_models(packages: &[Value]) -> Vec<Command> {
     packages.iter().filter(|package| has_loom_models(package)).map(models).collect()
 }
 
-/// Runs every example of these packages to its end, each against a server of its own.
+/// Runs every example of these packages to its end, each against a server of its own. Those that need a feature of which the tests know
+/// nothing are built for it.
 fn run_examples(built: &[Program], packages: &[Value]) -> Result<Tally> {
     let mut tally = Tally::default();
-    for (package, example) in packages.iter().flat_map(examples) {
+    for (package, example, features) in packages.iter().flat_map(examples) {
         let server = RedisServer::builder().tcp().try_start()?;
         let target = format!("--example {example}");
         let is_it = |program: &&Program| program.package == package && program.target == target;
-        let program = built.iter().find(is_it);
-        let mut command = program.with_context(|| format!("{package} {target} was not built"))?.command();
+        let mut command = match built.iter().find(is_it) {
+            Some(program) => program.command(),
+            None => run::cargo(["run", "--package", package, "--example", example, "--features", &features]),
+        };
         command.env("REDIS_URL", server.url()).env("REDIS_ADDR", server.addr().to_string());
         tally += run_each([command]);
     }
     Ok(tally)
 }
 
-/// The names of a package and of its examples.
-fn examples(package: &Value) -> Vec<(&str, &str)> {
+/// The names of a package and of its examples, and the features that each needs.
+fn examples(package: &Value) -> Vec<(&str, &str, String)> {
     let targets = package["targets"].as_array().into_iter().flatten();
     let examples = targets.filter(|target| target["kind"][0] == "example");
-    examples.map(|example| (name(package), name(example))).collect()
+    let needs = |example: &Value| {
+        let features = example["required-features"].as_array().into_iter().flatten();
+        features.filter_map(Value::as_str).collect::<Vec<_>>().join(",")
+    };
+    examples.map(|example| (name(package), name(example), needs(example))).collect()
 }
 
 fn name(named: &Value) -> &str {
@@ -493,11 +461,15 @@ mod tests {
     }
 
     #[test]
-    fn an_example_that_was_not_built_is_a_failure() {
+    fn examples_are_known_with_what_they_need() {
         let package = serde_json::json!({
-            "name": "p", "targets": [{ "kind": ["lib"], "name": "p" }, { "kind": ["example"], "name": "shown" }],
+            "name": "p",
+            "targets": [
+                { "kind": ["lib"], "name": "p" },
+                { "kind": ["example"], "name": "shown" },
+                { "kind": ["example"], "name": "more", "required-features": ["a", "b"] },
+            ],
         });
-        assert_eq!(examples(&package), [("p", "shown")]);
-        assert!(run_examples(&[], &[package]).is_err());
+        assert_eq!(examples(&package), [("p", "shown", String::new()), ("p", "more", "a,b".to_owned())]);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use wheellock_client::{Command, Script};
 
+use crate::acquire::{Wait, acquire};
 use crate::context::Context;
 use crate::error::Error;
 use crate::guard::{Guard, Released};
@@ -15,6 +16,7 @@ use crate::kind;
 use crate::lock::Lock;
 use crate::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, SET_PERMITS};
 use crate::owner::PermitId;
+use crate::spans::Held;
 use crate::wire;
 
 /// A semaphore whose permits have leases: what a dead process had is free again within one lease, and a living one never loses
@@ -94,8 +96,14 @@ impl PermitSemaphore {
     /// # Errors
     ///
     /// As [`Lock::try_acquire_for`].
-    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<Permit>, Error> {
-        Ok(self.lock.try_acquire_for(wait).await?.map(|guard| Permit { guard }))
+    pub fn try_acquire_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Permit>, Error>> + Send {
+        let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
+        acquire(self.lock.request(), wait, None, |end: Result<Guard, _>| {
+            end.ok().map(|guard| Permit { guard })
+        })
     }
 
     /// Acquires a permit, runs `work` with it, and gives it back with confirmation; as [`Lock::run`].
@@ -246,6 +254,12 @@ impl PermitSemaphore {
         self.lock.check_name()?;
         let leases = wire::permit_leases(&self.lock.name);
         self.lock.ask(Command::new("DEL").arg(self.lock.name.key()).arg(&leases), wire::read_yes).await
+    }
+}
+
+impl Held for Permit {
+    fn begin_span(&mut self) {
+        self.guard.begin_span();
     }
 }
 

@@ -21,6 +21,9 @@ pub struct Operation {
     pub lease: u64,
     /// When it asked.
     pub invoked: u64,
+    /// When its hold was asked for: by itself, or by the first of those of its process who have handed it over since, which is told by
+    /// its `valid_until`.
+    pub since: u64,
     /// When its wait was to end.
     pub deadline: Option<u64>,
     /// Its owner; empty if nobody has learnt of it.
@@ -107,6 +110,7 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
     let mut operations: Vec<Operation> = Vec::new();
     let mut known: HashMap<(u32, u64), usize> = HashMap::new();
     let mut killed: HashMap<u32, u64> = HashMap::new();
+    let mut granted: HashMap<(u32, &str), usize> = HashMap::new();
     for (place, event) in events.iter().enumerate() {
         if event.what == What::Killed {
             killed.insert(event.process, event.at);
@@ -122,6 +126,7 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
                 renewed: *renewed,
                 lease: *lease,
                 invoked: event.at,
+                since: event.at,
                 deadline: *deadline,
                 owner: owner.clone(),
                 shared: *shared,
@@ -138,6 +143,12 @@ pub fn operations(events: &[Event]) -> Vec<Operation> {
                 events: vec![place],
             });
             continue;
+        }
+        if let (What::Granted { valid_until, .. }, Some(&index)) = (&event.what, known.get(&id))
+            && let Some(before) = granted.insert((event.process, event.lock.as_str()), index)
+            && operations[before].valid_until == *valid_until
+        {
+            operations[index].since = operations[before].since;
         }
         if let Some(operation) = known.get(&id).map(|index| &mut operations[*index]) {
             operation.events.push(place);

@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Released, multi_lock};
@@ -93,26 +93,22 @@ async fn tasks_of_one_process_pass_a_lock_on_in_order_and_the_server_hears_nothi
 async fn processes_take_turns() {
     let server = RedisServer::start();
     let over = Arc::new(AtomicBool::new(false));
+    // Whose turn it is.
+    let turn = Arc::new(AtomicU64::new(u64::MAX));
     let mut counts = Vec::new();
     let mut tasks = JoinSet::new();
-    for _ in 0..2 {
+    for process in 0..2 {
         let locks = handing_over(&server, Duration::from_millis(5)).await;
-        let (count, turns, last) =
-            (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (count, turns) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         for _ in 0..8 {
-            let (lock, over) = (locks.lock(NAME), Arc::clone(&over));
-            let (count, turns, last, server) =
-                (Arc::clone(&count), Arc::clone(&turns), Arc::clone(&last), Instant::now());
+            let (lock, over, turn) = (locks.lock(NAME), Arc::clone(&over), Arc::clone(&turn));
+            let (count, turns) = (Arc::clone(&count), Arc::clone(&turns));
             tasks.spawn(async move {
                 while !over.load(Ordering::Relaxed) {
                     let _guard = lock.acquire().await.unwrap();
                     count.fetch_add(1, Ordering::Relaxed);
-                    let now = u64::try_from(server.elapsed().as_micros()).unwrap();
-                    // Longer than anything of this process' own takes: the others have had it.
-                    turns.fetch_add(
-                        u64::from(now.saturating_sub(last.swap(now, Ordering::Relaxed)) > 3_000),
-                        Ordering::Relaxed,
-                    );
+                    let was_others = turn.swap(process, Ordering::Relaxed) != process;
+                    turns.fetch_add(was_others.into(), Ordering::Relaxed);
                     tokio::task::yield_now().await;
                 }
             });

@@ -426,6 +426,63 @@ fn right_the_server_forgot_and_the_first_holder_is_told_soon() {
     assert_eq!(verdicts.len(), 1, "counted all the same: {verdicts:?}");
 }
 
+/// Found by simulated fleets, seed 11584: the answer was under way when the server lost its data.
+#[test]
+fn right_the_server_forgot_a_grant_whose_answer_came_after_the_next_ones() {
+    let text = "@30 2 1 1 l invoked acquire true =600 - -
+        @40 0 0 0 - begins forgot -
+        @41 0 0 0 - ends forgot
+        @50 1 1 1 l invoked acquire true =600 - -
+        @60 1 1 1 l granted a:1 @640
+        @70 2 1 1 l granted b:1 @620
+        @90 2 1 1 l dropped
+        @120 1 1 1 l releasing
+        @121 1 1 1 l released";
+    right(text);
+    broken(&text.replace("forgot", "cut"), Checker::Exclusion);
+    broken(&text.replace("@30 2", "@45 2"), Checker::Exclusion);
+    let told_late = text
+        .replace("@90 2 1 1 l dropped", "@200 2 1 1 l moved @790")
+        .replace("@120", "@595")
+        .replace("@121", "@596");
+    broken(&format!("{told_late}\n@650 2 1 1 l dropped"), Checker::Honesty);
+}
+
+/// Found by simulated fleets, seed 15365: both were granted it in one moment, and one of them was told.
+#[test]
+fn right_of_two_who_were_granted_it_in_the_moment_of_a_loss_one_is_told() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @20 2 1 1 l invoked acquire true =600 - -
+        @30 0 0 0 - begins forgot -
+        @31 0 0 0 - ends forgot
+        @40 1 1 1 l granted a:1 @632
+        @40 2 1 1 l granted b:1 @632
+        @42 1 1 1 l lost not-owner @632
+        @200 2 1 1 l moved @790
+        @590 2 1 1 l dropped";
+    right(text);
+    let untold =
+        text.replace("@42 1 1 1 l lost not-owner @632", "@200 1 1 1 l moved @790\n@589 1 1 1 l dropped");
+    broken(&untold, Checker::Honesty);
+}
+
+/// Found by simulated fleets, seed 13819: what is handed over may have been taken away before it was wanted.
+#[test]
+fn right_a_hold_that_was_lost_is_handed_over_before_anybody_knows() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @20 1 1 1 l granted a:1 @600
+        @30 0 0 0 - begins forgot -
+        @31 0 0 0 - ends forgot
+        @40 1 2 2 l invoked acquire true =600 - -
+        @41 1 1 1 l releasing
+        @41 1 1 1 l released
+        @41 1 2 2 l granted a:2 @600
+        @42 1 2 2 l releasing
+        @45 1 2 2 l already-lost";
+    right(text);
+    broken(&text.replace("granted a:2 @600", "granted a:2 @630"), Checker::Honesty);
+}
+
 #[test]
 fn right_the_server_forgot_that_a_lease_was_extended_and_the_holder_hears_of_it_when_it_asks() {
     let text = "@10 1 1 1 l invoked acquire false =600 - -

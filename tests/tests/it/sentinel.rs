@@ -31,8 +31,10 @@ async fn t1_a_killed_primary_has_a_successor_and_nobody_is_stranded() {
 
     let old = set.primary_index();
     set.servers_mut()[old].kill();
+    // Tasks hand their lock over for a while without any server.
+    let killed = set.servers()[old].addr().to_string();
+    assert!(eventually(NO_HANG, async || *locks.client().server_address() != *killed).await);
     assert!(load.goes_on().await, "no service after the failover");
-    assert_ne!(&*locks.client().server_address(), set.servers()[old].addr().to_string());
     // The waiter listens on the new primary, whatever became of the lock that it waits for.
     drop(guard);
     let woken =
@@ -204,10 +206,9 @@ async fn t5_sentinels_have_credentials_of_their_own() {
     let client = Client::connect(url.parse().unwrap()).await.unwrap();
     assert_eq!(*client.server_address(), *set.primary().addr().to_string());
     let wrong = format!("{}?sentinel_password=servers", set.url());
-    let mut config: Config = wrong.parse().unwrap();
-    config.connect_timeout = Duration::from_millis(300);
+    let config: Config = wrong.parse().unwrap();
     let error = Client::connect(config).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
 }
 
 #[tokio::test]

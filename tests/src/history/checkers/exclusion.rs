@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::event::What;
+use super::super::operations::Operation;
 use super::super::spans::{Span, Spans};
 use super::{AFTERMATH, Case, Checker, Verdict};
 
@@ -31,7 +32,11 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
         let others = if case.operations[later.of].shared { &alone } else { &believed };
         let Some(earlier) = others.touching(later.from, later.from, Some(later.whose)) else { continue };
         let (a, b) = (&case.operations[earlier.of], &case.operations[later.of]);
-        let excuse = case.lost_by(a.invoked, later.from);
+        let a_lost = case.lost_by(a.since, later.from);
+        // Who was told later may have been granted it earlier, and have lost it before the answer came, which takes so long at most.
+        let since = b.since.max(later.from.saturating_sub(case.terms.patience));
+        let b_lost = case.lost_by(since, earlier.from);
+        let excuse = a_lost.or(b_lost);
         let events = a.events.iter().chain(&b.events).copied().collect();
         let both = earlier.to.min(later.to) - later.from;
         verdicts.push(Verdict {
@@ -48,13 +53,27 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
         });
         // The next renewal tells: after a third of the lease, a twentieth more if it failed, and a fifth that a holder in
         // doubt has for asking.
-        let news = a.lease / 3 + a.lease / 20 + a.lease / 5 + AFTERMATH / 5;
-        let hindered = case.disturbed.touching(later.from + 1, earlier.to, None).is_some()
-            || case.stalled(a.id.0, later.from, earlier.to);
-        if excuse.is_some() && a.renewed && earlier.to - later.from > news && !hindered {
+        let told_late = |of: &Operation, to: u64| {
+            let news = of.lease / 3 + of.lease / 20 + of.lease / 5 + AFTERMATH / 5;
+            let hindered = || {
+                case.disturbed.touching(later.from + 1, to, None).is_some()
+                    || case.stalled(of.id.0, later.from, to)
+            };
+            of.renewed && to - later.from > news && !hindered()
+        };
+        // Of two who may have lost it, it is enough that one was told.
+        let losers = [a_lost.map(|_| (a, earlier.to)), b_lost.map(|_| (b, later.to))];
+        let mut losers = losers.into_iter().flatten().peekable();
+        let first = losers.peek().map(|(loser, _)| *loser);
+        if let Some(loser) = first
+            && losers.all(|(loser, to)| told_late(loser, to))
+        {
             verdicts.push(Verdict {
                 checker: Checker::Honesty,
-                text: format!("{} was not told within a renewal that it had lost {:?}", a.owner, a.lock),
+                text: format!(
+                    "{} was not told within a renewal that it had lost {:?}",
+                    loser.owner, loser.lock
+                ),
                 excuse: None,
                 events: a.events.iter().chain(&b.events).copied().collect(),
             });

@@ -121,7 +121,7 @@ fn loss(case: &Case<'_>, operation: &Operation) -> Option<String> {
         }
         // The server may be the first to say that a lease has run out: in its answer to the release at a closure's end, say.
         Reason::NotOwner
-            if case.lost_by(operation.invoked, at).is_none()
+            if case.lost_by(operation.since, at).is_none()
                 && !(at + early(operation) >= operation.valid_until && case.hindered(process, since, at)) =>
         {
             Some(format!("{lock:?} was called lost, and nothing had taken it away"))
@@ -138,7 +138,7 @@ fn ending(case: &Case<'_>, operation: &Operation) -> Option<String> {
         Ending::AlreadyLost => {
             let explained = operation.lost.is_some()
                 || at + early(operation) >= operation.valid_until
-                || case.lost_by(operation.invoked, at).is_some();
+                || case.lost_by(operation.since, at).is_some();
             (!explained).then(|| format!("{lock:?} was called already lost, and nothing had taken it away"))
         }
         Ending::Unconfirmed => {
@@ -148,7 +148,7 @@ fn ending(case: &Case<'_>, operation: &Operation) -> Option<String> {
         Ending::Released => {
             // Nobody can give back what the server has forgotten for sure.
             let long_gone = operation.valid_until + operation.lease + 2 * SCHEDULING;
-            let counted = case.lost_by(operation.invoked, at).is_none();
+            let counted = case.lost_by(operation.since, at).is_none();
             (counted && operation.lost.is_none() && begun > long_gone)
                 .then(|| format!("{lock:?} was called released long after its lease"))
         }

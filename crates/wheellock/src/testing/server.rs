@@ -97,6 +97,11 @@ impl Server {
         moved
     }
 
+    /// The server's clock was set by so many milliseconds: answers that are under way take no longer for it.
+    pub fn clock_was_set(&mut self, by: i64) {
+        self.connections.iter_mut().for_each(|connection| connection.clock_was_set(by));
+    }
+
     /// When the next answer leaves that is held up, in milliseconds of the store's clock.
     pub fn next_due(&self) -> Option<u64> {
         self.connections.iter().filter_map(Connection::next_due).min()

@@ -96,6 +96,11 @@ impl Connection {
         }
     }
 
+    /// The clock was set by so much: what is under way takes no longer for it.
+    pub(super) fn clock_was_set(&mut self, by: i64) {
+        self.output.iter_mut().for_each(|(due, _)| *due = due.saturating_add_signed(by));
+    }
+
     /// When the next answer leaves, if there is one.
     pub(super) fn next_due(&self) -> Option<u64> {
         self.output.front().map(|(due, _)| *due)

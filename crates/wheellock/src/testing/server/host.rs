@@ -84,7 +84,7 @@ impl Host {
     /// Sets the server's clock forward by so many milliseconds, or back.
     pub fn set_clock_by(&self, millis: i64) {
         self.off.fetch_add(millis, Ordering::SeqCst);
-        self.change(|_| {});
+        self.change(|server| server.clock_was_set(millis));
     }
 
     /// Serves for ever, one turn at a time: between two turns others run, so that bytes that trickle arrive as they do on a wire. From

@@ -380,10 +380,10 @@ impl WaitQueue {
         if self.others == 0 {
             return self.head_to_wake();
         }
-        // Who looks in the middle of another's turn may find the lock free just when the next one is about to ask. Where nobody has come
-        // the last time, nobody has to be waited for long.
+        // Of several others, who looks in the middle of one's turn may find the lock free just when the next one is about to ask. Where
+        // nobody has come the last time, nobody has to be waited for long.
         self.turn_began = Some(now);
-        let turn = self.turn_took.take().unwrap_or_default();
+        let turn = self.turn_took.take().filter(|_| self.others > 1).unwrap_or_default();
         self.stand_back = (turn + 2 * round_trip).clamp(STAND_BACK_AT_LEAST, POLL_WHEN_DEAF);
         self.poll_at = Some(now + self.stand_back);
         self.look_at = self.poll_at;

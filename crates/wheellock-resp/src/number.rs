@@ -56,7 +56,26 @@ pub(crate) fn digits(number: u64) -> usize {
         0..10 => 1,
         10..100 => 2,
         100..1000 => 3,
+        1000..10_000 => 4,
+        10_000..100_000 => 5,
         _ => number.ilog10() as usize + 1,
+    }
+}
+
+/// Writes the digits of `number` into a place that has room for exactly them. Two at a time: a division costs more than what is
+/// done with its remainder.
+#[inline]
+pub(crate) fn write_digits(place: &mut [u8], number: u64) {
+    let mut left = number;
+    let mut pairs = place.rchunks_exact_mut(2);
+    for pair in pairs.by_ref() {
+        // A remainder of a hundred fits a byte.
+        let two = (left % 100) as u8;
+        left /= 100;
+        pair.copy_from_slice(&[b'0' + two / 10, b'0' + two % 10]);
+    }
+    if let [first] = pairs.into_remainder() {
+        *first = b'0' + (left % 10) as u8;
     }
 }
 
@@ -81,6 +100,10 @@ mod tests {
             let text = number.to_string();
             assert_eq!(Decimal::new(number).as_bytes(), text.as_bytes());
             assert_eq!(signed_digits(number), text.len());
+            let text = number.unsigned_abs().to_string();
+            let mut written = vec![b'?'; text.len()];
+            write_digits(&mut written, number.unsigned_abs());
+            assert_eq!(written, text.as_bytes());
         }
         assert_eq!(Decimal::unsigned(u64::MAX).as_bytes(), u64::MAX.to_string().as_bytes());
         assert_eq!(digits(u64::MAX), 20);

@@ -3,7 +3,7 @@
 
 use bytes::BytesMut;
 
-use crate::number::digits;
+use crate::number::{digits, write_digits};
 
 /// The room that is left at the end of a buffer. What does not fit is not written.
 pub(crate) struct Writer<'a> {
@@ -73,15 +73,11 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes the `count` digits of a number where they belong, the last one first.
+    /// Writes the `count` digits of a number.
     #[inline]
     fn digits(&mut self, number: u64, count: usize) {
-        let Some(place) = self.take(count) else { return };
-        let mut left = number;
-        for byte in place.iter_mut().rev() {
-            // A remainder of ten fits a byte.
-            *byte = b'0' + (left % 10) as u8;
-            left /= 10;
+        if let Some(place) = self.take(count) {
+            write_digits(place, number);
         }
     }
 

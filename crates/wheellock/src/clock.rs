@@ -98,6 +98,10 @@ impl BootInstant {
         self.0.get().saturating_sub(earlier.0.get())
     }
 
+    pub(crate) fn plus_nanos(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
     /// The instant `duration` before this one, or the clock's start.
     #[must_use]
     pub(crate) fn saturating_sub(self, duration: Duration) -> Self {
@@ -138,7 +142,7 @@ impl Add<Duration> for BootInstant {
     type Output = Self;
 
     fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(nanos(duration)))
+        self.plus_nanos(nanos(duration))
     }
 }
 
@@ -156,10 +160,10 @@ fn reading() -> u64 {
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
     let time = rustix::time::clock_gettime(CLOCK);
-    // Neither part is negative on these clocks.
-    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-    let nanos = u64::try_from(time.tv_nsec).unwrap_or_default();
-    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+    // Neither part is negative on these clocks, and the machine was not started 584 years ago.
+    #[expect(clippy::cast_sign_loss, reason = "what is not negative has none")]
+    let (seconds, nanos) = (time.tv_sec as u64, time.tv_nsec as u64);
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos)
 }
 
 /// std's clock is the performance counter there, which counts the time in sleep states too (source: Microsoft, "Acquiring

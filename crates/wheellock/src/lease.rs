@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::clock::BootInstant;
+use crate::clock::{BootInstant, nanos};
 use crate::error::Error;
 
 /// A lease's length: whole milliseconds, enough of them to be believed, small enough for Redis.
@@ -81,17 +81,23 @@ impl Lease {
     /// covers the difference in rate between the two clocks and 2 ms their granularity (the drift that Redis' Redlock
     /// page proposes).
     pub(crate) fn valid_until(self, before_send: BootInstant) -> BootInstant {
-        before_send + self.validity()
+        before_send.plus_nanos(self.validity())
     }
 
-    fn validity(self) -> Duration {
-        less_drift(self.duration())
+    /// In nanoseconds, as are all lengths below: every acquire comes by, and in a `Duration` each step would cost a division.
+    fn validity(self) -> u64 {
+        less_drift(self.nanos())
+    }
+
+    /// A hundred years fit five times.
+    fn nanos(self) -> u64 {
+        self.0.get().saturating_mul(1_000_000)
     }
 
     /// By when the server has certainly expired a key whose TTL was set to this lease by a request that had been answered
     /// or given up at `after_send`.
     pub(crate) fn expired_by(self, after_send: BootInstant) -> BootInstant {
-        after_send + plus_drift(self.duration())
+        after_send.plus_nanos(plus_drift(self.nanos()))
     }
 
     /// When the watchdog renews: after a third of the lease, as Redisson's does.
@@ -101,7 +107,8 @@ impl Lease {
 
     /// When the renewal was planned of a lease that is believed until `valid_until`.
     pub(crate) fn renewal_before(self, valid_until: BootInstant) -> BootInstant {
-        valid_until.saturating_sub(self.validity().saturating_sub(self.renew_after()))
+        let spare = self.validity().saturating_sub(nanos(self.renew_after()));
+        valid_until.saturating_sub(Duration::from_nanos(spare))
     }
 
     /// How long the watchdog waits after a renewal or a release that failed; of a lease of hours, too, others wait for the release.
@@ -113,15 +120,18 @@ impl Lease {
 /// As often is tried again, however long the lease is: as with the default one.
 const RETRY_AT_LEAST: Duration = Duration::from_millis(1_500);
 
-/// How much of `left`, the time that a lease still runs by the server's clock, may be believed.
-pub(crate) fn less_drift(left: Duration) -> Duration {
-    (left - left / 100).saturating_sub(Duration::from_millis(2))
+/// How much of `left`, the time that a lease still runs by the server's clock, may be believed. Both in nanoseconds.
+pub(crate) fn less_drift(left: u64) -> u64 {
+    (left - left / 100).saturating_sub(GRANULARITY)
 }
 
-/// By when a lease has certainly ended that still runs for `left` by the server's clock.
-pub(crate) fn plus_drift(left: Duration) -> Duration {
-    left + left / 100 + Duration::from_millis(2)
+/// By when a lease has certainly ended that still runs for `left` by the server's clock. Both in nanoseconds.
+pub(crate) fn plus_drift(left: u64) -> u64 {
+    left.saturating_add(left / 100).saturating_add(GRANULARITY)
 }
+
+/// 2 ms.
+const GRANULARITY: u64 = 2_000_000;
 
 const MAX_MILLIS: u64 = 100 * 365 * 24 * 3_600 * 1_000;
 

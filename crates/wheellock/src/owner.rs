@@ -104,10 +104,15 @@ impl OwnerText {
         let number_at = UUID + 1;
         let suffix_at = number_at + number.checked_ilog10().map_or(1, |power| power as usize + 1);
         let mut left = number;
-        for place in bytes.get_mut(number_at..suffix_at).unwrap_or_default().iter_mut().rev() {
-            // A remainder of ten fits a byte.
-            *place = b'0' + (left % 10) as u8;
-            left /= 10;
+        let mut pairs = bytes.get_mut(number_at..suffix_at).unwrap_or_default().rchunks_exact_mut(2);
+        for pair in pairs.by_ref() {
+            // A remainder of a hundred fits a byte.
+            let two = (left % 100) as u8;
+            left /= 100;
+            pair.copy_from_slice(&[b'0' + two / 10, b'0' + two % 10]);
+        }
+        if let [first] = pairs.into_remainder() {
+            *first = b'0' + (left % 10) as u8;
         }
         let len = suffix_at + suffix.len();
         if len > suffix_at

@@ -8,7 +8,7 @@ use super::awaited::Failed;
 use super::hold::Course;
 use super::wishes::{Fulfilled, Want};
 use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
-use crate::clock::BootInstant;
+use crate::clock::{BootInstant, nanos};
 use crate::durability::Shortfall;
 use crate::error::LostReason;
 use crate::families::UNCLASSIFIED;
@@ -441,7 +441,7 @@ impl Holds {
             }
             Renewed::StillHeld { left } => {
                 // By this server's clock it may end earlier than by the clock of the one before.
-                let until = sent + less_drift(left);
+                let until = sent.plus_nanos(less_drift(nanos(left)));
                 if !hold.was_extended_since(sent) && until < hold.valid_until {
                     // The question was on its way, or waited for a connection, for longer than what is left. If what is believed fits
                     // what is left from now on, the answer says nothing against it, and is asked for once more.
@@ -452,7 +452,7 @@ impl Holds {
                     }
                 }
                 if left < Duration::MAX {
-                    hold.expired_by = hold.expired_by.max(now + plus_drift(left));
+                    hold.expired_by = hold.expired_by.max(now.plus_nanos(plus_drift(nanos(left))));
                 }
                 hold.answered(now);
                 hold.look_again_if_others_may_shorten_it(now, period);

@@ -27,6 +27,7 @@ use std::fs;
 use std::hint::black_box;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
@@ -115,13 +116,26 @@ impl Report {
         let folder = target.join("bench");
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join(format!("{name}.json"));
-        let rows: Vec<_> = self.rows.iter().map(Row::json).collect();
+        let commit = commit();
+        let rows: Vec<_> = self.rows.iter().map(|row| row.json(&commit)).collect();
         let mut file =
             fs::File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         serde_json::to_writer_pretty(&mut file, &rows)?;
         writeln!(file)?;
         Ok(path)
     }
+}
+
+/// What was measured: the commit, and whether the tree is another one by now.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").current_dir(env!("CARGO_MANIFEST_DIR")).args(args).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return "an unknown commit".to_owned() };
+    let changed =
+        git(&["status", "--porcelain", "--", "../crates", "."]).is_some_and(|files| !files.is_empty());
+    if changed { format!("{commit} and changes") } else { commit }
 }
 
 /// One figure of one contender.
@@ -143,10 +157,11 @@ impl Row {
     const HEADER: &str = "bench                              subject                        metric              \
                           median       min       max   n  unit";
 
-    fn json(&self) -> serde_json::Value {
+    fn json(&self, commit: &str) -> serde_json::Value {
         json!({
             "bench": self.bench, "subject": self.subject, "metric": self.metric, "unit": self.unit,
             "median": self.median, "min": self.min, "max": self.max, "n": self.n, "floor": self.is_floor,
+            "commit": commit,
         })
     }
 }

@@ -1,7 +1,7 @@
 //! One lock that everybody wants: tasks of one process, from one to a thousand, beside other crates and beside a mutex of this process
 //! alone; and several processes, each of which has its turn.
 //!
-//! `hot [--rounds N] [word]` runs the benches whose names contain the word.
+//! `hot [--rounds N] [word]` runs the benches whose names contain the word; `hot --plot [folder]` draws the last run.
 //! `hot --worker <url> <key> <tasks> <hold in us> <seconds>` is one of several processes: it waits for a line, works, and says what it
 //! had.
 
@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use wheellock::LockManager;
+use wheellock_benches::plot::{Curves, draw_curves};
 use wheellock_benches::{Report, process_cpu};
 use wheellock_tests::RedisServer;
 
@@ -34,6 +35,9 @@ fn main() -> Result<()> {
             seconds: seconds.parse()?,
         };
         return worker(url, key, work);
+    }
+    if let ["--plot", ref folder @ ..] = words[..] {
+        return draw_curves("hot", &PLOTS, folder.first().unwrap_or(&"docs/img"));
     }
     let server = RedisServer::builder().tcp().start();
     let mut report = Report::new("hot");
@@ -51,6 +55,14 @@ fn main() -> Result<()> {
     }
     report.finish()
 }
+
+const PLOTS: [Curves; 1] = [Curves {
+    benches: " tasks, no hold",
+    count: "tasks that want it",
+    metric: "acquires",
+    file: "hot-acquires.svg",
+    title: "One lock that all tasks of a process want, nothing done under it: acquires",
+}];
 
 /// So many tasks take one lock again and again, each for as long as this, for so many seconds.
 #[derive(Clone, Copy)]

@@ -594,16 +594,41 @@ const CONTENDERS: [(&str, Polling); 9] = [
 ];
 
 const PLOTS: [Plot; 6] = [
-    plot("uncontended, 1 task, one vCPU", "p50", "lock-uncontended.svg"),
-    plot("uncontended, 64 tasks", "cpu", "lock-cpu.svg"),
-    plot("64 idle waiters", "commands", "lock-idle-waiters.svg"),
-    plot("handoff between two managers", "p50", "lock-handoff.svg"),
-    plot("64 tasks, one key, hold 2 ms", "commands", "lock-commands.svg"),
-    plot("64 tasks, one key, hold 2 ms", "never served", "lock-never-served.svg"),
+    plot(
+        "uncontended, 1 task, one vCPU",
+        "p50",
+        "lock-uncontended.svg",
+        "A free lock taken and given back, one at a time: p50",
+    ),
+    plot("uncontended, 64 tasks", "cpu", "lock-cpu.svg", "64 tasks, each its own lock: CPU of the client"),
+    plot(
+        "64 idle waiters",
+        "commands",
+        "lock-idle-waiters.svg",
+        "64 tasks wait for a lock that is held: what the server hears",
+    ),
+    plot(
+        "handoff between two managers",
+        "p50",
+        "lock-handoff.svg",
+        "From a release to the next holder's guard, two managers: p50",
+    ),
+    plot(
+        "64 tasks, one key, hold 2 ms",
+        "commands",
+        "lock-commands.svg",
+        "64 tasks, one lock, held for 2 ms: what the server hears",
+    ),
+    plot(
+        "64 tasks, one key, hold 2 ms",
+        "never served",
+        "lock-never-served.svg",
+        "64 tasks, one lock, held for 2 ms: tasks that got it never in 2 s",
+    ),
 ];
 
-const fn plot(bench: &'static str, metric: &'static str, file: &'static str) -> Plot {
-    Plot { bench, metric, file }
+const fn plot(bench: &'static str, metric: &'static str, file: &'static str, title: &'static str) -> Plot {
+    Plot { bench, metric, file, title, note: "By hand: Redisson's scheme over bare sockets, no watchdog" }
 }
 
 /// Seconds that one contender works within a round of uncontended pairs.

@@ -5,18 +5,36 @@ use std::fmt::Write as _;
 use anyhow::{Context as _, Result};
 use wheellock_benches::plot::{self, Plot};
 
-const PLOTS: [Plot; 7] = [
-    plot("core: schedule+cancel, 0 live", "cpu", "wheel-core-0.svg"),
-    plot("core: schedule+cancel, 1M live", "cpu", "wheel-core-1m.svg"),
-    plot("shared: schedule+cancel, clock read", "cpu", "wheel-shared.svg"),
-    plot("shared: schedule+cancel, 2 threads", "cpu", "wheel-two-threads.svg"),
-    plot("1M timers over 1 s", "cpu", "wheel-firing-cpu.svg"),
-    plot("1M timers over 1 s", "lateness p99", "wheel-firing-lateness.svg"),
-    plot("memory of 1M pending timers", "heap bytes", "wheel-memory.svg"),
+const PLOTS: [Plot; 5] = [
+    plot(
+        "core: schedule+cancel, 1M live",
+        "cpu",
+        "wheel-core-1m.svg",
+        "A timer that never fires, beside a million others: the data structure alone",
+    ),
+    plot(
+        "shared: schedule+cancel, clock read",
+        "cpu",
+        "wheel-shared.svg",
+        "A timer that never fires: what tasks use, its look at the clock included",
+    ),
+    plot(
+        "1M timers over 1 s",
+        "cpu",
+        "wheel-firing-cpu.svg",
+        "A million timers that fire within a second: CPU",
+    ),
+    plot(
+        "1M timers over 1 s",
+        "lateness p99",
+        "wheel-firing-lateness.svg",
+        "A million timers that fire within a second: how late, p99",
+    ),
+    plot("memory of 1M pending timers", "heap bytes", "wheel-memory.svg", "A million pending timers: heap"),
 ];
 
-const fn plot(bench: &'static str, metric: &'static str, file: &'static str) -> Plot {
-    Plot { bench, metric, file }
+const fn plot(bench: &'static str, metric: &'static str, file: &'static str, title: &'static str) -> Plot {
+    Plot { bench, metric, file, title, note: "" }
 }
 
 pub(crate) fn draw(folder: &str) -> Result<()> {

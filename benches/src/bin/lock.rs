@@ -605,7 +605,7 @@ const PLOTS: [Plot; 6] = [
         "64 idle waiters",
         "commands",
         "lock-idle-waiters.svg",
-        "64 tasks wait for a lock that is held: what the server hears",
+        "64 tasks wait for a lock that is held: commands to the server",
     ),
     plot(
         "handoff between two managers",
@@ -617,7 +617,7 @@ const PLOTS: [Plot; 6] = [
         "64 tasks, one key, hold 2 ms",
         "commands",
         "lock-commands.svg",
-        "64 tasks, one lock, held for 2 ms: what the server hears",
+        "64 tasks, one lock, held for 2 ms: commands to the server",
     ),
     plot(
         "64 tasks, one key, hold 2 ms",

@@ -9,7 +9,7 @@
 //!
 //! The library above the socket is the one that runs in production: its connection, its scripts, its watchdog, its errors. Only what
 //! answers is a model, which this project's own tests compare with real servers, call by call. It knows what locks send and a few
-//! commands on their keys; to everything else it answers with an error.
+//! commands on their keys; to everything else it answers with an error, and so it does where other data is under a key.
 //!
 //! # Time
 //!

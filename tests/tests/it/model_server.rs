@@ -37,6 +37,78 @@ fn the_model_answers_as_a_real_server_does() {
     println!("{CALLS} calls, {} messages; answers by kind: {told:?}", model.published.len());
 }
 
+/// What a hand may have put under a name is no reason for the model to fall over: it refuses what a real server refuses.
+#[test]
+fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
+    let server = RedisServer::start();
+    let mut real = server.connect().unwrap();
+    let (mut told, mut differences) = ([0_usize; KINDS], Vec::new());
+    for odd in ODD_DATA {
+        for (which, args) in CALLS_ON_A {
+            let mut model = Store::default();
+            let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+            model.set_now(u64::try_from(since_epoch.as_millis()).unwrap());
+            let _flushed = real.query(&["FLUSHALL"]).unwrap();
+            for words in odd {
+                let (answer, reply) = (model.execute(words), real.query(words).unwrap());
+                let answer = answer.unwrap_or_else(|| panic!("the model does not know {words:?}"));
+                assert!(agree(&answer, &reply), "{words:?}\nmodel: {answer:?}\nreal:  {reply:?}");
+            }
+            let words = [&["EVAL", which.text(), "1", "a"], args].concat();
+            let (answer, reply) = (model.execute(&words), real.query(&words).unwrap());
+            let answer = answer.unwrap_or_else(|| panic!("the model does not know {which:?} {args:?}"));
+            let agrees = match (&answer, &reply) {
+                (Answer::Error(_), Reply::Error(_)) => agree(&answer, &reply),
+                // What else they say of odd data is not compared.
+                (answer, reply) => !matches!(answer, Answer::Error(_)) && !matches!(reply, Reply::Error(_)),
+            };
+            if !agrees {
+                differences.push(format!("{odd:?} {which:?}: {answer:?}, and really {reply:?}"));
+            }
+            told[kind(&answer)] += 1;
+        }
+    }
+    assert_eq!(differences, [""; 0]);
+    assert!(told[2] > 50, "too few are refused: {told:?}");
+}
+
+/// Whatever is sent, and whatever is there, the model answers, or says that it does not know the call.
+#[test]
+fn nothing_that_is_sent_makes_the_model_panic() {
+    let mut random = SplitMix(SEED);
+    let mut model = Store::default();
+    let mut refused = 0;
+    for number in 0..ODD_CALLS {
+        let mut words = match random.below(6) {
+            0 => ODD_COMMANDS[random.below(ODD_COMMANDS.len())].to_vec(),
+            1 => vec!["EVAL", Which::ALL[random.below(Which::ALL.len())].text(), random.of(&["1", "2", "x"])],
+            _ => {
+                let (which, args) = CALLS_ON_A[random.below(CALLS_ON_A.len())];
+                [&["EVAL", which.text(), "1", "a"], args].concat()
+            }
+        };
+        if words.len() > 4 {
+            // As the library calls it, but for one word.
+            let place = 4 + random.below(words.len() - 4);
+            words[place] = random.of(&ODD_WORDS);
+        } else {
+            let others = random.below(9);
+            words.extend((0..others).map(|_| random.of(&ODD_WORDS)));
+        }
+        let now = random.of(&["0", "1", "1700000000000", "9223372036854775807", "18446744073709551615"]);
+        model.set_now(if number % 100 == 0 { now.parse().unwrap() } else { model.now() });
+        refused += usize::from(matches!(model.execute(&words), Some(Answer::Error(_))));
+        let _looked = (model.permits("a", "{a}"), model.has_permit("{a}", "u:1"), model.queue("a"));
+        if number % 50 == 0 {
+            let _anything = model.take_away(random.of(&ODD_WORDS));
+        }
+        if number % 500 == 0 {
+            model.forget_everything();
+        }
+    }
+    assert!(refused > ODD_CALLS / 100, "{refused} are too few");
+}
+
 /// One call of a script, in one of the ways to call one, or one command on a lock's data.
 fn random_call(random: &mut SplitMix, number: usize) -> Vec<String> {
     if random.below(3) == 0 {
@@ -311,6 +383,118 @@ impl SplitMix {
     }
 }
 
+/// What is under `a` and what belongs to it, as no lock leaves it.
+const ODD_DATA: [&[&[&str]]; 15] = [
+    &[&["SET", "a", "no number"]],
+    &[&["SET", "a", "9223372036854775807"]],
+    &[&["SET", "a", ""]],
+    &[&["HSET", "a", "u:1", "many"]],
+    &[&["HSET", "a", "u:2", "many"]],
+    &[&["HSET", "a", "mode", "neither"], &["HSET", "a", "u:1", "1"]],
+    &[&["HSET", "a", "mode", "read"], &["HSET", "a", "u:1", "many"]],
+    &[&["HSET", "a", "mode", "write"], &["HSET", "a", "u:1:write", "many"]],
+    &[&["SET", "redisson_lock_token:{a}", "no number"]],
+    &[&["SET", "redisson_lock_token:{a}", "9223372036854775807"]],
+    &[&["SET", "redisson_lock_queue:{a}", "no queue"]],
+    &[&["SET", "{a}:timeout", "no leases"], &["SET", "a", "3"]],
+    &[&["SET", "{a}:wheellock_permits:u:1", "many"], &["SET", "a", "3"]],
+    &[&["SET", "{a}:wheellock_request:u:1", "what?"], &["SET", "a", "3"]],
+    &[&["HSET", "a", "u:1", "1"], &["SET", "{a}:wheellock_leader", "u:1 nobody"]],
+];
+
+/// Every script on `a` for the holder `u:1`, as the library calls it.
+const CALLS_ON_A: [(Which, &[&str]); 41] = [
+    (Which::Acquire, &["60000", "u:1", "2"]),
+    (Which::AcquireAll, &["60000", "u:1", "2"]),
+    (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
+    (Which::Renew, &["60000", "u:1"]),
+    (Which::ForceRelease, &["of:{a}", "PUBLISH"]),
+    (Which::FencedAcquire, &["60000", "u:1", "2", "{a}"]),
+    (Which::ReadAcquire, &["60000", "u:1", "2", "{a}", "1"]),
+    (Which::ReadRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),
+    (Which::WriteAcquire, &["60000", "u:1:write", "2", "{a}", "600000"]),
+    (Which::WriteRelease, &["of:{a}", "u:1:write", "0", "PUBLISH", "{a}"]),
+    (Which::ReadWriteRenew, &["60000", "u:1", "{a}"]),
+    (Which::ReadWriteForceRelease, &["of:{a}", "PUBLISH", "{a}", "read"]),
+    (Which::ReadWriteIsHeld, &["read"]),
+    (Which::Holders, &["100"]),
+    (Which::ReadWriteHolders, &["100", "read", "{a}"]),
+    (Which::SimpleHolders, &["1"]),
+    (Which::SimpleAcquire, &["60000", "token", "1"]),
+    (Which::SimpleRelease, &["of:{a}", "token", "0", "PUBLISH"]),
+    (Which::SimpleRenew, &["60000", "token"]),
+    (Which::SimpleForceRelease, &["of:{a}", "PUBLISH"]),
+    (Which::FairAcquire, &["60000", "u:1", "2", "1", "of:{a}", "PUBLISH", "{a}"]),
+    (Which::FairRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),
+    (Which::FairForceRelease, &["of:{a}", "PUBLISH", "{a}"]),
+    (Which::SemaphoreAcquire, &["60000", "u:1", "2", "{a}"]),
+    (Which::SemaphoreRenew, &["60000", "u:1", "{a}"]),
+    (Which::SemaphoreRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),
+    (Which::SetPermits, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "7"]),
+    (Which::AddPermits, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "3"]),
+    (Which::Drain, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
+    (Which::PermitAcquire, &["60000", "u:1", "1", "{a}", "of:{a}", "PUBLISH"]),
+    (Which::PermitRenew, &["60000", "u:1", "{a}"]),
+    (Which::PermitRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}"]),
+    (Which::CountPermits, &["{a}"]),
+    (Which::ChangePermits, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "5"]),
+    (Which::GiveBack, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1"]),
+    (Which::LookAtLatch, &["{a}"]),
+    (Which::SetLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "7"]),
+    (Which::CountDown, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
+    (Which::DeleteLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
+    (Which::Announce, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1 5 here"]),
+    (Which::LookAtLeader, &["{a}"]),
+];
+
+/// Beginnings of commands that a hand may send; words follow.
+const ODD_COMMANDS: [&[&str]; 12] = [
+    &["SET", "a"],
+    &["SET"],
+    &["HSET", "a"],
+    &["HSET"],
+    &["ZADD", "{a}:timeout"],
+    &["HSET", "redisson_lock_queue:{a}"],
+    &["PEXPIRE", "a"],
+    &["DEL"],
+    &["GET"],
+    &["HGETALL"],
+    &["LPOS"],
+    &[],
+];
+
+const ODD_WORDS: [&str; 28] = [
+    "a",
+    "a",
+    "a",
+    "{a}",
+    "{a}",
+    "u:1",
+    "u:1",
+    "u:1:write",
+    "mode",
+    "read",
+    "write",
+    "PUBLISH",
+    "PX",
+    "",
+    "0",
+    "1",
+    "2",
+    "-1",
+    "1000000",
+    "9007199254740992",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "no number",
+    "redisson_lock_token:{a}",
+    "redisson_lock_queue:{a}",
+    "{a}:timeout",
+    "{a}:wheellock_permits:u:1",
+    "{a}:wheellock_request:u:1",
+];
+
+const ODD_CALLS: usize = 200_000;
 const CALLS: usize = 20_000;
 const SEED: u64 = 0x5EED_0F10_C000_0001;
 const KINDS: usize = 6;

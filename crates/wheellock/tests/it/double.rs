@@ -406,6 +406,35 @@ async fn what_it_does_not_know_is_an_error() {
 
 /// What nobody but a hand sends is answered as a server answers it, and never ends the test that sends it.
 #[tokio::test(start_paused = true)]
+async fn other_data_under_a_key_is_an_error() {
+    let (_double, locks, _) = two().await;
+    let put = async |words: &[&str]| {
+        let command = Command::new(words[0]).args(words[1..].iter().copied());
+        locks.client().call(&command).await.unwrap();
+    };
+    let is_told = |refused: Result<Option<()>, Error>| {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::OtherData { .. }), "{error}");
+    };
+    put(&["SET", NAME, "no lock"]).await;
+    for lock in exclusive(&locks).iter().take(4) {
+        is_told(lock.try_acquire().await.map(|guard| guard.map(drop)));
+    }
+    is_told(locks.permit_semaphore(NAME).try_acquire().await.map(|permit| permit.map(drop)));
+    put(&["DEL", NAME]).await;
+    put(&["HSET", NAME, "mode", "neither"]).await;
+    for lock in exclusive(&locks) {
+        is_told(lock.try_acquire().await.map(|guard| guard.map(drop)));
+    }
+    put(&["DEL", NAME]).await;
+    put(&["SET", "redisson_lock_token:{orders:42}", "no number"]).await;
+    is_told(locks.fenced_lock(NAME).try_acquire().await.map(|guard| guard.map(drop)));
+    put(&["SET", "redisson_lock_queue:{orders:42}", "no queue"]).await;
+    is_told(locks.fair_lock(NAME).try_acquire().await.map(|guard| guard.map(drop)));
+    drop(locks.lock(NAME).acquire().await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn commands_that_cannot_be_are_errors() {
     let double = Double::new();
     let locks = double.manager().await.unwrap();

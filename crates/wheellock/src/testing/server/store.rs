@@ -3,6 +3,8 @@
 //!
 //! `tests/tests/it/model_server.rs` at the root of the workspace compares it to a real server, call by call.
 
+#![warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+
 mod elections;
 mod fair;
 mod holders;
@@ -75,7 +77,8 @@ pub enum Answer {
 impl Store {
     /// Moves the clock; what has run out is gone.
     pub fn set_now(&mut self, now: u64) {
-        self.now = now;
+        self.now = now.min(LARGEST.unsigned_abs());
+        let now = self.now;
         // `keyIsExpired` in db.c: gone once the clock has passed its time, not when it is reached.
         self.keys.retain(|_, key| key.expires.is_none_or(|expires| now <= expires));
     }
@@ -123,13 +126,17 @@ impl Store {
 
     /// Runs one command on the data. `None` if it is no command of this kind, or has parameters that the library never sends.
     pub fn execute(&mut self, words: &[&str]) -> Option<Answer> {
-        Some(match *words {
+        self.executed(words).unwrap_or_else(Some)
+    }
+
+    fn executed(&mut self, words: &[&str]) -> Result<Option<Answer>> {
+        Ok(Some(match *words {
             ["SCRIPT", "LOAD", text] => match Which::by(|which| which.text() == text) {
                 Some(which) => {
                     self.loaded.insert(which);
                     Answer::Bulk(which.sha().to_owned())
                 }
-                None => return None,
+                None => return Ok(None),
             },
             ["SCRIPT", "FLUSH"] => {
                 self.loaded.clear();
@@ -137,79 +144,88 @@ impl Store {
             }
             ["EVALSHA", sha, keys, ref params @ ..] => {
                 match Which::by(|which| self.loaded.contains(&which) && which.sha() == sha) {
-                    Some(which) => self.run(which, keys, params)?,
+                    Some(which) => return self.ran(which, keys, params),
                     None => Answer::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned()),
                 }
             }
             // The connection's question whether the server takes writes.
             ["EVAL", "#!lua\nreturn 1", "0"] => Answer::Integer(1),
             ["EVAL", text, keys, ref params @ ..] => {
-                let which = Which::by(|which| which.text() == text)?;
+                let Some(which) = Which::by(|which| which.text() == text) else { return Ok(None) };
                 self.loaded.insert(which);
-                self.run(which, keys, params)?
+                return self.ran(which, keys, params);
             }
             ["EXISTS", key] => Answer::flag(self.keys.contains_key(key)),
             ["PTTL", key] => Answer::Integer(self.pttl(key)),
-            ["PEXPIRE", key, millis] => match millis.parse() {
-                Ok(millis) => Answer::flag(self.pexpire(key, millis)),
-                Err(_) => no_number(),
-            },
+            ["PEXPIRE", key, millis] => Answer::flag(self.pexpire(key, integer(millis)?)),
             ["PERSIST", key] => {
                 Answer::flag(self.keys.get_mut(key).and_then(|key| key.expires.take()).is_some())
             }
             ["DEL", key, ref others @ ..] => {
-                let removed = self.keys.remove(key).is_some();
-                let gone = others.iter().filter(|key| self.keys.remove(**key).is_some()).count();
-                Answer::Integer(i64::from(removed) + i64::try_from(gone).expect("few"))
+                let all = [&key].into_iter().chain(others);
+                Answer::Integer(count(all.filter(|key| self.keys.remove(**key).is_some())))
             }
-            ["SET", key, text, "PX", lease] => match lease.parse() {
-                Ok(lease) => {
-                    self.set_text(key, text, Some(lease));
-                    Answer::Status("OK".to_owned())
-                }
-                Err(_) => no_number(),
-            },
+            ["SET", key, text, "PX", lease] => {
+                self.set_text(key, text, Some(integer(lease)?));
+                Answer::Status("OK".to_owned())
+            }
             ["SET", key, text] => {
                 self.set_text(key, text, None);
                 Answer::Status("OK".to_owned())
             }
-            ["ZADD", _, ends, _] if ends.parse::<i64>().is_err() => {
+            ["ZADD", _, ends, _] if integer(ends).is_err() => {
                 Answer::Error("ERR value is not a valid float".to_owned())
             }
             ["ZADD", key, ends, permit] => {
+                self.no_text(key)?;
                 let new = !self.held_by(key, permit);
                 self.set_count(key, permit, ends);
                 Answer::flag(new)
             }
-            ["GET", key] => self.text(key).map_or(Answer::Nil, |text| Answer::Bulk(text.to_owned())),
-            ["HEXISTS", key, holder] => Answer::flag(self.held_by(key, holder)),
+            ["GET", key] => match self.text(key) {
+                Some(text) => Answer::Bulk(text.to_owned()),
+                None if self.keys.contains_key(key) => wrong_type(),
+                None => Answer::Nil,
+            },
+            ["HEXISTS", key, holder] => {
+                self.no_text(key)?;
+                Answer::flag(self.held_by(key, holder))
+            }
             ["HGET", key, holder] => {
+                self.no_text(key)?;
                 let holders = self.keys.get(key).into_iter().flat_map(|key| &key.holders);
                 let count = holders.into_iter().find(|(known, _)| known == holder);
                 count.map_or(Answer::Nil, |(_, count)| Answer::Bulk(count.clone()))
             }
             ["HSET", key, field, value] => {
+                self.no_text(key)?;
                 let new = !self.held_by(key, field);
                 self.set_count(key, field, value);
                 Answer::flag(new)
             }
-            ["HKEYS", key] if self.text(key).is_some() => wrong_type(),
             ["HKEYS", key] => {
+                self.no_text(key)?;
                 let fields = self.fields(key).into_iter().map(|(field, _)| Answer::Bulk(field));
                 Answer::Array(fields.collect())
             }
-            ["LLEN", key] => Answer::Integer(i64::try_from(self.fields(key).len()).expect("few")),
+            ["LLEN", key] => {
+                self.no_text(key)?;
+                Answer::Integer(count(self.fields(key).into_iter()))
+            }
             ["LPOS", key, holder] => {
-                let place = self.fields(key).iter().position(|(known, _)| known == holder);
-                place.map_or(Answer::Nil, |place| Answer::Integer(i64::try_from(place).expect("few")))
+                self.no_text(key)?;
+                let fields = self.fields(key);
+                let before = fields.iter().take_while(|(known, _)| known != holder);
+                if self.held_by(key, holder) { Answer::Integer(count(before)) } else { Answer::Nil }
             }
             ["HGETALL", key] => {
+                self.no_text(key)?;
                 let holders = self.keys.get(key).into_iter().flat_map(|key| &key.holders);
                 let flat = holders.flat_map(|(holder, count)| [holder, count]);
                 Answer::Array(flat.map(|text| Answer::Bulk(text.clone())).collect())
             }
-            _ => return None,
-        })
+            _ => return Ok(None),
+        }))
     }
 
     /// Who holds what, and how often.
@@ -228,18 +244,21 @@ impl Store {
 
     /// Runs a script, loaded or not. `None` if these are no parameters of it.
     pub fn run(&mut self, which: Which, keys: &str, params: &[&str]) -> Option<Answer> {
-        let Ok(keys) = keys.parse() else { return Some(no_number()) };
+        self.ran(which, keys, params).unwrap_or_else(Some)
+    }
+
+    fn ran(&mut self, which: Which, keys: &str, params: &[&str]) -> Result<Option<Answer>> {
+        let keys = keys.parse().map_err(|_| no_number())?;
         let Some((keys, args)) = params.split_at_checked(keys) else {
-            let text = "ERR Number of keys can't be greater than number of args";
-            return Some(Answer::Error(text.to_owned()));
+            return Err(Answer::Error("ERR Number of keys can't be greater than number of args".to_owned()));
         };
-        Some(match (which, keys, args) {
+        let answer = match (which, keys, args) {
             (Which::Acquire, &[key], &[lease, holder, count]) => self.acquire(key, lease, holder, count),
             (Which::Release, &[key], &[channel, holder, count, verb]) => {
                 self.release(key, [verb, channel], holder, count)
             }
-            (Which::AcquireAll, keys, args) => self.acquire_all(keys, args),
-            (Which::Renew, keys, args) => self.renew(keys, args),
+            (Which::AcquireAll, keys, args) => self.acquire_all(keys, each(keys, args)?),
+            (Which::Renew, keys, args) => self.renew(keys, each(keys, args)?),
             (Which::ForceRelease, &[key], &[channel, verb]) => self.force_release(key, [verb, channel]),
             (Which::FencedAcquire, &[key], &[lease, holder, count, tag]) => {
                 self.fenced_acquire(key, lease, holder, count, tag)
@@ -256,7 +275,7 @@ impl Store {
             (Which::WriteRelease, &[key], &[channel, holder, count, verb, tag]) => {
                 self.write_release(key, [verb, channel], holder, count, tag)
             }
-            (Which::ReadWriteRenew, keys, args) => self.read_write_renew(keys, args),
+            (Which::ReadWriteRenew, keys, args) => self.read_write_renew(keys, each(keys, args)?),
             (Which::ReadWriteForceRelease, &[key], &[channel, verb, tag, side]) => {
                 self.side_force_release(key, [verb, channel], tag, side)
             }
@@ -264,7 +283,7 @@ impl Store {
             (Which::SimpleRelease, &[key], &[channel, token, count, verb]) => {
                 self.simple_release(key, [verb, channel], token, count)
             }
-            (Which::SimpleRenew, keys, args) => self.simple_renew(keys, args),
+            (Which::SimpleRenew, keys, args) => self.simple_renew(keys, each(keys, args)?),
             (Which::LookAtLeader, &[key], &[tag]) => self.look_at_leader(key, tag),
             (Which::ReadWriteIsHeld, &[key], &[side]) => self.is_held(key, side),
             (Which::Holders, &[key], &[most]) => self.holders_of_lock(key, most),
@@ -272,8 +291,8 @@ impl Store {
             (Which::ReadWriteHolders, &[key], &[most, side, tag]) => {
                 self.holders_of_side(key, most, side, tag)
             }
-            (Which::SemaphoreRenew, keys, args) => self.semaphore_renew(keys, args),
-            (Which::PermitRenew, keys, args) => self.permit_renew(keys, args),
+            (Which::SemaphoreRenew, keys, args) => self.semaphore_renew(keys, each(keys, args)?),
+            (Which::PermitRenew, keys, args) => self.permit_renew(keys, each(keys, args)?),
             (Which::FairAcquire, &[key], &[lease, holder, count, stands, channel, verb, tag]) => {
                 self.fair_acquire(key, lease, [holder, count], stands, [verb, channel], tag)
             }
@@ -281,56 +300,49 @@ impl Store {
                 self.fair_release(key, [verb, channel], holder, count, tag)
             }
             (Which::FairForceRelease, &[key], &[channel, verb, tag]) => {
-                self.note(which, key, "", None);
-                if self.keys.remove(key).is_none() {
-                    return Some(Answer::Integer(0));
-                }
-                self.tell_the_head([verb, channel], tag);
-                Answer::Integer(1)
+                self.fair_force_release(key, [verb, channel], tag)
             }
             (Which::SimpleForceRelease, &[key], &[channel, verb]) => {
-                self.note(which, key, "", None);
-                if self.text(key).is_none() {
-                    return Some(Answer::Integer(0));
-                }
-                self.free(key, [verb, channel]);
-                Answer::Integer(1)
+                self.simple_force_release(key, [verb, channel])
             }
-            (which, &[key], args) => self.run_of_many(which, key, args)?,
-            _ => return None,
-        })
+            (which, &[key], args) => return self.run_of_many(which, key, args),
+            _ => return Ok(None),
+        };
+        answer.map(Some)
     }
 
-    fn acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str) -> Answer {
-        let lease = integer(lease);
+    fn acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str) -> Result {
+        let lease = integer(lease)?;
+        self.no_text(key)?;
         if !self.keys.contains_key(key) {
             self.set_count(key, holder, "1");
             self.pexpire(key, lease);
             self.note(Which::Acquire, key, holder, Some("1"));
-            return Answer::Nil;
+            return Ok(Answer::Nil);
         }
         if !self.held_by(key, holder) {
             self.note(Which::Acquire, key, holder, None);
             if self.held_by(key, "mode") {
-                return Answer::Error("WRONGTYPE a read-write lock is under this name".to_owned());
+                return Err(wrong_type());
             }
-            return Answer::Integer(self.pttl(key));
+            return Ok(Answer::Integer(self.pttl(key)));
         }
         self.set_count(key, holder, count);
         if self.pttl(key) < lease {
             self.pexpire(key, lease);
         }
         self.note(Which::Acquire, key, holder, Some(count));
-        Answer::Status("AGAIN".to_owned())
+        Ok(Answer::Status("AGAIN".to_owned()))
     }
 
-    fn acquire_all(&mut self, keys: &[&str], args: &[&str]) -> Answer {
-        assert_eq!(args.len(), 3 * keys.len(), "a lease, a holder and a count for each lock");
-        let array = |numbers: &[i64]| Answer::Array(numbers.iter().copied().map(Answer::Integer).collect());
-        for (place, (key, args)) in (1..).zip(keys.iter().zip(args.chunks(3))) {
-            if self.keys.contains_key(*key) && !self.held_by(key, args[1]) {
-                self.note(Which::AcquireAll, key, args[1], None);
-                return match self.held_by(key, "mode") {
+    /// For each lock a lease, a holder and a count.
+    fn acquire_all(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
+        let array =
+            |numbers: &[i64]| Ok(Answer::Array(numbers.iter().copied().map(Answer::Integer).collect()));
+        for (place, (key, [_, holder, _])) in (1..).zip(keys.iter().zip(args)) {
+            if self.keys.contains_key(*key) && !self.held_by(key, holder) {
+                self.note(Which::AcquireAll, key, holder, None);
+                return match self.text(key).is_some() || self.held_by(key, "mode") {
                     true => array(&[-1, place]),
                     false => array(&[0, place, self.pttl(key)]),
                 };
@@ -339,8 +351,8 @@ impl Store {
         // A key that is named twice is new only once for the script, too: it looks at all of them first.
         let known: Vec<bool> = keys.iter().map(|key| self.keys.contains_key(*key)).collect();
         let mut reply = vec![1];
-        for ((key, args), known) in keys.iter().zip(args.chunks(3)).zip(known) {
-            let (lease, holder, count) = (integer(args[0]), args[1], if known { args[2] } else { "1" });
+        for ((key, [lease, holder, count]), known) in keys.iter().zip(args).zip(known) {
+            let (lease, count) = (integer(lease)?, if known { count } else { "1" });
             self.set_count(key, holder, count);
             if !known || self.pttl(key) < lease {
                 self.pexpire(key, lease);
@@ -351,52 +363,52 @@ impl Store {
         array(&reply)
     }
 
-    fn release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str) -> Answer {
+    fn release(&mut self, key: &str, tell: [&str; 2], holder: &str, count: &str) -> Result {
+        let left = integer(count)?;
         self.note(Which::Release, key, holder, Some(count));
         if !self.held_by(key, holder) {
-            return Answer::Nil;
+            return Ok(Answer::Nil);
         }
-        if integer(count) > 0 {
+        if left > 0 {
             self.set_count(key, holder, count);
-            return Answer::Integer(0);
+            return Ok(Answer::Integer(0));
         }
         if let Some(held) = self.keys.get_mut(key) {
             held.holders.retain(|(known, _)| known != holder);
             if held.holders.is_empty() {
-                return Answer::Integer(1 + self.free(key, tell));
+                return Ok(Answer::Integer(1 + self.free(key, tell)));
             }
         }
-        Answer::Integer(1)
+        Ok(Answer::Integer(1))
     }
 
-    fn renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
+    fn renew(&mut self, keys: &[&str], args: &[[&str; 2]]) -> Result {
         self.renew_each(Which::Renew, keys, args, Self::held_by)
     }
 
-    /// Renews what its holder has, and answers for each: whether, or what is left where nothing is to be renewed.
+    /// Renews what its holder has, and answers for each, by its lease and its holder: whether, or what is left where nothing is to be
+    /// renewed.
     fn renew_each(
         &mut self,
         which: Which,
         keys: &[&str],
-        args: &[&str],
+        args: &[[&str; 2]],
         has: impl Fn(&Self, &str, &str) -> bool,
-    ) -> Answer {
-        assert_eq!(args.len(), 2 * keys.len(), "a lease and a holder for each lock");
+    ) -> Result {
         let mut answers = Vec::new();
-        for (key, args) in keys.iter().zip(args.chunks(2)) {
-            let (lease, holder) = (args[0], args[1]);
+        for (key, &[lease, holder]) in keys.iter().zip(args) {
             let held = has(self, key, holder);
             if lease == "0" {
                 answers.push(Answer::Integer(if held { self.left(key) } else { 0 }));
                 continue;
             }
             if held {
-                self.pexpire(key, integer(lease));
+                self.pexpire(key, integer(lease)?);
             }
             self.note(which, key, holder, None);
             answers.push(Answer::flag(held));
         }
-        self.renewed(answers)
+        Ok(self.renewed(answers))
     }
 
     /// What is left of a lease that runs: in its last millisecond, one.
@@ -406,47 +418,58 @@ impl Store {
 
     /// The form in which the renewing script answers. The only place that knows it.
     fn renewed(&self, answers: Vec<Answer>) -> Answer {
-        let integer = |number: u64| Answer::Integer(i64::try_from(number).expect("a time"));
-        let time = [integer(self.now / 1000), integer(self.now % 1000 * 1000)];
+        let now = self.millis();
+        let time = [now / 1000, now % 1000 * 1000].map(Answer::Integer);
         Answer::Array(time.into_iter().chain(answers).collect())
     }
 
-    fn force_release(&mut self, key: &str, tell: [&str; 2]) -> Answer {
+    fn force_release(&mut self, key: &str, tell: [&str; 2]) -> Result {
         self.note(Which::ForceRelease, key, "", None);
-        let Some(held) = self.keys.get(key) else { return Answer::Integer(0) };
-        let is_owner =
-            |field: &str| field.rsplit_once(':').is_some_and(|(_, number)| number.parse::<u64>().is_ok());
-        if !held.holders.iter().all(|(field, count)| is_owner(field) && count.parse::<i64>().is_ok()) {
-            return Answer::Error("WRONGTYPE what is under this name is no lock of this kind".to_owned());
+        if !self.is_lock(key)? {
+            return Ok(Answer::Integer(0));
         }
         self.free(key, tell);
-        Answer::Integer(1)
+        Ok(Answer::Integer(1))
     }
 
-    fn fenced_acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str, tag: &str) -> Answer {
+    /// Whether a lock is there whose fields are holders; an error if something else is.
+    fn is_lock(&self, key: &str) -> Result<bool> {
+        self.no_text(key)?;
+        let Some(held) = self.keys.get(key) else { return Ok(false) };
+        let is_owner =
+            |field: &str| field.rsplit_once(':').is_some_and(|(_, number)| number.parse::<u64>().is_ok());
+        match held.holders.iter().all(|(field, count)| is_owner(field) && count.parse::<i64>().is_ok()) {
+            true => Ok(true),
+            false => Err(wrong_type()),
+        }
+    }
+
+    fn fenced_acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str, tag: &str) -> Result {
+        let lease = integer(lease)?;
+        self.no_text(key)?;
         let counter = format!("{TOKENS}{tag}");
         let held = self.held_by(key, holder);
         if !held && self.keys.contains_key(key) {
             self.note(Which::FencedAcquire, key, holder, None);
             return match self.held_by(key, "mode") {
-                true => wrong_type(),
-                false => Answer::Integer(self.pttl(key)),
+                true => Err(wrong_type()),
+                false => Ok(Answer::Integer(self.pttl(key))),
             };
         }
-        let stored = self.text(&counter).map(integer);
+        let stored = self.number(&counter)?;
         let mut token = stored.unwrap_or_default();
         if !held || stored.is_none() {
-            let now = i64::try_from(self.now).expect("a time") * 1000;
-            token = if token < now { now } else { token + 1 };
+            let now = self.millis() * 1000;
+            token = if token < now { now } else { token.checked_add(1).ok_or_else(overflow)? };
             self.set_text(&counter, &token.to_string(), None);
         }
         let token = Answer::Bulk(token.to_string());
         self.set_count(key, holder, if held { count } else { "1" });
-        if !held || self.pttl(key) < integer(lease) {
-            self.pexpire(key, integer(lease));
+        if !held || self.pttl(key) < lease {
+            self.pexpire(key, lease);
         }
         self.note(Which::FencedAcquire, key, holder, Some(if held { count } else { "1" }));
-        Answer::Array(vec![Answer::Integer(if held { 2 } else { 1 }), token])
+        Ok(Answer::Array(vec![Answer::Integer(if held { 2 } else { 1 }), token]))
     }
 
     fn fields(&self, key: &str) -> Vec<(String, String)> {
@@ -466,6 +489,20 @@ impl Store {
 
     fn text(&self, key: &str) -> Option<&str> {
         self.keys.get(key)?.text.as_deref()
+    }
+
+    /// An error where a string is: the server keeps fields in other types.
+    fn no_text(&self, key: &str) -> Result<()> {
+        if self.text(key).is_some() { Err(wrong_type()) } else { Ok(()) }
+    }
+
+    /// The number under a key; `None` if there is nothing.
+    fn number(&self, key: &str) -> Result<Option<i64>> {
+        let Some(Key { text, .. }) = self.keys.get(key) else { return Ok(None) };
+        match text.as_deref().map(str::parse) {
+            Some(Ok(number)) => Ok(Some(number)),
+            _ => Err(Answer::Error("WRONGTYPE what is under this name is no number".to_owned())),
+        }
     }
 
     fn set_text(&mut self, key: &str, text: &str, lease: Option<i64>) {
@@ -506,8 +543,13 @@ impl Store {
         match self.keys.get(key) {
             None => -2,
             Some(Key { expires: None, .. }) => -1,
-            Some(Key { expires: Some(expires), .. }) => i64::try_from(expires - self.now).expect("a TTL"),
+            Some(Key { expires: Some(expires), .. }) => signed(expires.saturating_sub(self.now)),
         }
+    }
+
+    /// The server's clock, as a script counts.
+    fn millis(&self) -> i64 {
+        signed(self.now)
     }
 
     fn pexpire(&mut self, key: &str, millis: i64) -> bool {
@@ -525,9 +567,13 @@ impl Store {
             return;
         }
         let (at, key, holder) = (self.now, key.to_owned(), holder.to_owned());
-        self.log.push(Executed { script, at, key, holder, count: count.map(integer) });
+        let count = count.and_then(|count| count.parse().ok());
+        self.log.push(Executed { script, at, key, holder, count });
     }
 }
+
+/// An answer, or the error that a script ends with.
+type Result<T = Answer> = std::result::Result<T, Answer>;
 
 impl Answer {
     fn flag(flag: bool) -> Self {
@@ -551,10 +597,38 @@ fn no_number() -> Answer {
     Answer::Error("ERR value is not an integer or out of range".to_owned())
 }
 
-/// Of what the library sends.
-fn integer(text: &str) -> i64 {
-    text.parse().expect("an integer")
+fn overflow() -> Answer {
+    Answer::Error("ERR increment or decrement would overflow".to_owned())
 }
+
+/// A number that was sent, or that is kept. Anybody may have put it there.
+fn integer(text: &str) -> Result<i64> {
+    text.parse().map_err(|_| no_number()).and_then(exact)
+}
+
+/// A number that scripts can do sums with.
+fn exact(number: i64) -> Result<i64> {
+    if (-LARGEST..=LARGEST).contains(&number) { Ok(number) } else { Err(no_number()) }
+}
+
+/// The parameters of a script that takes so many for each of its keys.
+fn each<'a, const N: usize>(keys: &[&str], args: &'a [&'a str]) -> Result<&'a [[&'a str; N]]> {
+    match args.as_chunks() {
+        (each, []) if each.len() == keys.len() => Ok(each),
+        _ => Err(Answer::Error("ERR Lua redis lib command arguments must be strings or integers".to_owned())),
+    }
+}
+
+fn signed(millis: u64) -> i64 {
+    i64::try_from(millis).unwrap_or(i64::MAX)
+}
+
+fn count<T>(all: impl Iterator<Item = T>) -> i64 {
+    i64::try_from(all.count()).unwrap_or(i64::MAX)
+}
+
+/// The numbers of the scripts' language are exact up to here, times in milliseconds and microseconds far below.
+const LARGEST: i64 = 1 << 53;
 
 /// Renewals of a hold that came after its release and before it was taken again.
 pub fn late_renewals(log: &[Executed]) -> Vec<&Executed> {

@@ -1,12 +1,10 @@
 //! What the scripts of elections mean: the store's part for who leads, and what it says of itself.
 
-use super::{Answer, Store, TOKENS, wrong_type};
+use super::{Answer, Result, Store, TOKENS, wrong_type};
 
 impl Store {
-    pub(super) fn announce(&mut self, key: &str, verb: &str, tag: &str, said: &str) -> Result<i64, Answer> {
-        if self.text(key).is_some() {
-            return Err(wrong_type());
-        }
+    pub(super) fn announce(&mut self, key: &str, verb: &str, tag: &str, said: &str) -> Result<i64> {
+        self.no_text(key)?;
         let holder = said.split(' ').next().unwrap_or_default();
         if !self.held_by(key, holder) {
             return Ok(0);
@@ -16,20 +14,25 @@ impl Store {
         Ok(1)
     }
 
-    pub(super) fn look_at_leader(&self, key: &str, tag: &str) -> Answer {
+    pub(super) fn look_at_leader(&self, key: &str, tag: &str) -> Result {
         if self.text(key).is_some() || self.held_by(key, "mode") {
-            return wrong_type();
+            return Err(wrong_type());
         }
-        let Some((holder, _)) = self.fields(key).into_iter().next() else { return Answer::Nil };
+        let Some((holder, _)) = self.fields(key).into_iter().next() else { return Ok(Answer::Nil) };
         let said = self.text(&format!("{tag}{LEADER}")).unwrap_or_default();
         let own = said.strip_prefix(&holder).and_then(|said| said.strip_prefix(' '));
         let (token, text) = match own {
-            Some(said) => said.split_once(' ').expect("token and text"),
+            // What somebody else has written there says nothing.
+            Some(said) => said.split_once(' ').filter(|(token, _)| is_number(token)).unwrap_or(("0", "")),
             None => (self.text(&format!("{TOKENS}{tag}")).unwrap_or("0"), ""),
         };
         let texts = [&holder, token, text].map(|text| Answer::Bulk(text.to_owned()));
-        Answer::Array(texts.into_iter().chain([Answer::Integer(self.pttl(key))]).collect())
+        Ok(Answer::Array(texts.into_iter().chain([Answer::Integer(self.pttl(key))]).collect()))
     }
+}
+
+fn is_number(token: &str) -> bool {
+    !token.is_empty() && token.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// What the key of an announcement has behind what it has in common with its lock.

@@ -1,6 +1,6 @@
 //! What the scripts of fair locks mean: the store's part for a queue and its deadlines.
 
-use super::{Answer, Store, Which, integer};
+use super::{Answer, Result, Store, Which, integer, wrong_type};
 
 impl Store {
     /// Who stands in the queue that is under `key`, the first first.
@@ -16,36 +16,41 @@ impl Store {
         stands: &str,
         tell: [&str; 2],
         tag: &str,
-    ) -> Answer {
+    ) -> Result {
+        let lease = integer(lease)?;
+        self.no_text(key)?;
         if self.held_by(key, holder) {
             self.set_count(key, holder, count);
-            if self.pttl(key) < integer(lease) {
-                self.pexpire(key, integer(lease));
+            if self.pttl(key) < lease {
+                self.pexpire(key, lease);
             }
             self.note(Which::FairAcquire, key, holder, Some(count));
-            return Answer::Status("AGAIN".to_owned());
+            return Ok(Answer::Status("AGAIN".to_owned()));
         }
-        let (head, removed) = self.head_of_queue(tag);
+        if self.held_by(key, "mode") {
+            return Err(wrong_type());
+        }
+        let (head, removed) = self.head_of_queue(tag)?;
         let free = !self.keys.contains_key(key);
         if free && head.as_deref().is_none_or(|head| head == holder) {
             self.leave_queue(tag, holder);
             self.set_count(key, holder, "1");
-            self.pexpire(key, integer(lease));
+            self.pexpire(key, lease);
             self.note(Which::FairAcquire, key, holder, Some("1"));
-            return Answer::Nil;
+            return Ok(Answer::Nil);
         }
         self.note(Which::FairAcquire, key, holder, None);
         if free && removed {
-            self.tell_the_head(tell, tag);
+            self.tell_the_head(tell, tag)?;
         }
         let left = self.pttl(key).max(0);
         if stands == "0" {
-            return Answer::Integer(left);
+            return Ok(Answer::Integer(left));
         }
         let lives = (self.now + 5000).to_string();
         self.set_count(&queue(tag), holder, &lives);
         let is_head = head.is_none_or(|head| head == holder);
-        Answer::Integer(if is_head { left.min(2000) } else { 2000 })
+        Ok(Answer::Integer(if is_head { left.min(2000) } else { 2000 }))
     }
 
     pub(super) fn fair_release(
@@ -55,12 +60,13 @@ impl Store {
         holder: &str,
         count: &str,
         tag: &str,
-    ) -> Answer {
+    ) -> Result {
+        let left = integer(count)?;
         self.note(Which::FairRelease, key, holder, Some(count));
         let held = self.held_by(key, holder);
-        if held && integer(count) > 0 {
+        if held && left > 0 {
             self.set_count(key, holder, count);
-            return Answer::Integer(0);
+            return Ok(Answer::Integer(0));
         }
         let mut free = false;
         if held {
@@ -69,26 +75,37 @@ impl Store {
             if free {
                 self.keys.remove(key);
             }
-        } else if integer(count) == 0 && self.held_by(&queue(tag), holder) {
+        } else if left == 0 && self.held_by(&queue(tag), holder) {
             let is_head = self.fields(&queue(tag)).first().is_some_and(|(head, _)| head == holder);
             self.leave_queue(tag, holder);
             free = is_head && !self.keys.contains_key(key);
         }
         if free {
-            self.tell_the_head(tell, tag);
+            self.tell_the_head(tell, tag)?;
         }
-        if held { Answer::Integer(1) } else { Answer::Nil }
+        Ok(if held { Answer::Integer(1) } else { Answer::Nil })
+    }
+
+    pub(super) fn fair_force_release(&mut self, key: &str, tell: [&str; 2], tag: &str) -> Result {
+        self.note(Which::FairForceRelease, key, "", None);
+        if !self.is_lock(key)? {
+            return Ok(Answer::Integer(0));
+        }
+        self.keys.remove(key);
+        self.tell_the_head(tell, tag)?;
+        Ok(Answer::Integer(1))
     }
 
     /// The first who waits for a fair lock and lives, and whether others were removed for not living.
-    pub(super) fn head_of_queue(&mut self, tag: &str) -> (Option<String>, bool) {
+    pub(super) fn head_of_queue(&mut self, tag: &str) -> Result<(Option<String>, bool)> {
+        self.no_text(&queue(tag))?;
         let mut removed = false;
         loop {
             let Some((head, lives)) = self.fields(&queue(tag)).into_iter().next() else {
-                return (None, removed);
+                return Ok((None, removed));
             };
-            if integer(&lives) > i64::try_from(self.now).expect("a time") {
-                return (Some(head), removed);
+            if integer(&lives)? > self.millis() {
+                return Ok((Some(head), removed));
             }
             self.leave_queue(tag, &head);
             removed = true;
@@ -102,10 +119,11 @@ impl Store {
         }
     }
 
-    pub(super) fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) {
-        if let (Some(head), _) = self.head_of_queue(tag) {
+    pub(super) fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) -> Result<()> {
+        if let (Some(head), _) = self.head_of_queue(tag)? {
             self.publish([verb, &format!("{channel}:{head}"), "0"]);
         }
+        Ok(())
     }
 }
 

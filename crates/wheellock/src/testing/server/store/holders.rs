@@ -1,37 +1,38 @@
 //! What the scripts mean that say who holds a lock: the store's part for those who ask.
 
 use super::read_write::timeout;
-use super::{Answer, Store, integer, wrong_type};
+use super::{Answer, Result, Store, integer, wrong_type};
 
 impl Store {
-    pub(super) fn holders_of_lock(&self, key: &str, most: &str) -> Answer {
+    pub(super) fn holders_of_lock(&self, key: &str, most: &str) -> Result {
+        let most = usize::try_from(integer(most)?).unwrap_or_default();
         if self.text(key).is_some() || self.field(key, "mode").is_some() {
-            return wrong_type();
+            return Err(wrong_type());
         }
         let (all, left) = (self.fields(key), self.pttl(key));
-        let said = all.iter().take(usize::try_from(integer(most)).unwrap_or_default());
+        let said = all.iter().take(most);
         let told = said.map(|(holder, count)| (holder.clone(), number(count), left));
-        told_of(all.len(), told.collect())
+        Ok(told_of(all.len(), told.collect()))
     }
 
-    pub(super) fn holder_of_simple(&self, key: &str) -> Answer {
+    pub(super) fn holder_of_simple(&self, key: &str) -> Result {
         match self.text(key) {
-            Some(token) => told_of(1, vec![(token.to_owned(), 1, self.pttl(key))]),
-            None if self.keys.contains_key(key) => wrong_type(),
-            None => told_of(0, Vec::new()),
+            Some(token) => Ok(told_of(1, vec![(token.to_owned(), 1, self.pttl(key))])),
+            None if self.keys.contains_key(key) => Err(wrong_type()),
+            None => Ok(told_of(0, Vec::new())),
         }
     }
 
-    pub(super) fn holders_of_side(&self, key: &str, most: &str, side: &str, tag: &str) -> Answer {
+    pub(super) fn holders_of_side(&self, key: &str, most: &str, side: &str, tag: &str) -> Result {
+        let most = usize::try_from(integer(most)?).unwrap_or_default();
         let mode = match self.field(key, "mode") {
             Some(mode) if mode == "read" || mode == "write" => mode,
-            _ if self.keys.contains_key(key) => return wrong_type(),
-            _ => return told_of(0, Vec::new()),
+            _ if self.keys.contains_key(key) => return Err(wrong_type()),
+            _ => return Ok(told_of(0, Vec::new())),
         };
         if side == "write" && mode != "write" {
-            return told_of(0, Vec::new());
+            return Ok(told_of(0, Vec::new()));
         }
-        let most = usize::try_from(integer(most)).unwrap_or_default();
         let (all, left) = (self.fields(key), self.pttl(key));
         let (mut told, mut ended) = (Vec::new(), 0);
         for (field, count) in all.iter().filter(|(field, _)| field != "mode") {
@@ -50,13 +51,13 @@ impl Store {
         }
         let beside = if mode == "write" { 2 } else { 1 };
         let readers = all.len().saturating_sub(beside + ended).max(told.len());
-        told_of(if side == "write" { told.len() } else { readers }, told)
+        Ok(told_of(if side == "write" { told.len() } else { readers }, told))
     }
 
     /// What is left of a reader's longest lease.
     fn reader_has_left(&self, tag: &str, reader: &str, count: i64, left: i64) -> i64 {
         let own = |hold: i64| self.pttl(&timeout(tag, reader, hold));
-        let leases: Vec<i64> = ((count - 99).max(1)..=count).map(own).collect();
+        let leases: Vec<i64> = (count.saturating_sub(99).max(1)..=count).map(own).collect();
         if leases.contains(&-1) {
             return left;
         }

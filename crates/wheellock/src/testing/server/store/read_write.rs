@@ -1,6 +1,6 @@
 //! What the scripts of read-write locks mean: the store's part for two sides.
 
-use super::{Answer, Store, Which, integer, wrong_type};
+use super::{Answer, Result, Store, Which, integer, wrong_type};
 
 impl Store {
     pub(super) fn read_acquire(
@@ -11,15 +11,16 @@ impl Store {
         count: &str,
         tag: &str,
         heeds: &str,
-    ) -> Answer {
+    ) -> Result {
+        let (lease, hold) = (integer(lease)?, integer(count)?);
         let (held, writes) = (self.held_by(key, holder), self.held_by(key, &format!("{holder}:write")));
         let mode = self.field(key, "mode");
         let refused = match mode.as_deref() {
-            None if self.keys.contains_key(key) => Some(wrong_type()),
+            None if self.keys.contains_key(key) => Some(Err(wrong_type())),
             None | Some("read") => None,
             Some("write") if writes => None,
-            Some("write") => Some(Answer::Integer(self.pttl(key))),
-            Some(_) => Some(wrong_type()),
+            Some("write") => Some(Ok(Answer::Integer(self.pttl(key)))),
+            Some(_) => Some(Err(wrong_type())),
         };
         let (waits, left) = (self.pttl(&mark(tag)), self.pttl(key));
         let stands_behind = !held && !writes && heeds == "1" && waits != -2;
@@ -28,7 +29,7 @@ impl Store {
             Some(_) if left >= 0 && (waits < 0 || left < waits) => Answer::Integer(left),
             Some(_) => Answer::Integer(waits),
         });
-        if let Some(refused) = refused.or(waits) {
+        if let Some(refused) = refused.or(waits.map(Ok)) {
             self.note(Which::ReadAcquire, key, holder, None);
             return refused;
         }
@@ -36,12 +37,12 @@ impl Store {
             self.set_count(key, "mode", "read");
         }
         self.set_count(key, holder, count);
-        self.set_text(&timeout(tag, holder, integer(count)), "1", Some(integer(lease)));
-        if self.pttl(key) < integer(lease) {
-            self.pexpire(key, integer(lease));
+        self.set_text(&timeout(tag, holder, hold), "1", Some(lease));
+        if self.pttl(key) < lease {
+            self.pexpire(key, lease);
         }
         self.note(Which::ReadAcquire, key, holder, Some(count));
-        if held { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil }
+        Ok(if held { Answer::Status("AGAIN".to_owned()) } else { Answer::Nil })
     }
 
     pub(super) fn read_release(
@@ -51,12 +52,13 @@ impl Store {
         holder: &str,
         count: &str,
         tag: &str,
-    ) -> Answer {
+    ) -> Result {
+        let left = integer(count)?;
         self.note(Which::ReadRelease, key, holder, Some(count));
         let mode = self.field(key, "mode");
         let held = self.field(key, holder).and_then(|count| count.parse::<i64>().ok());
-        let (Some("read" | "write"), Some(held)) = (mode.as_deref(), held) else { return Answer::Nil };
-        let (count_text, count) = (count, integer(count));
+        let (Some("read" | "write"), Some(held)) = (mode.as_deref(), held) else { return Ok(Answer::Nil) };
+        let (count_text, count) = (count, left);
         let lived = self.pttl(key);
         let mut longest = 0;
         for hold in count + 1..=held.min(count + 1000) {
@@ -77,10 +79,10 @@ impl Store {
                 self.pexpire(key, left);
             } else if count == 0 {
                 self.free(key, tell);
-                return Answer::Integer(1);
+                return Ok(Answer::Integer(1));
             }
         }
-        Answer::flag(count <= 0)
+        Ok(Answer::flag(count <= 0))
     }
 
     pub(super) fn write_acquire(
@@ -91,40 +93,43 @@ impl Store {
         count: &str,
         tag: &str,
         waits: &str,
-    ) -> Answer {
-        let reader = holder.strip_suffix(":write").expect("a writer");
+    ) -> Result {
+        let (lease, waits) = (integer(lease)?, integer(waits)?);
+        let Some(reader) = holder.strip_suffix(":write") else {
+            return Err(Answer::Error("ERR a writer's field ends in :write".to_owned()));
+        };
         let Some(mode) = self.field(key, "mode") else {
             if self.keys.contains_key(key) {
                 self.note(Which::WriteAcquire, key, holder, None);
-                return wrong_type();
+                return Err(wrong_type());
             }
             self.set_count(key, "mode", "write");
             self.set_count(key, holder, "1");
-            self.pexpire(key, integer(lease));
+            self.pexpire(key, lease);
             self.keys.remove(&mark(tag));
             self.note(Which::WriteAcquire, key, holder, Some("1"));
-            return Answer::Nil;
+            return Ok(Answer::Nil);
         };
         if mode == "write" && self.held_by(key, holder) {
             self.set_count(key, holder, count);
-            if self.pttl(key) < integer(lease) {
-                self.pexpire(key, integer(lease));
+            if self.pttl(key) < lease {
+                self.pexpire(key, lease);
             }
             self.note(Which::WriteAcquire, key, holder, Some(count));
-            return Answer::Status("AGAIN".to_owned());
+            return Ok(Answer::Status("AGAIN".to_owned()));
         }
         self.note(Which::WriteAcquire, key, holder, None);
         if mode != "read" && mode != "write" {
-            return wrong_type();
+            return Err(wrong_type());
         }
         let reads = self.field(key, reader).and_then(|count| count.parse::<i64>().ok()).unwrap_or_default();
         if (1..=reads.min(1000)).any(|hold| self.pttl(&timeout(tag, reader, hold)) > 0) {
-            return Answer::Error("UPGRADE this holder reads, and would wait for itself".to_owned());
+            return Err(Answer::Error("UPGRADE this holder reads, and would wait for itself".to_owned()));
         }
-        if waits != "0" {
-            self.set_text(&mark(tag), holder, Some(integer(waits)));
+        if waits != 0 {
+            self.set_text(&mark(tag), holder, Some(waits));
         }
-        Answer::Integer(self.pttl(key))
+        Ok(Answer::Integer(self.pttl(key)))
     }
 
     pub(super) fn write_release(
@@ -134,15 +139,15 @@ impl Store {
         holder: &str,
         count: &str,
         tag: &str,
-    ) -> Answer {
+    ) -> Result {
         self.note(Which::WriteRelease, key, holder, Some(count));
         let held = self.field(key, "mode").as_deref() == Some("write") && self.held_by(key, holder);
         if count != "0" {
             if !held {
-                return Answer::Nil;
+                return Ok(Answer::Nil);
             }
             self.set_count(key, holder, count);
-            return Answer::Integer(0);
+            return Ok(Answer::Integer(0));
         }
         let waited = self.text(&mark(tag)) == Some(holder);
         if waited {
@@ -159,7 +164,7 @@ impl Store {
             }
         }
         let heard = if held || waited { self.publish([verb, channel, "1"]) } else { 0 };
-        if held { Answer::Integer(1 + heard) } else { Answer::Nil }
+        Ok(if held { Answer::Integer(1 + heard) } else { Answer::Nil })
     }
 
     pub(super) fn side_force_release(
@@ -168,13 +173,13 @@ impl Store {
         [verb, channel]: [&str; 2],
         tag: &str,
         side: &str,
-    ) -> Answer {
+    ) -> Result {
         self.note(Which::ReadWriteForceRelease, key, "", None);
         match self.field(key, "mode") {
             Some(mode) if mode == side => {}
-            Some(mode) if mode == "read" || mode == "write" => return Answer::Integer(0),
-            _ if self.keys.contains_key(key) => return wrong_type(),
-            _ => return Answer::Integer(0),
+            Some(mode) if mode == "read" || mode == "write" => return Ok(Answer::Integer(0)),
+            _ if self.keys.contains_key(key) => return Err(wrong_type()),
+            _ => return Ok(Answer::Integer(0)),
         }
         for (holder, count) in self.fields(key) {
             for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
@@ -183,14 +188,14 @@ impl Store {
         }
         self.keys.remove(key);
         self.publish([verb, channel, if side == "read" { "0" } else { "1" }]);
-        Answer::Integer(1)
+        Ok(Answer::Integer(1))
     }
 
-    pub(super) fn read_write_renew(&mut self, keys: &[&str], args: &[&str]) -> Answer {
-        assert_eq!(args.len(), 3 * keys.len(), "a lease, a holder and a tag for each lock");
+    /// For each lock a lease, a holder and a tag.
+    pub(super) fn read_write_renew(&mut self, keys: &[&str], args: &[[&str; 3]]) -> Result {
         let mut answers = Vec::new();
-        for (key, args) in keys.iter().zip(args.chunks(3)) {
-            let (lease, holder, tag) = (integer(args[0]), args[1], args[2]);
+        for (key, &[lease, holder, tag]) in keys.iter().zip(args) {
+            let lease = integer(lease)?;
             if lease > 0 {
                 self.note(Which::ReadWriteRenew, key, holder, None);
             }
@@ -226,16 +231,14 @@ impl Store {
             }
             answers.push(Answer::Integer(1));
         }
-        self.renewed(answers)
+        Ok(self.renewed(answers))
     }
 
-    pub(super) fn is_held(&self, key: &str, side: &str) -> Answer {
+    pub(super) fn is_held(&self, key: &str, side: &str) -> Result {
+        self.no_text(key)?;
         let mode = self.field(key, "mode");
         let reads_too = side == "read" && mode.as_deref() == Some("write") && self.fields(key).len() > 2;
-        match self.text(key) {
-            Some(_) => wrong_type(),
-            None => Answer::flag(mode.as_deref() == Some(side) || reads_too),
-        }
+        Ok(Answer::flag(mode.as_deref() == Some(side) || reads_too))
     }
 
     pub(super) fn longest_read_lease(&self, key: &str, tag: &str, lived: Option<i64>) -> i64 {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wheellock_client::ErrorKind;
 pub use wheellock_client::Outcome;
 
 use crate::durability::{Durability, Shortfall};
@@ -235,6 +236,57 @@ impl Error {
             | Self::NoBackgroundThread { .. } => Outcome::NotSent,
         }
     }
+
+    /// Whether the same call may succeed later because nothing was wrong with it: the server, or the way to it, failed, or it does not
+    /// serve at the moment. A web service answers 503.
+    ///
+    /// Not so if somebody has to change something first: a name, a setting, a password, a permission, other data under the name. Nor
+    /// if the manager was shut down, or work was begun under a lock that was [lost](Self::Lost). It says nothing of what became of
+    /// this call; that is [`outcome`](Self::outcome).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), wheellock::Error> {
+    /// # let double = wheellock::testing::Double::new();
+    /// # let locks = double.manager().await?;
+    /// use wheellock::testing::Outage;
+    ///
+    /// double.outage(Outage::Down);
+    /// let error = locks.lock("orders:42").try_acquire().await.unwrap_err();
+    /// assert!(error.is_unavailable());
+    /// let error = locks.lock("").try_acquire().await.unwrap_err();
+    /// assert!(!error.is_unavailable()); // a lock needs a name
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Server { source, .. } => is_away(source),
+            Self::GrantedTooLate { .. } | Self::NotReplicated { .. } => true,
+            // Those that were not heard of at all are away as well.
+            Self::NoQuorum { failures, .. } => {
+                failures.is_empty() || failures.iter().any(|failure| failure.error.is_unavailable())
+            }
+            Self::UnexpectedReply { .. }
+            | Self::Lost { .. }
+            | Self::ShutDown { .. }
+            | Self::OtherData { .. }
+            | Self::Upgrade { .. }
+            | Self::NoMembers
+            | Self::NotReentrant { .. }
+            | Self::DuplicateMember { .. }
+            | Self::NotIndependent { .. }
+            | Self::InvalidName { .. }
+            | Self::AnnouncementTooLong { .. }
+            | Self::NoCommonSlot { .. }
+            | Self::InvalidLease { .. }
+            | Self::InvalidLabel { .. }
+            | Self::ForeignOwner { .. }
+            | Self::UnsupportedDurability { .. }
+            | Self::NoRandomness
+            | Self::NoBackgroundThread { .. } => false,
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -373,6 +425,23 @@ pub(crate) fn has_changed_nothing(error: &wheellock_client::Error) -> bool {
 fn is_other_data(error: &wheellock_client::Error) -> bool {
     error.code() == Some("WRONGTYPE")
 }
+
+/// Whether the server, or the way to it, is what failed, so that time may mend it.
+fn is_away(error: &wheellock_client::Error) -> bool {
+    match error.kind() {
+        ErrorKind::Connect
+        | ErrorKind::ConnectionLost
+        | ErrorKind::Timeout
+        | ErrorKind::Overloaded
+        | ErrorKind::NotReady => true,
+        ErrorKind::Server => error.code().is_some_and(|code| PASSING.contains(&code)),
+        _ => false,
+    }
+}
+
+/// What servers say that cannot run anything, or not this, for the moment: a script runs too long, memory or replicas are short, the
+/// disk fails, the primary or a slot is moving.
+const PASSING: &[&str] = &["BUSY", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN"];
 
 /// With this a write lock's script refuses a reader.
 const UPGRADE: &str = "UPGRADE";

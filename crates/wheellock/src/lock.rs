@@ -164,10 +164,7 @@ impl Lock {
     /// longer knew its owner when it was released: then it is not known which came first. If the release could not be
     /// confirmed, the lease decides: what ended under a valid one is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
-        let guard = self.acquire().await?;
-        let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.release_after_work().await?;
-        Ok(result)
+        Self::run_under(self.acquire().await?, work).await
     }
 
     /// [`run`](Self::run) for work that can fail: one `Result` for both. The lock's errors become the work's by [`From`].
@@ -200,6 +197,52 @@ impl Lock {
         work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
     ) -> Result<T, E> {
         self.run(work).await?
+    }
+
+    /// [`try_run`](Self::try_run) that waits for the lock up to `wait`, as [`try_acquire_for`](Self::try_acquire_for) does. Returns
+    /// `None` if another holder still has it then: `work` was not begun.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), wheellock::Error> {
+    /// # use std::time::Duration;
+    /// # let double = wheellock::testing::Double::new();
+    /// # let (locks, others) = (double.manager().await?, double.manager().await?);
+    /// let order = locks.lock("orders:42");
+    /// let wait = Duration::from_secs(2);
+    /// let paid = order.try_run_for(wait, async |_guard| Ok::<_, wheellock::Error>(3)).await?;
+    /// assert_eq!(paid, Some(3));
+    ///
+    /// let _theirs = others.lock("orders:42").acquire().await?;
+    /// let paid = order.try_run_for(wait, async |_guard| Ok::<_, wheellock::Error>(3)).await?;
+    /// assert_eq!(paid, None); // a web service answers 409
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    pub async fn try_run_for<T, E: From<Error>>(
+        &self,
+        wait: Duration,
+        work: impl AsyncFnOnce(&Guard) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        match self.try_acquire_for(wait).await? {
+            Some(guard) => Self::run_under(guard, work).await?.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `work` under what was granted, and gives that back.
+    async fn run_under<T>(guard: Guard, work: impl AsyncFnOnce(&Guard) -> T) -> Result<T, Error> {
+        let result = guard.run_unconfirmed(work(&guard)).await?;
+        guard.release_after_work().await?;
+        Ok(result)
     }
 
     /// Whether anybody holds the lock now. Always asked of the primary.

@@ -203,10 +203,7 @@ impl MultiLock {
     ///
     /// As [`Lock::run`], of the first member that was lost.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
-        let guard = self.acquire().await?;
-        let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.release_after_work().await?;
-        Ok(result)
+        Self::run_under(self.acquire().await?, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
@@ -223,6 +220,33 @@ impl MultiLock {
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
     ) -> Result<T, E> {
         self.run(work).await?
+    }
+
+    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    pub async fn try_run_for<T, E: From<Error>>(
+        &self,
+        wait: Duration,
+        work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        match self.try_acquire_for(wait).await? {
+            Some(guard) => Self::run_under(guard, work).await?.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `work` under what was granted, and gives that back.
+    async fn run_under<T>(guard: MultiGuard, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
+        let result = guard.run_unconfirmed(work(&guard)).await?;
+        guard.release_after_work().await?;
+        Ok(result)
     }
 
     /// Whether anybody holds any member now, so that [`try_acquire`](Self::try_acquire) would be refused by others than the holder.

@@ -116,10 +116,7 @@ impl PermitSemaphore {
     ///
     /// As [`Lock::run`].
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
-        let permit = self.acquire().await?;
-        let result = permit.run_unconfirmed(work(&permit)).await?;
-        permit.guard.release_after_work().await?;
-        Ok(result)
+        Self::run_under(self.acquire().await?, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
@@ -136,6 +133,33 @@ impl PermitSemaphore {
         work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
     ) -> Result<T, E> {
         self.run(work).await?
+    }
+
+    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    pub async fn try_run_for<T, E: From<Error>>(
+        &self,
+        wait: Duration,
+        work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        match self.try_acquire_for(wait).await? {
+            Some(permit) => Self::run_under(permit, work).await?.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `work` under what was granted, and gives that back.
+    async fn run_under<T>(permit: Permit, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
+        let result = permit.run_unconfirmed(work(&permit)).await?;
+        permit.guard.release_after_work().await?;
+        Ok(result)
     }
 
     /// Gives back a permit that anybody may have acquired, by its id, and wakes waiters. False if there is no such permit or its

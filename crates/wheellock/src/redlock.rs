@@ -288,10 +288,7 @@ impl RedLock {
     /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` had ended, or was found lost when
     /// it was released. If the release could not be confirmed, the leases decide: what ended under a valid quorum is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&RedLockGuard) -> T) -> Result<T, Error> {
-        let guard = self.acquire().await?;
-        let result = guard.run_unconfirmed(work(&guard)).await?;
-        guard.release_after_work().await?;
-        Ok(result)
+        Self::run_under(self.acquire().await?, work).await
     }
 
     /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
@@ -308,6 +305,36 @@ impl RedLock {
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
         self.run(work).await?
+    }
+
+    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    pub async fn try_run_for<T, E: From<Error>>(
+        &self,
+        wait: Duration,
+        work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        match self.try_acquire_for(wait).await? {
+            Some(guard) => Self::run_under(guard, work).await?.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `work` under what was granted, and gives that back.
+    async fn run_under<T>(
+        guard: RedLockGuard,
+        work: impl AsyncFnOnce(&RedLockGuard) -> T,
+    ) -> Result<T, Error> {
+        let result = guard.run_unconfirmed(work(&guard)).await?;
+        guard.release_after_work().await?;
+        Ok(result)
     }
 
     async fn take_within(&self, wait: Wait) -> Result<Option<RedLockGuard>, Error> {

@@ -64,15 +64,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 /// Does the work of one order, which no other process does at the same time.
 async fn pay(State(service): State<Service>, Path(id): Path<u64>) -> Result<String, (StatusCode, String)> {
-    let unavailable = |error: wheellock::Error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string());
     let lock = service.locks.lock(&format!("orders:{id}"));
-    let Some(guard) = lock.try_acquire_for(PATIENCE).await.map_err(unavailable)? else {
-        return Err((StatusCode::CONFLICT, "somebody else works on it".to_owned()));
-    };
     // If the lock is lost the work is dropped where it stands.
-    let paid = guard.run(charge(id)).await.map_err(unavailable)?;
-    guard.release().await.map_err(unavailable)?;
-    Ok(paid)
+    match lock.try_run_for(PATIENCE, async |_guard| Ok::<_, wheellock::Error>(charge(id).await)).await {
+        Ok(Some(paid)) => Ok(paid),
+        Ok(None) => Err((StatusCode::CONFLICT, "somebody else works on it".to_owned())),
+        Err(error) if error.is_unavailable() => Err((StatusCode::SERVICE_UNAVAILABLE, error.to_string())),
+        Err(error) => Err((StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
+    }
 }
 
 /// What the service is for.

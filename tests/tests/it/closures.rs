@@ -8,7 +8,7 @@ use wheellock::{
     multi_lock,
 };
 use wheellock_tests::fault::{Direction, Fault, Proxy};
-use wheellock_tests::locks::{PATIENCE, adjusted, manager};
+use wheellock_tests::locks::{PATIENCE, adjusted, gone, listeners, manager};
 use wheellock_tests::{RedisServer, eventually, poll_until};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -239,4 +239,72 @@ fn e03_threads_have_one_result_too() {
     let failed: Result<u32, Failed> = locks.lock("r").try_run(|_guard| Err(Failed::Work("no")));
     assert!(matches!(failed, Err(Failed::Work("no"))));
     assert!(!locks.lock("r").is_locked().unwrap());
+}
+
+/// E3: work that waits for its lock up to a given time is not begun if another has the lock then, in every form.
+#[tokio::test]
+async fn e03_work_that_waits_in_vain_is_not_begun() {
+    let servers = [RedisServer::start(), RedisServer::start(), RedisServer::start()];
+    let (locks, others) = (manager(&servers[0].url()).await, manager(&servers[0].url()).await);
+    let quorum = RedLockManager::connect(servers.iter().map(RedisServer::url)).await.unwrap();
+    let permits = locks.permit_semaphore("p");
+    permits.try_set_permits(1).await.unwrap();
+    let set = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();
+    let work = || Ok::<_, Error>(42);
+    for (is_held, done) in [(false, Some(42)), (true, None)] {
+        let mut held = Vec::new();
+        for name in ["r", "b"].into_iter().filter(|_| is_held) {
+            held.push(others.lock(name).acquire().await.unwrap());
+        }
+        let token = if is_held { Some(others.fenced_lock("f").acquire().await.unwrap()) } else { None };
+        let permit = if is_held { Some(permits.acquire().await.unwrap()) } else { None };
+        let majority = if is_held { Some(quorum.lock("q").acquire().await.unwrap()) } else { None };
+        assert_eq!(locks.lock("r").try_run_for(SHORT, async |_| work()).await.unwrap(), done);
+        assert_eq!(locks.fenced_lock("f").try_run_for(SHORT, async |_| work()).await.unwrap(), done);
+        assert_eq!(set.try_run_for(SHORT, async |_| work()).await.unwrap(), done);
+        assert_eq!(permits.try_run_for(SHORT, async |_| work()).await.unwrap(), done);
+        assert_eq!(quorum.lock("q").try_run_for(SHORT, async |_| work()).await.unwrap(), done);
+        drop((held, token, permit, majority));
+    }
+}
+
+/// E3: it waits as long as it may, its errors are the work's own, and a loss is told.
+#[tokio::test]
+async fn e03_work_that_waits_in_time_is_as_any_other() {
+    let server = RedisServer::start();
+    let (locks, others) = (manager(&server.url()).await, manager(&server.url()).await);
+    let guard = others.lock("r").acquire().await.unwrap();
+    let lock = locks.lock("r");
+    let waiting =
+        tokio::spawn(async move { lock.try_run_for(PATIENCE, async |_| Ok::<_, Failed>(42)).await });
+    assert!(listeners(&server, "r", 1).await);
+    guard.release().await.unwrap();
+    assert_eq!(waiting.await.unwrap().unwrap(), Some(42));
+
+    let lock = locks.lock("r");
+    let failed = lock.try_run_for(SHORT, async |_| Err::<(), _>(Failed::Work("no"))).await;
+    assert!(matches!(failed, Err(Failed::Work("no"))), "{failed:?}");
+    let lost = lock.try_run_for(SHORT, async |_| {
+        drop(steal(&others, "r").await);
+        Err::<(), _>(Failed::Work("no"))
+    });
+    let lost = lost.await;
+    assert!(matches!(lost, Err(Failed::Lock(Error::Lost { .. }))), "{lost:?}");
+    assert!(gone(&server, "r").await);
+}
+
+/// E3: the same for threads.
+#[test]
+fn e03_threads_wait_for_their_work_too() {
+    let server = RedisServer::start();
+    let locks = blocking::LockManager::connect(&server.url()).unwrap();
+    let others = blocking::LockManager::connect(&server.url()).unwrap();
+    let lock = locks.lock("r");
+    assert_eq!(lock.try_run_for(SHORT, |_guard| Ok::<_, Failed>(42)).unwrap(), Some(42));
+    let failed = lock.try_run_for(SHORT, |_guard| Err::<(), _>(Failed::Work("no")));
+    assert!(matches!(failed, Err(Failed::Work("no"))), "{failed:?}");
+    let guard = others.lock("r").acquire().unwrap();
+    assert_eq!(lock.try_run_for(SHORT, |_guard| Ok::<_, Failed>(42)).unwrap(), None);
+    guard.release().unwrap();
+    assert!(!lock.is_locked().unwrap());
 }

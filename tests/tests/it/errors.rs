@@ -141,3 +141,36 @@ async fn a_lease_that_cannot_work_is_refused_at_once() {
     assert!(eventually(NO_HANG, believed).await, "where the server is near");
     assert!(eventually(NO_HANG, async || lock.try_acquire().await.unwrap().is_some()).await);
 }
+
+/// E3: what time may mend is told apart from what somebody has to change.
+#[tokio::test]
+async fn e03_a_server_that_is_away_is_unavailable_and_a_wrong_call_is_not() {
+    let mut server = RedisServer::builder().tcp().start();
+    let locks = brisk(&server.url(), LEASE).await;
+    let quorum = RedLockManager::new([locks.clone()]).await.unwrap();
+
+    assert_eq!(server.cli(&["SET", "n", "5"]), "OK");
+    for wrong in [locks.lock("n"), locks.lock(""), locks.lock("r").with_lease(Duration::from_millis(1))] {
+        let error = wrong.try_acquire().await.unwrap_err();
+        assert!(!error.is_unavailable(), "{error}");
+    }
+    let error = quorum.lock("n").try_acquire().await.unwrap_err();
+    assert!(!error.is_unavailable(), "{error}");
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    let error = locks.lock("r").try_acquire().await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("OOM"), "{error}");
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]), "OK");
+    let error = locks.lock("r").try_acquire().await.unwrap_err();
+    assert!(!error.is_unavailable() && error.to_string().contains("NOPERM"), "{error}");
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "+@all"]), "OK");
+
+    server.kill();
+    let error = locks.lock("r").try_acquire().await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    let error = quorum.lock("r").try_acquire().await.unwrap_err();
+    assert!(matches!(error, Error::NoQuorum { .. }) && error.is_unavailable(), "{error}");
+    let _left = locks.shutdown(Duration::ZERO).await;
+    let error = locks.lock("r").try_acquire().await.unwrap_err();
+    assert!(!error.is_unavailable(), "it is this process that ends: {error}");
+}

@@ -88,10 +88,7 @@ impl<L: AsyncLock> Lock<L> {
     /// As [`acquire`](Self::acquire); [`Error::Lost`] if the lock was lost before `work` had ended. Work in a thread
     /// cannot be stopped: it has run to its end, but not under the lock.
     pub fn run<T>(&self, work: impl FnOnce(&Guard<L>) -> T) -> Result<T, Error> {
-        let guard = self.acquire()?;
-        let result = work(&guard);
-        self.runtime.block_on(L::end_work(guard.inner))?;
-        Ok(result)
+        self.run_under(self.acquire()?, work)
     }
 
     /// [`run`](Self::run) for work that can fail: one `Result` for both, as in [`crate::Lock::try_run`].
@@ -101,6 +98,30 @@ impl<L: AsyncLock> Lock<L> {
     /// What `work` returns, after the lock was released; and all of [`run`](Self::run).
     pub fn try_run<T, E: From<Error>>(&self, work: impl FnOnce(&Guard<L>) -> Result<T, E>) -> Result<T, E> {
         self.run(work)?
+    }
+
+    /// [`try_run`](Self::try_run) that waits for the lock up to `wait`. Returns `None` if another holder still has it then: `work`
+    /// was not begun.
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, after the lock was released; and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    pub fn try_run_for<T, E: From<Error>>(
+        &self,
+        wait: Duration,
+        work: impl FnOnce(&Guard<L>) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        match self.try_acquire_for(wait)? {
+            Some(guard) => self.run_under(guard, work)?.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `work` under what was granted, and gives that back.
+    fn run_under<T>(&self, guard: Guard<L>, work: impl FnOnce(&Guard<L>) -> T) -> Result<T, Error> {
+        let result = work(&guard);
+        self.runtime.block_on(L::end_work(guard.inner))?;
+        Ok(result)
     }
 
     fn guard(&self, inner: L::Guard) -> Guard<L> {

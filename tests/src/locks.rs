@@ -1,10 +1,13 @@
 //! What lock tests share: managers with the settings that faults need, conditions to wait for, and what the lock
 //! layer asked of the server, read from MONITOR.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use wheellock::client::Config;
-use wheellock::{Guard, LockManager, LostReason};
+use wheellock::{Guard, Lock, LockManager, LostReason, Released};
 
 use crate::monitor::Observed;
 use crate::poll::eventually;
@@ -47,6 +50,34 @@ pub async fn adjusted(url: &str, watchdog_lease: Duration, adjust: impl FnOnce(&
         adjust(config);
     });
     builder.connect().await.expect("the server is up")
+}
+
+/// So many tasks, each with one of these handles of one lock in turn, take the lock twenty times each, and never are two inside. Every
+/// second guard is released, the others are dropped.
+///
+/// # Panics
+///
+/// If two were inside.
+pub async fn exclude_each_other(handles: &[Lock], tasks: usize) {
+    let (inside, entered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut running = JoinSet::new();
+    for lock in handles.iter().cycle().take(tasks) {
+        let (lock, inside, entered) = (lock.clone(), Arc::clone(&inside), Arc::clone(&entered));
+        running.spawn(async move {
+            for _ in 0..20 {
+                let guard = lock.acquire().await.expect("the server is up");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
+                tokio::task::yield_now().await;
+                let number = entered.fetch_add(1, Ordering::SeqCst);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                if number % 2 == 0 {
+                    assert_eq!(guard.release().await.expect("the server is up"), Released::Released);
+                }
+            }
+        });
+    }
+    running.join_all().await;
+    assert_eq!(entered.load(Ordering::SeqCst), 20 * tasks);
 }
 
 /// Waits until `key` does not exist.

@@ -11,35 +11,13 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use wheellock::LockManager;
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script};
+use wheellock_client::{Client, Command, Config, ErrorKind, Outcome, Script};
 use wheellock_tests::fault::{At, Direction, FakeServer, Fault, Gate, Proxy, Random, Rule, cancel_at};
 use wheellock_tests::{RedisServer, eventually};
 
-/// A bound on hangs; nothing here takes nearly as long.
-const PATIENCE: Duration = Duration::from_secs(20);
-const LONG: Duration = Duration::from_secs(10);
+use crate::faults::{LONG, PATIENCE, config, connect, echo, within};
+
 const SHORT: Duration = Duration::from_millis(100);
-
-fn config(url: &str) -> Config {
-    let mut config: Config = url.parse().expect("the support library makes valid URLs");
-    // Hundreds of broken connections in a row must not wait for the backoff of a real outage.
-    config.reconnect = (Duration::ZERO, Duration::from_millis(1));
-    config.response_timeout = LONG;
-    config
-}
-
-async fn connect(url: &str) -> Client {
-    Client::connect(config(url)).await.expect("the server is up")
-}
-
-async fn echo(client: &Client, text: &str) -> Result<String, Error> {
-    let reply = client.call(&Command::new("ECHO").arg(text)).await?;
-    Ok(reply.as_str().unwrap_or("<not a string>").to_owned())
-}
-
-fn within(client: &Client, time: Duration) -> CallOptions {
-    CallOptions::by(client.config().timer.now() + time)
-}
 
 /// Nothing is under way and nothing waits to be written.
 async fn at_rest(client: &Client) -> bool {

@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use wheellock::{LockManager, Released};
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script};
+use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script};
 use wheellock_tests::fault::{Direction, FakeServer, Fault, Proxy};
 use wheellock_tests::{Cli, RedisServer, eventually};
 
-/// A bound on hangs; nothing here takes nearly as long.
-const PATIENCE: Duration = Duration::from_secs(20);
-const LONG: Duration = Duration::from_secs(10);
+use crate::faults::{LONG, PATIENCE, within};
+
 const SHORT: Duration = Duration::from_millis(100);
 
 fn config(url: &str) -> Config {
@@ -30,10 +29,6 @@ async fn call(client: &Client, words: &[&str]) -> Result<String, Error> {
     let command = Command::new(words[0]).args(words[1..].iter().copied());
     let reply = client.call(&command).await?;
     Ok(reply.as_i64().map_or_else(|| reply.as_str().unwrap_or("nil").to_owned(), |number| number.to_string()))
-}
-
-fn within(client: &Client, time: Duration) -> CallOptions {
-    CallOptions::by(client.config().timer.now() + time)
 }
 
 /// Starts a call that stays unanswered, and waits until the server has it.
@@ -59,9 +54,8 @@ async fn reconnected(client: &Client, connections: u64) -> bool {
     eventually(PATIENCE, async || client.stats().connections >= connections && client.is_ready()).await
 }
 
-#[tokio::test]
-async fn s01_no_room_for_another_client() {
-    let server = RedisServer::builder().arg("maxclients", "3").tcp().start();
+/// A server with room for three clients refuses the fourth, who is told why, until somebody leaves.
+async fn refuses_a_fourth_client(server: RedisServer) {
     let crowd: Vec<_> = (0..3)
         .map(|_| {
             let mut cli = server.connect().unwrap();
@@ -83,26 +77,13 @@ async fn s01_no_room_for_another_client() {
 }
 
 #[tokio::test]
+async fn s01_no_room_for_another_client() {
+    refuses_a_fourth_client(RedisServer::builder().arg("maxclients", "3").tcp().start()).await;
+}
+
+#[tokio::test]
 async fn s01_no_room_on_a_unix_socket() {
-    let server = RedisServer::builder().arg("maxclients", "3").start();
-    let crowd: Vec<_> = (0..3)
-        .map(|_| {
-            let mut cli = server.connect().unwrap();
-            cli.query(&["PING"]).unwrap();
-            cli
-        })
-        .collect();
-    for _ in 0..20 {
-        let error = Client::connect(config(&server.url())).await.unwrap_err();
-        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent));
-        assert!(error.to_string().contains("max number of clients reached"), "{error}");
-    }
-    let client = Client::lazy(config(&server.url()));
-    let ping = Command::new("PING");
-    let error = client.call_with(&ping, within(&client, SHORT)).await.unwrap_err();
-    assert_eq!(error.outcome(), Outcome::NotSent, "{error}");
-    drop(crowd);
-    assert_eq!(call(&client, &["ECHO", "room"]).await.unwrap(), "room");
+    refuses_a_fourth_client(RedisServer::builder().arg("maxclients", "3").start()).await;
 }
 
 #[tokio::test]

@@ -4,31 +4,13 @@
 
 use std::time::Duration;
 
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script};
+use wheellock_client::{CallOptions, Client, Command, ErrorKind, Outcome, Script};
 use wheellock_tests::fault::{At, Direction, FakeServer, Fault, Proxy, Rule};
 use wheellock_tests::{RedisServer, eventually};
 
-/// A bound on hangs; nothing here takes nearly as long.
-const PATIENCE: Duration = Duration::from_secs(20);
-const LONG: Duration = Duration::from_secs(10);
+use crate::faults::{PATIENCE, config, connect, echo};
+
 const SHORT: Duration = Duration::from_millis(200);
-
-fn config(url: &str) -> Config {
-    let mut config: Config = url.parse().expect("the support library makes valid URLs");
-    // Hundreds of broken connections in a row must not wait for the backoff of a real outage.
-    config.reconnect = (Duration::ZERO, Duration::from_millis(1));
-    config.response_timeout = LONG;
-    config
-}
-
-async fn connect(url: &str) -> Client {
-    Client::connect(config(url)).await.expect("the server is up")
-}
-
-async fn echo(client: &Client, text: &str) -> Result<String, Error> {
-    let reply = client.call(&Command::new("ECHO").arg(text)).await?;
-    Ok(reply.as_str().unwrap_or("<not a string>").to_owned())
-}
 
 /// Answers the first command of each connection with the next of `answers`, and serves well after the last.
 fn answering(answers: Vec<Vec<u8>>) -> FakeServer {

@@ -1,11 +1,9 @@
 //! The fenced lock and the spin lock against real servers: tokens that only rise, and waits without messages.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use wheellock::{Backoff, Error, LockManager, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, gone, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, exclude_each_other, gone, manager};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "ledger";
@@ -190,24 +188,6 @@ async fn a_spin_lock_never_overshoots_its_wait() {
 async fn spinning_tasks_of_two_processes_exclude_each_other() {
     let server = RedisServer::start();
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
-    let inside = Arc::new(AtomicU32::new(0));
-    let tasks: Vec<_> = (0..16)
-        .map(|number| {
-            let lock = managers[number % 2].spin_lock(NAME);
-            let inside = Arc::clone(&inside);
-            tokio::spawn(async move {
-                for _ in 0..20 {
-                    let guard = lock.acquire().await.unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
-                    tokio::task::yield_now().await;
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    guard.release().await.unwrap();
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
-    }
+    exclude_each_other(&managers.map(|locks| locks.spin_lock(NAME)), 16).await;
     assert!(gone(&server, NAME).await);
 }

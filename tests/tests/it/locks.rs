@@ -1,10 +1,9 @@
 //! The lock layer against real servers: exclusion, reentrancy, leases, waiting, cancellation, ambiguity.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use wheellock::{Error, LockManager, LostReason, Outcome, Released};
+use wheellock_tests::locks::exclude_each_other;
 use wheellock_tests::{RedisServer, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,28 +41,7 @@ async fn the_wire_contract_of_a_plain_lock() {
 async fn tasks_that_share_a_handle_exclude_each_other() {
     let server = RedisServer::start();
     let lock = manager(&server).await.lock("shared");
-    let (inside, entered) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let tasks: Vec<_> = (0..32)
-        .map(|_| {
-            let (lock, inside, entered) = (lock.clone(), Arc::clone(&inside), Arc::clone(&entered));
-            tokio::spawn(async move {
-                for _ in 0..20 {
-                    let guard = lock.acquire().await.unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
-                    tokio::task::yield_now().await;
-                    entered.fetch_add(1, Ordering::SeqCst);
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    if entered.load(Ordering::Relaxed) % 2 == 0 {
-                        assert_eq!(guard.release().await.unwrap(), Released::Released);
-                    }
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
-    }
-    assert_eq!(entered.load(Ordering::SeqCst), 640);
+    exclude_each_other(&[lock], 32).await;
     assert!(gone(&server, "shared").await);
 }
 

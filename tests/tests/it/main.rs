@@ -18,6 +18,7 @@ mod errors;
 mod exit;
 mod failover;
 mod fair;
+mod faults;
 mod faults_client;
 mod faults_locks;
 mod faults_network;

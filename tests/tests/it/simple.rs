@@ -1,11 +1,11 @@
 //! The lock of a single instance against real servers: what everybody else speaks, and what others do to it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use wheellock::{Error, LockManager, LostReason, Outcome, RedLockManager, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager, renewed};
+use wheellock_tests::locks::{
+    PATIENCE, WOKEN, adjusted, at_rest, exclude_each_other, gone, lost, manager, renewed,
+};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "backup";
@@ -152,27 +152,7 @@ async fn what_is_no_simple_lock_is_left_alone() {
 async fn tasks_of_two_processes_exclude_each_other() {
     let server = RedisServer::start();
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
-    let inside = Arc::new(AtomicU32::new(0));
-    let tasks: Vec<_> = (0..16)
-        .map(|number| {
-            let lock = managers[number % 2].simple_lock(NAME);
-            let inside = Arc::clone(&inside);
-            tokio::spawn(async move {
-                for _ in 0..20 {
-                    let guard = lock.acquire().await.unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two inside");
-                    tokio::task::yield_now().await;
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    if number % 2 == 0 {
-                        guard.release().await.unwrap();
-                    }
-                }
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
-    }
+    exclude_each_other(&managers.map(|locks| locks.simple_lock(NAME)), 16).await;
     assert!(gone(&server, NAME).await);
 }
 

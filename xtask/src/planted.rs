@@ -130,9 +130,13 @@ pub(crate) fn uncaught(bugs: &[Planted]) -> Result<Vec<String>> {
     let built = programs::build(&mut testing(bugs)?)?;
     let (groups, uncaught) = (programs::groups(&built.tests)?, Mutex::new(Vec::new()));
     run::several_at_once(AT_ONCE, bugs, |planted| {
+        let start = Instant::now();
         let verdict = run(planted, &groups);
-        let shown = verdict.as_ref().map_or_else(|error| format!("{error:#}"), ToString::to_string);
-        println!("{:<45} {shown} ({})", planted.bug, planted.test);
+        let (took, shown) = (
+            start.elapsed(),
+            verdict.as_ref().map_or_else(|error| format!("{error:#}"), ToString::to_string),
+        );
+        println!("{:<45} {shown} ({}, {:.1} s)", planted.bug, planted.test, took.as_secs_f64());
         if !matches!(verdict, Ok("caught" | "caught, it hangs"))
             && let Ok(mut uncaught) = uncaught.lock()
         {

@@ -89,10 +89,6 @@ pub(crate) fn command(target: &str, seconds: u64) -> Result<Command> {
 }
 
 /// Builds all targets, so that none waits for another's building when they run.
-pub(crate) fn build() -> Result<()> {
-    run::run(&mut building())
-}
-
 pub(crate) fn building() -> Command {
     cargo_fuzz("build")
 }

@@ -1,13 +1,15 @@
 //! Every check that must pass before a push, in one run with one tally. What takes too long for that runs a short form here: all sets of
 //! features are `cargo xtask gates features`; `fuzz`, `campaign` and `simulate` run for as long as one likes, and every night.
 
-use std::cell::OnceCell;
+use std::any::Any;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use clap::Args;
 use serde_json::Value;
 use wheellock_tests::RedisServer;
@@ -42,7 +44,8 @@ pub(crate) const TESTED: [&str; 4] = ["test", "--workspace", "--exclude", "wheel
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     install::ensure_server()?;
     let shipped = packages::shipped()?;
-    let built = OnceCell::new();
+    let targets = if options.no_fuzz { Vec::new() } else { fuzz::targets()? };
+    let built = OnceLock::new();
     let built_earlier = || built.get().context("the tests were not built");
     let mut steps = Steps::default();
 
@@ -69,17 +72,28 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let mut doc_tests = run::cargo(TESTED);
     doc_tests.args(["--doc", "--no-fail-fast"]);
     steps.tests("doc tests", [doc_tests]);
-    steps.commands("features", features(&shipped));
-    steps.commands("documentation", features::documentation(&shipped, features::fewest));
-    steps.add("packages", || {
+    // These wait for one compiler most of the time. Each lane has a target directory that the other has not, and nothing in them
+    // measures time.
+    let mut ours = Lane::default();
+    ours.add("features", || Ok(run_each_quietly(features(&shipped))));
+    ours.add("documentation", || Ok(run_each_quietly(features::documentation(&shipped, features::fewest))));
+    let mut others = Lane::default();
+    others.add("packages", || {
         let complaints = packages::complaints(&shipped)?;
         complaints.iter().for_each(|complaint| println!("{complaint}"));
         let complete = if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
-        Ok(complete + run_each([packages::build(&shipped)?]))
+        Ok(complete + run_each_quietly([packages::build(&shipped)?]))
     });
     if !options.no_loom {
-        steps.tests("loom models", loom_models(&shipped));
+        others.add("loom models", || run_tests_quietly(loom_models(&shipped)));
     }
+    if !targets.is_empty() {
+        others.add("building fuzz", || {
+            fuzz::ensure_cargo_fuzz()?;
+            Ok(run_each_quietly([fuzz::building()]))
+        });
+    }
+    steps.beside([ours, others]);
     if !options.no_planted {
         steps.add("planted bugs", || {
             let bugs = planted::all(run::root())?;
@@ -87,14 +101,8 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Ok(Tally { passed: u64::try_from(bugs.len())? - failed, failed })
         });
     }
-    if !options.no_fuzz {
+    if !targets.is_empty() {
         steps.add("fuzz", || {
-            let targets = fuzz::targets()?;
-            if targets.is_empty() {
-                return Ok(Tally::default());
-            }
-            fuzz::ensure_cargo_fuzz()?;
-            fuzz::build()?;
             Ok(several(run::processors(), &targets, |target| {
                 run_quietly(target, &mut fuzz::command(target, options.fuzz_seconds)?)
             }))
@@ -103,11 +111,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     Ok(steps.run())
 }
 
-/// The steps to come, in their order.
+/// The steps to come, in their order; of some, several lanes run beside each other.
 #[derive(Default)]
-struct Steps<'a>(Vec<(&'static str, Body<'a>)>);
+struct Steps<'a>(Vec<Vec<Lane<'a>>>);
 
-type Body<'a> = Box<dyn FnOnce() -> Result<Tally> + 'a>;
+/// Steps that run one after the other, each with its name.
+#[derive(Default)]
+struct Lane<'a>(Vec<(&'static str, Body<'a>)>);
+
+type Body<'a> = Box<dyn FnOnce() -> Result<Tally> + Send + 'a>;
 
 /// A step that has ended.
 #[derive(Debug)]
@@ -117,18 +129,36 @@ struct Step {
     tally: Tally,
 }
 
-impl<'a> Steps<'a> {
-    fn add(&mut self, name: &'static str, body: impl FnOnce() -> Result<Tally> + 'a) {
+impl<'a> Lane<'a> {
+    fn add(&mut self, name: &'static str, body: impl FnOnce() -> Result<Tally> + Send + 'a) {
         self.0.push((name, Box::new(body)));
     }
 
+    /// Runs every step, also after a failure.
+    fn run(self, progress: &Progress) -> Vec<Step> {
+        self.0.into_iter().map(|(name, body)| progress.step(name, body)).collect()
+    }
+}
+
+impl<'a> Steps<'a> {
+    fn add(&mut self, name: &'static str, body: impl FnOnce() -> Result<Tally> + Send + 'a) {
+        let mut lane = Lane::default();
+        lane.add(name, body);
+        self.0.push(vec![lane]);
+    }
+
+    /// Adds steps that run beside each other. What they print must not come in parts.
+    fn beside(&mut self, lanes: impl Into<Vec<Lane<'a>>>) {
+        self.0.push(lanes.into());
+    }
+
     /// Commands that pass or fail as a whole.
-    fn commands(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + 'a) {
+    fn commands(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + Send + 'a) {
         self.add(name, || Ok(run_each(commands)));
     }
 
     /// Commands whose output says how many tests passed and failed.
-    fn tests(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + 'a) {
+    fn tests(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + Send + 'a) {
         self.add(name, || {
             let mut sum = Tally::default();
             for mut command in commands {
@@ -140,32 +170,52 @@ impl<'a> Steps<'a> {
 
     /// Runs every step, also after a failure, and prints the summary; its last line is the sum.
     fn run(self) -> ExitCode {
-        let (began, all) = (Instant::now(), self.0.len());
+        let all = self.0.iter().flatten().map(|lane| lane.0.len()).sum();
+        let progress = Progress { began: Instant::now(), all, begun: AtomicUsize::new(0) };
         let mut ended = Vec::new();
-        for (number, (name, body)) in (1..).zip(self.0) {
-            println!("\n=== step {number} of {all}, after {:.0} s: {name}", began.elapsed().as_secs_f64());
-            let start = Instant::now();
-            let tally = body().unwrap_or_else(|error| {
-                println!("{error:#}");
-                Tally::ONE_FAILED
+        for lanes in self.0 {
+            std::thread::scope(|threads| {
+                let run = |lane: Lane<'a>| threads.spawn(|| lane.run(&progress));
+                let running: Vec<_> = lanes.into_iter().map(run).collect();
+                let steps = running.into_iter().flat_map(|lane| lane.join().unwrap_or_else(panicked));
+                ended.extend(steps);
             });
-            let took = start.elapsed();
-            println!("=== {name}: {tally}, {:.1} s", took.as_secs_f64());
-            ended.push(Step { name, took, tally });
         }
-        summed_up(&ended)
+        summed_up(&ended, progress.began.elapsed())
     }
 }
 
-fn summed_up(steps: &[Step]) -> ExitCode {
+/// Who runs a step that panics has not seen its end.
+fn panicked(_: Box<dyn Any + Send>) -> Vec<Step> {
+    vec![Step { name: "panicked", took: Duration::ZERO, tally: Tally::ONE_FAILED }]
+}
+
+/// How far all steps are.
+struct Progress {
+    began: Instant,
+    all: usize,
+    begun: AtomicUsize,
+}
+
+impl Progress {
+    fn step(&self, name: &'static str, body: Body<'_>) -> Step {
+        let (number, all) = (self.begun.fetch_add(1, Ordering::Relaxed) + 1, self.all);
+        println!("\n=== step {number} of {all}, after {:.0} s: {name}", self.began.elapsed().as_secs_f64());
+        let start = Instant::now();
+        let tally = body().unwrap_or_else(|error| failed(&error));
+        let took = start.elapsed();
+        println!("=== {name}: {tally}, {:.1} s", took.as_secs_f64());
+        Step { name, took, tally }
+    }
+}
+
+fn summed_up(steps: &[Step], took: Duration) -> ExitCode {
     println!("\n{:<16} {:>7} {:>7} {:>9}", "step", "passed", "failed", "seconds");
     let mut sum = Tally::default();
-    let mut took = Duration::ZERO;
     for step in steps {
         let Tally { passed, failed } = step.tally;
         println!("{:<16} {passed:>7} {failed:>7} {:>9.1}", step.name, step.took.as_secs_f64());
         sum += step.tally;
-        took += step.took;
     }
     println!("{:<16} {:>7} {:>7} {:>9.1}\n", "all", sum.passed, sum.failed, took.as_secs_f64());
     println!("{sum}");
@@ -210,15 +260,51 @@ fn run_each(commands: impl IntoIterator<Item = Command>) -> Tally {
     let mut tally = Tally::default();
     for mut command in commands {
         println!("$ {}", run::shown(&command));
-        tally += match run::run(&mut command) {
-            Ok(()) => Tally::ONE_PASSED,
-            Err(error) => {
-                println!("{error:#}");
-                Tally::ONE_FAILED
-            }
-        };
+        tally += run::run(&mut command).map_or_else(|error| failed(&error), |()| Tally::ONE_PASSED);
     }
     tally
+}
+
+/// The same for commands beside which others run: what each has printed is shown when it has ended, whole.
+fn run_each_quietly(commands: impl IntoIterator<Item = Command>) -> Tally {
+    let mut tally = Tally::default();
+    for mut command in commands {
+        tally += printed_by(&mut command).map_or_else(
+            |error| failed(&error),
+            |(succeeded, _)| {
+                if succeeded { Tally::ONE_PASSED } else { Tally::ONE_FAILED }
+            },
+        );
+    }
+    tally
+}
+
+fn run_tests_quietly(commands: impl IntoIterator<Item = Command>) -> Result<Tally> {
+    let mut sum = Tally::default();
+    for mut command in commands {
+        let (succeeded, printed) = printed_by(&mut command)?;
+        let mut tally = Tally::default();
+        printed.lines().filter_map(result_line).for_each(|result| tally += result);
+        sum += completed(tally, succeeded);
+    }
+    Ok(sum)
+}
+
+/// Runs a command to its end, and then shows it with all that it has printed. Whether it succeeded, and what that was.
+fn printed_by(command: &mut Command) -> Result<(bool, String)> {
+    let output = command.stdin(Stdio::null()).output()?;
+    let mut printed = format!("$ {}\n{}", run::shown(command), String::from_utf8_lossy(&output.stderr));
+    printed.push_str(&String::from_utf8_lossy(&output.stdout));
+    if !output.status.success() {
+        let _infallible = writeln!(printed, "it failed ({})", output.status);
+    }
+    std::io::stdout().write_all(printed.as_bytes())?;
+    Ok((output.status.success(), printed))
+}
+
+fn failed(error: &Error) -> Tally {
+    println!("{error:#}");
+    Tally::ONE_FAILED
 }
 
 /// Runs a fuzz target, and shows what it printed (pages of it) only if it failed.
@@ -290,10 +376,7 @@ fn features(packages: &[Value]) -> Vec<Command> {
 fn several<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) -> Result<Tally> + Sync) -> Tally {
     let sum = Mutex::new(Tally::default());
     run::several_at_once(at_once, items, |item| {
-        let tally = work(item).unwrap_or_else(|error| {
-            println!("{error:#}");
-            Tally::ONE_FAILED
-        });
+        let tally = work(item).unwrap_or_else(|error| failed(&error));
         *sum.lock().unwrap_or_else(PoisonError::into_inner) += tally;
     });
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -309,12 +392,13 @@ fn run_tests(command: &mut Command) -> Result<Tally> {
         println!("{line}");
         tally += result_line(&line).unwrap_or_default();
     }
-    let succeeded = child.wait()?.success();
-    // It did not compile, a test process died without a result line, or the filter let no test through.
-    if tally.failed == 0 && (!succeeded || tally.passed == 0) {
-        tally += Tally::ONE_FAILED;
-    }
-    Ok(tally)
+    Ok(completed(tally, child.wait()?.success()))
+}
+
+/// One failed more if it did not compile, a test process died without a result line, or the filter let no test through.
+fn completed(tally: Tally, succeeded: bool) -> Tally {
+    let is_told = tally.failed > 0 || succeeded && tally.passed > 0;
+    if is_told { tally } else { tally + Tally::ONE_FAILED }
 }
 
 /// Parses `test result: ok. 12 passed; 0 failed; ...`.
@@ -394,6 +478,8 @@ fn name(named: &Value) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     #[test]
@@ -414,6 +500,63 @@ mod tests {
             run_tests(Command::new("sh").args(["-c", printed])).unwrap(),
             Tally { passed: 3, failed: 1 }
         );
+    }
+
+    #[test]
+    fn beside_others_a_command_counts_as_it_does_alone() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
+        assert_eq!(
+            run_each_quietly([shell("true"), shell("exit 3"), shell("true")]),
+            Tally { passed: 2, failed: 1 }
+        );
+        assert_eq!(run_each_quietly([Command::new("/there/is/no/such/program")]), Tally::ONE_FAILED);
+        let passed = "echo 'test result: ok. 3 passed; 0 failed; 0 ignored'";
+        let both =
+            [shell(passed), shell("echo 'test result: FAILED. 3 passed; 1 failed; 0 ignored'; exit 101")];
+        assert_eq!(run_tests_quietly(both).unwrap(), Tally { passed: 6, failed: 1 });
+        assert_eq!(run_tests_quietly([shell("exit 101")]).unwrap(), Tally::ONE_FAILED);
+        assert_eq!(run_tests_quietly([shell("echo nothing")]).unwrap(), Tally::ONE_FAILED);
+        let (succeeded, printed) = printed_by(&mut shell("echo told; echo complained >&2; exit 1")).unwrap();
+        assert!(!succeeded && printed.contains("\ncomplained\ntold\n"), "{printed}");
+    }
+
+    #[test]
+    fn lanes_run_beside_each_other_and_what_follows_waits_for_all_of_them() {
+        let (both, ran) = (Barrier::new(2), Mutex::new(Vec::new()));
+        let step = |name: &'static str| {
+            let (both, ran) = (&both, &ran);
+            move || {
+                // Two at a time, or for ever.
+                both.wait();
+                ran.lock().unwrap().push(name);
+                ensure!(name != "one", "it fails");
+                Ok(Tally::ONE_PASSED)
+            }
+        };
+        let (mut first, mut second, mut steps) = (Lane::default(), Lane::default(), Steps::default());
+        first.add("one", step("one"));
+        first.add("two", step("two"));
+        second.add("three", step("three"));
+        second.add("four", step("four"));
+        steps.beside([first, second]);
+        steps.add("last", || {
+            ran.lock().unwrap().push("last");
+            Ok(Tally::ONE_PASSED)
+        });
+        assert_eq!(steps.run(), ExitCode::FAILURE);
+        let ran = ran.lock().unwrap();
+        assert_eq!((ran.len(), ran[4]), (5, "last"));
+    }
+
+    #[test]
+    fn a_step_that_panics_is_a_failure() {
+        let mut steps = Steps::default();
+        steps.add("panics", || panic!("on purpose"));
+        assert_eq!(steps.run(), ExitCode::FAILURE);
     }
 
     #[test]

@@ -441,7 +441,8 @@ fn is_away(error: &wheellock_client::Error) -> bool {
 
 /// What servers say that cannot run anything, or not this, for the moment: a script runs too long, memory or replicas are short, the
 /// disk fails, the primary or a slot is moving.
-const PASSING: &[&str] = &["BUSY", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN"];
+const PASSING: &[&str] =
+    &["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY", "TRYAGAIN"];
 
 /// With this a write lock's script refuses a reader.
 const UPGRADE: &str = "UPGRADE";

@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::num::NonZeroU32;
 
 use crate::occupancy::Occupancy;
 
@@ -25,7 +26,8 @@ use crate::occupancy::Occupancy;
 #[derive(PartialEq, Eq, Hash)]
 pub struct Member {
     index: u32,
-    generation: u32,
+    /// Odd, and so never 0: an `Option` of a member takes no more room than a member.
+    generation: NonZeroU32,
 }
 
 impl fmt::Debug for Member {
@@ -257,20 +259,23 @@ impl<K> Cohorts<K> {
 
     fn place(&self, member: &Member) -> Option<(usize, usize)> {
         let place = self.places.get(member.index as usize)?;
-        (place.generation == member.generation).then_some((place.group as usize, place.position as usize))
+        let is_same = place.generation == member.generation.get();
+        is_same.then_some((place.group as usize, place.position as usize))
     }
 
-    fn take_place(&mut self) -> (u32, u32) {
+    fn take_place(&mut self) -> (u32, NonZeroU32) {
         let index = self.free;
         if let Some(place) = self.places.get_mut(index as usize) {
             self.free = place.group;
-            place.generation += 1;
-            return (index, place.generation);
+            // It was even.
+            let generation = NonZeroU32::MIN | place.generation;
+            place.generation = generation.get();
+            return (index, generation);
         }
         let index = index_u32(self.places.len());
         assert!(index != NONE, "cohorts hold at most 2^32 - 1 members");
         self.places.push(Place { group: 0, position: 0, generation: 1 });
-        (index, 1)
+        (index, NonZeroU32::MIN)
     }
 }
 

@@ -17,6 +17,7 @@ mod hold;
 #[cfg(test)]
 mod model;
 mod released;
+mod releasing;
 mod renewals;
 mod trouble;
 mod wishes;
@@ -44,9 +45,10 @@ pub(crate) use awaited::{Failed, ViewIndex};
 use changes::Changes;
 pub(crate) use effects::{Effects, Failing, Reconcile, Rest};
 pub(crate) use hand_over::GiveBack;
+use hold::KnownBy;
 pub(crate) use hold::{Hold, State};
-use hold::{KnownBy, Untold};
 use released::Released;
+use releasing::Untold;
 use renewals::{Newcomers, Script};
 pub(crate) use renewals::{Refused, Renewal, RenewalReply, Renewed};
 use trouble::Trouble;
@@ -200,17 +202,17 @@ impl Holds {
         hold.leave(share);
         if hold.guards == 0 && hold.state == State::Held {
             let held = now.saturating_duration_since(hold.since);
-            hold.untold = Untold::Released { believed: now < hold.valid_until };
+            hold.releasing.give_back(now < hold.valid_until);
             let family = hold.name.family();
             self.tallies.of(family).released(held);
         }
         self.join_or_leave_the_beat(index, now);
         let hold = self.get_mut(index)?;
         // After a shutdown everything has been given back, or will be.
-        let (busy, ours) = (hold.is_busy(), hold.is_worth_releasing() && !shut);
-        hold.outdated |= busy && ours && !is_known;
+        let ours = hold.is_worth_releasing() && !shut;
+        let tell_now = ours && !is_known && hold.releasing.change();
         self.schedule(index);
-        if busy || !ours || is_known {
+        if !tell_now {
             self.free_if_unused(index);
             return None;
         }
@@ -230,7 +232,7 @@ impl Holds {
         let is_told = hold.is_worth_releasing() && !hold.is_known_without(share);
         let view = (is_told && !self.shut).then(|| {
             let believed = hold.state == State::Held && now < hold.valid_until;
-            self.awaited.begin(index, &mut hold.views, (believed, until), waker)
+            self.awaited.begin(index, hold.releasing.views_mut(), (believed, until), waker)
         });
         if view.is_some() {
             self.look_at_deadlines_at(until);
@@ -267,8 +269,8 @@ impl Holds {
     fn end_overdue(&mut self, now: BootInstant, effects: &mut Effects) {
         for index in self.awaited.holds_overdue(now) {
             let Some(hold) = self.holds.get_mut(index as usize) else { continue };
-            let asked = hold.operations > 0;
-            self.awaited.overdue(&mut hold.views, asked, now, |waker| effects.wake_one(waker));
+            let asked = hold.releasing.is_under_way();
+            self.awaited.overdue(hold.releasing.views_mut(), asked, now, |waker| effects.wake_one(waker));
         }
         let holds = &self.holds;
         let asked = |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewal_under_way);
@@ -287,7 +289,7 @@ impl Holds {
     /// A caller does not wait any more. The returned waker is to be dropped outside the table's lock.
     pub(crate) fn leave(&mut self, view: ViewIndex) -> Option<Waker> {
         let hold = self.awaited.hold_of(view).and_then(|hold| self.holds.get_mut(hold as usize));
-        self.awaited.leave(view, hold.map(|hold| &mut hold.views))
+        self.awaited.leave(view, hold.map(|hold| hold.releasing.views_mut()))
     }
 
     /// Room for many wakers, to be given back by [`keep_room`](Self::keep_room).
@@ -304,13 +306,13 @@ impl Holds {
 
     /// Whether a caller waits for a release of this hold.
     pub(crate) fn is_awaited(&self, index: HoldIndex) -> bool {
-        self.get(index).is_some_and(|hold| !hold.views.is_empty())
+        self.get(index).is_some_and(|hold| hold.releasing.is_awaited())
     }
 
     /// Callers that wait for releases of this hold are told that they failed. The watchdog goes on.
     pub(crate) fn tell_failure(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
         if let Some(hold) = self.holds.get_mut(index as usize) {
-            self.awaited.failed(&mut hold.views, why, |waker| effects.wake_one(waker));
+            self.awaited.failed(hold.releasing.views_mut(), why, |waker| effects.wake_one(waker));
         }
     }
 
@@ -322,7 +324,7 @@ impl Holds {
         now: BootInstant,
     ) {
         if let Some(hold) = self.holds.get(index as usize) {
-            self.awaited.failed_once(hold.views, why, now);
+            self.awaited.failed_once(hold.releasing.views(), why, now);
         }
     }
 
@@ -340,7 +342,7 @@ impl Holds {
 
     fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
-        hold.operations -= 1;
+        hold.releasing.end();
         if hold.is_to_be_released(now) {
             return self.reconcile(index);
         }
@@ -350,16 +352,16 @@ impl Holds {
     /// A reconciling request may have been executed unheard: what the next one is told proves nothing about the time before.
     fn may_be_reconciled(&mut self, index: HoldIndex) {
         if let Some(hold) = self.holds.get_mut(index as usize) {
-            hold.untold = Untold::Nothing;
-            self.awaited.unheard(hold.views);
+            hold.releasing.unheard();
+            self.awaited.unheard(hold.releasing.views());
         }
     }
 
     /// What is still to be told when the manager goes: no guard, no attempt and soon no watchdog is left to do it.
     pub(crate) fn last_requests(&mut self) -> Vec<Reconcile> {
         let untold = |hold: &Hold| {
-            let waits = hold.outdated || hold.postponed;
-            (waits && hold.is_worth_releasing()) || hold.reconcile_at.is_some()
+            let waits = hold.releasing.has_waiting();
+            (waits && hold.is_worth_releasing()) || hold.releasing.planned().is_some()
         };
         let untold: Vec<_> =
             self.holds.iter().filter(|(_, hold)| untold(hold)).map(|(index, _)| index).collect();
@@ -373,10 +375,8 @@ impl Holds {
     fn reconcile(&mut self, index: HoldIndex) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.holds.get_mut(index as usize)?;
-        hold.operations += 1;
-        hold.reconcile_at = None;
-        hold.outdated = false;
-        self.awaited.asked(hold.views);
+        hold.releasing.begin();
+        self.awaited.asked(hold.releasing.views());
         let count = if shut { hold.forgotten() } else { hold.wanted() };
         Some(Reconcile {
             hold: index,
@@ -397,10 +397,9 @@ impl Holds {
         effects: &mut Effects,
     ) -> Option<Reconcile> {
         let hold = self.holds.get_mut(index as usize)?;
-        hold.operations -= 1;
+        let untold = hold.releasing.answer();
         hold.refusals = 0;
-        self.awaited.answered(&mut hold.views, known, |waker| effects.wake_one(waker));
-        let untold = std::mem::take(&mut hold.untold);
+        self.awaited.answered(hold.releasing.views_mut(), known, |waker| effects.wake_one(waker));
         if !known && hold.state == State::Held {
             let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
             match untold {
@@ -455,8 +454,7 @@ impl Holds {
         effects: &mut Effects,
     ) {
         if let Some(hold) = self.get_mut(index) {
-            hold.operations -= 1;
-            hold.reconcile_at = Some(now + pause);
+            hold.releasing.repeat_at(now + pause);
             hold.open_gate(effects);
         }
         self.schedule(index);
@@ -465,14 +463,14 @@ impl Holds {
     /// A reconciling request found no room on its way out: it is made when there is some.
     pub(crate) fn postpone(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
         let Some(hold) = self.get_mut(index) else { return };
-        hold.operations -= 1;
+        hold.releasing.end();
         hold.open_gate(effects);
         self.put_off(index, now);
     }
 
     fn put_off(&mut self, index: HoldIndex, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
-        if std::mem::replace(&mut hold.postponed, true) {
+        if hold.releasing.join_the_backlog() {
             return;
         }
         self.backlog.push_back(index);
@@ -496,10 +494,10 @@ impl Holds {
     pub(crate) fn next_postponed(&mut self, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
         while let Some(index) = self.backlog.pop_front() {
             let Some(hold) = self.get_mut(index) else { continue };
-            hold.postponed = false;
-            if hold.is_busy() {
-                hold.outdated = true;
-            } else if hold.is_to_be_released(now) {
+            if !hold.releasing.leave_the_backlog() {
+                continue;
+            }
+            if hold.is_to_be_released(now) {
                 return self.reconcile(index);
             } else {
                 hold.open_gate(effects);
@@ -513,13 +511,13 @@ impl Holds {
     fn after_request(&mut self, index: HoldIndex, effects: &mut Effects) -> Option<Reconcile> {
         let shut = self.shut;
         let hold = self.get_mut(index)?;
-        if hold.is_busy() {
+        if hold.releasing.is_busy() {
             if shut {
                 hold.open_gate(effects);
             }
             return None;
         }
-        if std::mem::take(&mut hold.outdated) && hold.is_worth_releasing() {
+        if hold.releasing.take_outdated() && hold.is_worth_releasing() {
             return self.reconcile(index);
         }
         hold.open_gate(effects);
@@ -529,8 +527,8 @@ impl Holds {
 
     /// If no request is to come any more, whoever waits for one is told, and what nobody needs is freed.
     fn settle(&mut self, index: HoldIndex, effects: &mut Effects) {
-        if let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.is_settled()) {
-            self.awaited.given_up(&mut hold.views, |waker| effects.wake_one(waker));
+        if let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.releasing.is_settled()) {
+            self.awaited.given_up(hold.releasing.views_mut(), |waker| effects.wake_one(waker));
         }
         self.free_if_unused(index);
     }
@@ -543,7 +541,7 @@ impl Holds {
             effects.lost(&hold.name, reason);
         }
         if !hold.is_worth_releasing() {
-            hold.reconcile_at = None;
+            hold.releasing.give_up();
         }
         if let Some(rare) = &mut hold.rare {
             effects.wake(rare.watchers.drain(..).map(|(_, waker)| waker));
@@ -668,7 +666,7 @@ impl Holds {
         let in_turn = hold.is_kept_alive() && !hold.renewal_under_way && hold.renew_at.is_none();
         let held = hold.state == State::Held && hold.guards > 0;
         let lost_at = (held && !in_turn).then(|| hold.lost_at());
-        let at = [hold.reconcile_at, lost_at, hold.renew_at].into_iter().flatten().min();
+        let at = [hold.releasing.planned(), lost_at, hold.renew_at].into_iter().flatten().min();
         if let Some(old) = hold.alarm.take() {
             self.wheel.remove(old);
         }
@@ -682,7 +680,7 @@ impl Holds {
     }
 
     fn free_if_unused(&mut self, index: HoldIndex) {
-        let unused = |hold: &Hold| hold.guards == 0 && hold.is_settled();
+        let unused = |hold: &Hold| hold.guards == 0 && hold.releasing.is_settled();
         if !self.get(index).is_some_and(unused) {
             return;
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::awaited::Views;
-use super::hold::{Course, KnownBy, Untold};
+use super::hold::{Course, KnownBy};
+use super::releasing::Releasing;
 use super::{Effects, Hold, HoldIndex, Holds, Reconcile, Share, State, presented_key};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
@@ -38,11 +38,11 @@ impl Holds {
         let known = if presented { self.presented.get(&presented_key(owner, name)).copied() } else { None };
         let index = known.unwrap_or_else(|| self.insert(name, owner, presented, lease, now));
         let Some(hold) = self.get_mut(index) else { return Poll::Pending };
-        if hold.is_busy() {
+        if hold.releasing.is_busy() {
             hold.wait_at_gate(waker);
             return Poll::Pending;
         }
-        hold.attempts += count;
+        hold.releasing.attempt(count);
         hold.expired_by = hold.expired_by.max(lease.expired_by(now));
         let count = hold.wanted();
         if hold.state == State::GivenBack {
@@ -72,15 +72,9 @@ impl Holds {
             known_by: if presented { KnownBy::Others } else { KnownBy::Nobody },
             guards: 0,
             renewing_guards: 0,
-            attempts: 0,
             since: now,
-            operations: 0,
-            postponed: false,
-            outdated: false,
-            untold: Untold::Nothing,
-            views: Views::default(),
+            releasing: Releasing::default(),
             rare: None,
-            reconcile_at: None,
             member: None,
             renew_at: None,
             renewal_under_way: false,
@@ -104,7 +98,7 @@ impl Holds {
         count: u32,
         effects: &mut Effects,
     ) -> Option<Reconcile> {
-        self.get_mut(index)?.attempts -= count;
+        self.get_mut(index)?.releasing.end_attempt(count);
         self.after_request(index, effects)
     }
 
@@ -133,7 +127,7 @@ impl Holds {
         }
         let period = self.period();
         let hold = self.get_mut(index)?;
-        hold.attempts -= terms.share.count;
+        hold.releasing.end_attempt(terms.share.count);
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
         if shut {
             return self.reconcile(index).map(Granted::ShutDown);
@@ -237,10 +231,10 @@ impl Holds {
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
         let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.is_presented());
-        hold.attempts -= terms.share.count;
+        hold.releasing.end_attempt(terms.share.count);
         self.lose(index, LostReason::NotOwner, now, effects);
         let index = self.insert(&name, owner, presented, terms.lease, now);
-        self.get_mut(index)?.attempts += terms.share.count;
+        self.get_mut(index)?.releasing.attempt(terms.share.count);
         Some(index)
     }
 
@@ -271,7 +265,7 @@ impl Holds {
         now: BootInstant,
     ) -> Option<Reconcile> {
         let hold = self.get_mut(index)?;
-        hold.attempts -= count;
+        hold.releasing.end_attempt(count);
         hold.may_come_late();
         hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
         self.reconcile(index)

@@ -58,12 +58,14 @@ impl Holds {
         for index in self.changes.cursor..end {
             let Some(hold) = self.holds.get_mut(index) else { continue };
             let held = hold.state == State::Held && hold.guards > 0;
-            let releasing = hold.operations > 0 && self.released.is_some();
+            let releasing = hold.releasing.is_under_way() && self.released.is_some();
             if !(held || releasing) || !self.changes.pass.contains(hold.name.key()) {
                 continue;
             }
-            // It is not known which server answers it, so another one follows.
-            hold.outdated |= releasing;
+            if releasing {
+                // It is not known which server answers it, so another one follows.
+                hold.releasing.outdate();
+            }
             if held {
                 hold.unverified = true;
                 self.ask(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now, due);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::{Effects, Hold, HoldIndex, Holds, Reconcile, State};
+use super::{Effects, HoldIndex, Holds, Reconcile, State};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::name::Name;
@@ -20,7 +20,8 @@ impl Holds {
         for index in 0..self.holds.capacity() {
             let Some(hold) = self.holds.get_mut(index) else { continue };
             hold.open_gate(effects);
-            let (asked_for, held) = (hold.attempts > 0, hold.guards > 0 && hold.is_worth_releasing());
+            let (asked_for, held) =
+                (hold.releasing.attempts() > 0, hold.guards > 0 && hold.is_worth_releasing());
             let believed = hold.guards > 0 && hold.state == State::Held;
             let index = HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX);
             if believed {
@@ -43,7 +44,7 @@ impl Holds {
     /// was confirmed once stays so after a shutdown.
     pub(crate) fn poll_given_back(&mut self, cursor: &mut usize, waker: &Waker) -> Poll<()> {
         while *cursor < self.holds.capacity() {
-            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.is_unreconciled()) {
+            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.releasing.is_unreconciled()) {
                 hold.wait_at_gate(waker);
                 return Poll::Pending;
             }
@@ -54,15 +55,7 @@ impl Holds {
 
     /// The names of which the server may still know a hold.
     pub(crate) fn unreconciled_names(&self) -> Vec<Arc<Name>> {
-        let reconcile_failed = self.holds.iter().filter(|(_, hold)| hold.is_unreconciled());
+        let reconcile_failed = self.holds.iter().filter(|(_, hold)| hold.releasing.is_unreconciled());
         reconcile_failed.map(|(_, hold)| Arc::clone(&hold.name)).collect()
-    }
-}
-
-impl Hold {
-    /// Whether the server still has to be told, or to answer. Attempts do not count: what takes them back does, and is
-    /// answered after them, whether or not a task looks at their own answers.
-    fn is_unreconciled(&self) -> bool {
-        self.operations > 0 || self.postponed || self.outdated || self.reconcile_at.is_some()
     }
 }

@@ -113,9 +113,7 @@ impl Hold {
             && self.guards > 0
             && self.renewing_guards == self.guards
             && !self.is_presented()
-            && self.is_settled()
-            && !self.outdated
-            && self.views.is_empty()
+            && self.releasing.is_at_rest()
             && self.forgotten() == 0
             && !self.unverified
             && !self.renewal_under_way

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wheellock_wheel::{Member, TimerKey};
 
-use super::awaited::Views;
+use super::releasing::Releasing;
 use super::{Effects, Share, TICK};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
@@ -28,24 +28,11 @@ pub(crate) struct Hold {
     pub(super) guards: u32,
     /// Guards that want the lease renewed.
     pub(super) renewing_guards: u32,
-    /// Holds that are asked for.
-    pub(super) attempts: u32,
     /// When the first guard got it.
     pub(super) since: BootInstant,
-    /// Releases under way.
-    pub(super) operations: u16,
-    /// Stands in the backlog.
-    pub(super) postponed: bool,
-    /// The wanted count changed while a request was under way; another one must follow it.
-    pub(super) outdated: bool,
-    /// What the answer to the release under way will tell for the first time.
-    pub(super) untold: Untold,
-    /// Callers that wait for their releases.
-    pub(super) views: Views,
+    pub(super) releasing: Releasing,
     /// What hardly any hold has.
     pub(super) rare: Option<Box<Rare>>,
-    /// The server's count may differ from the wanted one, and no request is under way to change that. When to make one.
-    pub(super) reconcile_at: Option<BootInstant>,
     /// Its place among those whom the watchdog renews at every beat; newcomers have none yet.
     pub(super) member: Option<Member>,
     /// A renewal out of turn: after one that failed, or because the next beat comes too late.
@@ -108,17 +95,6 @@ pub(super) struct Rare {
     pub(super) gate: Vec<Waker>,
     /// Those who want to know of the loss.
     pub(super) watchers: Vec<(u64, Waker)>,
-}
-
-/// What a release can find out. Only the first answer tells: when a request that was not answered is repeated, the one before
-/// it may be why the server no longer knows the hold.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Untold {
-    #[default]
-    Nothing,
-    /// Whether the lock that was given back had been held until then. Whether it was `believed` held tells a loss by force
-    /// from the end of a lease.
-    Released { believed: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -225,7 +201,7 @@ impl Hold {
     /// Whether the next reconciling request is to be made at `now`, after one that had no answer or no effect. Somebody who
     /// waits for the server's word gets it though the lease has ended.
     pub(super) fn is_to_be_released(&self, now: BootInstant) -> bool {
-        self.is_worth_releasing() && (now < self.expired_by || !self.views.is_empty())
+        self.is_worth_releasing() && (now < self.expired_by || self.releasing.is_awaited())
     }
 
     /// A guard goes.
@@ -240,17 +216,8 @@ impl Hold {
         }
     }
 
-    /// Whether no reconciling request is under way or to come.
-    pub(super) fn is_settled(&self) -> bool {
-        !self.is_busy() && self.reconcile_at.is_none() && !self.postponed
-    }
-
-    pub(super) fn is_busy(&self) -> bool {
-        self.attempts > 0 || self.operations > 0
-    }
-
     pub(super) fn wanted(&self) -> u32 {
-        self.guards + self.attempts + self.forgotten() - self.joined()
+        self.guards + self.releasing.attempts() + self.forgotten() - self.joined()
     }
 
     /// Whether what the server knows stays right when a guard goes: others have joined it.

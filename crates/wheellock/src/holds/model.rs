@@ -502,7 +502,7 @@ impl World {
                 return false;
             };
             let hold = holds.get(hold).expect("what is waited for is kept");
-            assert!(!hold.is_settled() && !hold.views.is_empty(), "waits for nothing");
+            assert!(!hold.releasing.is_settled() && hold.releasing.is_awaited(), "waits for nothing");
             true
         });
         self.wishes.retain(|(index, wish, _)| {

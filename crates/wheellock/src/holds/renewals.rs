@@ -129,13 +129,13 @@ impl Holds {
     fn alarmed(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
         let Some(hold) = self.get_mut(index) else { return };
         hold.alarm = None;
-        if hold.reconcile_at.is_some_and(|at| now >= at) {
-            if hold.is_busy() {
-                hold.reconcile_at = Some(now + hold.lease.retry_after());
+        if hold.releasing.is_due(now) {
+            if hold.releasing.is_busy() {
+                hold.releasing.put_off(now + hold.lease.retry_after());
             } else if hold.is_to_be_released(now) {
                 due.effects.request_all(self.reconcile(index));
             } else {
-                hold.reconcile_at = None;
+                hold.releasing.give_up();
                 hold.open_gate(due.effects);
             }
         }

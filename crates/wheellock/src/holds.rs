@@ -19,6 +19,7 @@ mod model;
 mod released;
 mod releasing;
 mod renewals;
+mod renewing;
 mod trouble;
 mod wishes;
 
@@ -50,7 +51,8 @@ pub(crate) use hold::{Hold, State};
 use released::Released;
 use releasing::Untold;
 use renewals::{Newcomers, Script};
-pub(crate) use renewals::{Refused, Renewal, RenewalReply, Renewed};
+pub(crate) use renewals::{Renewal, RenewalReply, Renewed};
+pub(crate) use renewing::Refused;
 use trouble::Trouble;
 use wishes::Wishes;
 pub(crate) use wishes::{Fulfilled, Want};
@@ -273,7 +275,8 @@ impl Holds {
             self.awaited.overdue(hold.releasing.views_mut(), asked, now, |waker| effects.wake_one(waker));
         }
         let holds = &self.holds;
-        let asked = |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewal_under_way);
+        let asked =
+            |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewing.is_under_way());
         self.wishes.overdue(now, asked, |waker| effects.wake_one(waker));
         self.looks_at_deadlines = false;
         if let Some(next) = self.awaited.earliest().into_iter().chain(self.wishes.earliest()).min() {
@@ -663,10 +666,10 @@ impl Holds {
     /// Sets the alarm for what is due once. What the watchdog renews in its turn needs none.
     fn schedule(&mut self, index: HoldIndex) {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
-        let in_turn = hold.is_kept_alive() && !hold.renewal_under_way && hold.renew_at.is_none();
+        let in_turn = hold.is_kept_alive() && hold.renewing.is_in_turn();
         let held = hold.state == State::Held && hold.guards > 0;
         let lost_at = (held && !in_turn).then(|| hold.lost_at());
-        let at = [hold.releasing.planned(), lost_at, hold.renew_at].into_iter().flatten().min();
+        let at = [hold.releasing.planned(), lost_at, hold.renewing.planned()].into_iter().flatten().min();
         if let Some(old) = hold.alarm.take() {
             self.wheel.remove(old);
         }

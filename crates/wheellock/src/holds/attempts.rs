@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::hold::{Course, KnownBy};
+use super::hold::KnownBy;
 use super::releasing::Releasing;
+use super::renewing::Renewing;
 use super::{Effects, Hold, HoldIndex, Holds, Reconcile, Share, State, presented_key};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
@@ -71,17 +72,11 @@ impl Holds {
             expired_by: now,
             known_by: if presented { KnownBy::Others } else { KnownBy::Nobody },
             guards: 0,
-            renewing_guards: 0,
             since: now,
             releasing: Releasing::default(),
-            rare: None,
-            member: None,
-            renew_at: None,
-            renewal_under_way: false,
-            unverified: false,
-            renew_with_source: false,
-            renewals: Course::default(),
+            renewing: Renewing::default(),
             refusals: 0,
+            rare: None,
             alarm: None,
         };
         let index = u32::try_from(self.holds.insert(hold)).unwrap_or(u32::MAX);
@@ -145,15 +140,15 @@ impl Holds {
         let first_guard = hold.guards == 0;
         hold.guards += terms.share.count;
         if terms.share.renew {
-            hold.renewing_guards += terms.share.count;
+            hold.renewing.want(terms.share.count);
             let first = terms.sent + hold.lease.renew_after();
             if now.saturating_duration_since(terms.sent) > hold.lease.renew_after() / 2 {
                 // The grant took so long that its first beat may come too late.
-                hold.renew_at = Some(first);
+                hold.renewing.plan(first);
             }
         }
         if server_may_have_changed {
-            (hold.unverified, hold.renew_at) = (true, Some(now));
+            hold.renewing.verify_at(now);
         }
         hold.look_again_if_others_may_shorten_it(now, period);
         hold.state = State::Held;
@@ -209,7 +204,7 @@ impl Holds {
 
     pub(super) fn verify_hold(&mut self, index: HoldIndex, now: BootInstant) {
         if let Some(hold) = self.get_mut(index) {
-            (hold.unverified, hold.renew_at) = (true, Some(now));
+            hold.renewing.verify_at(now);
             self.schedule(index);
         }
     }

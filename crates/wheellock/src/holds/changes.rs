@@ -67,7 +67,7 @@ impl Holds {
                 hold.releasing.outdate();
             }
             if held {
-                hold.unverified = true;
+                hold.renewing.doubt();
                 self.ask(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now, due);
             }
         }

@@ -62,7 +62,7 @@ impl Holds {
             return None;
         }
         hold.guards += 1;
-        hold.renewing_guards += 1;
+        hold.renewing.want(1);
         hold.rare.get_or_insert_default().joined += 1;
         self.tallies.of(name.family()).took_over();
         Some(index)
@@ -111,13 +111,11 @@ impl Hold {
     fn is_known_as_one(&self, now: BootInstant) -> bool {
         self.state == State::Held
             && self.guards > 0
-            && self.renewing_guards == self.guards
+            && self.renewing.guards() == self.guards
             && !self.is_presented()
             && self.releasing.is_at_rest()
+            && self.renewing.is_at_rest()
             && self.forgotten() == 0
-            && !self.unverified
-            && !self.renewal_under_way
-            && self.renew_at.is_none()
             && now + self.lease.duration() / 2 <= self.valid_until
     }
 }

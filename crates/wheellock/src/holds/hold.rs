@@ -4,71 +4,43 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use wheellock_wheel::{Member, TimerKey};
+use wheellock_wheel::TimerKey;
 
 use super::releasing::Releasing;
+use super::renewing::Renewing;
 use super::{Effects, Share, TICK};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::lease::Lease;
 use crate::name::Name;
 
-/// One (lock, owner) pair that this process holds, asks for, or has held.
+/// One (lock, owner) pair that this process holds, asks for, or has held: who it is, as what it is held, and two machines that say
+/// what is under way for it.
 pub(crate) struct Hold {
     pub(crate) name: Arc<Name>,
     pub(crate) owner: u64,
     /// Tells this hold from others that have had or will have its index.
     pub(crate) serial: u64,
-    pub(crate) lease: Lease,
+    pub(super) known_by: KnownBy,
+    /// As what it is held,
     pub(crate) state: State,
+    pub(super) guards: u32,
+    /// since when the first of them has it,
+    pub(super) since: BootInstant,
+    /// and until when that is believed.
     pub(crate) valid_until: BootInstant,
+    pub(crate) lease: Lease,
     /// When the server has certainly forgotten it.
     pub(super) expired_by: BootInstant,
-    pub(super) known_by: KnownBy,
-    pub(super) guards: u32,
-    /// Guards that want the lease renewed.
-    pub(super) renewing_guards: u32,
-    /// When the first guard got it.
-    pub(super) since: BootInstant,
+    /// What the server is still to be told of it,
     pub(super) releasing: Releasing,
+    /// and what it is asked,
+    pub(super) renewing: Renewing,
+    /// and how many requests in a row, of either sort, it refused before they had any effect.
+    pub(super) refusals: u8,
     /// What hardly any hold has.
     pub(super) rare: Option<Box<Rare>>,
-    /// Its place among those whom the watchdog renews at every beat; newcomers have none yet.
-    pub(super) member: Option<Member>,
-    /// A renewal out of turn: after one that failed, or because the next beat comes too late.
-    pub(super) renew_at: Option<BootInstant>,
-    pub(super) renewal_under_way: bool,
-    /// The server is to be asked whether it is still held: another one than before may answer, or others may shorten it.
-    pub(super) unverified: bool,
-    /// The next renewal brings the script's text along: the server may lack it.
-    pub(super) renew_with_source: bool,
-    /// How its renewals go.
-    pub(super) renewals: Course,
-    /// Requests in a row that were refused before they had any effect.
-    pub(super) refusals: u8,
     pub(super) alarm: Option<TimerKey>,
-}
-
-/// How the renewals of a hold go: two answers in one byte, because a process may have a million holds.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Course(u8);
-
-impl Course {
-    /// The next one has a script of its own: a slot on its way to another node takes no two keys at once.
-    pub(super) const ALONE: Self = Self(1);
-    /// The last one failed.
-    pub(super) const FAILING: Self = Self(2);
-
-    pub(super) fn is(self, what: Self) -> bool {
-        self.0 & what.0 != 0
-    }
-
-    /// Returns whether it was so before.
-    pub(super) fn set(&mut self, what: Self, is: bool) -> bool {
-        let before = self.is(what);
-        self.0 = if is { self.0 | what.0 } else { self.0 & !what.0 };
-        before
-    }
 }
 
 /// Who knows a hold's owner.
@@ -160,20 +132,19 @@ impl Hold {
         (shortest * (1 << round.min(3))).min(self.lease.retry_after()).max(shortest)
     }
 
-    /// The server has said that this is still held. If it was another one than the one that answers now, that one is asked
-    /// too.
+    /// The server has said that this is still held.
     pub(super) fn answered(&mut self, now: BootInstant) {
-        (self.renew_with_source, self.refusals) = (false, 0);
-        self.renewals.set(Course::ALONE, false);
-        self.renew_at = self.unverified.then_some(now);
+        self.refusals = 0;
+        self.renewing.answer(now);
     }
 
     /// Where many hold a lock, one of them can shorten it for all (the watchdog of Redisson's readers does). A holder whose lease is
     /// renewed makes that good each time; one with a fixed lease looks as often, and no less often than the watchdog would: the
     /// others' leases may be much shorter.
     pub(super) fn look_again_if_others_may_shorten_it(&mut self, now: BootInstant, period: Duration) {
-        if self.name.kind().may_be_shortened() && self.renewing_guards == 0 && self.renew_at.is_none() {
-            (self.unverified, self.renew_at) = (true, Some(now + self.lease.renew_after().min(period)));
+        let may_be_shortened = self.name.kind().may_be_shortened();
+        if may_be_shortened && !self.renewing.is_wanted() && self.renewing.planned().is_none() {
+            self.renewing.verify_at(now + self.lease.renew_after().min(period));
         }
     }
 
@@ -188,14 +159,14 @@ impl Hold {
 
     /// Whether it is in the watchdog's care.
     pub(super) fn is_kept_alive(&self) -> bool {
-        self.state == State::Held && self.renewing_guards > 0
+        self.state == State::Held && self.renewing.is_wanted()
     }
 
     /// Whether the server is to be asked whether this is still held, by extending it or otherwise; `wished` if a guard waits
     /// for that.
     pub(super) fn is_to_be_asked_for(&self, wished: bool) -> bool {
         let is_believed = self.state == State::Held && self.guards > 0;
-        is_believed && (self.renewing_guards > 0 || self.unverified || wished)
+        is_believed && (wished || self.renewing.is_to_be_asked())
     }
 
     /// Whether the next reconciling request is to be made at `now`, after one that had no answer or no effect. Somebody who
@@ -208,7 +179,7 @@ impl Hold {
     pub(super) fn leave(&mut self, share: Share) {
         self.guards -= share.count;
         if share.renew {
-            self.renewing_guards -= share.count;
+            self.renewing.want_no_more(share.count);
         }
         if let Some(rare) = &mut self.rare {
             // One of those who are left is the one that the server knows.

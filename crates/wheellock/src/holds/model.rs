@@ -487,7 +487,7 @@ impl World {
             assert!(hold.valid_until <= self.now + LEASE, "believed for longer than the lease");
             let believed = hold.state == State::Held && self.now < hold.valid_until;
             let is_new = self.holds.newcomers.holds.contains(index);
-            let looked_after = hold.alarm.is_some() || hold.member.is_some() || is_new;
+            let looked_after = hold.alarm.is_some() || hold.renewing.is_member() || is_new;
             assert!(!believed || looked_after, "nobody looks after it");
             assert!(!believed || !self.holds.is_shut(), "believed after the shutdown");
         }
@@ -508,7 +508,7 @@ impl World {
         self.wishes.retain(|(index, wish, _)| {
             let told = holds.fulfilled(*index, *wish, Waker::noop());
             let hold = holds.get(*index).expect("what has guards is kept");
-            let to_come = hold.renewal_under_way || hold.renew_at.is_some();
+            let to_come = !hold.renewing.is_in_turn();
             assert!(told.is_some() || (hold.state == State::Held && to_come), "waits for nothing");
             told.is_none()
         });

@@ -5,7 +5,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::awaited::Failed;
-use super::hold::Course;
+use super::renewing::Refused;
 use super::wishes::{Fulfilled, Want};
 use super::{Due, Effects, Event, Hold, HoldIndex, Holds, State, TICK_NANOS};
 use crate::clock::{BootInstant, nanos};
@@ -80,22 +80,6 @@ impl RenewalReply {
     }
 }
 
-/// How the server refused a script of renewals: before it had any effect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refused {
-    /// Another node serves the slot, or none of it was sent.
-    Elsewhere,
-    /// The slot is on its way to another node. Where several keys are asked for, neither node answers until all have
-    /// arrived, so each is asked for alone.
-    OnItsWay,
-    /// As before, and it was said which node to ask for a key that has arrived there.
-    Arrived,
-    /// The server lacks the script.
-    NoScript,
-    /// The server does not serve now.
-    Unserved,
-}
-
 impl Holds {
     /// Everything that is due at `now`.
     pub(crate) fn due(&mut self, now: BootInstant, due: &mut Due<'_>) {
@@ -144,7 +128,7 @@ impl Holds {
         if hold.state == State::Held && hold.guards > 0 && now >= hold.lost_at() {
             return self.lose(index, LostReason::Expired, now, due.effects);
         }
-        if hold.renew_at.is_some_and(|at| now >= at) {
+        if hold.renewing.is_due(now) {
             self.ask(index, now, due);
         }
         self.schedule(index);
@@ -154,8 +138,8 @@ impl Holds {
     pub(super) fn ask(&mut self, index: HoldIndex, now: BootInstant, due: &mut Due<'_>) {
         let wished = self.wishes.most(index);
         let Some(hold) = self.get_mut(index) else { return };
-        hold.renew_at = None;
-        if !hold.is_to_be_asked_for(wished.is_some()) || hold.renewal_under_way {
+        hold.renewing.unplan();
+        if !hold.is_to_be_asked_for(wished.is_some()) || hold.renewing.is_under_way() {
             return;
         }
         if now >= hold.lost_at() {
@@ -167,8 +151,8 @@ impl Holds {
     /// The server is to be asked now, whatever is planned.
     fn start_renewal(&mut self, index: HoldIndex, wished: Option<Want>) -> Option<Renewal> {
         let hold = self.get_mut(index)?;
-        (hold.renewal_under_way, hold.unverified) = (true, false);
-        let extend = hold.renewing_guards > 0 || wished == Some(Want::Extension);
+        hold.renewing.begin();
+        let extend = hold.renewing.is_wanted() || wished == Some(Want::Extension);
         self.wishes.asked(index, if extend { Want::Extension } else { Want::Word });
         self.schedule(index);
         self.renewal(index, extend)
@@ -183,8 +167,8 @@ impl Holds {
             owner: hold.owner,
             lease: hold.lease,
             extend,
-            with_source: hold.renew_with_source,
-            alone: hold.renewals.is(Course::ALONE),
+            with_source: hold.renewing.is_with_source(),
+            alone: hold.renewing.is_alone(),
             slot: 0,
         })
     }
@@ -199,7 +183,7 @@ impl Holds {
         until: BootInstant,
         waker: &Waker,
     ) -> Option<(u64, Option<Renewal>)> {
-        let under_way = self.get(index).filter(|hold| hold.state == State::Held)?.renewal_under_way;
+        let under_way = self.get(index).filter(|hold| hold.state == State::Held)?.renewing.is_under_way();
         let number = self.wishes.begin(index, want, until, waker);
         self.look_at_deadlines_at(until);
         let renewal = if under_way { None } else { self.start_renewal(index, Some(want)) };
@@ -252,8 +236,8 @@ impl Holds {
         if self.wishes.most(index).is_none() {
             return;
         }
-        if let Some(hold) = self.get_mut(index).filter(|hold| !hold.renewal_under_way) {
-            hold.renew_at = Some(hold.renew_at.map_or(at, |planned| planned.min(at)));
+        if let Some(hold) = self.get_mut(index).filter(|hold| !hold.renewing.is_under_way()) {
+            hold.renewing.plan_by(at);
             self.schedule(index);
         }
     }
@@ -345,7 +329,7 @@ impl Holds {
         effects: &mut Effects,
     ) {
         if let Some(hold) = self.hold_of(renewal) {
-            hold.renewal_under_way = false;
+            hold.renewing.end();
             let done = match how {
                 Renewed::Extended => Some(Want::Extension),
                 Renewed::StillHeld { .. } => Some(Want::Word),
@@ -375,25 +359,24 @@ impl Holds {
         for renewal in group {
             let wished = self.wishes.most(renewal.hold).is_some();
             let Some(hold) = self.hold_of(&renewal) else { continue };
-            hold.renewal_under_way = false;
+            hold.renewing.end();
             self.wishes.in_vain(renewal.hold);
             let Some(hold) = self.get_mut(renewal.hold) else { continue };
-            hold.unverified |= !renewal.extend;
+            if !renewal.extend {
+                hold.renewing.doubt();
+            }
             if !hold.is_to_be_asked_for(wished) {
                 continue;
             }
             // A redirection that is followed is no failure, and neither is each of many questions whether the server serves.
             let failed = refused == Refused::Unserved && hold.refusals == 0 && renewal.extend;
-            hold.renew_with_source |= refused == Refused::NoScript;
-            if matches!(refused, Refused::OnItsWay | Refused::Arrived) {
-                hold.renewals.set(Course::ALONE, true);
-            }
+            hold.renewing.refuse(refused);
             let pause = hold.pause_after_refusal(pause);
             if refused == Refused::Arrived && pause.is_zero() {
                 let want = if renewal.extend { Want::Extension } else { Want::Word };
                 at_once.extend(self.start_renewal(renewal.hold, Some(want)));
             } else {
-                hold.renew_at = Some(now + pause);
+                hold.renewing.plan(now + pause);
                 self.schedule(renewal.hold);
             }
             if failed {
@@ -446,7 +429,7 @@ impl Holds {
                     // The question was on its way, or waited for a connection, for longer than what is left. If what is believed fits
                     // what is left from now on, the answer says nothing against it, and is asked for once more.
                     if until <= now && hold.valid_until <= now + left {
-                        hold.unverified = true;
+                        hold.renewing.doubt();
                     } else {
                         hold.valid_until = until;
                     }
@@ -460,17 +443,16 @@ impl Holds {
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotAcknowledged => {
-                hold.renew_at = Some(now + renewal.lease.retry_after());
+                hold.renewing.plan(now + renewal.lease.retry_after());
                 self.fails(renewal.hold, now);
             }
             Renewed::Failed if renewal.extend => {
-                hold.renew_at = Some(now + renewal.lease.retry_after());
-                hold.renew_with_source = true;
+                hold.renewing.unanswered(now + renewal.lease.retry_after());
                 self.fails(renewal.hold, now);
             }
             Renewed::Failed => {
-                hold.renew_at = Some(now + renewal.lease.retry_after().min(VERIFY_AGAIN));
-                (hold.unverified, hold.renew_with_source) = (true, true);
+                hold.renewing.doubt();
+                hold.renewing.unanswered(now + renewal.lease.retry_after().min(VERIFY_AGAIN));
             }
         }
         self.schedule(renewal.hold);
@@ -508,10 +490,10 @@ impl Holds {
         }
         let believed = hold.valid_until;
         hold.valid_until = believed.saturating_sub(by);
-        if hold.renewing_guards > 0 {
+        if hold.renewing.is_wanted() {
             // The server is asked at once, and is to have the time to answer; but not beyond what was believed before.
             hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5).min(believed);
-            hold.renew_at = Some(now);
+            hold.renewing.plan(now);
         }
         self.schedule(index);
     }
@@ -522,14 +504,14 @@ impl Holds {
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         if !hold.is_kept_alive() {
             if !hold.is_to_be_asked_for(wished) {
-                hold.renew_at = None;
+                hold.renewing.unplan();
             }
-            if let Some(member) = hold.member.take() {
+            if let Some(member) = hold.renewing.leave() {
                 self.beats.leave(member);
             }
             // That it is given back, or lost, is no good news.
             let _told_of_the_loss = self.fails_no_more(index, now);
-        } else if hold.member.is_none() {
+        } else if !hold.renewing.is_member() {
             self.came(index, self.beat_at(now));
         }
     }
@@ -549,8 +531,8 @@ impl Holds {
         for index in self.newcomers.holds.drain(..) {
             // It may have gone, and another may have its index.
             let hold = self.holds.get_mut(index as usize);
-            if let Some(hold) = hold.filter(|hold| hold.is_kept_alive() && hold.member.is_none()) {
-                hold.member = Some(self.beats.join(index, self.newcomers.beat));
+            if let Some(hold) = hold.filter(|hold| hold.is_kept_alive() && !hold.renewing.is_member()) {
+                hold.renewing.join(self.beats.join(index, self.newcomers.beat));
             }
         }
     }

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::effects::Failing;
-use super::hold::Course;
 use super::{HoldIndex, Holds, State};
 use crate::clock::BootInstant;
 
@@ -71,8 +70,8 @@ impl Holds {
         let tally = self.tallies.of(hold.name.family());
         tally.failed_renewals += 1;
         self.trouble.failures += 1;
-        let is_kept = hold.state == State::Held && hold.renewing_guards > 0;
-        if is_kept && !hold.renewals.set(Course::FAILING, true) {
+        let is_kept = hold.state == State::Held && hold.renewing.is_wanted();
+        if is_kept && !hold.renewing.fail() {
             tally.failing += 1;
             self.trouble.begins(now);
         }
@@ -82,7 +81,7 @@ impl Holds {
     /// the last of them.
     pub(super) fn fails_no_more(&mut self, index: HoldIndex, now: BootInstant) -> Option<Duration> {
         let hold = self.holds.get_mut(index as usize)?;
-        if !hold.renewals.set(Course::FAILING, false) {
+        if !hold.renewing.fail_no_more() {
             return None;
         }
         self.tallies.of(hold.name.family()).failing -= 1;

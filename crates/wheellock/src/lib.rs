@@ -135,6 +135,7 @@ mod spans;
 pub mod testing;
 mod tickets;
 mod token;
+mod turns;
 mod wait_queue;
 mod watchdog;
 mod wire;

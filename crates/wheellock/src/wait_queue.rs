@@ -13,6 +13,7 @@ use wheellock_client::Subscription;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::queue::{Entry, Queue};
+use crate::turns::{Message, Turns};
 
 #[derive(Default)]
 pub(crate) struct WaitQueue {
@@ -40,19 +41,7 @@ pub(crate) struct WaitQueue {
     unwatched: bool,
     /// What was handed over is looked after from time to time.
     looked_after: bool,
-    /// This process gave the lock back because its time was over, and does not know yet whether others heard of it.
-    gave_back: Option<Instant>,
-    /// How many others heard of it the last time, how many of them are still to have a turn before this process asks at once, and how
-    /// long each may take for it before this process looks.
-    others: u32,
-    turns: u32,
-    stand_back: Duration,
-    /// Since when the turn of one of the others lasts, for all that is known, and how long the longest one took since this process
-    /// gave the lock back; `None` if nobody has had one.
-    turn_began: Option<Instant>,
-    turn_took: Option<Duration>,
-    /// Until when a message is taken for that of this process' own release, which comes after its answer since Redis 7.2.
-    own_until: Option<Instant>,
+    turns: Turns,
 }
 
 /// A hold that passes from waiter to waiter of one process.
@@ -220,11 +209,11 @@ impl WaitQueue {
         }
         self.unwatched = false;
         let due = self.poll_at.is_none_or(|at| now >= at);
-        if self.gave_back.is_some() && !due {
+        if self.turns.is_unanswered() && !due {
             // What is heard now is this process' own release.
             return Turn::Wait(self.poll_at);
         }
-        self.gave_back = None;
+        self.turns.give_up();
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
         if std::mem::take(&mut self.poll_now) || heard || due {
@@ -241,18 +230,14 @@ impl WaitQueue {
     fn hears(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
         let Some(news) = &mut self.subscription else { return false };
         while news.poll_changed(cx) == Poll::Ready(()) {
-            if self.own_until.take().is_some_and(|until| now < until) {
-                let soon = now + POLL_WHEN_DEAF;
-                self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
-                self.look_at = self.poll_at;
-                continue;
-            }
-            if let Some(began) = self.turn_began.replace(now) {
-                self.turn_took = self.turn_took.max(Some(now.saturating_duration_since(began)));
-            }
-            let Some(left) = self.turns.checked_sub(1) else { return true };
-            self.turns = left;
-            self.poll_at = Some(now + self.stand_back);
+            self.poll_at = match self.turns.hear(now) {
+                Message::Free => return true,
+                Message::NextTurn(until) => Some(until),
+                Message::Own => {
+                    let soon = now + POLL_WHEN_DEAF;
+                    Some(self.poll_at.map_or(soon, |at| at.min(soon)))
+                }
+            };
             self.look_at = self.poll_at;
         }
         false
@@ -279,7 +264,7 @@ impl WaitQueue {
         if !news.has_changed() {
             return false;
         }
-        let is_own = self.own_until.take().is_some_and(|until| now < until);
+        let is_own = self.turns.is_own(now);
         if is_own {
             news.take_changed();
         }
@@ -289,7 +274,7 @@ impl WaitQueue {
     /// For how much of its time a process may hand a lock over: those who want it share the time, so that all of them together keep
     /// nobody waiting for longer than it.
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
-        budget / (self.others + 1)
+        self.turns.share_of(budget)
     }
 
     /// What was handed over last, whether or not that is over.
@@ -361,32 +346,24 @@ impl WaitQueue {
         self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
         self.look_at = self.poll_at;
         self.poll_now |= self.subscription.is_none();
-        self.gave_back = out_of_time.then_some(now);
+        self.turns.give_back(out_of_time, now);
         self.head_to_wake()
     }
 
     /// So many, this process among them if it listens, heard that it gave the lock back because its time was over. If there are
     /// others, the head stands back until it hears of them, or for as long as they need to ask. Returns the head's waker.
     pub(crate) fn others_heard(&mut self, heard: u32, now: Instant) -> Option<Waker> {
-        let since = self.gave_back.take()?;
-        self.others = heard.saturating_sub(self.subscription.is_some().into());
-        self.turns = self.others.saturating_sub(1);
-        let round_trip = now.saturating_duration_since(since);
-        if let Some(news) = self.subscription.as_mut().filter(|news| news.is_confirmed()) {
-            let has_come = news.take_changed();
-            self.own_until = (!has_come).then(|| now + round_trip.max(STAND_BACK_AT_LEAST));
+        if !self.turns.is_unanswered() {
+            return None;
         }
-        self.poll_now = self.others == 0;
-        if self.others == 0 {
-            return self.head_to_wake();
+        let listens = self.subscription.is_some();
+        let news = self.subscription.as_mut().filter(|news| news.is_confirmed());
+        let has_come = news.map(|news| news.take_changed());
+        let until = self.turns.others_heard(heard, listens, has_come, now);
+        self.poll_now = until.is_none();
+        if until.is_some() {
+            (self.poll_at, self.look_at) = (until, until);
         }
-        // Of several others, who looks in the middle of one's turn may find the lock free just when the next one is about to ask. Where
-        // nobody has come the last time, nobody has to be waited for long.
-        self.turn_began = Some(now);
-        let turn = self.turn_took.take().filter(|_| self.others > 1).unwrap_or_default();
-        self.stand_back = (turn + 2 * round_trip).clamp(STAND_BACK_AT_LEAST, POLL_WHEN_DEAF);
-        self.poll_at = Some(now + self.stand_back);
-        self.look_at = self.poll_at;
         self.head_to_wake()
     }
 
@@ -400,9 +377,8 @@ impl WaitQueue {
         let was_let_in = self.queue.leave(ticket).is_some_and(|waiter| waiter.may_ask);
         self.poll_now |= was_let_in;
         if self.queue.is_empty() || lease.is_some() {
-            self.gave_back = None;
+            self.turns.end();
             self.look_at = None;
-            self.turns = 0;
         }
         if self.queue.is_empty() {
             // No waiter is left to whom an old error would matter; one that comes later asks anew.
@@ -538,15 +514,13 @@ const REPOLL: Duration = Duration::from_secs(5);
 /// How long a waiter may take to take what was handed over to it: long beside any delay of a task that its runtime polls.
 pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
 
-/// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.
-const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
-
 /// Time between two questions where the server refuses the subscription.
 const POLL_WHEN_DEAF: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::turns::STAND_BACK_AT_LEAST;
 
     fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
@@ -710,23 +684,6 @@ mod tests {
             ask(&mut waiters, first, now + POLL_WHEN_DEAF),
             "an answer that never comes keeps nobody for long"
         );
-    }
-
-    /// Several processes have their turns one after the other: one that looks in the middle of another's would take that of the next.
-    #[test]
-    fn who_stands_back_looks_only_after_as_long_as_the_others_took_the_last_time() {
-        let now = Instant::now();
-        let (mut waiters, [first, _]) = two_asleep(now);
-        waiters.turn_took = Some(5 * STAND_BACK_AT_LEAST);
-        for has_come in [true, false] {
-            waiters.give_back(true, now);
-            waiters.others_heard(2, now);
-            assert_eq!(!ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), has_come);
-            assert!(
-                !has_come || ask(&mut waiters, first, now + 5 * STAND_BACK_AT_LEAST),
-                "nobody comes any more"
-            );
-        }
     }
 
     /// Found by simulated fleets: an answer from before the release had the head wait for the end of the lease.

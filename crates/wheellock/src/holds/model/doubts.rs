@@ -1,0 +1,184 @@
+//! What speaks against a hold in the model world: clocks that jump, servers that change, and what is heard of others.
+
+use super::*;
+
+#[test]
+fn a_jump_of_the_servers_clock_lengthens_no_lease() {
+    let mut world = World::new();
+    let start = world.now;
+    let unrenewed = world.take(1, true);
+    let before = world.valid_until(unrenewed);
+    // Its renewals failed; those of a younger one do not, and tell of the jump in its last moments.
+    assert_eq!(world.hear(0, Duration::ZERO), None);
+    let late = start + LEASE * 9 / 10;
+    world.now = late;
+    let _younger = world.take(2, true);
+    let jump = world.hear(0, LEASE * 2);
+    assert!(matches!(jump, Some(Jump::Forward(_))), "{jump:?}");
+    assert_eq!(world.valid_until(unrenewed), before, "nobody has extended it");
+}
+
+#[test]
+fn a_jump_of_one_servers_clock_casts_no_doubt_on_the_locks_of_another() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let believed = world.holds.get(world.guards[0]).unwrap().valid_until;
+    assert_eq!(world.hear(1, Duration::ZERO), None);
+    world.now = world.now + LEASE / 10;
+    assert!(matches!(world.hear(1, LEASE), Some(Jump::Forward(_))));
+    assert_eq!(world.holds.get(world.guards[0]).unwrap().valid_until, believed);
+    assert_eq!(
+        world.hear(0, Duration::from_secs(1_000_000)),
+        None,
+        "the first word of another clock is no jump"
+    );
+}
+
+#[test]
+fn after_a_change_of_servers_every_hold_is_asked_for_at_once_and_extended_only_where_the_watchdog_does() {
+    let mut world = World::new();
+    let (kept, fixed, released) = (world.take(1, true), world.take(2, false), world.take(3, true));
+    let _releasing = world.holds.release(released, GUARD, world.now);
+    world.now = world.now + LEASE / 10;
+    assert!(world.due().is_empty());
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.holds.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    let asked = world.due();
+    let seen: Vec<_> = asked.iter().map(|asked| (asked.hold, asked.lease_to_set())).collect();
+    assert_eq!(seen, [(kept, i64::try_from(LEASE.as_millis()).unwrap()), (fixed, 0)]);
+    assert!(world.due().is_empty(), "once");
+
+    // The new server's clock is ahead: it ends what was promised earlier.
+    let (sent, believed) = (world.now, world.valid_until(fixed));
+    let script = world.holds.begin_renewal(asked, Some(0), sent);
+    world.answer(script, &[1, 200]);
+    assert_eq!(world.valid_until(kept), Lease::new(LEASE).unwrap().valid_until(sent));
+    assert_eq!(world.valid_until(fixed), sent + Duration::from_millis(200 - 2 - 2));
+    assert!(world.valid_until(fixed) < believed);
+    world.now = world.now + Duration::from_millis(190);
+    let _beat = world.due();
+    assert_eq!(world.holds.lost(fixed), Some(LostReason::Expired));
+}
+
+#[test]
+fn a_verified_lease_is_never_believed_for_longer_than_before() {
+    for left in [500, 100_000, -1] {
+        let mut world = World::new();
+        let hold = world.take(1, false);
+        let believed = world.valid_until(hold);
+        world.now = world.now + LEASE / 5;
+        world.holds.changed(&Change::everywhere(), world.now);
+        let asked = world.due();
+        let script = world.holds.begin_renewal(asked, Some(0), world.now);
+        world.answer(script, &[left]);
+        assert_eq!(world.valid_until(hold), believed, "{left}");
+        assert!(world.due().is_empty() && world.holds.lost(hold).is_none());
+    }
+}
+
+#[test]
+fn what_the_new_server_does_not_know_is_lost() {
+    let mut world = World::new();
+    let (kept, fixed) = (world.take(1, true), world.take(2, false));
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.answer(script, &[0, 0]);
+    assert_eq!([kept, fixed].map(|hold| world.holds.lost(hold)), [Some(LostReason::NotOwner); 2]);
+}
+
+#[test]
+fn whoever_was_not_answered_after_a_change_is_asked_for_again() {
+    let mut world = World::new();
+    let fixed = world.take(1, false);
+    world.now = world.now + TICK;
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    let _unknown = world.holds.end_renewal(script, None, world.now, |_| 0, &mut Effects::default());
+    world.now = world.now + LEASE / 20 + TICK;
+    let asked = world.due();
+    assert_eq!(asked.len(), 1, "it failed");
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    let pause = Duration::from_millis(10);
+    let none = world.holds.renewal_refused(script, Refused::Unserved, pause, world.now);
+    assert!(none.is_empty());
+    world.now = world.now + pause + TICK;
+    let asked = world.due();
+    assert_eq!((asked.len(), asked[0].extend), (1, false), "it was refused");
+    // Another change while the answer is under way: it may be the old server's.
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.due().is_empty(), "one after the other");
+    world.answer(script, &[300]);
+    world.now = world.now + TICK;
+    assert_eq!(world.due().len(), 1, "the answer was the old server's");
+    assert_eq!(world.holds.counted().failed_renewals, 0, "nothing was to be renewed");
+    assert!(world.holds.lost(fixed).is_none());
+}
+
+#[test]
+fn a_grant_by_a_server_that_was_replaced_meanwhile_is_verified() {
+    let mut world = World::new();
+    let terms = Terms { share: FIXED, ..world.terms() };
+    let hold = world.begin().unwrap();
+    world.holds.changed(&Change::everywhere(), world.now);
+    world.now = world.now + TICK;
+    assert!(world.due().is_empty(), "not granted yet");
+    let _granted = world.holds.granted(hold, terms, GrantReply::Fresh, world.now, &mut Effects::default());
+    world.now = world.now + TICK;
+    assert_eq!(world.due().iter().map(|asked| asked.hold).collect::<Vec<_>>(), [hold]);
+}
+
+#[test]
+fn a_table_of_many_holds_is_verified_in_slices_and_no_more_is_asked_than_is_answered() {
+    const SLICE: usize = 1000;
+    let mut world = World::new();
+    let holds: Vec<_> = (1..=2500).map(|owner| world.take(owner, owner % 2 == 0)).collect();
+    world.holds.changed(&Change::everywhere(), world.now);
+    let first = world.due();
+    assert_eq!(first.len(), SLICE);
+    // One script for each, as in a cluster: the next slice waits until most of them have been answered.
+    let scripts: Vec<_> = first
+        .into_iter()
+        .map(|renewal| {
+            let locks = if renewal.extend { [1] } else { [500] };
+            (world.holds.begin_renewal(vec![renewal], Some(0), world.now), locks)
+        })
+        .collect();
+    assert!(world.due().is_empty(), "the line is full");
+    world.holds.changed(&Change::everywhere(), world.now);
+    for (script, locks) in scripts {
+        world.answer(script, &locks);
+    }
+    let mut asked = vec![0; holds.len()];
+    while world.holds.next_due().is_some_and(|due| due <= world.now) {
+        let slice = world.due();
+        assert!(slice.len() <= SLICE);
+        for renewal in slice {
+            asked[renewal.hold as usize] += 1;
+            let locks = if renewal.extend { [1] } else { [500] };
+            let script = world.holds.begin_renewal(vec![renewal], Some(0), world.now);
+            world.answer(script, &locks);
+        }
+    }
+    assert!(asked[..SLICE].iter().all(|times| *times == 1), "once more for the second change");
+    assert!(asked[SLICE..].iter().all(|times| *times == 2), "once for either change");
+}
+
+/// A6: whatever speaks against a hold makes the watchdog ask for it at once, and only for one that is believed.
+#[test]
+fn a_doubtful_hold_is_asked_for_at_once() {
+    let mut world = World::new();
+    let name = Arc::clone(&world.name);
+    world.holds.verify(&name, world.now);
+    assert!(world.due().is_empty(), "nobody holds it");
+    let hold = world.ask_for(&name, 1);
+    world.grant(hold, Terms { share: FIXED, ..world.terms() });
+    world.holds.verify(&name, world.now);
+    let asked: Vec<_> = world.due().into_iter().map(|renewal| (renewal.hold, renewal.extend)).collect();
+    assert_eq!(asked, [(hold, false)], "a fixed lease is not extended");
+    let _settle = world.holds.release(hold, FIXED, world.now);
+    world.holds.verify(&name, world.now);
+    assert!(world.due().is_empty(), "it was given back");
+}

@@ -1,0 +1,125 @@
+//! Releases that are sent again in the model world, because another server answers.
+
+use super::*;
+
+/// B2: releases that were confirmed before another server took over are sent again to it, each once.
+#[test]
+fn what_was_released_lately_is_released_again_when_another_server_answers() {
+    let mut world = World::new();
+    world.release(1..=3, 0);
+    assert!(world.repeated().is_empty(), "not without a reason");
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.holds.watchdog_to_wake().is_none() && world.holds.next_due().unwrap() <= world.now);
+    let again = world.repeated();
+    let seen: Vec<_> = again.iter().map(|settle| (settle.owner, settle.count)).collect();
+    assert_eq!(seen, [(1, 0), (2, 0), (3, 0)]);
+    // The first was lost, and may be lost once more; of the others the new server says that it had heard.
+    for (settle, known) in again.iter().zip([true, false, false]) {
+        world.reconciled(settle, known, 0);
+    }
+    assert!(world.repeated().is_empty() && world.holds.holds.is_empty());
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert_eq!(world.repeated().iter().map(|settle| settle.owner).collect::<Vec<_>>(), [1]);
+    let metrics = world.holds.counted();
+    assert_eq!((metrics.lost_not_owner, metrics.lost_expired, metrics.hold.count()), (0, 0, 3), "no loss");
+}
+
+/// B2: what a cancelled attempt gave back is given back again, too.
+#[test]
+fn what_was_taken_back_lately_is_taken_back_again() {
+    let mut world = World::new();
+    let attempt = world.begin().unwrap();
+    let settle = world.holds.cancel_attempt(attempt, 1, world.now).unwrap();
+    world.reconciled(&settle, false, 0);
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert_eq!(world.repeated().iter().map(|settle| settle.count).collect::<Vec<_>>(), [0]);
+}
+
+/// B2: a release that is under way while servers change may have been confirmed by the one before: another one follows.
+#[test]
+fn a_release_that_nobody_knows_who_confirmed_is_followed_by_another() {
+    let mut world = World::new();
+    let hold = world.take(1, true);
+    let settle = world.holds.release(hold, GUARD, world.now).unwrap();
+    world.holds.changed(&Change::everywhere(), world.now);
+    assert!(world.repeated().is_empty());
+    let again = world.holds.reconciled(settle.hold, true, 0, world.now, &mut Effects::default()).unwrap();
+    assert_eq!((again.owner, again.count), (1, 0));
+    world.reconciled(&again, false, 0);
+    assert!(world.holds.holds.is_empty());
+}
+
+/// B2: an owner that holds the lock again, or asks for it, is left alone.
+#[test]
+fn nobody_is_released_who_has_come_back() {
+    for holds_again in [false, true] {
+        let mut world = World::new();
+        assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
+        assert!(world.step(Event::Reconciled(true)).is_continue());
+        let attempt = world.begin().unwrap();
+        if holds_again {
+            let (terms, now) = (world.terms(), world.now);
+            let _guard = world.holds.granted(attempt, terms, GrantReply::Fresh, now, &mut Effects::default());
+        }
+        world.holds.changed(&Change::everywhere(), world.now);
+        assert!(world.repeated().is_empty(), "holds again: {holds_again}");
+    }
+}
+
+/// B2: who comes back while its release is sent again waits for the answer, so that no release can overtake a grant.
+#[test]
+fn whoever_comes_back_meanwhile_waits_for_its_release() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue() && world.step(Event::Release).is_continue());
+    assert!(world.step(Event::Reconciled(true)).is_continue());
+    world.holds.changed(&Change::everywhere(), world.now);
+    let [settle] = &world.repeated()[..] else { panic!("one release") };
+    assert!(world.begin().is_none());
+    // Refused there and sent elsewhere, it is still that one release.
+    let elsewhere =
+        world.holds.reconcile_refused(settle.hold, Duration::ZERO, world.now, &mut Effects::default());
+    assert!(world.begin().is_none());
+    world.reconciled(&elsewhere.unwrap(), true, 1);
+    assert!(world.begin().is_some());
+}
+
+/// B2: after a failover the releases of a busy process go out some at a time, each once.
+#[test]
+fn thousands_of_releases_are_sent_again_some_at_a_time() {
+    let mut world = World::new();
+    world.release(1..=5000, 0);
+    world.holds.changed(&Change::everywhere(), world.now);
+    let (mut owners, mut most) = (Vec::new(), 0);
+    while world.holds.next_due().is_some_and(|due| due <= world.now) {
+        let some = world.repeated();
+        most = most.max(world.holds.holds.len());
+        owners.extend(some.iter().map(|settle| settle.owner));
+        for settle in some {
+            let moved = world.holds.reconcile_refused(
+                settle.hold,
+                Duration::ZERO,
+                world.now,
+                &mut Effects::default(),
+            );
+            world.reconciled(&moved.unwrap(), settle.owner % 2 == 0, 0);
+        }
+    }
+    assert_eq!((owners, most), ((1..=5000).collect(), 256));
+    assert!(world.holds.holds.is_empty());
+}
+
+/// B2: a server that fails is not asked for more and more releases, and not for ever.
+#[test]
+fn releases_that_fail_again_and_again_are_given_up_in_time() {
+    let mut world = World::new();
+    world.release(1..=5000, 0);
+    world.holds.changed(&Change::everywhere(), world.now);
+    for _ in 0..3000 {
+        world.now = world.now + Duration::from_millis(50);
+        for settle in world.repeated() {
+            world.holds.reconcile_failed(settle.hold, world.now, &mut Effects::default());
+        }
+        assert!(world.holds.holds.len() <= 256);
+    }
+    assert!(world.holds.holds.is_empty() && world.holds.wheel.is_empty());
+}

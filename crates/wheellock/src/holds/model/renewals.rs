@@ -1,0 +1,115 @@
+//! What the watchdog renews in the model world, and when.
+
+use super::*;
+
+#[test]
+fn renewals_come_at_a_third_and_fail_over_quickly() {
+    let mut world = World::new();
+    let start = world.now;
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    assert_eq!(world.holds.next_due(), Some(start + LEASE / 3), "the beat");
+    assert!(world.step(Event::Tick).is_continue() && world.renewals.is_empty());
+    assert!(world.step(Event::Tick).is_continue() && world.renewals.len() == 1);
+    assert!(world.step(Event::Renewed(Renewed::Failed)).is_continue());
+    assert_eq!(world.holds.next_due(), Some(world.now + LEASE / 20), "a failure is repeated soon");
+    assert!(world.step(Event::Tick).is_continue() && world.renewals.len() == 1);
+    assert!(world.step(Event::Renewed(Renewed::Extended)).is_continue());
+    let valid = world.holds.get(hold).unwrap().valid_until.saturating_duration_since(start);
+    assert_eq!(valid, 3 * LEASE / 5 + LEASE - LEASE / 100 - Duration::from_millis(2), "from before the send");
+}
+
+#[test]
+fn a_refused_renewal_is_made_again_soon_and_is_no_failure_where_it_was_only_sent_elsewhere() {
+    let refuse = |refused, pause| {
+        let mut world = World::new();
+        assert!(world.step(Event::Acquire).is_continue());
+        while world.renewals.is_empty() {
+            assert!(world.step(Event::Tick).is_continue());
+        }
+        let now = world.now;
+        let at_once = world.holds.renewal_refused(world.renewals[0], refused, pause, now);
+        let soon = !at_once.is_empty() || world.holds.next_due().unwrap() <= now + pause + TICK;
+        world.now = now + pause + TICK;
+        let due = world.due();
+        let again: Vec<_> = at_once.iter().chain(&due).collect();
+        assert!(soon && again.len() == 1, "{refused:?}: {} {}", at_once.len(), due.len());
+        let failed = world.holds.counted().failed_renewals;
+        (at_once.len(), again[0].alone, again[0].with_source, failed)
+    };
+    let pause = Duration::from_millis(10);
+    assert_eq!(refuse(Refused::Elsewhere, Duration::ZERO), (0, false, false, 0));
+    assert_eq!(refuse(Refused::OnItsWay, pause), (0, true, false, 0));
+    assert_eq!(refuse(Refused::Arrived, Duration::ZERO), (1, true, false, 0));
+    assert_eq!(refuse(Refused::NoScript, Duration::ZERO), (0, false, true, 0));
+    assert_eq!(refuse(Refused::Unserved, pause), (0, false, false, 1));
+}
+
+#[test]
+fn what_is_refused_again_and_again_is_asked_for_less_and_less_often() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    let mut pauses = |lease: u64, count: usize, pause: u64| -> Vec<_> {
+        let hold = world.holds.get_mut(hold).unwrap();
+        (hold.lease, hold.refusals) = (Lease::new(Duration::from_millis(lease)).unwrap(), 0);
+        let pause = Duration::from_millis(pause);
+        (0..count).map(|_| hold.pause_after_refusal(pause).as_millis()).collect()
+    };
+    assert_eq!(pauses(30_000, 12, 0), [0, 0, 10, 0, 0, 20, 0, 0, 40, 0, 0, 80]);
+    assert_eq!(pauses(30_000, 7, 25), [25, 25, 25, 50, 50, 50, 100]);
+    assert_eq!(pauses(300, 7, 0), [0, 0, 10, 0, 0, 15, 0], "no longer than after a failure");
+    assert!(pauses(30_000, 1000, 0).chunks(4).all(|four| four.iter().any(|pause| *pause >= 10)));
+}
+
+#[test]
+fn a_grant_that_took_long_is_renewed_before_its_beat() {
+    let mut world = World::new();
+    let terms = world.terms();
+    let hold = world.begin().unwrap();
+    let late = world.now + LEASE * 4 / 5;
+    let granted = world.holds.granted(hold, terms, GrantReply::Fresh, late, &mut Effects::default());
+    assert!(matches!(granted, Some(Granted::Held(..))));
+    assert!(
+        world.holds.next_due().unwrap() <= late,
+        "its third has passed, and its next beat would be too late"
+    );
+}
+
+#[test]
+fn what_is_extended_by_hand_follows_a_verification_under_way() {
+    let mut world = World::new();
+    let hold = world.take(1, false);
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.now = world.now + LEASE / 10;
+    // The wish waits for an answer to a question of its own.
+    let until = world.now + WAIT;
+    let (wish, at_once) = world.holds.wish(hold, Want::Extension, until, Waker::noop()).unwrap();
+    assert!(at_once.is_none());
+    world.answer(script, &[100]);
+    assert!(world.holds.fulfilled(hold, wish, Waker::noop()).is_none());
+    world.holds.renew_for_wishes(hold, world.now);
+    world.now = world.now + TICK;
+    let asked = world.due();
+    assert!(asked.len() == 1 && asked[0].extend);
+    let (sent, script) = (world.now, world.holds.begin_renewal(asked, Some(0), world.now));
+    world.answer(script, &[1]);
+    assert!(matches!(world.holds.fulfilled(hold, wish, Waker::noop()), Some(Ok(None))));
+    assert_eq!(world.valid_until(hold), Lease::new(LEASE).unwrap().valid_until(sent));
+}
+
+#[test]
+fn a_late_renewal_does_not_bring_a_lost_lock_back() {
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    for _ in 0..5 {
+        assert!(world.step(Event::Tick).is_continue());
+    }
+    assert_eq!(world.holds.get(hold).unwrap().state, State::Lost(LostReason::Expired));
+    assert!(world.step(Event::Renewed(Renewed::Extended)).is_continue());
+    assert_eq!(world.holds.get(hold).unwrap().state, State::Lost(LostReason::Expired));
+    world.settle_down(&[]);
+}

@@ -146,7 +146,8 @@ impl Releasing {
 
     /// Whether an attempt or a request is under way: no other one may overtake it.
     pub(super) fn is_busy(&self) -> bool {
-        self.attempts > 0 || self.requests > 0
+        // With one comparison, for it is asked seven times on the way of an uncontended pair.
+        self.attempts | u32::from(self.requests) > 0
     }
 
     /// When to make the next request, if that is planned.

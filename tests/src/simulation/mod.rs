@@ -106,6 +106,7 @@ async fn world(plan: &Plan) -> Vec<Event> {
         machine.change(|server| {
             server.faults.latency = plan.latency;
             server.faults.messages_last = plan.messages_last;
+            server.faults.hurries = plan.hurries;
             server.set_trickle(plan.trickle);
         });
         if plan.trickle.is_some() {

@@ -98,6 +98,8 @@ pub struct Plan {
     pub(super) latency: u64,
     /// Bytes per turn and direction.
     pub(super) trickle: Option<usize>,
+    /// Long texts trickle only at their beginning: the scripts that each connection loads are most of all bytes.
+    pub(super) hurries: bool,
     pub(super) messages_last: bool,
     pub(super) hand_over: u64,
     pub(super) tasks: Vec<Task>,
@@ -254,7 +256,7 @@ impl Plan {
     /// What the seed decides; the kind, too, unless it is given.
     #[must_use]
     pub fn of(seed: u64, kind: Option<Kind>) -> Self {
-        let mut plan = Self::narrow(seed, kind);
+        let mut plan = Self { hurries: true, ..Self::narrow(seed, kind) };
         let mut random = Random::new(seed ^ 0x0DD_BA11_u64.rotate_left(29));
         let _first_of_similar_seeds_is_similar = random.number();
         if matches!(plan.kind, Kind::Plain | Kind::Hot | Kind::Set) && random.below(4) == 0 {
@@ -286,6 +288,7 @@ impl Plan {
             processes,
             latency,
             trickle,
+            hurries: false,
             messages_last: random.below(2) == 0,
             hand_over: pick(&mut random, &[0, 5, 5, 50]),
             tasks: Vec::new(),

@@ -23,6 +23,8 @@ pub(super) struct Connection {
     pub(super) channels: BTreeSet<String>,
     /// How many bytes of the client pass per turn.
     accepts: Option<usize>,
+    /// How many turns in a row the client sent all that it was let.
+    full_turns: u32,
     /// Something was written on this connection.
     pub(super) wrote: bool,
 }
@@ -36,6 +38,7 @@ impl Connection {
             output: VecDeque::new(),
             channels: BTreeSet::new(),
             accepts: None,
+            full_turns: 0,
             wrote: false,
         }
     }
@@ -43,7 +46,12 @@ impl Connection {
     /// Lets so many bytes of the client pass until the next turn.
     pub(super) fn accept(&mut self, trickle: Option<usize>) {
         self.accepts = trickle;
-        self.pipe.accept(trickle.unwrap_or(usize::MAX));
+        self.pipe.accept(trickle.map_or(usize::MAX, |bytes| bytes << self.haste()));
+    }
+
+    /// How often what passes per turn has doubled.
+    fn haste(&self) -> u32 {
+        self.full_turns.saturating_sub(PATIENT_TURNS).min(MOST_HASTE)
     }
 
     pub(super) fn end(&self, how: How) {
@@ -64,6 +72,8 @@ impl Connection {
         if arrived.is_empty() && self.accepts == faults.trickle {
             return (false, None);
         }
+        let is_full = self.accepts.is_some_and(|bytes| arrived.len() >= bytes << self.haste());
+        self.full_turns = if is_full && faults.hurries { self.full_turns.saturating_add(1) } else { 0 };
         let (passes, broken) = faults.pass(Side::Requests, arrived.len());
         self.input.extend_from_slice(&arrived[..passes]);
         self.accept(faults.trickle);
@@ -131,3 +141,8 @@ impl Connection {
         (!bytes.is_empty(), broken)
     }
 }
+
+/// A command and its arguments take no longer than so many turns, as a rule.
+const PATIENT_TURNS: u32 = 16;
+/// More than a thousand times as much is at once.
+const MOST_HASTE: u32 = 10;

@@ -7,6 +7,8 @@ pub struct Faults {
     pub cut: Option<Cut>,
     /// Bytes that pass per turn and direction.
     pub trickle: Option<usize>,
+    /// Whether more and more of a client's bytes pass per turn while it has much to send, as the texts of all scripts are.
+    pub hurries: bool,
     /// Whether a connection's own message comes after the reply to the script that published it, as since Redis 7.2; before it
     /// as in 7.0 otherwise.
     pub messages_last: bool,
@@ -38,6 +40,7 @@ impl Default for Faults {
         Self {
             cut: None,
             trickle: None,
+            hurries: false,
             messages_last: false,
             refusal: None,
             losses: None,

@@ -875,6 +875,36 @@ fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
     broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
 }
 
+/// Who stands behind one who died with the holder is held up by it, too, and no longer than by any other dead waiter.
+#[test]
+fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
+    let text = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @20 1 2 2 l invoked acquire true =600 - -
+        @30 2 1 1 l invoked acquire true =600 - -
+        @50 1 0 0 - killed
+        @6900 2 1 1 l granted b:1 @7500
+        @6910 2 1 1 l releasing
+        @6911 2 1 1 l released";
+    right(text);
+    broken(&text.replace("@20 1 2 2 l", "@20 1 2 2 another"), Checker::WakeUps);
+    let of_another = text.replace("@20 1 2 2 l", "@20 3 2 2 l");
+    broken(&format!("{of_another}\n@40 3 2 2 l cancelled"), Checker::WakeUps);
+    // Who left right before may not have told the server.
+    right(&format!("{text}\n@40 1 2 2 l cancelled"));
+    broken(
+        &text.replace(
+            "l invoked acquire true =600 - -\n        @30",
+            "l invoked try true =600 - -\n        @30",
+        ),
+        Checker::WakeUps,
+    );
+    let late = [("@6900", "@7300"), ("@7500", "@7900"), ("@6910", "@7310"), ("@6911", "@7311")];
+    broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
+}
+
 #[test]
 fn right_what_was_not_watched_is_not_judged() {
     let text = format!("{A}{OVERTAKEN}");

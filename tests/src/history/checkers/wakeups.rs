@@ -159,8 +159,9 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             && !is_held(by, at, done)
         {
             let dead = Some(operation.id.0 as usize);
-            // Who has become the first since it asked last does not know the lease of the one before.
-            let done = if case.is_fair { done + ASKS } else { done };
+            // Who has become the first since it asked last does not know the lease of the one before, and those who died with the holder
+            // may stand before it.
+            let done = if case.is_fair { done.max(places_end(case, lock, by, at)) + ASKS } else { done };
             all.push(Freed { dead, ..follow(case, by, at, done, &answers, &waiting) });
         }
     }
@@ -172,6 +173,20 @@ fn abandoned_at(operation: &Operation) -> Option<(u64, u64)> {
     let killed = operation.killed?;
     let held = operation.belief.is_some_and(|belief| belief.from < killed && belief.to == killed);
     held.then(|| (killed, killed + operation.lease + operation.lease / 50))
+}
+
+/// When those places in the queue of a fair lock end that the process of the operation `by` may have had when it died.
+fn places_end(case: &Case<'_>, lock: &[usize], by: usize, died: u64) -> u64 {
+    let may_have_stood = lock.iter().map(|of| &case.operations[*of]).any(|other| {
+        // Who left so late may not have told the server.
+        let had_left = other.answered().is_some_and(|at| at + case.terms.patience < died);
+        other.id.0 == case.operations[by].id.0
+            && other.waits()
+            && other.invoked <= died
+            && other.belief.is_none()
+            && !had_left
+    });
+    if may_have_stood { died + case.terms.longest } else { died }
 }
 
 /// When an operation freed its lock: the beginning and the end of that.

@@ -296,6 +296,28 @@ async fn a_writer_who_gives_up_lets_the_readers_pass() {
     assert!(keys(&server).is_empty());
 }
 
+/// Its short wait took the place of the other one's on the server, and ended without a word.
+#[tokio::test]
+async fn a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
+    let (server, locks) = server_and_manager().await;
+    let near = locks.read_write_lock(NAME);
+    let (far, hasty) = (manager(&server.url()).await, manager(&server.url()).await);
+    let mark = format!("{{{NAME}}}:wheellock_writer");
+    let reading = near.read().acquire().await.unwrap();
+    let writer = {
+        let write = far.read_write_lock(NAME).write();
+        tokio::spawn(async move { write.acquire().await.unwrap() })
+    };
+    assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", &mark]) == "1").await);
+    let waits = server.cli(&["GET", &mark]);
+    let hasty = hasty.read_write_lock(NAME).write();
+    assert!(hasty.try_acquire_for(Duration::from_millis(50)).await.unwrap().is_none());
+    assert_eq!(server.cli(&["GET", &mark]), waits);
+    assert!(near.read().try_acquire().await.unwrap().is_none(), "readers still stand behind it");
+    reading.release().await.unwrap();
+    writer.await.unwrap().release().await.unwrap();
+}
+
 /// A process that dies while its writer waits keeps readers out for a few seconds only.
 #[tokio::test]
 async fn what_a_dead_writer_has_left_ends_by_itself() {

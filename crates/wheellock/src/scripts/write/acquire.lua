@@ -44,7 +44,9 @@ for hold = 1, math.min(tonumber(reads) or 0, 1000) do
         return redis.error_reply('UPGRADE this holder reads, and would wait for itself')
     end
 end
-if ARGV[5] ~= '0' then
-    redis.call('set', tag .. ':wheellock_writer', holder, 'px', ARGV[5])
+-- One who gives up sooner is no reason to forget a writer who waits for longer.
+local waits = tag .. ':wheellock_writer'
+if ARGV[5] ~= '0' and redis.call('pttl', waits) < tonumber(ARGV[5]) then
+    redis.call('set', waits, holder, 'px', ARGV[5])
 end
 return redis.call('pttl', lock)

@@ -126,7 +126,7 @@ impl Store {
         if (1..=reads.min(1000)).any(|hold| self.pttl(&timeout(tag, reader, hold)) > 0) {
             return Err(Answer::Error("UPGRADE this holder reads, and would wait for itself".to_owned()));
         }
-        if waits != 0 {
+        if waits != 0 && self.pttl(&mark(tag)) < waits {
             self.set_text(&mark(tag), holder, Some(waits));
         }
         Ok(Answer::Integer(self.pttl(key)))

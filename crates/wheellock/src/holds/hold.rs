@@ -148,6 +148,14 @@ impl Hold {
         }
     }
 
+    /// What the watchdog visits in its turn has no alarm. After an answer that took so long that the next turn may come after the end,
+    /// it is asked for at once.
+    pub(super) fn ask_again_if_its_turn_comes_late(&mut self, now: BootInstant, period: Duration) {
+        if self.is_kept_alive() && self.renewing.planned().is_none() && self.lost_at() <= now + period {
+            self.renewing.plan(now);
+        }
+    }
+
     /// Whether the lease was extended, or granted, by a request that was sent no earlier than `sent`.
     pub(super) fn was_extended_since(&self, sent: BootInstant) -> bool {
         self.valid_until >= self.lease.valid_until(sent)

@@ -417,6 +417,7 @@ impl Holds {
                 let planned = renewal.lease.renewal_before(hold.valid_until);
                 hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
                 hold.answered(now);
+                hold.ask_again_if_its_turn_comes_late(now, period);
                 let family = hold.name.family();
                 let late = (now >= planned).then(|| now.saturating_duration_since(planned));
                 self.tallies.of(family).renewed(late);
@@ -439,6 +440,7 @@ impl Holds {
                 }
                 hold.answered(now);
                 hold.look_again_if_others_may_shorten_it(now, period);
+                hold.ask_again_if_its_turn_comes_late(now, period);
                 effects.renewed_again(self.fails_no_more(renewal.hold, now));
             }
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),

@@ -113,3 +113,23 @@ fn a_late_renewal_does_not_bring_a_lost_lock_back() {
     assert_eq!(world.holds.get(hold).unwrap().state, State::Lost(LostReason::Expired));
     world.settle_down(&[]);
 }
+
+/// Between two turns of the watchdog its lease would have ended, unasked for and untold.
+#[test]
+fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {
+    let mut world = World::new();
+    let start = world.now;
+    let hold = world.take(1, true);
+    world.now = start + LEASE / 20;
+    let (_, renewal) =
+        world.holds.wish(hold, Want::Extension, world.now + WAIT, Waker::noop()).expect("it is held");
+    let script = world.holds.begin_renewal(vec![renewal.expect("nothing is under way")], None, world.now);
+    for turn in 1..=2 {
+        world.now = start + turn * LEASE / 3;
+        assert!(world.due().is_empty(), "one is under way");
+    }
+    world.now = start + LEASE * 9 / 10;
+    world.answer(script, &[1]);
+    assert_eq!(world.due().len(), 1, "its next turn comes after {:?}", world.valid_until(hold));
+    assert_eq!(world.holds.lost(hold), None);
+}

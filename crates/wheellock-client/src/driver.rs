@@ -394,7 +394,12 @@ impl<'a> Running<'a> {
                 self.next_ping = now + config.heartbeat.max(MIN_HEARTBEAT);
                 state.pipeline.submit_ping(now);
             }
-            let grace = self.closing_since.map(|since| since + RETIRING_GRACE.max(now - since));
+            let grace = self.closing_since.map(|since| {
+                let retires = since + RETIRING_GRACE;
+                let ends = if now < retires { retires } else { since + CLOSING_GRACE };
+                // The next turn sees that it is over; a time that has come would be looked at again and again on this one.
+                ends.max(now + MIN_HEARTBEAT)
+            });
             let times = [Some(self.next_ping), overdue, earliest, silent, grace];
             let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
             state.armed = Some(armed);

@@ -905,6 +905,44 @@ fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
     broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
 }
 
+/// B holds the lock for long when the faults are over.
+#[test]
+fn b49_a_wait_goes_on_while_nobody_holds_the_lock() {
+    let text = "@10 2 1 1 l invoked acquire true =4000 - -
+        @12 2 1 1 l granted b:1 @4000
+        @20 1 1 1 l invoked acquire true =600 - -
+        @100 0 0 0 - healed
+        @3900 2 1 1 l releasing
+        @3901 2 1 1 l released
+        @3905 1 1 1 l granted a:1 @4500
+        @3910 1 1 1 l releasing
+        @3911 1 1 1 l released";
+    right(text);
+    let free = text.replace("@3900", "@300").replace("@3901", "@301");
+    assert_eq!(complaints(&free), [Checker::WakeUps, Checker::Liveness]);
+    // What is held is another lock.
+    broken(&text.replace("2 1 1 l", "2 1 1 another"), Checker::Liveness);
+}
+
+/// Of two leaders who asked at once the one with the smaller token was the first, and what it had been granted was lost.
+#[test]
+fn b50_a_token_falls_for_data_lost_at_another_time() {
+    let text = "@10 2 1 1 l invoked acquire true =600 - -
+        @20 0 0 0 - begins forgot -
+        @21 0 0 0 - ends forgot
+        @30 1 1 1 l invoked acquire true =600 - -
+        @31 1 1 1 l granted a:1 @600 9
+        @35 1 1 1 l releasing
+        @36 1 1 1 l released
+        @40 2 1 1 l granted b:1 @600 7
+        @50 2 1 1 l releasing
+        @51 2 1 1 l released";
+    right(text);
+    let lost_at = |from: &str, to: &str| text.replace("@20", from).replace("@21", to);
+    broken(&lost_at("@5", "@6"), Checker::Tokens);
+    broken(&lost_at("@37", "@38"), Checker::Tokens);
+}
+
 #[test]
 fn right_what_was_not_watched_is_not_judged() {
     let text = format!("{A}{OVERTAKEN}");

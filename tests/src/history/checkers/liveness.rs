@@ -39,6 +39,7 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
         // A reader may stand behind a writer who has died.
         let mark = if operation.shared { MARK } else { 0 };
         let bound = healed + 2 * case.terms.longest + asking + mark + SETTLING;
+        let bound = if seen > bound { bound + held_by_others(case, operation, healed, seen) } else { bound };
         if seen > bound.max(operation.deadline.unwrap_or(0) + SCHEDULING) {
             let by = (seen - healed) / MILLISECOND;
             return Some(format!("a wait for {lock:?} went on {by} ms after the last fault"));
@@ -54,6 +55,29 @@ fn late(case: &Case<'_>, operation: &Operation) -> Option<String> {
         return Some(format!("a release of {lock:?} took {} ms", (given_back - ended) / MILLISECOND));
     }
     operation.ending.is_none().then(|| format!("a release of {lock:?} never ended"))
+}
+
+/// For how long others who were in the way of an operation held its lock.
+fn held_by_others(case: &Case<'_>, operation: &Operation, from: u64, to: u64) -> u64 {
+    // Of a pool there may have been enough for all.
+    if case.pools.contains_key(operation.lock.as_str()) {
+        return 0;
+    }
+    let others = case.operations.iter().filter(|other| {
+        other.lock == operation.lock && other.id != operation.id && !(other.shared && operation.shared)
+    });
+    let mut holds: Vec<(u64, u64)> = others
+        .filter_map(|other| other.belief)
+        .map(|belief| (belief.from.max(from), belief.to.min(to)))
+        .filter(|(from, to)| from < to)
+        .collect();
+    holds.sort_unstable();
+    let (mut held, mut until) = (0, 0);
+    for (from, to) in holds {
+        held += to.max(until) - from.max(until);
+        until = to.max(until);
+    }
+    held
 }
 
 fn unfinished(case: &Case<'_>) -> Vec<Verdict> {

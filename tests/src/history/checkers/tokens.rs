@@ -68,7 +68,11 @@ fn rising(case: &Case<'_>, grants: &[Grant<'_>]) -> Vec<Verdict> {
             let believed = greatest
                 .last()
                 .filter(|_| grant.operation.belief.is_some_and(|belief| belief.from < belief.to))
-                .filter(|earlier| case.lost_by(earlier.operation.invoked, grant.at).is_none());
+                .filter(|earlier| {
+                    // With the smaller token it was granted first, and that was lost before the other one was granted it.
+                    let told = earlier.operation.answered().unwrap_or(grant.at);
+                    case.lost_by(grant.operation.invoked, told).is_none()
+                });
             if let Some(earlier) =
                 [certain, believed].into_iter().flatten().find(|earlier| earlier.token > token)
             {

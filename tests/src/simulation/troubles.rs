@@ -20,8 +20,11 @@ pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<M
     for trouble in &plan.troubles {
         sleep_until(begin + Duration::from_millis(trouble.at)).await;
         let (kind, latency, trouble) = (plan.kind, plan.latency, trouble.clone());
-        // One server of those that there are.
-        let place = usize::try_from(trouble.at % plan.kind.servers()).unwrap_or_default();
+        // One server of those that there are; a lock is freed by force on the first of them.
+        let place = match trouble.what {
+            Wrong::Forced(..) => 0,
+            _ => usize::try_from(trouble.at % plan.kind.servers()).unwrap_or_default(),
+        };
         let Some(machine) = machines.get(place) else { continue };
         let (fleet, machine) = (fleet.to_vec(), Arc::clone(machine));
         under_way.push(spawn_local(async move { happens(kind, latency, &trouble, &fleet, &machine).await }));
@@ -112,7 +115,11 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
                     Kind::Fenced => process.locks.fenced_lock(&name).as_lock().clone(),
                     _ => process.locks.lock(&name),
                 };
-                let _it_may_fail = lock.force_release().await;
+                let is_done = lock.force_release().await.is_ok();
+                // What the server has not read yet frees the lock when it does.
+                while !is_done && machine.change(|server| server.is_late()) {
+                    sleep(Duration::from_millis(1)).await;
+                }
             }
         }
         Wrong::ClockSet(by) => {

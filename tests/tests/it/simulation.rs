@@ -94,6 +94,44 @@ fn seed_16622_who_dies_with_a_fair_lock_may_stand_in_its_queue_too() {
     assert_eq!(complaints(16622, Kind::Fair), [""; 0]);
 }
 
+/// A writer who waited for 18 ms took the place of one who waited without end, on the server, and readers went before that one.
+#[test]
+fn seed_59324_a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
+    assert_eq!(complaints(59324, Kind::ReadWrite), [""; 0]);
+}
+
+/// A renewal waited for a connection and was answered right after the watchdog's turn: before the next one the lease ended, although
+/// the server was there to extend it, and that was told at the turn.
+#[test]
+fn seed_108776_a_renewal_that_is_answered_late_is_followed_by_another() {
+    assert_eq!(complaints(108776, Kind::Hot), [""; 0]);
+}
+
+/// Many holds of seconds, one after the other, had somebody wait for longer than the checkers allowed after the last fault.
+#[test]
+fn seed_37801_whoever_waits_while_others_hold_waits() {
+    assert_eq!(complaints(37801, Kind::Hot), [""; 0]);
+}
+
+/// A release by force came late, and took away what was held by then.
+#[test]
+fn seed_51041_a_release_by_force_may_come_late() {
+    assert_eq!(complaints(51041, Kind::Election), [""; 0]);
+}
+
+/// Of two leaders the one who had been elected before the server lost its data was told so last.
+#[test]
+fn seed_64789_a_grant_that_was_lost_may_be_told_late() {
+    assert_eq!(complaints(64789, Kind::Election), [""; 0]);
+}
+
+/// A client that was closed, and had no answer after a quarter of a second, looked at the time again and again until the next
+/// millisecond; where time stands still for whoever looks, for ever.
+#[test]
+fn seed_110234_a_client_that_closes_lets_time_pass() {
+    assert!(run(&Plan::of(110_234, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x87563312341377a4";
 /// About forty seconds of one processor.

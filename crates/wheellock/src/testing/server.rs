@@ -140,6 +140,11 @@ impl Server {
         count
     }
 
+    /// Whether something is still to be read that came on a connection that has ended.
+    pub fn is_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
     fn end_one(&mut self, place: usize, how: How) {
         let connection = self.connections.remove(place);
         connection.end(how);

@@ -44,7 +44,7 @@ impl Holds {
     /// was confirmed once stays so after a shutdown.
     pub(crate) fn poll_given_back(&mut self, cursor: &mut usize, waker: &Waker) -> Poll<()> {
         while *cursor < self.holds.capacity() {
-            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.releasing.is_unreconciled()) {
+            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.is_unreconciled()) {
                 hold.wait_at_gate(waker);
                 return Poll::Pending;
             }
@@ -55,7 +55,7 @@ impl Holds {
 
     /// The names of which the server may still know a hold.
     pub(crate) fn unreconciled_names(&self) -> Vec<Arc<Name>> {
-        let reconcile_failed = self.holds.iter().filter(|(_, hold)| hold.releasing.is_unreconciled());
+        let reconcile_failed = self.holds.iter().filter(|(_, hold)| hold.is_unreconciled());
         reconcile_failed.map(|(_, hold)| Arc::clone(&hold.name)).collect()
     }
 }

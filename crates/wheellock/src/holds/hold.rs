@@ -91,6 +91,11 @@ impl Hold {
         }
     }
 
+    /// Whether the server still has to be told what is wanted of it, or to answer.
+    pub(super) fn is_unreconciled(&self) -> bool {
+        self.releasing.is_unreconciled(self.is_worth_releasing())
+    }
+
     pub(super) fn is_presented(&self) -> bool {
         self.known_by == KnownBy::Others
     }

@@ -175,10 +175,10 @@ impl Releasing {
         self.outdated || self.postponed
     }
 
-    /// Whether the server still has to be told, or to answer. Attempts do not count: what takes them back does, and is answered
-    /// after them, whether or not a task looks at their own answers.
-    pub(super) fn is_unreconciled(&self) -> bool {
-        self.is_under_way() || self.has_waiting() || self.repeat_at.is_some()
+    /// Whether the server still has to answer, or to be told: of what waits only if that `is_of_use`. Attempts do not count: what takes
+    /// them back does, and is answered after them, whether or not a task looks at their own answers.
+    pub(super) fn is_unreconciled(&self, is_of_use: bool) -> bool {
+        self.is_under_way() || self.repeat_at.is_some() || is_of_use && self.has_waiting()
     }
 }
 
@@ -325,7 +325,10 @@ mod tests {
         let settled = !busy(path) && at.is_none() && !postponed(path);
         assert_eq!(releasing.is_settled(), settled, "{path:?}");
         assert_eq!(releasing.is_at_rest(), settled && !outdated(path), "{path:?}");
-        assert_eq!(releasing.is_unreconciled(), under_way || waiting || at.is_some(), "{path:?}");
+        for is_of_use in [false, true] {
+            let is_unreconciled = under_way || at.is_some() || is_of_use && waiting;
+            assert_eq!(releasing.is_unreconciled(is_of_use), is_unreconciled, "{path:?}");
+        }
         true
     }
 

@@ -123,3 +123,31 @@ fn releases_that_fail_again_and_again_are_given_up_in_time() {
     }
     assert!(world.holds.holds.is_empty() && world.holds.wheel.is_empty());
 }
+
+/// A release that is to follow another one is of no use once the lock is somebody else's: a shutdown does not wait for it.
+#[test]
+fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
+    let mut world = World::new();
+    let name = Arc::clone(&world.name);
+    let hold = world.ask_for(&name, 1);
+    world.grant(hold, world.terms());
+    world.holds.present(hold);
+    for _ in 0..2 {
+        let (lease, now) = (Lease::new(LEASE).unwrap(), world.now);
+        let again = world.holds.begin_attempt((&name, 1), true, (lease, 1), now, Waker::noop());
+        assert!(matches!(again, Poll::Ready(Some((same, _))) if same == hold));
+        let terms = world.terms();
+        let _again = world.holds.granted(hold, terms, GrantReply::Again, now, &mut Effects::default());
+    }
+    let request = world.holds.release(hold, GUARD, world.now).expect("two of three are left");
+    assert!(world.holds.release(hold, GUARD, world.now).is_none(), "it follows");
+    world.holds.reconcile_failed(request.hold, world.now, &mut Effects::default());
+    let (_, renewal) =
+        world.holds.wish(hold, Want::Extension, world.now + WAIT, Waker::noop()).expect("it is held");
+    let script = world.holds.begin_renewal(vec![renewal.expect("nothing is under way")], None, world.now);
+    world.answer(script, &[0]);
+    assert_eq!(world.holds.lost(hold), Some(LostReason::NotOwner));
+    assert!(world.holds.shut_down(world.now, &mut Effects::default()).is_empty());
+    assert!(world.holds.poll_given_back(&mut 0, Waker::noop()).is_ready());
+    assert!(world.holds.unreconciled_names().is_empty());
+}

@@ -298,7 +298,7 @@ fn printed_by(command: &mut Command) -> Result<(bool, String)> {
     if !output.status.success() {
         let _infallible = writeln!(printed, "it failed ({})", output.status);
     }
-    std::io::stdout().write_all(printed.as_bytes())?;
+    print!("{printed}");
     Ok((output.status.success(), printed))
 }
 

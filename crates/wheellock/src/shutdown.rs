@@ -56,10 +56,11 @@ pub(crate) async fn shut_down(context: &Context, within: Duration) -> Leftover {
     let _closed_anyway = Closing(&context.client);
     let mut cursor = 0;
     let given_back = std::future::poll_fn(|cx| context.holds().poll_given_back(&mut cursor, cx.waker()));
-    let _in_time = timer.timeout(within, given_back).await;
+    // Once all was confirmed it stays so: who takes something back from then on does so for the second time.
+    let confirmed = timer.timeout(within, given_back).await.is_ok();
     label::delete(context, within.saturating_sub(timer.now() - began)).await;
     let server = context.client.server_address();
-    let names = context.holds().unreconciled_names();
+    let names = if confirmed { Vec::new() } else { context.holds().unreconciled_names() };
     let left = within.saturating_sub(timer.now() - began);
     let _in_time = timer.timeout(left, context.client.close()).await;
     let mut locks: Vec<_> = names

@@ -40,15 +40,17 @@ impl Holds {
         self.shut
     }
 
-    /// Whether the server has confirmed that it knows of nothing any more; looks from `cursor` on, where it left off. What
-    /// was confirmed once stays so after a shutdown.
+    /// Whether the server has confirmed that it knows of nothing any more; looks from `cursor` on, where it left off, and at the end
+    /// once more at all: a task that looked at its answer meanwhile has taken back once more what was taken back.
     pub(crate) fn poll_given_back(&mut self, cursor: &mut usize, waker: &Waker) -> Poll<()> {
-        while *cursor < self.holds.capacity() {
-            if let Some(hold) = self.holds.get_mut(*cursor).filter(|hold| hold.is_unreconciled()) {
-                hold.wait_at_gate(waker);
-                return Poll::Pending;
+        for first in [*cursor, 0] {
+            for place in first..self.holds.capacity() {
+                if let Some(hold) = self.holds.get_mut(place).filter(|hold| hold.is_unreconciled()) {
+                    hold.wait_at_gate(waker);
+                    *cursor = place;
+                    return Poll::Pending;
+                }
             }
-            *cursor += 1;
         }
         Poll::Ready(())
     }

@@ -151,3 +151,24 @@ fn a_shutdown_waits_for_no_release_of_a_lock_that_is_lost() {
     assert!(world.holds.poll_given_back(&mut 0, Waker::noop()).is_ready());
     assert!(world.holds.unreconciled_names().is_empty());
 }
+
+/// A task may look at the answer to its attempt when the shutdown has taken that back already, and then takes it back once more.
+#[test]
+fn a_shutdown_waits_for_what_a_task_takes_back_behind_its_back() {
+    let mut world = World::new();
+    let (one, other) = (Arc::clone(&world.name), Arc::new(Name::new("other", &kind::REENTRANT, false)));
+    let (attempt, held) = (world.ask_for(&one, 1), world.ask_for(&other, 2));
+    world.grant(held, world.terms());
+    let release = world.holds.release(held, GUARD, world.now).unwrap();
+    let under_way = world.holds.shut_down(world.now, &mut Effects::default());
+    let [taken_back] = &under_way[..] else { panic!("one attempt") };
+    let mut cursor = 0;
+    world.reconciled(taken_back, true, 0);
+    assert!(world.holds.poll_given_back(&mut cursor, Waker::noop()).is_pending(), "for the release");
+    let again = world.holds.cancel_attempt(attempt, 1, world.now).unwrap();
+    world.reconciled(&release, true, 0);
+    assert!(world.holds.poll_given_back(&mut cursor, Waker::noop()).is_pending());
+    world.reconciled(&again, false, 0);
+    assert!(world.holds.poll_given_back(&mut cursor, Waker::noop()).is_ready());
+    assert!(world.holds.unreconciled_names().is_empty());
+}

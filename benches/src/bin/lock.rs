@@ -623,7 +623,7 @@ const PLOTS: [Plot; 6] = [
         "64 tasks, one key, hold 2 ms",
         "never served",
         "lock-never-served.svg",
-        "64 tasks, one lock, held for 2 ms: tasks that got it never in 2 s",
+        "64 tasks, one lock, held for 2 ms: tasks that never got it in 2 s",
     ),
 ];
 

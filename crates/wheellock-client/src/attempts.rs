@@ -95,7 +95,6 @@ where
         let left = self.repeat.deadline().saturating_duration_since(self.repeat.timer().now());
         let pause = match pause {
             Some(pause) if pause < left => {
-                // That a server lacks a script is no trouble, and never why there was no answer in time.
                 if error.code() != Some("NOSCRIPT") {
                     self.reason = Some(error);
                 }
@@ -107,9 +106,16 @@ where
                 left
             }
             _ => {
-                let is_cut_short = error.kind() == ErrorKind::Timeout;
-                let reason = self.reason.take().filter(|_| is_cut_short);
-                return Some(Failed { error, reason });
+                // One that goes on without end is made to pause, and is the trouble.
+                let may_go_on = pause.is_some_and(|pause| pause.is_zero());
+                let error = if may_go_on && is_direction(&error) { error.cut_short() } else { error };
+                let reason = self.reason.take().filter(|_| error.kind() == ErrorKind::Timeout);
+                return Some(match reason {
+                    Some(reason) if is_direction(&reason) => {
+                        Failed { error: error.after(&reason), reason: None }
+                    }
+                    reason => Failed { error, reason },
+                });
             }
         };
         if !pause.is_zero() {
@@ -117,6 +123,11 @@ where
         }
         None
     }
+}
+
+/// Whether a server said how it is to be asked, or whom to ask: that is no trouble, and never why there was no answer in time.
+fn is_direction(error: &Error) -> bool {
+    matches!(error.code(), Some("NOSCRIPT" | "MOVED" | "ASK"))
 }
 
 impl<'a, F, R> Future for Attempts<'a, F, R>

@@ -218,6 +218,13 @@ impl Error {
         Self(Arc::new(Inner { detail, ..self.copy() }))
     }
 
+    /// A call that was refused and could have been made again, had its deadline not passed.
+    pub(crate) fn cut_short(&self) -> Self {
+        let Inner { operation, outcome, server, detail, .. } = &*self.0;
+        let detail = format!("the deadline passed before it could be made again; {detail}");
+        Self::new(ErrorKind::Timeout, *outcome, operation, server, detail)
+    }
+
     /// The class of the failure.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

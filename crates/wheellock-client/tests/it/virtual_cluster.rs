@@ -50,11 +50,16 @@ impl World {
     /// Lets everything happen that happens without time passing.
     async fn settle(&mut self) {
         for _ in 0..TURNS {
-            tokio::task::yield_now().await;
-            self.pipes.extend(self.new.lock().unwrap().drain(..).map(|pipe| (pipe, BytesMut::new())));
-            let (answers, asked) = (&mut self.answers, &mut self.asked);
-            self.pipes.retain_mut(|(pipe, input)| serve(pipe, input, answers, asked));
+            self.turn().await;
         }
+    }
+
+    /// Everybody gets one turn. What is answered in it is read in the next one.
+    async fn turn(&mut self) {
+        tokio::task::yield_now().await;
+        self.pipes.extend(self.new.lock().unwrap().drain(..).map(|pipe| (pipe, BytesMut::new())));
+        let (answers, asked) = (&mut self.answers, &mut self.asked);
+        self.pipes.retain_mut(|(pipe, input)| serve(pipe, input, answers, asked));
     }
 
     /// Lets time pass until `done` says so.
@@ -132,6 +137,38 @@ fn a_call_that_is_redirected_until_its_deadline_says_so() {
             assert_eq!(error.outcome(), Outcome::Rejected, "{error}");
             assert!(answer.contains(error.code().unwrap()), "{error}");
             assert!((8..=14).contains(&world.asked), "asked {} times", world.asked);
+        });
+    }
+}
+
+/// E8: redirections without end are the reason, also if the deadline passes while the last answer is on its way. The first few are not:
+/// what was asked of the node that they name would have been answered.
+#[test]
+fn a_redirection_that_comes_at_the_deadline_is_the_reason_if_it_is_not_among_the_first() {
+    for (asked, is_reason) in [(1, false), (5, false), (7, true)] {
+        virtual_time(async move {
+            let mut world = World::start(&["-MOVED 1 :0\r\n"]).await;
+            let call = world.call();
+            for turn in 1.. {
+                world.turn().await;
+                if world.asked == asked {
+                    break;
+                }
+                if turn % TURNS == 0 {
+                    world.clock.advance(Duration::from_millis(1));
+                }
+            }
+            world.clock.advance(DEADLINE);
+            world.until(|_| call.is_finished()).await;
+            let error = call.await.unwrap().unwrap_err();
+            let (kind, code) =
+                if is_reason { (ErrorKind::Server, Some("MOVED")) } else { (ErrorKind::Timeout, None) };
+            assert_eq!(
+                (error.kind(), error.code(), error.outcome()),
+                (kind, code, Outcome::Rejected),
+                "{error}"
+            );
+            assert!(error.detail().contains("MOVED 1 :0"), "{error}");
         });
     }
 }

@@ -2,12 +2,13 @@
 //! and a clock that stands still, so that "soon" is a number and a loop without a pause would never end.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use wheellock::client::Timer;
-use wheellock::testing::server::{Network, Server};
-use wheellock::{Guard, LockManager};
+use wheellock::testing::server::{How, Network, Server};
+use wheellock::{Guard, Lock, LockManager, Permit};
 use wheellock_wheel::ManualClock;
 
 /// A twentieth of it, after which what failed is tried again, is long beside every pause here.
@@ -92,6 +93,20 @@ impl World {
             self.pass(MILLISECOND).await;
         }
         self.elapsed - began
+    }
+
+    /// Lets everybody have turns until the server has done this; nobody has read its answer yet.
+    async fn turn_until(&mut self, done: impl Fn(&Self) -> bool) {
+        loop {
+            while self.turn().await {
+                if done(self) {
+                    return;
+                }
+            }
+            assert!(self.elapsed < LEASE, "it never does");
+            self.elapsed += MILLISECOND;
+            self.clock.advance(MILLISECOND);
+        }
     }
 
     fn is_free(&self) -> bool {
@@ -207,6 +222,100 @@ fn renewals_that_are_refused_for_ever_are_no_busy_loop_and_the_loss_is_told() {
             let asked = world.server.faults.refused.len();
             assert!(asked < 1000, "{refusal}: {asked} times");
             assert_eq!(world.locks.metrics().lost_expired, 1, "{refusal}");
+        }
+    });
+}
+
+/// A server that says how to ask, or whom, is no trouble, also when the wait ends before it can be asked so.
+#[test]
+fn a_wait_that_ends_with_a_script_to_be_sent_or_a_redirection_ends_in_vain() {
+    virtual_time(async {
+        for refusal in ["NOSCRIPT No matching script.", MOVED, ASK] {
+            for is_asked_again in [false, true] {
+                let mut world = World::new().await;
+                let guard = world.acquire("a").await;
+                let lock = world.locks.lock("a");
+                // A little longer than the head waits for a message before it asks again.
+                let wait = Duration::from_millis(5100);
+                let waiting = tokio::spawn(async move { lock.try_acquire_for(wait).await });
+                world.settle().await;
+                world.server.faults.refusal = Some((1, refusal));
+                world.turn_until(|world| !world.server.faults.refused.is_empty()).await;
+                if is_asked_again {
+                    world.server.faults.is_silent = true;
+                    world.settle().await;
+                }
+                world.clock.advance(wait.saturating_sub(world.elapsed));
+                world.settle().await;
+                let ended = waiting.await.unwrap();
+                assert!(matches!(ended, Ok(None)), "{refusal}, {is_asked_again}: {ended:?}");
+                assert!(guard.is_valid());
+            }
+        }
+    });
+}
+
+/// Takes what is called `a`.
+type Take = fn(LockManager) -> Pin<Box<dyn Future<Output = Taken> + Send>>;
+
+enum Taken {
+    Lock(Guard),
+    Permit(Permit),
+}
+
+impl Taken {
+    async fn lock(lock: Lock) -> Self {
+        Self::Lock(lock.acquire().await.unwrap())
+    }
+
+    fn guard(&self) -> &Guard {
+        match self {
+            Self::Lock(guard) => guard,
+            Self::Permit(permit) => permit,
+        }
+    }
+}
+
+/// Found by simulated fleets: a permit whose first answer got lost had its lease from then on, and its holder believed in the second.
+#[test]
+fn what_is_asked_for_again_is_kept_for_as_long_as_its_holder_believes() {
+    let kinds: [(&str, Take); 7] = [
+        ("plain", |locks| Box::pin(Taken::lock(locks.lock("a")))),
+        ("fair", |locks| Box::pin(Taken::lock(locks.fair_lock("a")))),
+        ("fenced", |locks| Box::pin(Taken::lock(locks.fenced_lock("a").as_lock().clone()))),
+        ("read", |locks| Box::pin(Taken::lock(locks.read_write_lock("a").read()))),
+        ("write", |locks| Box::pin(Taken::lock(locks.read_write_lock("a").write()))),
+        ("simple", |locks| Box::pin(Taken::lock(locks.simple_lock("a")))),
+        ("permit", |locks| {
+            Box::pin(async move { Taken::Permit(locks.permit_semaphore("a").acquire().await.unwrap()) })
+        }),
+    ];
+    virtual_time(async {
+        for (kind, take) in kinds {
+            let mut world = World::new().await;
+            if kind == "permit" {
+                world.server.store.execute(&["SET", "a", "1"]);
+            }
+            world.server.faults.losses = Some((0, 1, How::Rst));
+            let taking = tokio::spawn(take(world.locks.clone()));
+            world.turn_until(|world| world.server.faults.lost == 1).await;
+            world.server.faults.refusal = Some((usize::MAX, LOADING));
+            // Long beside what a holder takes off its lease for clocks that differ.
+            world.pass(Duration::from_millis(1500)).await;
+            world.server.faults.refusal = None;
+            world.pass_until(|_| taking.is_finished()).await;
+            let taken = taking.await.unwrap();
+            world.server.faults.is_silent = true;
+            let is_over = |world: &World| {
+                let server = &world.server.store;
+                let keeps =
+                    if kind == "permit" { server.permits("a", "{a}").1 > 0 } else { !world.is_free() };
+                let is_valid = taken.guard().is_valid();
+                assert!(keeps || !is_valid, "{kind}");
+                !is_valid
+            };
+            let lasted = world.pass_until(is_over).await;
+            assert!(lasted > LEASE - Duration::from_millis(500), "{kind}: {lasted:?}");
         }
     });
 }

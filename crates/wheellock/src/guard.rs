@@ -69,6 +69,12 @@ pub enum Released {
     AlreadyLost,
 }
 
+impl Released {
+    pub(crate) fn of(held_until_then: Result<(), LostReason>) -> Self {
+        held_until_then.map_or(Self::AlreadyLost, |()| Self::Released)
+    }
+}
+
 impl Guard {
     pub(crate) fn new(context: Arc<Context>, name: Arc<Name>, hold: HoldIndex, share: Share) -> Self {
         Self { context, name, hold, share, released: false, token: None, span: HoldSpan::none() }
@@ -199,10 +205,10 @@ impl Guard {
     /// lock may have been lost before the work ended. A release that is not confirmed is repeated in the background and is
     /// no error.
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
-        let lost = self.lost_error(LostReason::NotOwner);
+        let name = Arc::clone(&self.name);
         match self.give_back().await {
-            Ok(Released::AlreadyLost) => Err(lost),
-            Ok(Released::Released) | Err(_) => Ok(()),
+            Ok(Err(reason)) => Err(Error::Lost { lock: name.text().to_owned(), reason }),
+            Ok(Ok(())) | Err(_) => Ok(()),
         }
     }
 
@@ -295,42 +301,38 @@ impl Guard {
             self.span.end(|| End::Released);
             return Ok(Released::Released);
         }
-        self.confirmed().await
+        self.confirmed().await.map(Released::of)
     }
 
-    /// [`release`](Self::release) for a caller who wants the server's word in any case.
-    pub(crate) async fn give_back(mut self) -> Result<Released, Error> {
+    /// [`release`](Self::release) for a caller who wants the server's word in any case, and why the lock was lost if it was.
+    pub(crate) async fn give_back(mut self) -> Result<Result<(), LostReason>, Error> {
         if self.context.holds().stays_with_others(self.hold, self.share) {
             // Nothing will be given back, so nothing would be heard.
-            if let Err(Error::Lost { .. }) = self.ask_the_server(Want::Word).await {
-                return Ok(Released::AlreadyLost);
+            if let Err(Error::Lost { reason, .. }) = self.ask_the_server(Want::Word).await {
+                return Ok(Err(reason));
             }
             if hand_over::leave_to_others(&self.context, &self.name, self.hold, self.share) {
                 self.released = true;
                 self.span.end(|| End::Released);
-                return Ok(Released::Released);
+                return Ok(Ok(()));
             }
         }
         hand_over::tell_head(&self.context, &self.name);
         self.confirmed().await
     }
 
-    async fn confirmed(&mut self) -> Result<Released, Error> {
+    async fn confirmed(&mut self) -> Result<Result<(), LostReason>, Error> {
         // From its first poll on the release takes place, and this only looks.
         self.released = true;
         let mut release = Release { guard: self, view: None };
         let end = std::future::poll_fn(|cx| release.poll(cx.waker())).await;
         drop(release);
         self.span.end(|| match &end {
-            Some(Ok(true)) => End::Released,
-            Some(Ok(false)) | None => End::Lost,
-            Some(Err(_)) => End::Dropped,
+            Ok(Ok(())) => End::Released,
+            Ok(Err(_)) => End::Lost,
+            Err(_) => End::Dropped,
         });
-        match end {
-            Some(Ok(true)) => Ok(Released::Released),
-            Some(Ok(false)) | None => Ok(Released::AlreadyLost),
-            Some(Err(failed)) => Err(self.failure(format!("release {}", self.name.titled()), failed)),
-        }
+        end.map_err(|failed| self.failure(format!("release {}", self.name.titled()), failed))
     }
 
     /// Why the server's word did not come.
@@ -415,27 +417,29 @@ struct Release<'a> {
 }
 
 impl Release<'_> {
-    /// Gives the guard's hold back at the first poll. What became of it; `None` if there was nothing to give back.
-    fn poll(&mut self, waker: &Waker) -> Poll<Option<Result<bool, Failed>>> {
+    /// Gives the guard's hold back at the first poll. Whether it was held until then, or why not.
+    fn poll(&mut self, waker: &Waker) -> Poll<Result<Result<(), LostReason>, Failed>> {
         let Guard { context, hold, share, .. } = self.guard;
         if let Some(view) = self.view {
             let end = context.holds().released(view, waker);
             return match end {
                 Some(end) => {
                     self.view = None;
-                    Poll::Ready(Some(end))
+                    Poll::Ready(end.map(|known| if known { Ok(()) } else { Err(LostReason::NotOwner) }))
                 }
                 None => Poll::Pending,
             };
         }
-        self.view = context.transact(|holds, now, effects| {
+        let (view, lost) = context.transact(|holds, now, effects| {
+            let lost = holds.lost(*hold);
             let until = now + context.client.config().response_timeout;
             let (view, request) = holds.release_awaited(*hold, *share, (now, until), waker);
             effects.request_all(request);
-            view
+            (view, lost)
         });
-        // If it has ended already, the waker was woken.
-        if self.view.is_some() { Poll::Pending } else { Poll::Ready(None) }
+        self.view = view;
+        // If it has ended already, the waker was woken. What needs no word of the server's is lost, or others have joined it.
+        if view.is_some() { Poll::Pending } else { Poll::Ready(Ok(lost.map_or(Ok(()), Err))) }
     }
 }
 
@@ -468,5 +472,24 @@ impl Drop for Lost<'_> {
         if let Some(watcher) = self.watcher {
             self.guard.unwatch(watcher);
         }
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::testing::Double;
+
+    /// A shutdown between the end of the work and its release is why the lock was lost; nobody else had it.
+    #[tokio::test(start_paused = true)]
+    async fn work_that_a_shutdown_overtakes_is_told_so() {
+        let double = Double::new();
+        let locks = double.manager().await.unwrap();
+        let guard = locks.lock("orders:42").acquire().await.unwrap();
+        assert!(locks.shutdown(Duration::from_secs(1)).await.is_empty());
+        let error = guard.release_after_work().await.unwrap_err();
+        assert!(matches!(error, Error::Lost { reason: LostReason::ShutDown, .. }), "{error}");
     }
 }

@@ -25,7 +25,9 @@ impl LockManager {
     /// 4. The connection is closed. Whatever needs it fails from then on.
     ///
     /// Returns what the server has not confirmed in time, which lasts as long as its lease. Work that goes on under a lock is
-    /// not waited for, and the next holder may come at once: end it before. May be called again, which waits again.
+    /// not waited for, and the next holder may come at once: end it before. May be called again, which waits again. Places in
+    /// the queues of [fair locks](Self::fair_lock) are given up, too, without waiting for the server's word: one of which it
+    /// never hears, because the connection is broken just then, ends by itself within five seconds.
     ///
     /// ```no_run
     /// use std::time::Duration;

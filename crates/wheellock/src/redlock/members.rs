@@ -373,9 +373,13 @@ impl RedLockGuard {
 
     /// Gives all members back after work that ended under a valid quorum: see [`Guard::release_after_work`].
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
-        let lost = self.lost_error(LostReason::NotOwner);
+        let locks = Arc::clone(&self.locks);
         match self.release().await {
-            Ok(Released::AlreadyLost) => Err(lost),
+            Ok(Released::AlreadyLost) => {
+                let is_shut = locks.iter().any(|lock| lock.context.holds().is_shut());
+                let reason = if is_shut { LostReason::ShutDown } else { LostReason::NotOwner };
+                Err(Error::Lost { lock: locks.first().map_or("", Lock::name).to_owned(), reason })
+            }
             Ok(Released::Released) | Err(_) => Ok(()),
         }
     }
@@ -425,7 +429,7 @@ impl RedLockGuard {
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move {
                 match Arc::into_inner(guard) {
-                    Some(guard) => guard.give_back().await,
+                    Some(guard) => guard.give_back().await.map(Released::of),
                     // A renewal by hand has it too; but that needs this guard.
                     None => Ok(Released::AlreadyLost),
                 }

@@ -80,6 +80,14 @@ pub async fn exclude_each_other(handles: &[Lock], tasks: usize) {
     assert_eq!(entered.load(Ordering::SeqCst), 20 * tasks);
 }
 
+/// The server's time, since 1970.
+pub fn clock(server: &RedisServer) -> Duration {
+    let time = server.cli(&["TIME"]);
+    let mut parts = time.split_whitespace().map(|part| part.parse().unwrap());
+    let (seconds, micros) = (parts.next().unwrap(), parts.next().unwrap());
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}
+
 /// Waits until `key` does not exist.
 pub async fn gone(server: &RedisServer, key: &str) -> bool {
     eventually(PATIENCE, async || server.cli(&["EXISTS", key]) == "0").await

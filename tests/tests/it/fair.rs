@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wheellock::{Error, Lock, LockManager, LostReason, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, clock, gone, lost, manager};
 use wheellock_tests::topology::{Cluster, Replicas, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -47,8 +47,7 @@ async fn the_wire_contract_of_a_fair_lock() {
     let holder = owner.to_string();
     assert_eq!(server.cli(&["LINDEX", QUEUE, "0"]), holder);
     let deadline: f64 = server.cli(&["ZSCORE", DEADLINES, &holder]).parse().unwrap();
-    let now: f64 = server.cli(&["TIME"]).split_whitespace().next().unwrap().parse().unwrap();
-    let ahead = deadline / 1000.0 - now;
+    let ahead = deadline / 1000.0 - clock(&server).as_secs_f64();
     assert!((300.0..340.0).contains(&ahead), "as Redisson's: what is left of the lease, and 300 s: {ahead}");
     let channel = format!("redisson_lock__channel:{{{NAME}}}:{holder}");
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]) == channel).await);
@@ -451,10 +450,14 @@ async fn one_who_waits_long_keeps_its_place() {
     // Each has had to say several times that it lives.
     let until = |holder: &str| -> u64 { server.cli(&["ZSCORE", WAITERS, holder]).parse().unwrap_or(0) };
     let began = until(&head);
+    let mut last = began;
     let lives = eventually(2 * PATIENCE, async || {
         // Whoever asks throws out the dead.
         assert!(others.try_acquire().await.unwrap().is_none());
-        until(&head) > began + 6_000
+        let next = until(&head);
+        assert!(next == last || clock(&server) < Duration::from_millis(last), "it was dead, and came anew");
+        last = next;
+        next > began + 6_000
     });
     assert!(lives.await);
     assert_eq!((server.cli(&["LLEN", QUEUE]), server.cli(&["LINDEX", QUEUE, "0"])), ("2".to_owned(), head));
@@ -471,22 +474,21 @@ async fn one_who_waits_long_keeps_its_place() {
 async fn entries_of_others_are_respected_until_their_deadlines() {
     let (server, locks) = server_and_manager().await;
     let lock = locks.fair_lock(NAME);
-    let seconds: u64 = server.cli(&["TIME"]).split_whitespace().next().unwrap().parse().unwrap();
-    let soon = ((seconds + 2) * 1000).to_string();
+    let now = clock(&server);
+    let after = |seconds| (now + Duration::from_secs(seconds)).as_millis().to_string();
     set(&server, &["RPUSH", QUEUE, "java:1"]);
-    set(&server, &["ZADD", DEADLINES, &soon, "java:1"]);
+    set(&server, &["ZADD", DEADLINES, &after(2), "java:1"]);
     assert!(lock.try_acquire().await.unwrap().is_none(), "it is free, but somebody came first");
     let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("the other one's time is over");
     assert_eq!(server.cli(&["EXISTS", QUEUE, DEADLINES, WAITERS]), "0");
     // One behind us: its deadline comes earlier when we are served.
     let waiting = waiter(&lock);
     assert!(queued(&server, 1).await);
-    let late = ((seconds + 700) * 1000).to_string();
     set(&server, &["RPUSH", QUEUE, "java:2"]);
-    set(&server, &["ZADD", DEADLINES, &late, "java:2"]);
+    set(&server, &["ZADD", DEADLINES, &after(700), "java:2"]);
     guard.release().await.unwrap();
     let guard = waiting.await.unwrap();
-    assert_eq!(server.cli(&["ZSCORE", DEADLINES, "java:2"]), ((seconds + 400) * 1000).to_string());
+    assert_eq!(server.cli(&["ZSCORE", DEADLINES, "java:2"]), after(400));
     guard.release().await.unwrap();
 }
 

@@ -10,7 +10,7 @@ use wheellock::{Guard, LockManager, Released};
 use wheellock_tests::beside::{both_sides, shared_client, within};
 use wheellock_tests::campaign::Shim;
 use wheellock_tests::interop::{self, Client, Thread};
-use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, clock, manager};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "fair@tickets";
@@ -119,11 +119,9 @@ fn server_with_clock(ahead: i64) -> (RedisServer, Shim) {
         builder = builder.env(name, &value.to_string_lossy());
     }
     let server = builder.start();
-    let clock = |from: Duration| i64::try_from(from.as_micros()).unwrap();
-    let told = server.cli(&["TIME"]);
-    let seconds: u64 = told.split_whitespace().next().unwrap().parse().unwrap();
+    let micros = |from: Duration| i64::try_from(from.as_micros()).unwrap();
     let here = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
-    let apart = clock(Duration::from_secs(seconds)) - clock(here);
+    let apart = micros(clock(&server)) - micros(here);
     assert!((apart - ahead).abs() < 1_500_000, "the shim does not move this server's clock: {apart}");
     // The server has the files open.
     std::fs::remove_dir_all(directory).unwrap();
@@ -269,8 +267,8 @@ async fn a_waiter_of_java_that_gives_up_or_dies_is_passed() {
     doomed.kill();
     let ours = waiter(&locks);
     assert!(queued(&server, 2).await);
-    let seconds: u64 = server.cli(&["TIME"]).split_whitespace().next().unwrap().parse().unwrap();
-    assert_eq!(server.cli(&["ZADD", DEADLINES, &((seconds + 2) * 1000).to_string(), &entry]), "0");
+    let soon = clock(&server) + Duration::from_secs(2);
+    assert_eq!(server.cli(&["ZADD", DEADLINES, &soon.as_millis().to_string(), &entry]), "0");
     guard.release().await.unwrap();
     drop(within(PATIENCE, ours).await.unwrap());
     assert!(eventually(PATIENCE, async || left(&server).is_empty()).await);

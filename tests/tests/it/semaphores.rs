@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use wheellock::{CountDownLatch, Error, LockManager, LostReason, PermitId, Released, Semaphore};
 use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule, cancel_at};
-use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, lost, manager, renewed};
+use wheellock_tests::locks::{
+    PATIENCE, WOKEN, adjusted, at_rest, brisk, clock, gone, lost, manager, renewed,
+};
 use wheellock_tests::worker::{Outcome, Request, Worker, monotonic};
 use wheellock_tests::{RedisServer, eventually, poll_until};
 
@@ -373,6 +375,23 @@ async fn a_permit_that_is_taken_away_is_lost() {
     });
     assert!(matches!(failed.await, Err(Error::Lost { .. })));
     assert_eq!(permits.run(async |_| 7).await.unwrap(), 7);
+}
+
+/// Nobody has taken it meanwhile, and still its lease had ended: as Redisson answers, too.
+#[tokio::test]
+async fn a_permit_that_is_given_back_after_its_lease_was_lost() {
+    let (server, locks) = server_and_manager().await;
+    let permits = locks.permit_semaphore(NAME);
+    permits.set_permits(1).await.unwrap();
+    let permit = permits.with_lease(Duration::from_millis(100)).acquire().await.unwrap();
+    let over = clock(&server) + Duration::from_millis(100);
+    assert!(eventually(PATIENCE, async || !permit.is_valid() && clock(&server) > over).await);
+    assert_eq!(server.cli(&["ZCARD", "{pool}:timeout"]), "1", "nobody has come");
+    assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(
+        (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
+        ("1".to_owned(), "0".to_owned())
+    );
 }
 
 async fn latch_of(locks: &LockManager, count: u32) -> CountDownLatch {

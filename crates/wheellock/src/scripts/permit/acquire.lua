@@ -13,8 +13,10 @@
 -- nothing changed, if there is no number under the name.
 local semaphore, lease, permit, leases = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[4] .. ':timeout'
 local free = number or 0
--- Before anything is reaped: whose lease has ended is not asked about any more.
+-- Before anything is reaped: what nobody has taken since its lease ended is still the caller's.
 if redis.call('zscore', leases, permit) then
+    -- The caller counts its lease from the question that is answered.
+    redis.call('zadd', leases, now + lease, permit)
     return { 2, math.max(free, 0) }
 end
 local ended = reap(semaphore, leases, now)

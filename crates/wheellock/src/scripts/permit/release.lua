@@ -7,7 +7,7 @@
 -- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 -- ARGV[5]  what the keys that belong to the semaphore have in common, in its slot
 --
--- Returns 1 (given back) or nil (there is no such permit any more; nothing was changed).
+-- Returns 1 (given back) or nil (there is no such permit any more, or its lease has ended; that one is given back all the same).
 local leases = ARGV[5] .. ':timeout'
 local ends = redis.pcall('zscore', leases, ARGV[2])
 if type(ends) ~= 'string' then
@@ -29,4 +29,8 @@ if type(free) == 'string' and tonumber(free) then
     end
 end
 redis.call('zrem', leases, ARGV[2])
+local time = redis.call('time')
+if tonumber(ends) <= time[1] * 1000 + math.floor(time[2] / 1000) then
+    return nil
+end
 return 1

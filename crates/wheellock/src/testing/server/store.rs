@@ -21,6 +21,8 @@ use super::scripts::Which;
 pub struct Store {
     /// The server's clock in milliseconds.
     now: u64,
+    /// What it said last in microseconds.
+    said: u64,
     keys: BTreeMap<String, Key>,
     loaded: BTreeSet<Which>,
     /// What is listened to, and by how many.
@@ -459,7 +461,7 @@ impl Store {
         let stored = self.number(&counter)?;
         let mut token = stored.unwrap_or_default();
         if !held || stored.is_none() {
-            let now = self.millis() * 1000;
+            let now = self.micros();
             token = if token < now { now } else { token.checked_add(1).ok_or_else(overflow)? };
             self.set_text(&counter, &token.to_string(), None);
         }
@@ -550,6 +552,13 @@ impl Store {
     /// The server's clock, as a script counts.
     fn millis(&self) -> i64 {
         signed(self.now)
+    }
+
+    /// The clock in microseconds, of which at least one passes from one script to the next.
+    fn micros(&mut self) -> i64 {
+        let now = self.now * 1000;
+        self.said = if self.said / 1000 == self.now { self.said + 1 } else { now };
+        signed(self.said)
     }
 
     fn pexpire(&mut self, key: &str, millis: i64) -> bool {

@@ -221,6 +221,7 @@ impl Store {
         let free = self.number(key)?.unwrap_or_default();
         let leases = leases(tag);
         if self.held_by(&leases, permit) {
+            self.set_count(&leases, permit, &(self.millis() + lease).to_string());
             self.note(Which::PermitAcquire, key, permit, Some("1"));
             return Ok(two(2, free.max(0)));
         }
@@ -246,6 +247,7 @@ impl Store {
 
     fn permit_release(&mut self, key: &str, tell: [&str; 2], permit: &str, tag: &str) -> Result {
         self.note(Which::PermitRelease, key, permit, Some("0"));
+        let ends = self.field(&leases(tag), permit).map(|ends| integer(&ends)).transpose()?;
         if !self.forget_permit(&leases(tag), permit) {
             return Ok(Answer::Nil);
         }
@@ -255,7 +257,8 @@ impl Store {
         {
             self.tell_of(free, tell);
         }
-        Ok(Answer::Integer(1))
+        let has_ended = ends.is_none_or(|ends| ends <= self.millis());
+        Ok(if has_ended { Answer::Nil } else { Answer::Integer(1) })
     }
 
     /// For each semaphore a lease, a permit and a tag.
@@ -331,7 +334,7 @@ impl Store {
     }
 
     fn end_latch(&mut self, key: &str, tell: [&str; 2], tag: &str) {
-        let micros = self.now * 1000;
+        let micros = self.micros();
         self.set_text(&ended(tag), &format!("{}{:06}", micros / 1_000_000, micros % 1_000_000), Some(A_DAY));
         self.free(key, tell);
     }

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::fs::{FlockOperation, flock};
 use tokio::sync::oneshot;
 
@@ -46,11 +46,33 @@ pub fn start() -> Option<Arc<Peer>> {
         let _ = writeln!(std::io::stderr(), "{what}");
         return None;
     }
-    // Once a process: what fails for one test fails for all, and Maven takes its time to say so.
+    let jars = built().unwrap_or_else(|error| panic!("cannot build the peer: {error:#}"));
+    Some(Arc::new(Peer::spawn(jars).unwrap_or_else(|error| panic!("no peer in Java: {error:#}"))))
+}
+
+/// How to start the worker of a campaign that is Redisson.
+///
+/// # Errors
+///
+/// It cannot be built, for example because there is no Java.
+pub fn campaigner() -> Result<Command> {
+    Ok(java(built()?, "Campaigner"))
+}
+
+/// The jars. Once a process: what fails for one test fails for all, and Maven takes its time to say so.
+fn built() -> Result<&'static Path> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let built = BUILT.get_or_init(|| build().map_err(|error| format!("{error:#}")));
-    let jars = built.as_ref().unwrap_or_else(|error| panic!("cannot build the peer: {error}"));
-    Some(Arc::new(Peer::spawn(jars).unwrap_or_else(|error| panic!("no peer in Java: {error:#}"))))
+    built.as_deref().map_err(|error| anyhow!("{error}"))
+}
+
+fn java(jars: &Path, main: &str) -> Command {
+    let mut java = Command::new("java");
+    // A short life: no time for a second compiler, no use for a large heap.
+    java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp"])
+        .arg(jars.join("*"))
+        .arg(main);
+    java
 }
 
 /// What of that which a peer needs this machine does not have.
@@ -88,11 +110,7 @@ struct Waiting {
 
 impl Peer {
     fn spawn(jars: &Path) -> Result<Self> {
-        let mut child = Command::new("java")
-            // A short life: no time for a second compiler, no use for a large heap.
-            .args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", "-cp"])
-            .arg(jars.join("*"))
-            .arg("Peer")
+        let mut child = java(jars, "Peer")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -333,6 +351,11 @@ impl Thread {
         self.ask("increment", &[&lock, &times, &file.display()])
     }
 
+    /// The same, and how long the lock was waited for in each, in microseconds, as a line each.
+    pub fn waits(&self, lock: &str, times: usize, file: &Path) -> Call {
+        self.ask("waits", &[&lock, &times, &file.display()])
+    }
+
     /// `lockAndGetToken()`, of a fenced lock
     pub fn lock_and_get_token(&self, lock: &str) -> Call {
         self.ask("lockAndGetToken", &[&lock])
@@ -468,9 +491,10 @@ fn build() -> Result<PathBuf> {
     let stamp = directory.join("built-from");
     let pom = sources.join("pom.xml");
     let version = chosen_version().map(|version| format!("-Dredisson.version={version}"));
-    let peer = sources.join("src/main/java/Peer.java");
-    let text =
-        fs::read_to_string(&pom)? + &fs::read_to_string(peer)? + version.as_deref().unwrap_or_default();
+    let mut text = fs::read_to_string(&pom)? + version.as_deref().unwrap_or_default();
+    for program in ["Peer", "Campaigner"] {
+        text += &fs::read_to_string(sources.join(format!("src/main/java/{program}.java")))?;
+    }
     if jars.is_dir() && fs::read_to_string(&stamp).is_ok_and(|built_from| built_from == text) {
         return Ok(jars);
     }

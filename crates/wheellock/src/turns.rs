@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 pub(crate) struct Turns {
     /// This process gave the lock back because its time was over, and does not know yet whether others heard of it.
     gave_back: Option<Instant>,
-    /// How many others heard of it the last time,
+    /// How many others heard of it the time before,
+    heard_before: u32,
+    /// how many did the last time,
     others: u32,
     /// how many of them are still to have a turn before this process asks at once,
     left: u32,
@@ -64,7 +66,8 @@ impl Turns {
         now: Instant,
     ) -> Option<Instant> {
         let since = self.gave_back.take()?;
-        self.others = heard.saturating_sub(listens.into());
+        let others = heard.saturating_sub(listens.into());
+        self.heard_before = std::mem::replace(&mut self.others, others);
         self.left = self.others.saturating_sub(1);
         let round_trip = now.saturating_duration_since(since);
         if let Some(has_come) = has_come {
@@ -76,8 +79,10 @@ impl Turns {
         // Of several others, who looks in the middle of one's turn may find the lock free just when the next one is about to ask. Where
         // nobody has come the last time, nobody has to be waited for long.
         self.began = Some(now);
-        let turn = self.took.take().filter(|_| self.others > 1).unwrap_or_default();
-        self.stand_back = (turn + 2 * round_trip).clamp(STAND_BACK_AT_LEAST, STAND_BACK_AT_MOST);
+        let took = self.took.take();
+        let at_least = if took.is_some() { STAND_BACK_FOR_WHO_CAME } else { STAND_BACK_AT_LEAST };
+        let turn = took.filter(|_| self.others > 1).unwrap_or_default();
+        self.stand_back = (turn + 2 * round_trip).clamp(at_least, STAND_BACK_AT_MOST);
         Some(now + self.stand_back)
     }
 
@@ -100,14 +105,18 @@ impl Turns {
     }
 
     /// For how much of its time a process may hand a lock over: those who want it share the time, so that all of them together keep
-    /// nobody waiting for longer than it.
+    /// nobody waiting for longer than it. One who did not hear of the last release may have been about to listen: Redisson does so
+    /// anew for each turn.
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
-        budget / (self.others + 1)
+        budget / (self.others.max(self.heard_before) + 1)
     }
 }
 
 /// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.
 pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
+
+/// The same if one of them took it the last time: whoever wants it still comes, though its thread may have to wait for a processor.
+const STAND_BACK_FOR_WHO_CAME: Duration = Duration::from_millis(2);
 
 /// And how long at most: so much is lost if none of them comes.
 const STAND_BACK_AT_MOST: Duration = Duration::from_millis(100);
@@ -140,13 +149,17 @@ mod tests {
             assert!(matches!(turns.hear(now), Message::Free), "all {others} have had theirs");
             let budget = Duration::from_millis(6);
             assert_eq!(turns.share_of(budget), budget / (others + 1), "all of them share it");
+            given_back(&mut turns, 0, now);
+            assert_eq!(turns.share_of(budget), budget / (others + 1), "those who do not listen yet, too");
+            given_back(&mut turns, 0, now);
+            assert_eq!(turns.share_of(budget), budget, "but not for long");
         }
     }
 
     /// Several processes have their turns one after the other: one that looks in the middle of another's would take that of the next.
     #[test]
     fn who_stands_back_does_so_for_as_long_as_the_others_took_the_last_time() {
-        for (others, has_come, at_least) in [(2, true, 5), (2, false, 1), (1, true, 1)] {
+        for (others, has_come, at_least) in [(2, true, 5), (2, false, 1), (1, true, 2), (1, false, 1)] {
             let (mut turns, mut now) = (Turns::default(), Instant::now());
             given_back(&mut turns, others, now);
             for _ in 0..if has_come { others } else { 0 } {

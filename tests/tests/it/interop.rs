@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use wheellock::client::Command as Request;
 use wheellock::{Error, Guard, Lock, LockManager, RedLockManager, Released, multi_lock};
@@ -62,20 +63,36 @@ async fn ten_thousand_increments_by_threads_of_java_tasks_and_threads_lose_none(
     assert!(locks.metrics().handoffs > 0, "both sides were at it at the same time: {:?}", locks.metrics());
 }
 
-/// Tasks of ours that pass a lock on among themselves give it back when their time is over, and stand back for Java.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_that_hand_a_lock_over_let_java_have_its_turns() {
-    const TURNS: u64 = 200;
+/// Tasks of ours that pass a lock on among themselves give it back when their time is over, and stand back for Java: with one thread, and
+/// with one for each of two processors, which leaves Java none to itself.
+#[test]
+fn tasks_that_hand_a_lock_over_let_java_have_its_turns() {
+    for threads in [1, 2] {
+        let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
+        runtime.block_on(java_has_its_turns(threads));
+    }
+}
+
+async fn java_has_its_turns(threads: usize) {
+    let turns =
+        std::env::var("WHEELLOCK_TURNS").map_or(200, |turns| turns.parse().expect("a number of turns"));
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let file = server.directory().join("counter");
     fs::write(&file, "0").unwrap();
     let over = Arc::new(AtomicBool::new(false));
+    // When the lock was granted to one of ours last, and how long that was after the time before.
+    let gaps = Arc::new(Mutex::new((Instant::now(), Vec::new())));
     let tasks: Vec<_> = (0..8)
         .map(|_| {
-            let (lock, over) = (locks.lock(NAME), Arc::clone(&over));
+            let (lock, over, gaps) = (locks.lock(NAME), Arc::clone(&over), Arc::clone(&gaps));
             tokio::spawn(async move {
                 while !over.load(Ordering::Relaxed) {
                     let _guard = lock.acquire().await.unwrap();
+                    {
+                        let (last, gaps) = &mut *gaps.lock().unwrap();
+                        gaps.push(last.elapsed());
+                        *last = Instant::now();
+                    }
                     yield_now().await;
                 }
             })
@@ -83,20 +100,33 @@ async fn tasks_that_hand_a_lock_over_let_java_have_its_turns() {
         .collect();
     assert!(eventually(PATIENCE, async || locks.metrics().hand_overs > 1_000).await);
     let (before, began) = (locks.metrics(), Instant::now());
-    assert_eq!(java.thread("t0").increment(NAME, TURNS.try_into().unwrap(), &file).done().await, "done");
-    let (took, after) = (began.elapsed(), locks.metrics());
+    gaps.lock().unwrap().1.clear();
+    let waits = java.thread("t0").waits(NAME, turns, &file).done().await;
+    let (took, after, gaps) = (began.elapsed(), locks.metrics(), gaps.lock().unwrap().1.clone());
     let ours = after.acquires - before.acquires - (after.hand_overs - before.hand_overs);
     println!(
-        "{TURNS} turns of Java's in {took:?}, beside {ours} of ours, {} handed over",
+        "{turns} turns of Java's in {took:?}, {ours} of ours with {threads} threads, {} handed over",
         after.hand_overs - before.hand_overs
     );
+    let mut waits: Vec<_> =
+        waits.lines().map(|micros| Duration::from_micros(micros.parse().unwrap())).collect();
+    assert_eq!(waits.len(), turns);
+    waits.sort();
+    // While one of ours had it, it did not wait for its turn.
+    let mut gaps = gaps;
+    gaps.sort();
+    let turns_of_ours = gaps.split_off(gaps.len() - usize::try_from(ours).unwrap());
+    for (whose, waits) in [("Java's", waits), ("ours", turns_of_ours)] {
+        let [half, most, longest] = [50, 99, 100].map(|percent| waits[(waits.len() - 1) * percent / 100]);
+        println!("until the next turn, {whose}: p50 {half:?}, p99 {most:?}, longest {longest:?}");
+    }
     over.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.unwrap();
     }
     // Jain's index of two is 0.9 where one has had twice as many turns as the other.
-    assert!(ours <= 2 * TURNS, "{ours} turns of ours beside {TURNS} of Java's");
-    assert_eq!(fs::read_to_string(&file).unwrap(), TURNS.to_string());
+    assert!(ours <= 2 * turns as u64, "{ours} turns of ours beside {turns} of Java's");
+    assert_eq!(fs::read_to_string(&file).unwrap(), turns.to_string());
     assert!(gone(&server, NAME).await);
 }
 

@@ -204,6 +204,8 @@ public final class Peer {
                         increment(lock, Path.of(request.arguments[2]));
                     }
                     return "done";
+                case "waits":
+                    return waits(lock, request.number(1), Path.of(request.arguments[2]));
                 case "visit":
                     return visit(client.getReadWriteLock(lock.getName()), request);
                 case "lockAndGetToken":
@@ -469,6 +471,22 @@ public final class Peer {
         } finally {
             lock.unlock();
         }
+    }
+
+    /** So many increments, and how long the lock was waited for in each, in microseconds. */
+    private static String waits(RLock lock, long times, Path file) throws IOException {
+        StringBuilder waits = new StringBuilder();
+        for (long left = times; left > 0; left--) {
+            long asked = System.nanoTime();
+            lock.lock();
+            try {
+                waits.append((System.nanoTime() - asked) / 1000).append('\n');
+                addOne(file);
+            } finally {
+                lock.unlock();
+            }
+        }
+        return waits.toString().trim();
     }
 
     private static void addOne(Path file) throws IOException {

@@ -7,7 +7,7 @@ mod wait;
 mod waiter;
 
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::guard::Guard;
@@ -119,7 +119,7 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                     {
                         waiters.about_to_ask();
                     }
-                    AnswerBy::first(request.context, request.name, wait.deadline())
+                    AnswerBy::first(request.context, request.name, Duration::ZERO, wait.deadline())
                 }
                 Some(waiter) => match waiter.turn(wait).await? {
                     Next::Ask(by) => by,

@@ -456,7 +456,9 @@ impl MultiLock {
 
     /// The first question has the time for an answer, however short the wait.
     fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
-        let first = |deadline, lock: &Lock| first_answer_by(&lock.context.client, lock.name.key(), deadline);
+        let first = |deadline, lock: &Lock| {
+            first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, deadline)
+        };
         let members = self.members.iter().filter(|_| !known_held);
         wait.deadline().map(|deadline| members.fold(deadline, first))
     }

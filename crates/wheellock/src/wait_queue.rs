@@ -35,6 +35,8 @@ pub(crate) struct WaitQueue {
     unanswered_since: Option<Instant>,
     /// What kept the last question from being answered, other than the end of its own waiter's wait.
     last_error: Option<Error>,
+    /// Those who share the lock could have it when so many had joined: who came later has not been told that it is held.
+    open_since: Option<u64>,
     /// What was handed over within this process last.
     handed: Option<Handed>,
     /// The head has not been told that it is one: nothing was to be done as long as the lock was handed over.
@@ -168,6 +170,7 @@ impl WaitQueue {
     pub(crate) fn on_held(&mut self, now: Instant, lease_left: Option<Duration>) {
         self.unanswered_since = None;
         self.last_error = None;
+        self.open_since = None;
         // One millisecond more, because the server rounds down.
         let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
         // Without messages (an ACL may forbid the channel) only asking helps.
@@ -400,11 +403,14 @@ impl WaitQueue {
     }
 
     /// A waiter leaves who was let in, where many may hold the lock and there is `room` for more: those for whom it will do ask at
-    /// once, each for itself, but nobody before one who came earlier. Returns their wakers.
-    pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32) -> Vec<Waker> {
+    /// once, each for itself, but nobody before one who came earlier. So many had `joined` when it asked. Returns their wakers.
+    pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32, joined: u64) -> Vec<Waker> {
         self.queue.leave(ticket);
         self.unanswered_since = None;
         self.last_error = None;
+        if room == u32::MAX {
+            self.open_since.get_or_insert(joined);
+        }
         let mut let_in = Vec::new();
         for Entry { waker, waiter, .. } in self.queue.entries() {
             let Some(left) = room.checked_sub(waiter.wants) else { break };
@@ -448,6 +454,11 @@ impl WaitQueue {
         woken
     }
 
+    /// The head has heard that those who share the lock may have it: who comes from now on has not been told that it is held.
+    pub(crate) fn heard_open(&mut self) {
+        self.open_since.get_or_insert(self.joined);
+    }
+
     /// A waiter leaves for whom the latch is open. Returns the next head's waker, if the head left.
     pub(crate) fn leave_opened(&mut self, ticket: u64) -> Option<Waker> {
         let was_head = self.is_head(ticket);
@@ -468,11 +479,15 @@ impl WaitQueue {
         self.queue.head_to_wake()
     }
 
-    /// What a waiter whose wait has ended can be told.
-    pub(crate) fn known(&self) -> Known {
+    /// What the waiter with this ticket can be told when its wait has ended. One who still `waits_for_its_first_answer` is not told what
+    /// was known when it came, if that is over.
+    pub(crate) fn known(&mut self, ticket: u64, waits_for_its_first_answer: bool) -> Known {
+        let joined = self.queue.get_mut(ticket).map(|waiter| waiter.joined);
+        let came_later = joined.zip(self.open_since).is_some_and(|(joined, open)| joined >= open);
         match (&self.last_error, self.poll_at) {
             (Some(error), _) => Known::Trouble(error.clone()),
             (None, None) => Known::Nothing,
+            (None, Some(_)) if came_later && waits_for_its_first_answer => Known::Nothing,
             (None, Some(_)) => Known::Held { unanswered_since: self.unanswered_since },
         }
     }
@@ -532,7 +547,7 @@ mod tests {
         let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
         assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
         waiters.on_held(now, Some(REPOLL));
-        assert_eq!(waiters.leave_open(a, u32::MAX).len(), 2, "both are woken");
+        assert_eq!(waiters.leave_open(a, u32::MAX, 3).len(), 2, "both are woken");
         assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
         assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
         assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
@@ -707,10 +722,32 @@ mod tests {
         assert!(ask(&mut waiters, first, now));
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, let_in, now) && !ask(&mut waiters, next, now));
-        assert_eq!(waiters.leave_open(first, 1).len(), 1);
+        assert_eq!(waiters.leave_open(first, 1, 3).len(), 1);
         assert!(waiters.leave(let_in, None, now).is_some(), "the next head is woken");
         assert!(ask(&mut waiters, next, now), "something is free, and nobody else asks for it");
         assert!(!ask(&mut waiters, next, now), "once");
+    }
+
+    /// Found by simulated fleets: a reader with a wait shorter than a round trip came while the one before it asked, and was told that
+    /// the lock was held, though nobody had held it since it came.
+    #[test]
+    fn a_reader_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let [first, early] = [waiters.join(1), waiters.join(1)];
+        assert!(ask(&mut waiters, first, now));
+        waiters.on_held(now, None);
+        let asked = waiters.joined();
+        let late = waiters.join(1);
+        waiters.leave_open(first, u32::MAX, asked);
+        assert!(matches!(waiters.known(early, true), Known::Held { .. }), "it was when that one came");
+        assert!(matches!(waiters.known(late, true), Known::Nothing));
+        assert!(matches!(waiters.known(late, false), Known::Held { .. }), "it has waited for long enough");
+        waiters.on_held(now, None);
+        assert!(matches!(waiters.known(late, true), Known::Held { .. }));
+        waiters.heard_open();
+        let later = waiters.join(1);
+        assert!(matches!(waiters.known(late, true), Known::Held { .. }));
+        assert!(matches!(waiters.known(later, true), Known::Nothing));
     }
 
     #[test]
@@ -718,9 +755,9 @@ mod tests {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b, c) = (waiters.join(1), waiters.join(3), waiters.join(1));
         assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
-        assert_eq!(waiters.leave_open(a, 2).len(), 1, "the head is woken, who wants three");
+        assert_eq!(waiters.leave_open(a, 2, 3).len(), 1, "the head is woken, who wants three");
         assert!(!ask(&mut waiters, c, now), "one would be free");
-        assert!(waiters.leave_open(b, 1).len() == 1 && ask(&mut waiters, c, now));
+        assert!(waiters.leave_open(b, 1, 3).len() == 1 && ask(&mut waiters, c, now));
     }
 
     #[test]
@@ -756,10 +793,11 @@ mod tests {
             )
         };
         assert!(!turn(&mut waiters, a, true) && !turn(&mut waiters, b, true));
-        assert!(matches!(waiters.known(), Known::Nothing), "nobody has heard anything yet");
+        assert!(matches!(waiters.known(a, true), Known::Nothing), "nobody has heard anything yet");
         let first = waiters.join_first(1);
         waiters.on_held(now, Some(REPOLL));
-        assert!(waiters.is_head(first) && matches!(waiters.known(), Known::Held { unanswered_since: None }));
+        let known = waiters.known(first, true);
+        assert!(waiters.is_head(first) && matches!(known, Known::Held { unanswered_since: None }));
         assert!(!turn(&mut waiters, a, false), "it stands behind");
         assert!(waiters.leave(first, None, now).is_some());
         assert!(!turn(&mut waiters, a, false), "whoever left had its answer");
@@ -801,7 +839,7 @@ mod tests {
         let waiting = [waiters.join(1), waiters.join(1)];
         waiters.on_held(now, None);
         waiters.on_unanswered(&Error::NoRandomness);
-        assert!(matches!(waiters.known(), Known::Trouble(Error::NoRandomness)));
+        assert!(matches!(waiters.known(waiting[0], true), Known::Trouble(Error::NoRandomness)));
         waiters.fail_all(&Error::NoRandomness);
         let later = [waiters.join_first(1), waiters.join(1)];
         waiting.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
@@ -810,7 +848,10 @@ mod tests {
             assert!(!matches!(turn, Turn::Failed(_)));
         }
         later.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
-        assert!(!matches!(waiters.known(), Known::Trouble(_)), "nobody is left to whom it matters");
+        assert!(
+            !matches!(waiters.known(later[0], true), Known::Trouble(_)),
+            "nobody is left to whom it matters"
+        );
     }
 
     #[test]

@@ -291,7 +291,7 @@ impl<'a> Request<'a> {
         Ok(Said::Answer(Answer::Held(Refusal::UNBOUNDED)))
     }
 
-    fn operation(&self) -> String {
+    pub(super) fn operation(&self) -> String {
         format!("{} {}", self.name.kind().verb, self.name.titled())
     }
 

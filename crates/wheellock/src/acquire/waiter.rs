@@ -143,8 +143,8 @@ impl<'a> Waiter<'a> {
     }
 
     fn has_waited(&self) {
-        let waited = self.request.context.clock.now().saturating_duration_since(self.since);
         let Request { context, name, .. } = self.request;
+        let waited = self.waited();
         context.holds().tallies.of(name.family()).waited(waited, self.heard);
     }
 
@@ -173,6 +173,9 @@ impl<'a> Waiter<'a> {
                 let until = match turn {
                     Turn::Ask { heard, since } => {
                         (self.heard, self.asked) = (heard, joined);
+                        if heard && self.request.name.kind().is_shared() {
+                            self.waiters(|waiters, _| waiters.heard_open());
+                        }
                         if heard {
                             // Only a holder that releases sends messages: a lock that this process holds was freed by force.
                             self.request.context.verify(self.request.name);
@@ -211,7 +214,7 @@ impl<'a> Waiter<'a> {
         let patience = since + self.request.context.client.config().response_timeout;
         let own = match deadline {
             Some(deadline) if self.knows_held() => AnswerBy::EndOfWait(deadline),
-            deadline => AnswerBy::first(self.request.context, self.request.name, deadline),
+            deadline => self.first_answer_by(deadline),
         };
         match own {
             AnswerBy::EndOfWait(until) if until < patience => own,
@@ -219,8 +222,23 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// By when the first answer has to come that it hears of, from when it came on.
+    fn first_answer_by(&self, deadline: Option<Instant>) -> AnswerBy {
+        let Request { context, name, .. } = *self.request;
+        AnswerBy::first(context, name, self.waited(), deadline)
+    }
+
+    fn waited(&self) -> Duration {
+        self.request.context.clock.now().saturating_duration_since(self.since)
+    }
+
+    fn known(&self) -> Known {
+        let waits_for_its_first_answer = self.waited() < FIRST_ANSWER;
+        self.waiters(|waiters, ticket| waiters.known(ticket, waits_for_its_first_answer))
+    }
+
     fn knows_held(&self) -> bool {
-        self.told_held || !matches!(self.waiters(|waiters, _| waiters.known()), Known::Nothing)
+        self.told_held || !matches!(self.known(), Known::Nothing)
     }
 
     pub(super) fn told_held(&self) -> bool {
@@ -235,22 +253,27 @@ impl<'a> Waiter<'a> {
     /// as far as this process can know, unless the server has stopped answering: a dead server is not a busy lock.
     fn wait_is_over(&self, now: Instant, deadline: Option<Instant>) -> Result<Option<AnswerBy>, Error> {
         let config = self.request.context.client.config();
-        let unanswered_since = match self.waiters(|waiters, _| waiters.known()) {
+        let unanswered_since = match self.known() {
             Known::Trouble(error) => return Err(error),
             Known::Held { unanswered_since } => unanswered_since,
             Known::Nothing if self.told_held => None,
             Known::Nothing => {
-                return Ok(Some(AnswerBy::first(self.request.context, self.request.name, deadline)));
+                let by = self.first_answer_by(deadline);
+                return if by.is_over(self.request.context) { Err(self.timed_out()) } else { Ok(Some(by)) };
             }
         };
         let silent = |since| now.saturating_duration_since(since) >= config.response_timeout / SILENT_PART;
         let key = self.request.name.key().as_bytes();
         if unanswered_since.is_some_and(silent) || !self.request.context.client.is_ready_for(key) {
-            let source = self.request.context.client.timed_out(key, "EVALSHA");
-            let operation = format!("{} {}", self.request.name.kind().verb, self.request.name.titled());
-            return Err(Error::Server { operation, source });
+            return Err(self.timed_out());
         }
         Ok(None)
+    }
+
+    fn timed_out(&self) -> Error {
+        let Request { context, name, .. } = *self.request;
+        let source = context.client.timed_out(name.key().as_bytes(), "EVALSHA");
+        Error::Server { operation: self.request.operation(), source }
     }
 
     /// The wait has ended in the middle of a question. That its answer could not come in time says nothing about the server;
@@ -333,10 +356,10 @@ pub(super) enum AnswerBy {
 }
 
 impl AnswerBy {
-    /// For the first question about a lock.
-    pub(super) fn first(context: &Context, name: &Name, deadline: Option<Instant>) -> Self {
+    /// For the first question about a lock, by a caller who has waited for so long.
+    pub(super) fn first(context: &Context, name: &Name, waited: Duration, deadline: Option<Instant>) -> Self {
         match deadline {
-            Some(deadline) => Self::EndOfWait(first_answer_by(&context.client, name.key(), deadline)),
+            Some(deadline) => Self::EndOfWait(first_answer_by(&context.client, name.key(), waited, deadline)),
             None => Self::Patience(None),
         }
     }
@@ -354,14 +377,14 @@ impl AnswerBy {
     }
 }
 
-/// By when the first question about `key` has to be answered, for a caller who waits until `deadline`.
-pub(crate) fn first_answer_by(client: &Client, key: &str, deadline: Instant) -> Instant {
+/// By when the first question about `key` has to be answered, for a caller who has waited for so long and waits until `deadline`.
+pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, deadline: Instant) -> Instant {
     if !client.is_ready_for(key.as_bytes()) {
         // No answer is under way that a little more time would bring.
         return deadline;
     }
     let config = client.config();
-    deadline.max(config.timer.now() + FIRST_ANSWER.min(config.response_timeout))
+    deadline.max(config.timer.now() + FIRST_ANSWER.min(config.response_timeout).saturating_sub(waited))
 }
 
 /// How long the first question may take, however short the wait: more than any round trip on Earth, and still short for those
@@ -384,7 +407,7 @@ impl Drop for Waiter<'_> {
             match self.granted {
                 _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
                 _ if self.open => next = waiters.leave_opened(self.ticket),
-                Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room),
+                Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room, self.asked),
                 granted => next = waiters.leave(self.ticket, granted.map(|_| lease.duration()), now),
             }
             name.set_waited_for(!waiters.is_empty());

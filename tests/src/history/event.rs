@@ -21,6 +21,9 @@ pub struct Event {
     pub what: What,
 }
 
+/// Processes with a greater number are those of another library.
+pub const OTHERS: u32 = 1000;
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {

@@ -17,7 +17,7 @@ pub use checkers::{
     Checker, DEAD_TOOK, Verdict, WritersWaits, check, handoffs, most_inside, queued_grants, takeovers,
     writers_waits,
 };
-pub use event::{Event, Fault, Kind, Outcome, Reason, What};
+pub use event::{Event, Fault, Kind, OTHERS, Outcome, Reason, What};
 pub use operations::{Answer, Belief, Ending, Operation, operations};
 pub use recorder::{Recorder, now};
 pub use slots::{Slots, Way};

@@ -60,5 +60,5 @@ pub(super) async fn come(number: u32, foreigner: Foreigner, machine: Arc<Machine
 }
 
 /// Each of them is a process of its own to the log, whose number comes after this.
-const FOREIGN: u32 = 100;
+pub(super) const FOREIGN: u32 = 100;
 const MILLISECOND: u64 = 1_000_000;

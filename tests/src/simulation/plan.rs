@@ -216,6 +216,8 @@ pub(super) enum Wrong {
     Slow(u64),
     /// One process' manager is shut down, while its tasks work.
     ShutDown(u32),
+    /// All processes stand still, as if their machine did; the servers' clocks go on.
+    Stopped,
 }
 
 impl Wrong {
@@ -266,8 +268,12 @@ impl Plan {
             let what = Wrong::ShutDown(1 + u32_below(&mut random, plan.processes));
             let at = random.below(DAY - 500);
             plan.troubles.extend((!what.is_left_out(plan.kind)).then_some(Trouble { at, lasts: 1, what }));
-            plan.troubles.sort_by_key(|trouble| trouble.at);
         }
+        if random.below(8) == 0 {
+            let (at, lasts) = (random.below(DAY - 500), pick(&mut random, &[LEASE / 2, LEASE, 3 * LEASE]));
+            plan.troubles.push(Trouble { at, lasts, what: Wrong::Stopped });
+        }
+        plan.troubles.sort_by_key(|trouble| trouble.at);
         plan
     }
 

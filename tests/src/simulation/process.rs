@@ -133,6 +133,8 @@ impl Process {
     async fn step(&self, task: u32, step: &Step) {
         let name = if self.kind.is_pool() { POOL.to_owned() } else { lock_name(step.lock) };
         let mut wanted = self.wanted(&name, step);
+        // A leader has the watchdog's.
+        let lease = step.lease.filter(|_| self.kind != Kind::Election);
         let mut attempt = Attempt {
             asked: match step.manner {
                 Manner::Acquire => Asked::Acquire,
@@ -140,8 +142,8 @@ impl Process {
                 Manner::TryFor(_) => Asked::TryFor,
                 Manner::Run => Asked::Run,
             },
-            lease: step.lease.unwrap_or(LEASE),
-            renewed: step.lease.is_none(),
+            lease: lease.unwrap_or(LEASE),
+            renewed: lease.is_none(),
             wait: match step.manner {
                 Manner::TryFor(wait) => Some(wait),
                 _ => None,
@@ -149,7 +151,7 @@ impl Process {
             give_up: step.give_up,
             owner: String::new(),
         };
-        if let Some(lease) = step.lease {
+        if let Some(lease) = lease {
             wanted = wanted.with_lease(Duration::from_millis(lease));
         }
         if step.presents
@@ -358,8 +360,11 @@ impl Op<'_> {
             return log.record(*process, self.task, self.number, self.lock, what);
         };
         for (number, lock) in (self.number..).zip(set.members()) {
-            // It may be another lock of the set that was held.
-            let what = if what == What::NotGranted { What::Cancelled } else { what.clone() };
+            let what = match &what {
+                // It may be another lock of the set that was held.
+                What::NotGranted => What::Cancelled,
+                what => what.clone(),
+            };
             log.record(*process, self.task, number, lock.name(), what);
         }
     }
@@ -431,6 +436,8 @@ impl Op<'_> {
 
     fn failed(&self, error: &Error) {
         let outcome = match error.outcome() {
+            // One of a set may have been had meanwhile, and so may the lead be that is to be announced; it was given back.
+            _ if self.is_set() || self.process.kind == Kind::Election => Outcome::MaybeExecuted,
             wheellock::Outcome::NotSent => Outcome::NotSent,
             wheellock::Outcome::Rejected => Outcome::Rejected,
             wheellock::Outcome::MaybeExecuted => Outcome::MaybeExecuted,
@@ -444,7 +451,10 @@ impl Op<'_> {
         let work = async |guard: &Guard, token: Option<u64>| {
             is_granted.set(true);
             self.granted(guard.owner().to_string(), nanos(guard.valid_until()), token);
-            self.look(step.hold, || (guard.is_valid(), nanos(guard.valid_until()))).await;
+            self.look(step.hold, nanos(guard.valid_until()), || {
+                (guard.is_valid(), nanos(guard.valid_until()))
+            })
+            .await;
             self.record(What::Dropped);
         };
         let done = match &self.wanted {
@@ -455,7 +465,10 @@ impl Op<'_> {
                     is_granted.set(true);
                     let owner = guard.members().first().map(|guard| guard.owner().to_string());
                     self.granted(owner.unwrap_or_default(), nanos(guard.valid_until()), None);
-                    self.look(step.hold, || (guard.is_valid(), nanos(guard.valid_until()))).await;
+                    self.look(step.hold, nanos(guard.valid_until()), || {
+                        (guard.is_valid(), nanos(guard.valid_until()))
+                    })
+                    .await;
                     self.record(What::Dropped);
                 })
                 .await
@@ -465,7 +478,10 @@ impl Op<'_> {
                     is_granted.set(true);
                     let owner = format!("{}:{}", self.process.number, self.number);
                     self.granted(owner, nanos(guard.valid_until()), None);
-                    self.look(step.hold, || (guard.is_valid(), nanos(guard.valid_until()))).await;
+                    self.look(step.hold, nanos(guard.valid_until()), || {
+                        (guard.is_valid(), nanos(guard.valid_until()))
+                    })
+                    .await;
                     self.record(What::Dropped);
                 })
                 .await
@@ -488,6 +504,7 @@ impl Op<'_> {
 
     async fn hold_watched(&self, held: &Held, step: &Step) {
         let mut work = pin!(async {
+            let granted_until = held.valid_until();
             if let Some(guard) = held.guard() {
                 if step.again {
                     self.hold_again(guard).await;
@@ -496,7 +513,7 @@ impl Op<'_> {
                     let _told_by_the_guard = guard.renew().await;
                 }
             }
-            self.look(step.hold, || (held.is_valid(), held.valid_until())).await;
+            self.look(step.hold, granted_until, || (held.is_valid(), held.valid_until())).await;
         });
         tokio::select! {
             biased;
@@ -518,10 +535,9 @@ impl Op<'_> {
         }
     }
 
-    /// Looks at the guard all the time for so many milliseconds.
-    async fn look(&self, hold: u64, look: impl Fn() -> (bool, u64)) {
+    /// Looks at the guard all the time for so many milliseconds. Its end was known to be `until`.
+    async fn look(&self, hold: u64, mut until: u64, look: impl Fn() -> (bool, u64)) {
         let end = self.process.log.now() + hold * MILLISECOND;
-        let (_, mut until) = look();
         loop {
             let (valid, now_until) = look();
             if now_until != until {

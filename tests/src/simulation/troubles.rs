@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, advance, sleep, sleep_until};
 use wheellock::testing::server::{Cut, How};
 
+use super::foreigner::FOREIGN;
 use super::machine::{Log, Machine, Way, lock_name};
 use super::plan::{Kind, LEASE, LOCKS, Plan, Trouble, Wrong};
 use super::process::Process;
@@ -16,10 +17,10 @@ use crate::history::{Fault, Kind as Asked, Outcome, What};
 
 /// Lets everything happen that the plan says, and returns when the last of it is over.
 pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], begin: Instant) {
-    let mut under_way = Vec::new();
+    let (mut under_way, shared) = (Vec::new(), Rc::new(plan.clone()));
     for trouble in &plan.troubles {
         sleep_until(begin + Duration::from_millis(trouble.at)).await;
-        let (kind, latency, trouble) = (plan.kind, plan.latency, trouble.clone());
+        let (plan, trouble) = (Rc::clone(&shared), trouble.clone());
         // One server of those that there are; a lock is freed by force on the first of them.
         let place = match trouble.what {
             Wrong::Forced(..) => 0,
@@ -27,22 +28,31 @@ pub(super) async fn happen(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<M
         };
         let Some(machine) = machines.get(place) else { continue };
         let (fleet, machine) = (fleet.to_vec(), Arc::clone(machine));
-        under_way.push(spawn_local(async move { happens(kind, latency, &trouble, &fleet, &machine).await }));
+        under_way.push(spawn_local(async move { happens(&plan, &trouble, &fleet, &machine).await }));
     }
     for trouble in under_way {
         trouble.await.expect("a trouble ends");
     }
 }
 
-async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Process>], machine: &Arc<Machine>) {
-    let log = &machine.log;
+async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine: &Arc<Machine>) {
+    let (kind, latency, log) = (plan.kind, plan.latency, &machine.log);
     let lasts = Duration::from_millis(trouble.lasts);
     let named = |number: u32| fleet.iter().find(|process| process.number == number);
     let Some(fault) = fault(&trouble.what) else {
-        if let Wrong::Killed(number) = trouble.what
-            && let Some(process) = named(number).filter(|process| !process.is_dead.get())
-        {
-            process.kill();
+        match trouble.what {
+            Wrong::Stopped => {
+                let ours =
+                    fleet.iter().filter(|process| !process.is_dead.get()).map(|process| process.number);
+                let others = (FOREIGN + 1..).zip(&plan.foreigners).map(|(number, _)| number);
+                stand_still(lasts, &ours.chain(others).collect::<Vec<_>>(), log).await;
+            }
+            Wrong::Killed(number) => {
+                if let Some(process) = named(number).filter(|process| !process.is_dead.get()) {
+                    process.kill();
+                }
+            }
+            _ => {}
         }
         return;
     };
@@ -145,9 +155,17 @@ async fn happens(kind: Kind, latency: u64, trouble: &Trouble, fleet: &[Rc<Proces
                 process.shut_down().await;
             }
         }
-        Wrong::Killed(_) => {}
+        Wrong::Killed(_) | Wrong::Stopped => {}
     }
     log.note("", What::Ends { fault });
+}
+
+/// Time passes, and nobody is polled; then everything that was due meanwhile is, in any order.
+async fn stand_still(lasts: Duration, processes: &[u32], log: &Log) {
+    let all = |what: What| processes.iter().for_each(|number| log.record(*number, 0, 0, "", what.clone()));
+    all(What::Stopped);
+    advance(lasts).await;
+    all(What::Continued);
 }
 
 /// What came late may have been a question that had been asked again since: its caller knows nothing of a lease that begins now, or of
@@ -170,7 +188,7 @@ fn haunt(log: &Log) {
 /// No process of the fleet.
 const GHOST: u32 = 99;
 
-/// By what name the checkers know it; a death is told of its process.
+/// By what name the checkers know it; that one dies or is stopped is told of its process.
 fn fault(what: &Wrong) -> Option<Fault> {
     Some(match what {
         Wrong::Broken(_) | Wrong::Cut(..) | Wrong::AnswersLost(_) | Wrong::Parted(_) | Wrong::ShutDown(_) => {
@@ -183,6 +201,6 @@ fn fault(what: &Wrong) -> Option<Fault> {
         Wrong::ScriptsFlushed => Fault::Flushed,
         Wrong::Evicted(_) | Wrong::Forced(..) => Fault::Evicting,
         Wrong::ClockSet(_) => Fault::Clock,
-        Wrong::Killed(_) => return None,
+        Wrong::Killed(_) | Wrong::Stopped => return None,
     })
 }

@@ -852,6 +852,16 @@ fn b44_a_waiter_in_the_queue_is_overtaken() {
     // By one who did not even stand there.
     broken(&text.replace("@31 0 0 0 l queued c:1\n", ""), Checker::Order);
     right(&text.replace("@21 0 0 0 l queued b:1", "@32 0 0 0 l queued b:1"));
+    // Who was served before, gave that back, and stands there by a question that came late, has overtaken nobody.
+    let asked_late = "@102 3 1 1 l granted c:1 @690
+    @110 3 1 1 l releasing
+    @111 3 1 1 l released";
+    let text_of_late =
+        text.replace("@101 0 0 0 l served c:1\n", "").replace(asked_late, "@32 3 1 1 l cancelled");
+    right(
+        &text_of_late
+            .replace("@11 0 0 0 l served a:1", "@10.5 0 0 0 l served c:1\n    @11 0 0 0 l served a:1"),
+    );
     // Only data that was lost excuses it.
     right(&format!("{text}@40 0 0 0 - begins forgot -\n@41 0 0 0 - ends forgot\n"));
     broken(&format!("{text}@40 0 0 0 - begins down -\n@41 0 0 0 - ends down\n"), Checker::Order);
@@ -903,6 +913,72 @@ fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
     );
     let late = [("@6900", "@7300"), ("@7500", "@7900"), ("@6910", "@7310"), ("@6911", "@7311")];
     broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
+}
+
+/// The place of a dead waiter ends by the server's clock, and later if that was set back.
+#[test]
+fn b45_a_dead_waiter_keeps_its_place_for_longer_when_the_clock_is_set_back() {
+    let text = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 3 1 1 l invoked acquire false =7000 - -
+        @12 3 1 1 l granted c:1 @6940
+        @20 1 2 2 l invoked acquire true =600 - -
+        @30 2 1 1 l invoked acquire true =600 - -
+        @50 1 0 0 - killed
+        @6700 3 1 1 l releasing
+        @6701 3 1 1 l released
+        @7300 2 1 1 l granted b:1 @7900
+        @7310 2 1 1 l releasing
+        @7311 2 1 1 l released";
+    broken(text, Checker::WakeUps);
+    right(&format!("{text}\n@1000 0 0 0 - begins clock -\n@2000 0 0 0 - ends clock"));
+    broken(&format!("{text}\n@1000 0 0 0 - begins down -\n@2000 0 0 0 - ends down"), Checker::WakeUps);
+}
+
+/// Who is shut down while its connection is broken cannot give its place back.
+#[test]
+fn b45_a_waiter_is_shut_down_and_its_place_stays() {
+    let text = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 3 1 1 l invoked acquire false =2000 - -
+        @12 3 1 1 l granted c:1 @1980
+        @20 1 2 2 l invoked acquire true =600 - -
+        @30 2 1 1 l invoked acquire true =600 - -
+        @40 0 0 0 - begins cut -
+        @50 1 2 2 l failed not-sent -
+        @60 0 0 0 - ends cut
+        @1000 3 1 1 l releasing
+        @1001 3 1 1 l released
+        @5040 2 1 1 l granted b:1 @5640
+        @5050 2 1 1 l releasing
+        @5051 2 1 1 l released";
+    right(text);
+    // What begins with the shutdown is the shutdown.
+    broken(&text.replace("@40 0 0 0", "@50 0 0 0"), Checker::WakeUps);
+}
+
+/// Of what the server had forgotten before it was given back nobody is told: who waits asks when the lease ends of which it knows.
+#[test]
+fn b50_what_was_forgotten_is_given_back() {
+    let text = "@10 1 1 1 l invoked acquire false =2000 - -
+        @12 1 1 1 l granted a:1 @1980
+        @20 2 1 1 l invoked acquire true =600 - -
+        @40 0 0 0 - begins forgot -
+        @41 0 0 0 - ends forgot
+        @1000 1 1 1 l dropped
+        @2010 2 1 1 l granted b:1 @2600
+        @2020 2 1 1 l releasing
+        @2021 2 1 1 l released";
+    right(text);
+    broken(&text.replace("forgot", "down"), Checker::WakeUps);
+    let late = [("@2010", "@2300"), ("@2020", "@2320"), ("@2021", "@2321")];
+    broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
+    // Somebody has it meanwhile.
+    let of_another = "@900 3 1 1 l invoked acquire false =2000 - -
+        @901 3 1 1 l granted c:1 @2880
+        @2290 3 1 1 l releasing
+        @2291 3 1 1 l released\n";
+    right(&late.iter().fold(format!("{of_another}{text}"), |text, (from, to)| text.replace(from, to)));
 }
 
 /// B holds the lock for long when the faults are over.
@@ -974,6 +1050,23 @@ fn right_a_stale_write_is_refused_after_the_server_has_forgotten() {
     broken(&text.replace("7 8 false", "7 8 true"), Checker::Validity);
 }
 
+/// The answer to B, from before the lock was taken away from it, came late: A had the lock by then, and has lost nothing.
+#[test]
+fn right_who_has_lost_the_lock_without_knowing_enters_late() {
+    let text = format!(
+        "@5 2 1 1 l invoked acquire true =600 - -
+        @8 0 0 0 - begins forgot -
+        @9 0 0 0 - ends forgot
+        {A}@30 2 1 1 l granted b:1 @598
+        @31 2 1 1 l entered 2
+        @32 1 1 1 l overlap 2
+        @34 2 1 1 l dropped"
+    );
+    right(&text);
+    let lost_before = text.replace("@8 0", "@3 0").replace("@9 0", "@4 0");
+    assert_eq!(complaints(&lost_before), [Checker::Exclusion, Checker::Witness]);
+}
+
 /// A pool of two permits; A has one from 12 to 100 and B one from 22 to 120.
 const POOL: &str = "@1 0 0 0 p pool 2
     @10 1 1 1 p invoked acquire true =600 - - shared
@@ -1036,6 +1129,13 @@ fn b48_the_killed_took_more_or_less_than_they_had() {
             broken(&taken(permits), Checker::Leaks);
         }
     }
+    // Another library does not find out what became of a request without an answer; this one does.
+    let fails = "\n@20 2 1 1 p invoked try false =600 - - shared\n@25 2 1 1 p failed maybe-executed -";
+    let disturbed = "\n@20 0 0 0 - begins cut -\n@25 0 0 0 - ends cut";
+    broken(&format!("{}{fails}{disturbed}", taken(4)), Checker::Leaks);
+    let of_others = fails.replace(" 2 1 1 p", " 1002 1 1 p");
+    right(&format!("{}{of_others}{disturbed}", taken(4)));
+    broken(&format!("{}{of_others}{disturbed}", taken(5)), Checker::Leaks);
 }
 
 #[test]

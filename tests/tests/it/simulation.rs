@@ -100,6 +100,24 @@ fn seed_59324_a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
     assert_eq!(complaints(59324, Kind::ReadWrite), [""; 0]);
 }
 
+/// A reader whose wait was shorter than a round trip came when the writer had gone, and was told that the lock was held.
+#[test]
+fn seed_130530_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
+    assert!(run(&Plan::of(130_530, None)).complaints.is_empty());
+}
+
+/// The same, while the reader before it asked because it had heard that the writer was gone.
+#[test]
+fn seed_233206_who_comes_when_the_writer_was_heard_to_go_is_not_told_that_it_is_there() {
+    assert!(run(&Plan::of(233_206, None)).complaints.is_empty());
+}
+
+/// A leader's lease is the watchdog's, whatever the step says, and it was judged by the other one when its process was killed.
+#[test]
+fn seed_236462_a_dead_leader_is_succeeded_when_its_own_lease_ends() {
+    assert!(run(&Plan::of(236_462, None)).complaints.is_empty());
+}
+
 /// A renewal waited for a connection and was answered right after the watchdog's turn: before the next one the lease ended, although
 /// the server was there to extend it, and that was told at the turn.
 #[test]
@@ -132,7 +150,63 @@ fn seed_110234_a_client_that_closes_lets_time_pass() {
     assert!(run(&Plan::of(110_234, None)).complaints.is_empty());
 }
 
+/// The server lost its data between two grants of one microsecond, which no real server's clock allows.
+#[test]
+fn seed_173454_no_two_tokens_are_of_one_microsecond() {
+    assert!(run(&Plan::of(173_454, None)).complaints.is_empty());
+}
+
+/// A set that a shutdown ended had had one of its locks while it waited for the other.
+#[test]
+fn seed_186711_a_set_that_fails_may_have_had_a_part() {
+    assert!(run(&Plan::of(186_711, None)).complaints.is_empty());
+}
+
+/// One who only tried was refused while another one, whose announcement the server refused, still had the lock.
+#[test]
+fn seed_267414_a_campaign_that_fails_may_have_led() {
+    assert!(run(&Plan::of(267_414, None)).complaints.is_empty());
+}
+
+/// The server had forgotten a fixed lease long before its holder gave it back, of which nobody in another process is told.
+#[test]
+fn seed_296463_what_was_forgotten_is_waited_for_until_its_lease_ends() {
+    assert!(run(&Plan::of(296_463, None)).complaints.is_empty());
+}
+
+/// What a shutdown had given back was asked for again by a question that came late, and stood in the queue.
+#[test]
+fn seed_341050_who_was_served_before_it_stood_in_the_queue_has_overtaken_nobody() {
+    assert!(run(&Plan::of(341_050, None)).complaints.is_empty());
+}
+
+/// A dead process had two places in a queue when the server's clock was set back.
+#[test]
+fn seed_413883_a_place_of_the_dead_ends_by_the_servers_clock() {
+    assert!(run(&Plan::of(413_883, None)).complaints.is_empty());
+}
+
+/// Managers were shut down while their connections were broken: the server could not be told to forget their places in a queue.
+#[test]
+fn seeds_653056_and_682271_who_is_shut_down_without_a_connection_leaves_its_place() {
+    for seed in [653_056, 682_271] {
+        assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "{seed}");
+    }
+}
+
+/// A lock was renewed by hand right after its grant, and nobody wrote down until when it was held from then on.
+#[test]
+fn seed_464260_what_is_renewed_by_hand_is_held_for_longer() {
+    assert!(run(&Plan::of(464_260, None)).complaints.is_empty());
+}
+
+/// A permit's first answer was lost, and the second one did not prolong its lease on the server.
+#[test]
+fn seed_324653_a_permit_that_is_asked_for_again_has_its_lease_from_then_on() {
+    assert!(run(&Plan::of(324_653, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
-const SEEN: &str = "0xf912bac2dafa0309";
+const SEEN: &str = "0x26311be4bbed3ac3";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;

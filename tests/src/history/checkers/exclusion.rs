@@ -85,6 +85,15 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
 fn witnessed(case: &Case<'_>) -> Vec<Verdict> {
     let invoked: HashMap<(u32, u64), u64> =
         case.operations.iter().map(|operation| (operation.id, operation.invoked)).collect();
+    let since = |event: &super::Event| invoked.get(&(event.process, event.op)).copied().unwrap_or(event.at);
+    let entered: HashMap<(&str, u64), u64> = case
+        .events
+        .iter()
+        .filter_map(|event| match event.what {
+            What::Entered { token } => Some(((event.lock.as_str(), token), since(event))),
+            _ => None,
+        })
+        .collect();
     let overlaps = case.events.iter().enumerate().filter_map(|(place, event)| match event.what {
         What::Overlap { other } if !case.pools.contains_key(event.lock.as_str()) => {
             Some((place, event, other))
@@ -92,7 +101,9 @@ fn witnessed(case: &Case<'_>) -> Vec<Verdict> {
         _ => None,
     });
     let verdict = |(place, event, other): (usize, &super::Event, u64)| {
-        let since = invoked.get(&(event.process, event.op)).copied().unwrap_or(event.at);
+        // Either of the two may have lost it.
+        let others = entered.get(&(event.lock.as_str(), other)).copied();
+        let since = since(event).min(others.unwrap_or(event.at));
         Verdict {
             checker: Checker::Witness,
             text: format!(

@@ -126,6 +126,8 @@ struct Case<'a> {
     deaf: Spans,
     /// Faults for which locks may vanish.
     losing: Spans,
+    /// When the server's clock was set.
+    clock_set: Spans,
     /// Times in which a process did not run.
     stalls: HashMap<u32, Spans>,
     any_stall: Spans,
@@ -175,6 +177,7 @@ impl<'a> Case<'a> {
             disturbed: of(|fault| fault.disturbs() && fault != Fault::Deaf),
             deaf: of(|fault| fault == Fault::Deaf),
             losing: of(Fault::loses_locks),
+            clock_set: of(|fault| fault == Fault::Clock),
             stalls: stalls.into_iter().map(|(process, spans)| (process, Spans::new(spans))).collect(),
             any_stall,
             is_fair: events.iter().any(|event| event.what == What::Watched),

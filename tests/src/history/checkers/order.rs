@@ -75,7 +75,10 @@ fn books<'a>(case: &'a Case<'_>) -> Vec<Vec<Place<'a>>> {
         };
         let seen = locks.entry(event.lock.as_str()).or_default().entry(owner).or_default();
         if matches!(event.what, What::Queued { .. }) {
-            seen.arrived.get_or_insert(place);
+            // Who had been served before has given that back, and its last question came late.
+            if seen.served.is_none() {
+                seen.arrived.get_or_insert(place);
+            }
         } else if seen.served.is_none() {
             (seen.served, seen.watched) = (Some(place), watched);
             // It stood in no queue, or it did so when nobody looked.

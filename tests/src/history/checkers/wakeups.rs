@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::event::What;
+use super::super::event::{Outcome, What};
 use super::super::operations::{Answer, Ending, Operation};
 use super::super::spans::{Span, Spans};
 use super::super::text::History;
@@ -89,18 +89,25 @@ impl Freed {
     }
 }
 
-/// After the death of a process, or while it is stopped, it may hold locks of which it could not tell.
+/// After the death of a process, or while it is stopped, it may hold locks of which it could not tell. So may one that was shut down
+/// while its connection was broken have a place in a queue.
 pub(super) fn absences(case: &Case<'_>) -> Spans {
-    let absence = |(of, event): (usize, &super::Event)| {
-        let lasting = case.terms.longest + AFTERMATH;
-        matches!(event.what, What::Killed | What::Stopped | What::Continued).then(|| Span {
-            from: event.at,
-            to: event.at + lasting,
-            whose: event.process as usize,
-            of,
-        })
+    let lasting = case.terms.longest + AFTERMATH;
+    let absence = |process: u32, at: u64, of: usize| {
+        let to = at + lasting;
+        // A place in a queue ends by the server's clock, and later if that is set back.
+        let set = case.clock_set.touching(at, to, None).filter(|_| case.is_fair);
+        Span { from: at, to: set.map_or(to, |set| to.max(set.to + lasting)), whose: process as usize, of }
     };
-    Spans::new(case.events.iter().enumerate().filter_map(absence).collect())
+    let events = case.events.iter().enumerate();
+    let gone =
+        events.filter(|(_, event)| matches!(event.what, What::Killed | What::Stopped | What::Continued));
+    let shut_down = case.operations.iter().enumerate().filter_map(|(of, operation)| {
+        let (at, answer) = operation.answer.filter(|_| case.is_fair && operation.waits())?;
+        let is_cut_off = || case.disturbed.touching(at.saturating_sub(AFTERMATH), at - 1, None).is_some();
+        (answer == Answer::Failed(Outcome::NotSent) && is_cut_off()).then(|| absence(operation.id.0, at, of))
+    });
+    Spans::new(gone.map(|(of, event)| absence(event.process, event.at, of)).chain(shut_down).collect())
 }
 
 fn freed(case: &Case<'_>) -> Vec<Freed> {
@@ -153,6 +160,13 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             // Who had stood in a queue that the server lost stands there again when it has asked.
             let has_lost_its_place = case.is_fair && case.lost_by(at.saturating_sub(ASKS), at).is_some();
             let done = if has_lost_its_place { done + ASKS } else { done };
+            // Of what the server had forgotten nobody is told: who waits asks when the lease ends of which it knows, and somebody else
+            // may have it meanwhile.
+            let done = match case.lost_by(operation.since, at) {
+                Some(_) if was_granted_since(case, by, at, &answers) => continue,
+                Some(_) => done.max(operation.valid_until),
+                None => done,
+            };
             all.push(follow(case, by, at, done, &answers, &waiting));
         }
         if let Some((at, done)) = abandoned_at(operation)
@@ -194,6 +208,17 @@ fn freed_at(operation: &Operation) -> Option<(u64, u64)> {
     let (at, (done, ending)) = (operation.ended?, operation.ending?);
     let held = operation.lost.is_none() && operation.belief.is_some_and(|belief| belief.to == at);
     (held && matches!(ending, Ending::Released | Ending::Dropped)).then_some((at, done))
+}
+
+/// Whether somebody was given the lock between this operation's grant and then.
+fn was_granted_since(case: &Case<'_>, by: usize, at: u64, answers: &[(u64, usize)]) -> bool {
+    let from = case.operations[by].answered().unwrap_or(at);
+    let is_grant = |(answered, of): &(u64, usize)| {
+        *of != by
+            && (from..at).contains(answered)
+            && matches!(case.operations[*of].answer, Some((_, Answer::Granted)))
+    };
+    answers.iter().any(is_grant)
 }
 
 fn follow(

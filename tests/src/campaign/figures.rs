@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::history::{
-    Answer, Checker, DEAD_TOOK, Ending, Fault, History, Outcome, Reason, Verdict, What, handoffs,
+    Answer, Checker, DEAD_TOOK, Ending, Fault, History, OTHERS, Outcome, Reason, Verdict, What, handoffs,
     most_inside, operations, queued_grants, takeovers, writers_waits,
 };
 
@@ -15,8 +15,10 @@ use crate::history::{
 pub struct Figures {
     /// Attempts to acquire.
     pub operations: u64,
-    /// Guards handed out.
+    /// Guards handed out,
     pub grants: u64,
+    /// and of these the ones that Redisson had.
+    pub grants_of_others: u64,
     /// What should not have happened and no fault excuses, by checker.
     pub violations: BTreeMap<Checker, u64>,
     /// Double grants where the server had lost its data.
@@ -69,7 +71,10 @@ impl Figures {
         for operation in operations(&history.events) {
             figures.operations += 1;
             match operation.answer.map(|(_, answer)| answer) {
-                Some(Answer::Granted) => figures.grants += 1,
+                Some(Answer::Granted) => {
+                    figures.grants += 1;
+                    figures.grants_of_others += u64::from(operation.id.0 > OTHERS);
+                }
                 Some(Answer::Failed(outcome)) => *figures.errors.entry(outcome).or_default() += 1,
                 Some(Answer::Cancelled) => figures.cancelled += 1,
                 Some(Answer::NotGranted) | None => {}
@@ -138,6 +143,7 @@ impl Figures {
         json!({
             "operations": self.operations,
             "grants": self.grants,
+            "grants_of_others": self.grants_of_others,
             "grants_from_a_queue": self.queued_grants,
             "violations": named(Checker::ALL.into_iter().map(all).collect()),
             "excused": self.excused,
@@ -198,6 +204,9 @@ impl fmt::Display for Figures {
         if self.mean_hold > 0 {
             writeln!(f, "holds of {} us on average; writers waited {}", self.mean_hold / 1000, self.writers)?;
             writeln!(f, "writers waited for readers alone {}", self.for_readers)?;
+        }
+        if self.grants_of_others > 0 {
+            writeln!(f, "grants that Redisson had {}", self.grants_of_others)?;
         }
         if self.queued_grants > 0 {
             writeln!(f, "grants to those who stood in a queue {}", self.queued_grants)?;

@@ -9,6 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::history::now;
+use crate::interop;
+use crate::worker::monotonic;
+
 /// One worker process; dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Worker {
@@ -34,6 +38,8 @@ pub(super) enum Style {
     Even,
     /// Every task wants the same lock, all the time and for a moment, under owners that nobody else knows.
     Hot,
+    /// It is Redisson, in a JVM.
+    Redisson,
 }
 
 impl Style {
@@ -44,11 +50,12 @@ impl Style {
             Self::Waiting => "waiting",
             Self::Even => "even",
             Self::Hot => "hot",
+            Self::Redisson => "redisson",
         }
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        [Self::Mixed, Self::Holding, Self::Waiting, Self::Even, Self::Hot]
+        [Self::Mixed, Self::Holding, Self::Waiting, Self::Even, Self::Hot, Self::Redisson]
             .into_iter()
             .find(|style| style.name() == name)
     }
@@ -153,9 +160,16 @@ impl Orders {
 }
 
 impl Worker {
-    pub(super) fn start(mut program: Command, orders: &Orders) -> Result<Self> {
+    /// Starts `program`; or, if that is its style, a JVM.
+    pub(super) fn start(program: fn() -> Command, orders: &Orders) -> Result<Self> {
+        let mut program = if orders.style == Style::Redisson { interop::campaigner()? } else { program() };
+        program.args(orders.to_arguments());
+        if orders.style == Style::Redisson {
+            // Histories are on a clock that Java does not read.
+            let ahead = u128::from(now()).saturating_sub(monotonic().as_nanos());
+            program.arg(ahead.to_string());
+        }
         let mut child = program
-            .args(orders.to_arguments())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

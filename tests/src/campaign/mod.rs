@@ -23,7 +23,7 @@ pub use figures::Figures;
 pub use shim::Shim;
 pub use worker::serve;
 
-use crate::history::{History, Verdict, check};
+use crate::history::{Checker, History, OTHERS, Verdict, check};
 use plans::Plan;
 use stage::Stage;
 
@@ -141,12 +141,24 @@ fn judge(directory: &Path, plan: Option<&Plan>) -> Result<Report> {
     if history.events.is_empty() {
         bail!("there is no history in {}", directory.display());
     }
-    let verdicts = check(&history);
+    let mut verdicts = check(&history);
+    verdicts.retain(|verdict| is_ours(&history, verdict));
     let figures = Figures::of(&history, &verdicts);
     let missed = plan.and_then(|plan| (plan.shows)(&figures));
     let summary = serde_json::to_string_pretty(&figures.json())?;
     fs::write(directory.join("figures.json"), summary + "\n")?;
     Ok(Report { figures, verdicts, missed, directory: directory.to_owned(), history })
+}
+
+/// How others answer and give back is not ours to judge; that nobody has what another has is.
+fn is_ours(history: &History, verdict: &Verdict) -> bool {
+    let of_others = |place: &usize| history.events[*place].process > OTHERS;
+    match verdict.checker {
+        Checker::Exclusion | Checker::Witness | Checker::Leaks => true,
+        // Who waited stands last.
+        Checker::WakeUps => !verdict.events.last().is_some_and(of_others),
+        _ => !verdict.events.iter().any(of_others),
+    }
 }
 
 /// Enough to begin with; all of them are in the history.

@@ -277,6 +277,26 @@ pub(super) const ALL: &[Plan] = &[
         ..PLAIN
     },
     Plan {
+        name: "read-write-9-1-redisson",
+        what: "the same 9:1, every other process a JVM with Redisson: a writer is alone",
+        lease: Duration::from_millis(1000),
+        style: with_redisson,
+        locks: Locks::ReadWrite(90),
+        round: kill_workers,
+        shows: both_sides,
+        ..PLAIN
+    },
+    Plan {
+        name: "read-write-1-1-redisson",
+        what: "the same with as many writes as reads",
+        lease: Duration::from_millis(1000),
+        style: with_redisson,
+        locks: Locks::ReadWrite(50),
+        round: kill_workers,
+        shows: both_sides,
+        ..PLAIN
+    },
+    Plan {
         name: "read-write-faults",
         what: "long and short reads and writes while processes are killed and stopped, connections cut, and the server is killed, which keeps everything",
         server: ALWAYS,
@@ -383,6 +403,18 @@ pub(super) const ALL: &[Plan] = &[
         ..PLAIN
     },
     Plan {
+        name: "hot-force",
+        what: "the same while the lock is released by force: double grants counted, and each loss is told",
+        lease: Duration::from_millis(1000),
+        style: |_, _| Style::Hot,
+        round: |stage| {
+            stage.rest_between(100, 900);
+            stage.release_by_force("lock:0")
+        },
+        shows: |figures| handed_over(figures).or_else(|| figures.lacks(Fault::Forgot)),
+        ..PLAIN
+    },
+    Plan {
         name: "permits",
         what: "a pool of 10 permits with leases, while processes are killed, connections cut, and the server is killed, which keeps everything: never more than 10 inside, and all 10 free in the end",
         server: ALWAYS,
@@ -390,6 +422,17 @@ pub(super) const ALL: &[Plan] = &[
         locks: Locks::Permits,
         round: strike_a_pool,
         shows: kills,
+        ..PLAIN
+    },
+    Plan {
+        name: "permits-redisson",
+        what: "the same, every other process a JVM with Redisson",
+        server: ALWAYS,
+        lease: Duration::from_millis(1000),
+        style: with_redisson,
+        locks: Locks::Permits,
+        round: strike_a_pool,
+        shows: both_sides,
         ..PLAIN
     },
     Plan {
@@ -402,6 +445,17 @@ pub(super) const ALL: &[Plan] = &[
         shows: kills,
         ..PLAIN
     },
+    Plan {
+        name: "semaphore-redisson",
+        what: "the same, every other process a JVM with Redisson, whose requests count as often as they are sent: kills only",
+        server: ALWAYS,
+        lease: Duration::from_millis(1000),
+        style: with_redisson,
+        locks: Locks::Semaphore,
+        round: kill_workers,
+        shows: both_sides,
+        ..PLAIN
+    },
 ];
 
 /// One who dies in a queue is in the way for seconds, and what happens in these is excused.
@@ -410,6 +464,15 @@ fn kill_workers_rarely(stage: &mut Stage) -> Result<()> {
     stage.rest_between(least, 2 * least);
     let victim = stage.any_worker();
     stage.replace_worker(victim)
+}
+
+fn with_redisson(place: u32, _: u32) -> Style {
+    if place.is_multiple_of(2) { Style::Even } else { Style::Redisson }
+}
+
+fn both_sides(figures: &Figures) -> Option<String> {
+    let redisson = figures.grants_of_others;
+    (redisson == 0).then(|| "Redisson was never granted anything".to_owned()).or_else(|| kills(figures))
 }
 
 fn handed_over(figures: &Figures) -> Option<String> {

@@ -1,6 +1,7 @@
 //! Pools of permits in a campaign: who visits them, in a worker process, and what is counted of them on the server, in the campaign's.
 
 use std::cell::Cell as Flag;
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -14,7 +15,7 @@ use super::fleet::Locks;
 use super::worker::{CLAIM_INTERVAL, ENTRY_ATTEMPTS, SLICE, Worker, nanos, outcome, reason_of};
 use crate::cli::{Cli, Reply};
 use crate::fault::Random;
-use crate::history::{DEAD_TOOK, Kind, Recorder, Slots, Way, What, now};
+use crate::history::{DEAD_TOOK, Kind, OTHERS, Recorder, Slots, Way, What, now};
 use crate::{RedisServer, poll_until};
 
 /// A task that goes in and out.
@@ -261,11 +262,19 @@ pub(super) fn introduce(worker: &Worker) -> io::Result<()> {
 /// What of the counted permits the dead have taken along, as the server remembers it.
 #[derive(Default)]
 pub(super) struct Books {
+    /// Redisson's permits are remembered by nobody.
+    beside_redisson: bool,
     dead: Vec<String>,
+    /// What killed JVMs certainly had, and was not given back yet.
+    had_by_others: u64,
     refilled: u64,
 }
 
 impl Books {
+    pub(super) fn new(beside_redisson: bool) -> Self {
+        Self { beside_redisson, ..Self::default() }
+    }
+
     /// Gives the pool its permits.
     pub(super) fn open(&self, server: &RedisServer, recorder: &Recorder) -> Result<()> {
         recorder.now(0, 0, NAME, What::Pool { permits: PERMITS as u64 });
@@ -276,45 +285,74 @@ impl Books {
 
     /// Somebody has died. One that died before it said who it was has taken nothing.
     pub(super) fn bury(&mut self, directory: &Path, process: u32) {
+        if process > OTHERS {
+            self.had_by_others += had(directory, process);
+        }
         self.dead.extend(fs::read_to_string(directory.join(format!("{process}.id"))));
     }
 
     /// Gives the pool back what the dead had, if that is more than `bearable`: as an operator would.
     pub(super) fn refill(&mut self, server: &RedisServer, bearable: usize) -> Result<()> {
-        if self.dead.is_empty() {
+        if self.dead.is_empty() && self.had_by_others == 0 {
             return Ok(());
         }
         let mut cli = server.connect()?;
-        if self.sum(&mut cli, false) > bearable as u64 {
-            self.refilled += self.sum(&mut cli, true);
+        if self.sum(&mut cli, None) + self.had_by_others > bearable as u64 {
+            let had_by_others = std::mem::take(&mut self.had_by_others);
+            self.refilled += self.sum(&mut cli, Some(had_by_others));
         }
         Ok(())
     }
 
     /// Counts what is missing in the end.
     pub(super) fn balance(&self, cli: &mut Cli, recorder: &Recorder) {
-        let dead = self.sum(cli, false);
-        let everybodys = sum_of(cli, &[""], false);
+        let dead = self.sum(cli, None);
+        let everybodys = sum_of(cli, &[""], None);
         let free = integer(&cli.query(&["GET", NAME]));
-        let found = free.saturating_add_unsigned(dead).abs_diff(PERMITS as i64);
+        let missing = (PERMITS as i64).saturating_sub(free);
         let probe = |name: &str, found, allowed| {
             recorder.now(0, 0, NAME, What::Probe { name: name.to_owned(), found, allowed });
         };
-        probe("permits that neither are free nor were taken along", found, 0);
         probe("permits of the living", everybodys - dead, 0);
-        probe(DEAD_TOOK, dead + self.refilled, u64::MAX);
+        let taken_along = if self.beside_redisson {
+            // What is missing besides, Redisson's dead had: those who judge know how much that can be.
+            let taken_along = u64::try_from(missing).unwrap_or_default();
+            probe("permits too many", u64::try_from(-missing).unwrap_or_default(), 0);
+            probe("permits of the dead that are free", dead.saturating_sub(taken_along), 0);
+            taken_along
+        } else {
+            let unexplained = missing.saturating_sub_unsigned(dead).unsigned_abs();
+            probe("permits that neither are free nor were taken along", unexplained, 0);
+            dead
+        };
+        probe(DEAD_TOOK, taken_along + self.refilled, u64::MAX);
     }
 
-    fn sum(&self, cli: &mut Cli, refill: bool) -> u64 {
+    fn sum(&self, cli: &mut Cli, refill: Option<u64>) -> u64 {
         let dead: Vec<_> = self.dead.iter().map(String::as_str).collect();
         sum_of(cli, &dead, refill)
     }
 }
 
-/// What is remembered of these managers; all of them, if one is empty.
-fn sum_of(cli: &mut Cli, managers: &[&str], refill: bool) -> u64 {
-    let refill = if refill { "1" } else { "0" };
-    let mut command = vec!["EVAL", SUM, "1", NAME, refill];
+/// How many permits a JVM certainly had when it was killed, by what it wrote down.
+fn had(directory: &Path, process: u32) -> u64 {
+    let history = fs::read_to_string(directory.join(format!("{process}.history"))).unwrap_or_default();
+    let mut had = HashSet::new();
+    for line in history.lines() {
+        let mut words = line.split(' ').skip(3);
+        match (words.next(), words.nth(1)) {
+            (Some(operation), Some("granted")) => _ = had.insert(operation),
+            (Some(operation), Some("releasing")) => _ = had.remove(operation),
+            _ => {}
+        }
+    }
+    had.len() as u64
+}
+
+/// What is remembered of these managers; all of them, if one is empty. With a refill, that and so many more go back to the pool.
+fn sum_of(cli: &mut Cli, managers: &[&str], refill: Option<u64>) -> u64 {
+    let refill = refill.map(|more| more.to_string()).unwrap_or_default();
+    let mut command = vec!["EVAL", SUM, "1", NAME, &refill];
     command.extend(managers);
     integer(&cli.query(&command)).unsigned_abs()
 }
@@ -356,16 +394,17 @@ pub(super) const PERMITS: usize = 10;
 /// Later than any history ends, and far from overflowing.
 const FOR_EVER: u64 = u64::MAX / 2;
 
-/// Sums what is remembered of managers, and puts it back into the pool if it is told to.
+/// Sums what is remembered of managers; told to refill, puts that and so many more back into the pool.
 const SUM: &str = "
-    local sum = 0
+    local refills = ARGV[1] ~= ''
+    local sum = tonumber(ARGV[1]) or 0
     for place = 2, #ARGV do
         for _, key in ipairs(redis.call('keys', '{' .. KEYS[1] .. '}:wheellock_permits:' .. ARGV[place] .. '*')) do
             sum = sum + redis.call('get', key)
-            if ARGV[1] == '1' then redis.call('del', key) end
+            if refills then redis.call('del', key) end
         end
     end
-    if ARGV[1] == '1' and sum > 0 then
+    if refills and sum > 0 then
         redis.call('publish', 'redisson_sc:{' .. KEYS[1] .. '}', redis.call('incrby', KEYS[1], sum))
     end
     return sum";

@@ -21,7 +21,7 @@ use super::pool;
 use super::shim::Shim;
 use crate::cli::{Cli, Reply};
 use crate::fault::{Gate, Proxy, Random};
-use crate::history::{Fault, Recorder, What, now};
+use crate::history::{Fault, OTHERS, Recorder, What, now};
 use crate::{RedisServer, poll_until};
 
 /// Everything a plan needs to strike.
@@ -58,9 +58,15 @@ impl Stage {
     ) -> Result<Self> {
         let scratch = Scratch::make(directory)?;
         let shim = if plan.shim { Some(Shim::compile(&scratch.path)?) } else { None };
+        let beside_redisson =
+            (0..options.processes).any(|place| (plan.style)(place, options.processes) == Style::Redisson);
         let mut builder = RedisServer::builder().arg("enable-debug-command", "local");
         for (name, value) in plan.server {
             builder = builder.arg(name, value);
+        }
+        if beside_redisson {
+            // It knows no unix sockets.
+            builder = builder.tcp();
         }
         for (name, value) in shim.iter().flat_map(Shim::environment) {
             builder = builder.env(name, &value.to_string_lossy());
@@ -90,11 +96,11 @@ impl Stage {
             killed: None,
             round: 0,
             clock_was_set: false,
-            pool: pool::Books::default(),
+            pool: pool::Books::new(beside_redisson),
             recorder,
             worker,
             options: options.clone(),
-            until: Instant::now() + options.duration,
+            until: Instant::now(),
             started: 0,
             sampler: Some(sampler),
             books,
@@ -106,16 +112,19 @@ impl Stage {
         for place in 0..options.processes {
             stage.start_worker((plan.style)(place, options.processes))?;
         }
+        // The workers are there; Redisson's may have been built first.
+        stage.until = Instant::now() + options.duration;
         Ok(stage)
     }
 
     /// Starts one more worker process, with a number of its own.
     pub(super) fn start_worker(&mut self, style: Style) -> Result<()> {
         self.started += 1;
+        let others = if style == Style::Redisson { OTHERS } else { 0 };
         let orders = Orders {
             url: self.proxy.as_ref().map_or_else(|| self.server.url(), Proxy::url),
             directory: self.scratch.path.to_string_lossy().into_owned(),
-            process: self.started,
+            process: others + self.started,
             seed: self.options.seed,
             tasks: self.options.tasks,
             locks: self.locks(),
@@ -124,7 +133,7 @@ impl Stage {
             style,
             kind: self.kind,
         };
-        self.workers.push(Worker::start((self.worker)(), &orders)?);
+        self.workers.push(Worker::start(self.worker, &orders)?);
         Ok(())
     }
 
@@ -183,6 +192,16 @@ impl Stage {
             self.ends(Fault::Forgot);
         }
         Ok(())
+    }
+
+    /// Takes the lock `name` away from whoever holds it.
+    pub(super) fn release_by_force(&self, name: &str) -> Result<()> {
+        self.with_manager(async |manager| {
+            self.begins(Fault::Forgot, "released by force");
+            let was_held = manager.lock(name).force_release().await;
+            self.ends(Fault::Forgot);
+            was_held.map(drop).map_err(Into::into)
+        })
     }
 
     /// Sends the server one command. It may be dead or deaf at the moment.
@@ -265,14 +284,17 @@ impl Stage {
             self.pass_the_dead()?;
         }
         let mut cli = self.server.connect()?;
-        // The counter of a fenced lock's tokens stays for good.
-        let counters = |cli: &mut Cli| match cli.query(&["KEYS", "redisson_lock_token:*"]) {
-            Ok(Reply::Array(keys)) => keys.len() as u64,
-            _ => 0,
-        };
         let is_pool = self.kind.is_pool();
         let keys = |cli: &mut Cli| {
-            if is_pool { pool::keys(cli) } else { number(&cli.query(&["DBSIZE"])) - counters(cli) }
+            if is_pool {
+                return pool::keys(cli);
+            }
+            let stay = STAY.iter().map(|pattern| match cli.query(&["KEYS", pattern]) {
+                Ok(Reply::Array(keys)) => keys.len() as u64,
+                _ => 0,
+            });
+            let stay: u64 = stay.sum();
+            number(&cli.query(&["DBSIZE"])).saturating_sub(stay)
         };
         // What a writer that was killed while it waited has left ends by itself.
         let mark = self.killed.filter(|_| matches!(self.kind, Locks::ReadWrite(_)));
@@ -293,6 +315,8 @@ impl Stage {
         for worker in &self.workers {
             let _silent = worker.answers("probed", deadline);
         }
+        // How long Redisson listens is not ours to judge.
+        self.workers.retain(|worker| worker.style != Style::Redisson);
         // A subscription lingers for 2 s after its last waiter.
         let channels = |cli: &mut Cli| match cli.query(&["PUBSUB", "CHANNELS"]) {
             Ok(Reply::Array(channels)) => channels.len() as u64,
@@ -307,9 +331,7 @@ impl Stage {
 
     /// Takes every fair lock once: whoever has died in a queue stays in it until somebody comes.
     fn pass_the_dead(&self) -> Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
-            let manager = LockManager::connect(&self.server.url()).await?;
+        self.with_manager(async |manager| {
             for number in 0..self.locks() {
                 let lock = manager.fair_lock(&format!("lock:{number}"));
                 // What is left otherwise is counted.
@@ -317,8 +339,18 @@ impl Stage {
                     guard.release().await?;
                 }
             }
-            let _left = manager.shutdown(PATIENCE).await;
             Ok(())
+        })
+    }
+
+    /// Runs `work` with a manager that is none of the workers'.
+    fn with_manager(&self, work: impl AsyncFnOnce(&LockManager) -> Result<()>) -> Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let manager = LockManager::connect(&self.server.url()).await?;
+            let done = work(&manager).await;
+            let _left = manager.shutdown(PATIENCE).await;
+            done
         })
     }
 
@@ -326,6 +358,10 @@ impl Stage {
         self.recorder.now(0, 0, "", What::Probe { name: name.to_owned(), found, allowed: 0 });
     }
 }
+
+/// Keys that are not left by mistake: the counter of a fenced lock's tokens stays for good, and what Redisson's unlocks leave ends by
+/// itself.
+const STAY: [&str; 2] = ["redisson_lock_token:*", "redisson_unlock_latch:*"];
 
 fn number(reply: &std::io::Result<Reply>) -> u64 {
     match reply {

@@ -552,7 +552,8 @@ impl Op<'_> {
             (Style::Waiting, _) => Duration::ZERO,
             (Style::Hot, 0..20) => Duration::ZERO,
             (Style::Hot, _) => Duration::from_micros(random.below(500)),
-            (Style::Even, _) => Duration::from_micros(10_000 + random.below(20_000)),
+            // Redisson's worker is another program.
+            (Style::Even | Style::Redisson, _) => Duration::from_micros(10_000 + random.below(20_000)),
             (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),
             (Style::Mixed, _) => Duration::from_micros(random.below(15_000)),
         }

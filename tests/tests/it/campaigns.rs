@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use wheellock_tests::campaign::{self, Options, Report};
+use wheellock_tests::interop;
 
 fn run(name: &str, seconds: f64) -> Report {
     run_with(name, seconds, SEED)
@@ -29,7 +30,8 @@ const SEED: u64 = 7;
 fn every_campaign_has_a_test() {
     let this = include_str!("campaigns.rs");
     for (name, _) in campaign::names() {
-        assert!(this.contains(&format!("run(\"{name}\"")), "{name} has no test");
+        let runs = ["run", "run_with_redisson"].map(|run| format!("{run}(\"{name}\""));
+        assert!(runs.iter().any(|runs| this.contains(runs)), "{name} has no test");
     }
 }
 
@@ -196,6 +198,40 @@ fn hot_clock() {
 #[test]
 fn hot_forgets() {
     run("hot-forgets", 2.5);
+}
+
+#[test]
+fn hot_force() {
+    run("hot-force", 2.5);
+}
+
+/// Its workers are JVMs: they take their time to start.
+fn run_with_redisson(name: &str) {
+    if interop::missing_tools().is_empty() {
+        run(name, 6.0);
+    } else {
+        assert!(std::env::var_os("CI").is_none(), "there is no Java");
+    }
+}
+
+#[test]
+fn read_write_9_1_redisson() {
+    run_with_redisson("read-write-9-1-redisson");
+}
+
+#[test]
+fn read_write_1_1_redisson() {
+    run_with_redisson("read-write-1-1-redisson");
+}
+
+#[test]
+fn permits_redisson() {
+    run_with_redisson("permits-redisson");
+}
+
+#[test]
+fn semaphore_redisson() {
+    run_with_redisson("semaphore-redisson");
 }
 
 #[test]

@@ -363,7 +363,7 @@ fn target() -> PathBuf {
 }
 
 /// The tests mostly wait.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 8;
 
 /// No test takes nearly as long.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -87,27 +87,28 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if !options.no_loom {
         others.add("loom models", || run_tests_quietly(loom_models(&shipped)));
     }
-    if !targets.is_empty() {
-        others.add("building fuzz", || {
-            fuzz::ensure_cargo_fuzz()?;
-            Ok(run_each_quietly([fuzz::building()]))
-        });
-    }
     steps.beside([ours, others]);
+    // Tests that mostly wait, and compilers and fuzzers that never do.
+    let (mut waiting, mut working) = (Lane::default(), Lane::default());
     if !options.no_planted {
-        steps.add("planted bugs", || {
+        waiting.add("planted bugs", || {
             let bugs = planted::all(run::root())?;
             let failed = u64::try_from(planted::uncaught(&bugs)?.len())?;
             Ok(Tally { passed: u64::try_from(bugs.len())? - failed, failed })
         });
     }
     if !targets.is_empty() {
-        steps.add("fuzz", || {
+        working.add("building fuzz", || {
+            fuzz::ensure_cargo_fuzz()?;
+            Ok(run_each_quietly([fuzz::building()]))
+        });
+        working.add("fuzz", || {
             Ok(several(run::processors(), &targets, |target| {
                 run_quietly(target, &mut fuzz::command(target, options.fuzz_seconds)?)
             }))
         });
     }
+    steps.beside([waiting, working]);
     Ok(steps.run())
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Barrier;
+use tokio::time::timeout;
 use wheellock::{Error, Fairness, Guard, LockManager, LostReason, Outcome, Released};
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager, renewed};
 use wheellock_tests::{RedisServer, eventually};
@@ -150,7 +151,8 @@ async fn a_reader_who_asks_to_write_is_refused_at_once() {
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
     let upgrade = lock.write().with_owner(reading.owner());
-    for refused in [upgrade.acquire().await, upgrade.try_acquire_for(PATIENCE).await.map(Option::unwrap)] {
+    let without_limit = timeout(PATIENCE, upgrade.acquire()).await.expect("it waits for itself");
+    for refused in [without_limit, upgrade.try_acquire_for(PATIENCE).await.map(Option::unwrap)] {
         let error = refused.unwrap_err();
         assert!(matches!(error, Error::Upgrade { .. }), "{error}");
         assert_eq!(error.outcome(), Outcome::Rejected);
@@ -162,7 +164,8 @@ async fn a_reader_who_asks_to_write_is_refused_at_once() {
     let owner = locks.owner();
     set(&server, &["HSET", NAME, "mode", "read", &owner.to_string(), "1"]);
     set(&server, &["SET", &format!("{{{NAME}}}:{owner}:rwlock_timeout:1"), "1", "PX", "600000"]);
-    let error = lock.write().with_owner(owner).acquire().await.unwrap_err();
+    let upgrade = lock.write().with_owner(owner);
+    let error = timeout(PATIENCE, upgrade.acquire()).await.expect("it waits for itself").unwrap_err();
     assert!(matches!(error, Error::Upgrade { .. }), "{error}");
     assert!(!server.cli(&["HGETALL", NAME]).contains(&holder));
 }

@@ -35,6 +35,7 @@ mod interop_kinds;
 mod interop_semaphores;
 mod interop_topologies;
 mod locks;
+mod log;
 mod losses;
 mod model_server;
 mod multi_lock;

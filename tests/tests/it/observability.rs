@@ -18,6 +18,8 @@ use wheellock_tests::locks::{PATIENCE, adjusted, brisk, manager};
 use wheellock_tests::topology::{Cluster, SentinelSet, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
+use crate::log::listen;
+
 /// What was recorded of one event or span.
 #[derive(Clone, Debug)]
 struct Seen {
@@ -160,7 +162,7 @@ static PAUSES: AtomicU64 = AtomicU64::new(0);
 #[tokio::test]
 async fn e01_an_outage_makes_few_lines() {
     let seen = Recorder::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let mut server = RedisServer::builder().arg("appendonly", "yes").start();
     let lease = Duration::from_millis(1500);
     let locks = adjusted(&server.url(), lease, |config| {
@@ -227,7 +229,7 @@ async fn die_with_a_renewal(server: &mut RedisServer, locks: &LockManager) {
 #[tokio::test]
 async fn e01_renewals_that_succeed_again_are_told() {
     let seen = Recorder::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let mut server = RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
     // A lease that outlives a restart of the server, with a beat every two seconds.
     let locks = brisk(&server.url(), Duration::from_secs(6)).await;
@@ -248,7 +250,7 @@ async fn e01_renewals_that_succeed_again_are_told() {
 #[tokio::test]
 async fn what_the_server_risks_is_told_under_its_target() {
     let seen = Recorder::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let server =
         RedisServer::builder().arg("maxmemory", "100mb").arg("maxmemory-policy", "allkeys-lru").start();
     let locks = LockManager::connect(&server.url()).await.unwrap();
@@ -268,7 +270,7 @@ async fn what_the_server_risks_is_told_under_its_target() {
 #[tokio::test]
 async fn every_event_and_span_has_one_of_the_targets() {
     let seen = Recorder::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let mut server = RedisServer::start();
     let locks = brisk(&server.url(), Duration::from_millis(300)).await;
     let guard = locks.lock("t").acquire().await.unwrap();
@@ -287,7 +289,7 @@ async fn every_event_and_span_has_one_of_the_targets() {
 #[tokio::test]
 async fn a_wait_and_a_hold_have_a_span_each() {
     let seen = Recorder::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let lock = locks.lock("seen");
@@ -348,7 +350,7 @@ async fn within<F: Future>(span: &tracing::Span, work: F) -> F::Output {
 #[tokio::test]
 async fn spans_tell_the_kinds_apart() {
     let seen = Recorder::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     drop(locks.fair_lock("k").acquire().await.unwrap());
@@ -381,7 +383,7 @@ async fn spans_tell_the_kinds_apart() {
 #[tokio::test]
 async fn sets_of_locks_have_a_span_for_all_and_hold_each() {
     let seen = Recorder::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let servers: Vec<_> = (0..3).map(|_| RedisServer::start()).collect();
     let locks = manager(&servers[0].url()).await;
     let both = multi_lock([locks.lock("a"), locks.lock("b")]).unwrap();

@@ -13,6 +13,8 @@ use wheellock_tests::certificates::{Authority, Identity, authority, leaf};
 use wheellock_tests::fault::{Direction, Fault, Proxy, Upstream};
 use wheellock_tests::{RedisServer, eventually};
 
+use crate::log::listen;
+
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A redis-server that speaks TLS, and asks clients for certificates if there is an authority for them.
@@ -311,7 +313,7 @@ impl tracing::Subscriber for Everything {
 #[tokio::test]
 async fn x09_the_password_appears_nowhere() {
     let seen = Everything::default();
-    let _default = tracing::subscriber::set_default(seen.clone());
+    let _default = listen(seen.clone());
     let password = "s3s@me:öffne/dich";
     let encoded = "s3s%40me%3A%C3%B6ffne%2Fdich";
     let ca = Authority::new("ours");

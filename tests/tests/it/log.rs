@@ -1,0 +1,46 @@
+//! What this thread logs, heard by a test whatever other tests of the program do meanwhile.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::{DefaultGuard, NoSubscriber, Subscriber};
+use tracing::{Dispatch, Event, Metadata, dispatcher};
+
+/// Has `subscriber` hear everything that this thread logs, until the guard is dropped.
+pub(crate) fn listen(subscriber: impl Subscriber + Send + Sync + 'static) -> DefaultGuard {
+    // Where there is just one subscriber, `tracing` asks only the thread that logs something first whether anybody wants to hear it, and
+    // then never again: another test's thread, which does not listen, would speak for this one. So there are two.
+    static OTHER: OnceLock<Dispatch> = OnceLock::new();
+    OTHER.get_or_init(|| Dispatch::new(NoSubscriber::new()));
+    dispatcher::set_default(&Dispatch::new(subscriber))
+}
+
+#[derive(Clone, Default)]
+struct Count(Arc<AtomicU32>);
+
+impl Subscriber for Count {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn what_another_thread_logged_first_is_heard() {
+    let heard = Count::default();
+    let _listening = listen(heard.clone());
+    let say = || tracing::info!("said");
+    std::thread::spawn(say).join().unwrap();
+    say();
+    assert_eq!(heard.0.load(Ordering::SeqCst), 1);
+}

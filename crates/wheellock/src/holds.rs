@@ -64,6 +64,14 @@ fn presented_key(owner: u64, name: &Arc<Name>) -> Presented {
     (owner, Arc::as_ptr(name).addr())
 }
 
+/// An owner that is presented again does not mean this hold any more.
+fn forget_owner(presented: &mut HashMap<Presented, HoldIndex>, hold: &Hold, index: HoldIndex) {
+    let key = presented_key(hold.owner, &hold.name);
+    if presented.get(&key) == Some(&index) {
+        presented.remove(&key);
+    }
+}
+
 /// Index of a hold. Valid as long as a guard, an attempt or an operation counts on it.
 pub(crate) type HoldIndex = u32;
 
@@ -381,13 +389,21 @@ impl Holds {
         hold.releasing.begin();
         self.awaited.asked(hold.releasing.views());
         let count = if shut { hold.forgotten() } else { hold.wanted() };
-        Some(Reconcile {
+        let ends_earlier = hold.keeps(count);
+        if ends_earlier && hold.is_kept_alive() {
+            hold.renewing.plan_by(hold.lease.renewal_before(hold.valid_until));
+        }
+        let request = Reconcile {
             hold: index,
             name: Arc::clone(&hold.name),
             owner: hold.owner,
             count,
             retry: Retry::default(),
-        })
+        };
+        if ends_earlier {
+            self.schedule(index);
+        }
+        Some(request)
     }
 
     /// A reconciling request was answered by the server with the number `node`; `known` tells whether it knows this hold.
@@ -549,9 +565,9 @@ impl Holds {
         if let Some(rare) = &mut hold.rare {
             effects.wake(rare.watchers.drain(..).map(|(_, waker)| waker));
         }
-        let key = presented_key(hold.owner, &hold.name);
-        if self.presented.get(&key) == Some(&index) {
-            self.presented.remove(&key);
+        // An attempt under way asks for one more of it, and says by itself what the server is to know.
+        if hold.releasing.attempts() == 0 {
+            forget_owner(&mut self.presented, hold, index);
         }
         self.wishes.lost(index, |waker| effects.wake_one(waker));
         self.join_or_leave_the_beat(index, now);
@@ -694,9 +710,8 @@ impl Holds {
         if let Some(alarm) = hold.alarm {
             self.wheel.remove(alarm);
         }
-        let key = presented_key(hold.owner, &hold.name);
-        if hold.is_presented() && self.presented.get(&key) == Some(&index) {
-            self.presented.remove(&key);
+        if hold.is_presented() {
+            forget_owner(&mut self.presented, &hold, index);
         }
     }
 

@@ -349,6 +349,11 @@ impl Kind {
         self.may_be_joined()
     }
 
+    /// Whether each time that an owner holds it has a lease of its own.
+    pub(crate) fn has_a_lease_each(&self) -> bool {
+        self.may_be_joined()
+    }
+
     /// Tells it from other kinds.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()

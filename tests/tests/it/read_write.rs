@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Barrier;
 use tokio::time::timeout;
 use wheellock::{Error, Fairness, Guard, LockManager, LostReason, Outcome, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost, manager, renewed};
+use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, clock, gone, lost, manager, renewed};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "prices";
@@ -263,6 +263,46 @@ async fn a_writer_asked_to_stand_back_keeps_no_reader_out() {
     reading.release().await.unwrap();
     writer.await.unwrap().release().await.unwrap();
     assert!(gone(&server, NAME).await);
+}
+
+/// Each hold of a reader has a lease of its own on the server, and what is given back takes its lease along.
+#[tokio::test]
+async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
+    let (server, locks) = server_and_manager().await;
+    let others = manager(&server.url()).await;
+    let (reader, writer) = (locks.read_write_lock(NAME).read(), others.read_write_lock(NAME).write());
+    let lease = Duration::from_secs(1);
+    let outer = reader.with_lease(lease).acquire().await.unwrap();
+    let inner = reader.with_owner(outer.owner()).with_lease(60 * lease).acquire().await.unwrap();
+    // Until after a third of the lease, when a reader with a fixed one looks after itself.
+    let half = clock(&server) + lease / 2;
+    assert!(eventually(PATIENCE, async || clock(&server) > half).await);
+    inner.release().await.unwrap();
+    let writing = writer.try_acquire_for(PATIENCE).await.unwrap().expect("the outer lease has ended");
+    assert!(!outer.is_valid(), "a writer has the lock");
+    writing.release().await.unwrap();
+
+    // Whichever guard goes: the server takes back the hold that came last.
+    let outer = reader.with_lease(lease).acquire().await.unwrap();
+    let inner = reader.with_owner(outer.owner()).acquire().await.unwrap();
+    outer.release().await.unwrap();
+    let over = clock(&server) + 2 * lease;
+    assert!(eventually(PATIENCE, async || clock(&server) > over || !inner.is_valid()).await);
+    assert!(inner.is_valid(), "the watchdog keeps it");
+    assert!(writer.try_acquire().await.unwrap().is_none());
+    inner.release().await.unwrap();
+
+    // What is left has ended before: nobody reads any more.
+    let outer = reader.with_lease(lease).acquire().await.unwrap();
+    let inner = reader.with_owner(outer.owner()).with_lease(60 * lease).acquire().await.unwrap();
+    let over = clock(&server) + lease;
+    assert!(eventually(PATIENCE, async || clock(&server) > over).await);
+    assert!(inner.is_valid());
+    inner.release().await.unwrap();
+    assert!(!outer.is_valid());
+    writer.try_acquire_for(PATIENCE).await.unwrap().expect("nobody reads").release().await.unwrap();
+    assert_eq!(outer.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(keys(&server), [""; 0]);
 }
 
 /// Whatever ends a writer's wait: readers do not stand behind it any longer.

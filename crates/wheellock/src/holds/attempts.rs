@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 use super::hold::KnownBy;
 use super::releasing::Releasing;
 use super::renewing::Renewing;
-use super::{Effects, Hold, HoldIndex, Holds, Reconcile, Share, State, presented_key};
+use super::{Effects, Hold, HoldIndex, Holds, Reconcile, Share, State, forget_owner, presented_key};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::lease::Lease;
@@ -46,6 +46,7 @@ impl Holds {
         hold.releasing.attempt(count);
         hold.expired_by = hold.expired_by.max(lease.expired_by(now));
         let count = hold.wanted();
+        hold.asks_for(count);
         if hold.state == State::GivenBack {
             hold.state = State::Asked;
             self.end_repetition();
@@ -93,7 +94,7 @@ impl Holds {
         count: u32,
         effects: &mut Effects,
     ) -> Option<Reconcile> {
-        self.get_mut(index)?.releasing.end_attempt(count);
+        self.end_attempt(index, count)?;
         self.after_request(index, effects)
     }
 
@@ -117,7 +118,8 @@ impl Holds {
         let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
         let server_may_have_changed = self.changes.since(terms.sent);
-        if self.has_vanished(index, reply) {
+        let was_lost = self.get(index)?.is_lost();
+        if was_lost || self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, effects)?;
         }
         let period = self.period();
@@ -127,7 +129,8 @@ impl Holds {
         if shut {
             return self.reconcile(index).map(Granted::ShutDown);
         }
-        if now >= valid_until {
+        if now >= valid_until || was_lost && reply == GrantReply::Again {
+            // What it is in addition to was called lost.
             return self.reconcile(index).map(Granted::TooLate);
         }
         if hold.guards == 0 {
@@ -137,6 +140,7 @@ impl Holds {
             hold.lease = hold.lease.max(terms.lease);
             hold.valid_until = hold.valid_until.max(valid_until);
         }
+        hold.counts_one_until(valid_until);
         let first_guard = hold.guards == 0;
         hold.guards += terms.share.count;
         if terms.share.renew {
@@ -226,8 +230,13 @@ impl Holds {
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
         let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.is_presented());
-        hold.releasing.end_attempt(terms.share.count);
-        self.lose(index, LostReason::NotOwner, now, effects);
+        if hold.is_lost() {
+            hold.open_gate(effects);
+        } else {
+            self.lose(index, LostReason::NotOwner, now, effects);
+        }
+        self.end_attempt(index, terms.share.count)?;
+        self.settle(index, effects);
         let index = self.insert(&name, owner, presented, terms.lease, now);
         self.get_mut(index)?.releasing.attempt(terms.share.count);
         Some(index)
@@ -259,11 +268,20 @@ impl Holds {
         count: u32,
         now: BootInstant,
     ) -> Option<Reconcile> {
-        let hold = self.get_mut(index)?;
-        hold.releasing.end_attempt(count);
+        let hold = self.end_attempt(index, count)?;
         hold.may_come_late();
         hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
         self.reconcile(index)
+    }
+
+    /// An attempt has ended. If the hold was lost meanwhile, its owner's next attempt is for another one.
+    fn end_attempt(&mut self, index: HoldIndex, count: u32) -> Option<&mut Hold> {
+        let hold = self.holds.get_mut(index as usize)?;
+        hold.releasing.end_attempt(count);
+        if hold.is_lost() {
+            forget_owner(&mut self.presented, hold, index);
+        }
+        Some(hold)
     }
 
     /// A question for this hold got no answer, and was repeated.

@@ -60,6 +60,9 @@ pub(super) struct Rare {
     pub(super) forgotten: u32,
     /// Guards that the server does not know of, because they have joined others.
     pub(super) joined: u32,
+    /// Until when each of those is believed that the server counts, the first one first, if each has a lease of its own there. Empty
+    /// until there are several.
+    ends: Vec<BootInstant>,
     /// A question for it may have got no answer, and may still come: it must find that nothing is wanted any more.
     may_come_late: bool,
     /// Tasks with the hold's owner that wait for the request under way: two at once could overtake each other, and then
@@ -94,6 +97,10 @@ impl Hold {
     /// Whether the server still has to be told what is wanted of it, or to answer.
     pub(super) fn is_unreconciled(&self) -> bool {
         self.releasing.is_unreconciled(self.is_worth_releasing())
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.state, State::Lost(_))
     }
 
     pub(super) fn is_presented(&self) -> bool {
@@ -161,6 +168,54 @@ impl Hold {
         }
     }
 
+    /// The server is asked to count so many.
+    pub(super) fn asks_for(&mut self, count: u32) {
+        let others = count.saturating_sub(1) as usize;
+        if self.name.kind().has_a_lease_each() && (others > 0 || self.rare.is_some()) {
+            let believed = self.valid_until;
+            self.rare.get_or_insert_default().ends.resize(others, believed);
+        }
+    }
+
+    /// The server counts one more, until `end`.
+    pub(super) fn counts_one_until(&mut self, end: BootInstant) {
+        if let Some(rare) = self.rare.as_mut().filter(|rare| !rare.ends.is_empty()) {
+            rare.ends.push(end);
+            self.believe_in_what_is_counted();
+        }
+    }
+
+    /// The server is told to count no more than so many: it forgets the last ones, and their leases. Whether the lock may end earlier
+    /// for that.
+    pub(super) fn keeps(&mut self, count: u32) -> bool {
+        let Some(rare) = self.rare.as_mut().filter(|rare| !rare.ends.is_empty()) else { return false };
+        rare.ends.truncate(count as usize);
+        self.believe_in_what_is_counted()
+    }
+
+    fn believe_in_what_is_counted(&mut self) -> bool {
+        let longest = self.rare.as_ref().and_then(|rare| rare.ends.iter().max());
+        let Some(end) = longest.copied().filter(|end| *end < self.valid_until) else { return false };
+        self.valid_until = end;
+        true
+    }
+
+    /// All that the server counts run until `end` at least.
+    pub(super) fn extended_until(&mut self, end: BootInstant) {
+        self.valid_until = self.valid_until.max(end);
+        self.ends_mut().for_each(|known| *known = end.max(*known));
+    }
+
+    /// All that the server counts may end `by` earlier than was thought.
+    pub(super) fn shortened(&mut self, by: Duration) {
+        self.valid_until = self.valid_until.saturating_sub(by);
+        self.ends_mut().for_each(|known| *known = known.saturating_sub(by));
+    }
+
+    fn ends_mut(&mut self) -> impl Iterator<Item = &mut BootInstant> {
+        self.rare.iter_mut().flat_map(|rare| &mut rare.ends)
+    }
+
     /// Whether the lease was extended, or granted, by a request that was sent no earlier than `sent`.
     pub(super) fn was_extended_since(&self, sent: BootInstant) -> bool {
         self.valid_until >= self.lease.valid_until(sent)
@@ -200,8 +255,10 @@ impl Hold {
         }
     }
 
+    /// What the server is to count. A guard that was told of a loss wants nothing any more.
     pub(super) fn wanted(&self) -> u32 {
-        self.guards + self.releasing.attempts() + self.forgotten() - self.joined()
+        let guards = if self.is_lost() { 0 } else { self.guards - self.joined() };
+        guards + self.releasing.attempts() + self.forgotten()
     }
 
     /// Whether what the server knows stays right when a guard goes: others have joined it.

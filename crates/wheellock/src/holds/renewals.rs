@@ -415,7 +415,7 @@ impl Holds {
             Renewed::Extended => {
                 // The one before was sent a lease's validity before what was believed until now.
                 let planned = renewal.lease.renewal_before(hold.valid_until);
-                hold.valid_until = hold.valid_until.max(renewal.lease.valid_until(sent));
+                hold.extended_until(renewal.lease.valid_until(sent));
                 hold.answered(now);
                 hold.ask_again_if_its_turn_comes_late(now, period);
                 let family = hold.name.family();
@@ -491,7 +491,7 @@ impl Holds {
             return;
         }
         let believed = hold.valid_until;
-        hold.valid_until = believed.saturating_sub(by);
+        hold.shortened(by);
         if hold.renewing.is_wanted() {
             // The server is asked at once, and is to have the time to answer; but not beyond what was believed before.
             hold.valid_until = hold.valid_until.max(now + hold.lease.duration() / 5).min(believed);

@@ -1,4 +1,4 @@
--- Brings a reader's hold count down; with the last hold of all the lock goes, and waiters are told.
+-- Brings a reader's hold count down; with the last hold whose lease runs the lock goes, and waiters are told.
 --
 -- KEYS[1]  the lock
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
@@ -7,7 +7,7 @@
 -- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
 -- ARGV[5]  what the keys that belong to the lock have in common, in the lock's slot
 --
--- Returns 1 (given back), 0 (still held) or nil (this holder does not read, or what is there is no read-write lock; nothing
+-- Returns 1 (given back, or nobody reads any more), 0 (still held) or nil (this holder does not read, or what is there is no read-write lock; nothing
 -- was changed).
 local lock, holder, count, tag = KEYS[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
 local found = redis.pcall('hmget', lock, 'mode', holder)
@@ -40,7 +40,7 @@ if mode == 'read' and lived >= 0 and longest + 2 >= lived or redis.call('hlen', 
     local left = longest_read_lease(lock, tag, lived)
     if left > 0 then
         redis.call('pexpire', lock, left)
-    elseif count == 0 then
+    elseif count == 0 or mode == 'read' then
         -- Readers whose leases have ended hold nothing.
         redis.call('del', lock)
         -- A user without the channel frees locks all the same; waiters then find out by asking.

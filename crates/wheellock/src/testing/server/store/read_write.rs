@@ -58,6 +58,7 @@ impl Store {
         let mode = self.field(key, "mode");
         let held = self.field(key, holder).and_then(|count| count.parse::<i64>().ok());
         let (Some("read" | "write"), Some(held)) = (mode.as_deref(), held) else { return Ok(Answer::Nil) };
+        let is_read = mode.as_deref() == Some("read");
         let (count_text, count) = (count, left);
         let lived = self.pttl(key);
         let mut longest = 0;
@@ -71,13 +72,11 @@ impl Store {
         } else {
             self.forget(key, holder);
         }
-        if mode.as_deref() == Some("read") && lived >= 0 && longest + 2 >= lived
-            || self.fields(key).len() == 1
-        {
+        if is_read && lived >= 0 && longest + 2 >= lived || self.fields(key).len() == 1 {
             let left = self.longest_read_lease(key, tag, Some(lived));
             if left > 0 {
                 self.pexpire(key, left);
-            } else if count == 0 {
+            } else if count == 0 || is_read {
                 self.free(key, tell);
                 return Ok(Answer::Integer(1));
             }

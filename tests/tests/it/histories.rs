@@ -1144,3 +1144,17 @@ fn b49_a_permit_is_called_lost_and_nothing_had_taken_it_away() {
     let pool = POOL.replace("@100 1 1 1 p releasing\n    @101 1 1 1 p released\n", "");
     broken(&format!("{pool}{text}"), Checker::Honesty);
 }
+
+/// A question that was asked again and came late had the server keep what it had not taken back yet, for one more lease.
+#[test]
+fn b51_what_came_late_is_given_back_late() {
+    let text = "@10 1 1 1 l invoked acquire false =600 - -
+        @12 1 1 1 l granted a:1 @595
+        @20 1 0 0 - stopped
+        @2400 1 0 0 - continued
+        @2400 1 1 1 l releasing
+        @2410 1 1 1 l released";
+    broken(text, Checker::Honesty);
+    right(&format!("{text}\n@5 0 0 0 - begins slow -\n@2400 0 0 0 - ends slow"));
+    broken(&format!("{text}\n@5 0 0 0 - begins slow -\n@8 0 0 0 - ends slow"), Checker::Honesty);
+}

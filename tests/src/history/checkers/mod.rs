@@ -124,6 +124,8 @@ struct Case<'a> {
     /// Faults for which requests may fail or be late; of losing messages alone, [`Self::deaf`] knows.
     disturbed: Spans,
     deaf: Spans,
+    /// Faults for which a request may come so late that its caller has asked once more meanwhile.
+    late: Spans,
     /// Faults for which locks may vanish.
     losing: Spans,
     /// When the server's clock was set.
@@ -176,6 +178,7 @@ impl<'a> Case<'a> {
             terms,
             disturbed: of(|fault| fault.disturbs() && fault != Fault::Deaf),
             deaf: of(|fault| fault == Fault::Deaf),
+            late: of(|fault| fault == Fault::Slow),
             losing: of(Fault::loses_locks),
             clock_set: of(|fault| fault == Fault::Clock),
             stalls: stalls.into_iter().map(|(process, spans)| (process, Spans::new(spans))).collect(),

@@ -1158,3 +1158,23 @@ fn b51_what_came_late_is_given_back_late() {
     right(&format!("{text}\n@5 0 0 0 - begins slow -\n@2400 0 0 0 - ends slow"));
     broken(&format!("{text}\n@5 0 0 0 - begins slow -\n@8 0 0 0 - ends slow"), Checker::Honesty);
 }
+
+/// A writer dies while it waits, and what it has left for readers to see ends by the server's clock.
+#[test]
+fn b52_the_clock_is_set_back_while_a_dead_writer_is_in_the_way() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - - shared
+        @12 1 1 1 l granted a:1 @595
+        @20 2 1 1 l invoked acquire true =600 - -
+        @30 2 0 0 - killed
+        @40 1 1 1 l releasing
+        @41 1 1 1 l released
+        @50 3 1 1 l invoked acquire true =600 - - shared
+        @SEEN 3 1 1 l granted c:1 @12590
+        @12010 3 1 1 l releasing
+        @12011 3 1 1 l released";
+    right(&text.replace("SEEN", "5500"));
+    let late = text.replace("SEEN", "12000");
+    broken(&late, Checker::Turns);
+    right(&format!("{late}\n@4000 0 0 0 - begins clock -\n@7000 0 0 0 - ends clock"));
+    broken(&format!("{late}\n@1000 0 0 0 - begins clock -\n@2000 0 0 0 - ends clock"), Checker::Turns);
+}

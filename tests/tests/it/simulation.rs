@@ -124,6 +124,12 @@ fn seed_686620_what_came_late_is_given_back_late() {
     assert!(run(&Plan::of(686_620, None)).complaints.is_empty());
 }
 
+/// A writer died while it waited, and what it had left for readers ended by a clock that was set back.
+#[test]
+fn seed_909592_what_a_dead_writer_has_left_ends_by_the_servers_clock() {
+    assert!(run(&Plan::of(909_592, None)).complaints.is_empty());
+}
+
 /// A leader's lease is the watchdog's, whatever the step says, and it was judged by the other one when its process was killed.
 #[test]
 fn seed_236462_a_dead_leader_is_succeeded_when_its_own_lease_ends() {

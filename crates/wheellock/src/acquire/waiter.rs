@@ -173,10 +173,10 @@ impl<'a> Waiter<'a> {
                 let until = match turn {
                     Turn::Ask { heard, since } => {
                         (self.heard, self.asked) = (heard, joined);
-                        if heard && self.request.name.kind().is_shared() {
-                            self.waiters(|waiters, _| waiters.heard_open());
-                        }
                         if heard {
+                            if self.request.name.kind().is_shared() {
+                                self.waiters(|waiters, _| waiters.heard_open());
+                            }
                             // Only a holder that releases sends messages: a lock that this process holds was freed by force.
                             self.request.context.verify(self.request.name);
                         }

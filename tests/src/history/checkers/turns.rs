@@ -87,8 +87,12 @@ pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
         answer => {
             let at = answer.map(|(at, _)| at).or(operation.killed).unwrap_or(case.terms.end);
             let quiet = answer.is_some() && !case.hindered(operation.id.0, operation.invoked, at);
-            // What a waiter has left for readers to see is taken back when it gives up, or ends by itself.
-            at + if quiet { case.terms.wake } else { MARK.max(2 * case.terms.longest + case.terms.patience) }
+            // What a waiter has left for readers to see is taken back when it gives up, or ends by itself: by the server's clock, and
+            // later if that is set back.
+            let lasting = MARK.max(2 * case.terms.longest + case.terms.patience);
+            let set = case.clock_set.touching(at, at + lasting, None).filter(|_| !quiet);
+            let to = at + if quiet { case.terms.wake } else { lasting };
+            set.map_or(to, |set| to.max(set.to + lasting))
         }
     };
     Some(Span { from: operation.invoked, to, whose: of, of })

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, spawn_blocking, yield_now};
 use wheellock::client::Command as Request;
-use wheellock::{Error, Guard, Lock, LockManager, RedLockManager, Released, multi_lock};
+use wheellock::{Error, Guard, Lock, LockManager, Metrics, RedLockManager, Released, multi_lock};
 use wheellock_tests::beside::{
     attempts, both_sides, channel, extended, java_waits, quiet, shared_client, waiter, we_wait, within,
 };
@@ -63,28 +63,74 @@ async fn ten_thousand_increments_by_threads_of_java_tasks_and_threads_lose_none(
     assert!(locks.metrics().handoffs > 0, "both sides were at it at the same time: {:?}", locks.metrics());
 }
 
-/// Tasks of ours that pass a lock on among themselves give it back when their time is over, and stand back for Java: with one thread, and
-/// with one for each of two processors, which leaves Java none to itself.
+/// Tasks of ours that pass a lock on among themselves give it back when their time is over, and stand back for Java: with one thread, with
+/// one for each of two processors, which leaves Java none to itself, and two managers of ours, as if they were two processes.
 #[test]
 fn tasks_that_hand_a_lock_over_let_java_have_its_turns() {
-    for threads in [1, 2] {
+    for (threads, managers) in [(1, 1), (2, 1), (2, 2)] {
         let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
-        runtime.block_on(java_has_its_turns(threads));
+        println!("{managers} managers of ours on {threads} threads:");
+        runtime.block_on(java_has_its_turns(managers));
     }
 }
 
-async fn java_has_its_turns(threads: usize) {
+async fn java_has_its_turns(managers: usize) {
     let turns =
         std::env::var("WHEELLOCK_TURNS").map_or(200, |turns| turns.parse().expect("a number of turns"));
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let file = server.directory().join("counter");
     fs::write(&file, "0").unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    // When the lock was granted to one of ours last, and how long that was after the time before.
-    let gaps = Arc::new(Mutex::new((Instant::now(), Vec::new())));
-    let tasks: Vec<_> = (0..8)
-        .map(|_| {
-            let (lock, over, gaps) = (locks.lock(NAME), Arc::clone(&over), Arc::clone(&gaps));
+    let mut ours = vec![Busy::start(locks, &over)];
+    while ours.len() < managers {
+        ours.push(Busy::start(LockManager::connect(&server.url()).await.unwrap(), &over));
+    }
+    for busy in &ours {
+        assert!(eventually(PATIENCE, async || busy.locks.metrics().hand_overs > 1_000).await);
+    }
+    let before: Vec<_> = ours.iter().map(Busy::count_anew).collect();
+    let began = Instant::now();
+    let waits = java.thread("t0").waits(NAME, turns, &file).done().await;
+    println!("{turns} turns of Java's in {:?}", began.elapsed());
+    let waits: Vec<_> = waits.lines().map(|micros| Duration::from_micros(micros.parse().unwrap())).collect();
+    assert_eq!(waits.len(), turns);
+    show_turns("Java's", waits);
+    for (busy, before) in ours.iter().zip(before) {
+        let turns_of_ours = busy.turns_since(&before);
+        // Jain's index of two is 0.9 where one has had twice as many turns as the other.
+        assert!(turns_of_ours.len() <= 2 * turns, "{} of ours beside {turns} of Java's", turns_of_ours.len());
+        show_turns("ours", turns_of_ours);
+    }
+    over.store(true, Ordering::Relaxed);
+    for task in ours.into_iter().flat_map(|busy| busy.tasks) {
+        task.await.unwrap();
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), turns.to_string());
+    assert!(gone(&server, NAME).await);
+}
+
+fn show_turns(whose: &str, mut waits: Vec<Duration>) {
+    waits.sort();
+    let [half, most, longest] = [50, 99, 100].map(|percent| waits[(waits.len() - 1) * percent / 100]);
+    println!(
+        "until the next turn, {whose}: p50 {half:?}, p99 {most:?}, longest {longest:?} of {}",
+        waits.len()
+    );
+}
+
+/// Eight tasks of one manager that take the lock again and again.
+struct Busy {
+    locks: LockManager,
+    tasks: Vec<JoinHandle<()>>,
+    /// When the lock was granted to one of them last, and how long that was after the time before.
+    gaps: Arc<Mutex<(Instant, Vec<Duration>)>>,
+}
+
+impl Busy {
+    fn start(locks: LockManager, over: &Arc<AtomicBool>) -> Self {
+        let gaps = Arc::new(Mutex::new((Instant::now(), Vec::new())));
+        let task = |_| {
+            let (lock, over, gaps) = (locks.lock(NAME), Arc::clone(over), Arc::clone(&gaps));
             tokio::spawn(async move {
                 while !over.load(Ordering::Relaxed) {
                     let _guard = lock.acquire().await.unwrap();
@@ -96,38 +142,23 @@ async fn java_has_its_turns(threads: usize) {
                     yield_now().await;
                 }
             })
-        })
-        .collect();
-    assert!(eventually(PATIENCE, async || locks.metrics().hand_overs > 1_000).await);
-    let (before, began) = (locks.metrics(), Instant::now());
-    gaps.lock().unwrap().1.clear();
-    let waits = java.thread("t0").waits(NAME, turns, &file).done().await;
-    let (took, after, gaps) = (began.elapsed(), locks.metrics(), gaps.lock().unwrap().1.clone());
-    let ours = after.acquires - before.acquires - (after.hand_overs - before.hand_overs);
-    println!(
-        "{turns} turns of Java's in {took:?}, {ours} of ours with {threads} threads, {} handed over",
-        after.hand_overs - before.hand_overs
-    );
-    let mut waits: Vec<_> =
-        waits.lines().map(|micros| Duration::from_micros(micros.parse().unwrap())).collect();
-    assert_eq!(waits.len(), turns);
-    waits.sort();
-    // While one of ours had it, it did not wait for its turn.
-    let mut gaps = gaps;
-    gaps.sort();
-    let turns_of_ours = gaps.split_off(gaps.len() - usize::try_from(ours).unwrap());
-    for (whose, waits) in [("Java's", waits), ("ours", turns_of_ours)] {
-        let [half, most, longest] = [50, 99, 100].map(|percent| waits[(waits.len() - 1) * percent / 100]);
-        println!("until the next turn, {whose}: p50 {half:?}, p99 {most:?}, longest {longest:?}");
+        };
+        let tasks = (0..8).map(task).collect();
+        Self { locks, tasks, gaps }
     }
-    over.store(true, Ordering::Relaxed);
-    for task in tasks {
-        task.await.unwrap();
+
+    fn count_anew(&self) -> Metrics {
+        self.gaps.lock().unwrap().1.clear();
+        self.locks.metrics()
     }
-    // Jain's index of two is 0.9 where one has had twice as many turns as the other.
-    assert!(ours <= 2 * turns as u64, "{ours} turns of ours beside {turns} of Java's");
-    assert_eq!(fs::read_to_string(&file).unwrap(), turns.to_string());
-    assert!(gone(&server, NAME).await);
+
+    /// How long each turn since then was waited for: while one of them had the lock, the others did not wait for a turn.
+    fn turns_since(&self, before: &Metrics) -> Vec<Duration> {
+        let (after, mut gaps) = (self.locks.metrics(), self.gaps.lock().unwrap().1.clone());
+        let turns = after.acquires - before.acquires - (after.hand_overs - before.hand_overs);
+        gaps.sort();
+        gaps.split_off(gaps.len() - usize::try_from(turns).unwrap())
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

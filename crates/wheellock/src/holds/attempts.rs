@@ -140,6 +140,9 @@ impl Holds {
             hold.lease = hold.lease.max(terms.lease);
             hold.valid_until = hold.valid_until.max(valid_until);
         }
+        if reply == GrantReply::Fresh {
+            hold.counts_anew();
+        }
         hold.counts_one_until(valid_until);
         let first_guard = hold.guards == 0;
         hold.guards += terms.share.count;
@@ -230,9 +233,8 @@ impl Holds {
     ) -> Option<HoldIndex> {
         let hold = self.get_mut(index)?;
         let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.is_presented());
-        if hold.is_lost() {
-            hold.open_gate(effects);
-        } else {
+        hold.open_gate(effects);
+        if !hold.is_lost() {
             self.lose(index, LostReason::NotOwner, now, effects);
         }
         self.end_attempt(index, terms.share.count)?;

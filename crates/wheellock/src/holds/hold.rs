@@ -177,7 +177,14 @@ impl Hold {
         }
     }
 
-    /// The server counts one more, until `end`.
+    /// The server counted none any more.
+    pub(super) fn counts_anew(&mut self) {
+        if let Some(rare) = &mut self.rare {
+            rare.ends.clear();
+        }
+    }
+
+    /// It counts one more, until `end`.
     pub(super) fn counts_one_until(&mut self, end: BootInstant) {
         if let Some(rare) = self.rare.as_mut().filter(|rare| !rare.ends.is_empty()) {
             rare.ends.push(end);

@@ -1,12 +1,16 @@
 //! An owner who takes a lock several times, and what is left when it gives some of it back: each hold of a reader has a lease of its own
 //! on the server, and all holds of a plain lock have one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+
 use super::*;
 use crate::kind::Kind;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// It asks for one more, with a lease of so many milliseconds, which the watchdog keeps or not.
+    /// It asks for one more, with a lease of so many milliseconds, which the watchdog keeps or not. If it does so already, another of
+    /// its tasks waits until that has its answer.
     Ask(u64, bool),
     /// The server grants that, and the answer arrives.
     Granted,
@@ -15,9 +19,11 @@ enum Step {
     ExtendByHand,
     /// Time passes, and the watchdog does what is due.
     Pass,
+    /// The server forgets the lock.
+    Forget,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step::Ask(300, false),
     Step::Ask(2000, false),
     Step::Ask(600, true),
@@ -26,6 +32,7 @@ const STEPS: [Step; 8] = [
     Step::ReleaseLatest,
     Step::ExtendByHand,
     Step::Pass,
+    Step::Forget,
 ];
 
 struct Owner {
@@ -34,17 +41,40 @@ struct Owner {
     has_many: bool,
     asked: Option<(HoldIndex, Terms, u32)>,
     guards: VecDeque<(HoldIndex, Share)>,
+    /// Holds of which the server knows nothing any more.
+    forgotten: Vec<HoldIndex>,
     /// The holds of those that have been told of a loss.
     lost: Vec<HoldIndex>,
+    waits: bool,
+    woken: Arc<Woken>,
     /// When the lease of each hold that the server counts ends.
     server: Vec<BootInstant>,
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Owner {
     fn new(kind: &'static Kind) -> Self {
         let world = World { name: Arc::new(Name::new("n", kind, false)), ..World::new() };
         let has_many = kind.has_a_lease_each();
-        Self { world, has_many, asked: None, guards: VecDeque::new(), lost: Vec::new(), server: Vec::new() }
+        Self {
+            world,
+            has_many,
+            asked: None,
+            guards: VecDeque::new(),
+            forgotten: Vec::new(),
+            lost: Vec::new(),
+            waits: false,
+            woken: Arc::default(),
+            server: Vec::new(),
+        }
     }
 
     fn step(&mut self, step: Step) {
@@ -72,16 +102,21 @@ impl Owner {
                 renewals.into_iter().for_each(|renewal| self.answer(renewal));
                 requests.into_iter().for_each(|request| self.tell(Some(request)));
             }
+            Step::Forget => {
+                self.server.clear();
+                self.forgotten = self.guards.iter().map(|(hold, _)| *hold).collect();
+            }
         }
     }
 
     fn ask(&mut self, lease: Lease, renew: bool) {
         let World { holds, name, now, .. } = &mut self.world;
+        let waker = Waker::from(Arc::clone(&self.woken));
+        let began = holds.begin_attempt((name, 1), true, (lease, 1), *now, &waker);
         if self.asked.is_some() {
-            return;
-        }
-        let began = holds.begin_attempt((name, 1), true, (lease, 1), *now, Waker::noop());
-        if let Poll::Ready(Some((hold, count))) = began {
+            assert!(began.is_pending(), "one would overtake the other");
+            self.waits = true;
+        } else if let Poll::Ready(Some((hold, count))) = began {
             self.asked = Some((hold, Terms { lease, share: Share { renew, ..GUARD }, sent: *now }, count));
         }
     }
@@ -90,15 +125,18 @@ impl Owner {
         let Some((hold, terms, count)) = self.asked.take() else { return };
         let reply = if self.lock_ends() > terms.sent { GrantReply::Again } else { GrantReply::Fresh };
         let before = self.lock_ends();
-        // A lock that is gone has left holds that run no more.
-        self.server.resize(count as usize - 1, self.world.start);
+        // Of a lock that is gone no hold is counted any more.
+        let others = if reply == GrantReply::Again { count as usize - 1 } else { 0 };
+        self.server.resize(others, self.world.start);
         self.server.push(terms.sent + terms.lease.duration());
         if !self.has_many {
             let end = before.max(self.lock_ends());
             self.server.fill(end);
         }
-        let now = self.world.now;
-        match self.world.holds.granted(hold, terms, reply, now, &mut Effects::default()) {
+        let (now, mut effects) = (self.world.now, Effects::default());
+        let granted = self.world.holds.granted(hold, terms, reply, now, &mut effects);
+        effects.finish();
+        match granted {
             Some(Granted::Held(hold, request)) => {
                 self.guards.push_back((hold, terms.share));
                 self.tell(request);
@@ -118,7 +156,9 @@ impl Owner {
         while let Some(Reconcile { hold, count, .. }) = request {
             let known = self.lock_ends() > self.world.now;
             self.server.truncate(count as usize);
-            request = self.world.holds.reconciled(hold, known, 0, self.world.now, &mut Effects::default());
+            let mut effects = Effects::default();
+            request = self.world.holds.reconciled(hold, known, 0, self.world.now, &mut effects);
+            effects.finish();
         }
     }
 
@@ -144,13 +184,18 @@ impl Owner {
     /// What it believes is so on the server, and what was lost stays lost.
     fn check(&mut self, path: &[Step]) {
         let is_held = |hold: HoldIndex| self.world.holds.get(hold).unwrap().state == State::Held;
-        let believed: Vec<_> = self.guards.iter().filter(|(hold, _)| is_held(*hold)).collect();
+        self.forgotten.retain(|hold| self.guards.iter().any(|(known, _)| known == hold));
+        let is_known = |hold| !self.forgotten.contains(&hold) && is_held(hold);
+        let believed: Vec<_> = self.guards.iter().filter(|(hold, _)| is_known(*hold)).collect();
         assert!(believed.len() <= self.server.len(), "{path:?}");
         for (index, _) in believed {
             let hold = self.world.holds.get(*index).unwrap();
             if self.world.now < hold.valid_until {
                 assert!(hold.valid_until <= self.lock_ends(), "{path:?}");
             }
+        }
+        if self.asked.is_none() && std::mem::take(&mut self.waits) {
+            assert!(self.woken.0.swap(false, Ordering::Relaxed), "{path:?}");
         }
         let revived = self.guards.iter().filter(|(hold, _)| self.lost.contains(hold) && is_held(*hold));
         assert_eq!(revived.count(), 0, "{path:?}");

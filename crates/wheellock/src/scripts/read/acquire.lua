@@ -45,6 +45,10 @@ end
 if not mode then
     redis.call('hset', lock, 'mode', 'read')
 end
+-- Earlier holds went with the lock.
+if not held then
+    count = 1
+end
 redis.call('hset', lock, holder, count)
 redis.call('set', tag .. ':' .. holder .. ':rwlock_timeout:' .. count, '1', 'px', lease)
 -- Nobody's lease is shortened.

@@ -36,6 +36,7 @@ impl Store {
         if mode.is_none() {
             self.set_count(key, "mode", "read");
         }
+        let (count, hold) = if held { (count, hold) } else { ("1", 1) };
         self.set_count(key, holder, count);
         self.set_text(&timeout(tag, holder, hold), "1", Some(lease));
         if self.pttl(key) < lease {

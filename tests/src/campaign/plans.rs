@@ -17,6 +17,8 @@ pub(super) struct Plan {
     pub(super) what: &'static str,
     /// The server's settings.
     pub(super) server: &'static [(&'static str, &'static str)],
+    /// Whether the server has replicas, and Sentinels that make one of them the primary in its place.
+    pub(super) watched: bool,
     /// Whether the workers connect through a fault proxy.
     pub(super) proxy: bool,
     /// Whether the server's clock and disk are ours to lie about.
@@ -35,6 +37,7 @@ const PLAIN: Plan = Plan {
     name: "calm",
     what: "nothing strikes: no error, no loss, no violation at all",
     server: &[],
+    watched: false,
     proxy: false,
     shim: false,
     lease: Duration::from_millis(600),
@@ -334,6 +337,21 @@ pub(super) const ALL: &[Plan] = &[
         ..PLAIN
     },
     Plan {
+        name: "fenced-failover",
+        what: "the primary is killed or stopped and a replica promoted, holders are killed and stopped: tokens rise, and no stale write is accepted",
+        watched: true,
+        lease: Duration::from_millis(1000),
+        style: |place, _| if place == 0 { Style::Holding } else { Style::Mixed },
+        locks: Locks::Fenced,
+        round: |stage| match stage.round % 3 {
+            1 => fail_over(stage),
+            2 => kill_workers(stage),
+            _ => stop_holders(stage),
+        },
+        shows: |figures| figures.lacks(Fault::Forgot).or_else(|| grants(figures)),
+        ..PLAIN
+    },
+    Plan {
         name: "fair",
         what: "processes that wait for fair locks are killed: grants follow arrival, and whoever died is passed",
         lease: Duration::from_millis(400),
@@ -411,6 +429,16 @@ pub(super) const ALL: &[Plan] = &[
             stage.rest_between(100, 900);
             stage.release_by_force("lock:0")
         },
+        shows: |figures| handed_over(figures).or_else(|| figures.lacks(Fault::Forgot)),
+        ..PLAIN
+    },
+    Plan {
+        name: "hot-failover",
+        what: "the same while the primary is killed or stopped and a replica promoted: double grants counted, and each loss is told",
+        watched: true,
+        lease: Duration::from_millis(1000),
+        style: |_, _| Style::Hot,
+        round: fail_over,
         shows: |figures| handed_over(figures).or_else(|| figures.lacks(Fault::Forgot)),
         ..PLAIN
     },
@@ -517,6 +545,13 @@ fn kill_every_2_seconds(stage: &mut Stage, forgets: bool) -> Result<()> {
     stage.kill_server(forgets, |_| Ok(()))
 }
 
+fn fail_over(stage: &mut Stage) -> Result<()> {
+    stage.rest_between(300, 1200);
+    // By turns, whatever else strikes between them.
+    let stops = stage.round.is_multiple_of(2);
+    stage.fail_over(stops)
+}
+
 fn stop_holders(stage: &mut Stage) -> Result<()> {
     stage.rest_between(50, 200);
     let victim = stage.any_worker();
@@ -618,7 +653,7 @@ fn cut_power(stage: &mut Stage, forgets: bool) -> Result<()> {
     stage.rest_between(600, 1600);
     stage.kill_server(forgets, |stage| {
         let shim = stage.shim.as_ref().context("this campaign has a shim")?;
-        shim.cut_power(stage.server.directory()).map(drop)
+        shim.cut_power(stage.directory()).map(drop)
     })
 }
 

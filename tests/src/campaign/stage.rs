@@ -4,12 +4,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use wheellock::LockManager;
 
@@ -22,11 +22,43 @@ use super::shim::Shim;
 use crate::cli::{Cli, Reply};
 use crate::fault::{Gate, Proxy, Random};
 use crate::history::{Fault, OTHERS, Recorder, What, now};
+use crate::topology::{SentinelSet, Settings};
 use crate::{RedisServer, poll_until};
+
+/// What the workers lock on.
+enum Servers {
+    One(RedisServer),
+    /// A primary with replicas, and Sentinels; with the primary's place.
+    Watched(SentinelSet, usize),
+}
+
+impl Servers {
+    fn url(&self) -> String {
+        match self {
+            Self::One(server) => server.url(),
+            Self::Watched(set, _) => set.url(),
+        }
+    }
+
+    /// The one that serves.
+    fn serving(&self) -> &RedisServer {
+        match self {
+            Self::One(server) => server,
+            Self::Watched(set, primary) => &set.servers()[*primary],
+        }
+    }
+
+    fn serving_mut(&mut self) -> &mut RedisServer {
+        match self {
+            Self::One(server) => server,
+            Self::Watched(set, primary) => &mut set.servers_mut()[*primary],
+        }
+    }
+}
 
 /// Everything a plan needs to strike.
 pub(super) struct Stage {
-    pub(super) server: RedisServer,
+    servers: Servers,
     pub(super) proxy: Option<Proxy>,
     pub(super) shim: Option<Shim>,
     pub(super) random: Random,
@@ -60,19 +92,25 @@ impl Stage {
         let shim = if plan.shim { Some(Shim::compile(&scratch.path)?) } else { None };
         let beside_redisson =
             (0..options.processes).any(|place| (plan.style)(place, options.processes) == Style::Redisson);
-        let mut builder = RedisServer::builder().arg("enable-debug-command", "local");
-        for (name, value) in plan.server {
-            builder = builder.arg(name, value);
-        }
-        if beside_redisson {
-            // It knows no unix sockets.
-            builder = builder.tcp();
-        }
-        for (name, value) in shim.iter().flat_map(Shim::environment) {
-            builder = builder.env(name, &value.to_string_lossy());
-        }
-        let server = builder.try_start()?;
-        let proxy = plan.proxy.then(|| Proxy::before(&server));
+        let servers = if plan.watched {
+            let settings =
+                plan.server.iter().fold(Settings::default(), |all, (name, value)| all.arg(name, value));
+            Servers::Watched(SentinelSet::try_start(&settings)?, 0)
+        } else {
+            let mut builder = RedisServer::builder().arg("enable-debug-command", "local");
+            for (name, value) in plan.server {
+                builder = builder.arg(name, value);
+            }
+            if beside_redisson {
+                // It knows no unix sockets.
+                builder = builder.tcp();
+            }
+            for (name, value) in shim.iter().flat_map(Shim::environment) {
+                builder = builder.env(name, &value.to_string_lossy());
+            }
+            Servers::One(builder.try_start()?)
+        };
+        let proxy = plan.proxy.then(|| Proxy::before(servers.serving()));
         let recorder = Arc::new(Recorder::create(&scratch.path, 0)?);
         let in_the_way = if plan.locks == Locks::Fair { DEAD_HEAD } else { Duration::ZERO };
         let longest = in_the_way.max(2 * plan.lease);
@@ -82,11 +120,11 @@ impl Stage {
             "",
             What::Setup { longest: nanos(longest), patience: nanos(PATIENCE), wake: nanos(WAKE) },
         );
-        let sampler = Sampler::start(&server, Arc::clone(&recorder));
-        let books =
-            (plan.locks == Locks::Fair).then(|| Books::read(server.socket_path(), Arc::clone(&recorder)));
+        let socket = servers.serving().socket_path();
+        let books = (plan.locks == Locks::Fair).then(|| Books::read(socket.clone(), Arc::clone(&recorder)));
+        let sampler = Sampler::start(socket, Arc::clone(&recorder));
         let mut stage = Self {
-            server,
+            servers,
             proxy,
             shim,
             random: Random::new(options.seed),
@@ -107,7 +145,7 @@ impl Stage {
             scratch,
         };
         if plan.locks.is_pool() {
-            stage.pool.open(&stage.server, &stage.recorder)?;
+            stage.pool.open(stage.servers.serving(), &stage.recorder)?;
         }
         for place in 0..options.processes {
             stage.start_worker((plan.style)(place, options.processes))?;
@@ -122,7 +160,7 @@ impl Stage {
         self.started += 1;
         let others = if style == Style::Redisson { OTHERS } else { 0 };
         let orders = Orders {
-            url: self.proxy.as_ref().map_or_else(|| self.server.url(), Proxy::url),
+            url: self.proxy.as_ref().map_or_else(|| self.servers.url(), Proxy::url),
             directory: self.scratch.path.to_string_lossy().into_owned(),
             process: others + self.started,
             seed: self.options.seed,
@@ -184,14 +222,42 @@ impl Stage {
             self.begins(Fault::Forgot, "");
         }
         self.begins(Fault::Down, "");
-        self.server.kill();
+        self.servers.serving_mut().kill();
         meanwhile(self)?;
-        self.server.restart();
+        self.servers.serving_mut().restart();
         self.ends(Fault::Down);
         if forgets {
             self.ends(Fault::Forgot);
         }
         Ok(())
+    }
+
+    /// Takes the primary away, by killing it or by stopping it, until the Sentinels have made another one, and lets it come again. What
+    /// the replicas have not heard of is lost; and until it has heard what it is now, one that was stopped goes on as a primary.
+    pub(super) fn fail_over(&mut self, stops: bool) -> Result<()> {
+        self.begins(Fault::Forgot, "failover");
+        self.begins(Fault::Down, if stops { "stopped" } else { "killed" });
+        let Servers::Watched(set, primary) = &mut self.servers else { bail!("nobody watches the server") };
+        let old = &mut set.servers_mut()[*primary];
+        let address = old.addr();
+        if stops {
+            old.pause();
+        } else {
+            old.kill();
+        }
+        *primary = set.wait_for_new_primary(address);
+        if let Some(sampler) = &self.sampler {
+            sampler.turn_to(set.servers()[*primary].socket_path());
+        }
+        set.heal();
+        self.ends(Fault::Down);
+        self.ends(Fault::Forgot);
+        Ok(())
+    }
+
+    /// Where the server keeps its files.
+    pub(super) fn directory(&self) -> &Path {
+        self.servers.serving().directory()
     }
 
     /// Takes the lock `name` away from whoever holds it.
@@ -206,7 +272,7 @@ impl Stage {
 
     /// Sends the server one command. It may be dead or deaf at the moment.
     pub(super) fn command(&self, args: &[&str]) -> Option<Reply> {
-        self.server.connect().and_then(|mut cli| cli.query(args)).ok()
+        self.servers.serving().connect().and_then(|mut cli| cli.query(args)).ok()
     }
 
     /// Sets the server's clock apart from the true time by so many microseconds.
@@ -231,7 +297,7 @@ impl Stage {
 
     /// Kills a worker and starts another in its place.
     pub(super) fn replace_worker(&mut self, place: usize) -> Result<()> {
-        self.pool.refill(&self.server, 0)?;
+        self.pool.refill(self.servers.serving(), 0)?;
         let mut worker = self.workers.remove(place);
         // Before the signal: what it believed after this, it may not have believed.
         self.recorder.about(worker.number, What::Killed);
@@ -264,7 +330,7 @@ impl Stage {
             self.set_clock(7_200_000_000, "two hours ahead")?;
         }
         // Those who still wait need some.
-        self.pool.refill(&self.server, pool::PERMITS - 3)?;
+        self.pool.refill(self.servers.serving(), pool::PERMITS - 3)?;
         self.recorder.now(0, 0, "", What::Healed);
         for worker in &mut self.workers {
             worker.tell("drain");
@@ -283,7 +349,7 @@ impl Stage {
         if self.books.take().is_some() {
             self.pass_the_dead()?;
         }
-        let mut cli = self.server.connect()?;
+        let mut cli = self.servers.serving().connect()?;
         let is_pool = self.kind.is_pool();
         let keys = |cli: &mut Cli| {
             if is_pool {
@@ -319,7 +385,10 @@ impl Stage {
         self.workers.retain(|worker| worker.style != Style::Redisson);
         // A subscription lingers for 2 s after its last waiter.
         let channels = |cli: &mut Cli| match cli.query(&["PUBSUB", "CHANNELS"]) {
-            Ok(Reply::Array(channels)) => channels.len() as u64,
+            Ok(Reply::Array(channels)) => {
+                let of_workers = |channel: &&Reply| !channel.to_string().starts_with("__sentinel__:");
+                channels.iter().filter(of_workers).count() as u64
+            }
             _ => u64::MAX,
         };
         let _seen_below = poll_until(DRAINED_WITHIN, || channels(&mut cli) == 0);
@@ -347,7 +416,7 @@ impl Stage {
     fn with_manager(&self, work: impl AsyncFnOnce(&LockManager) -> Result<()>) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let manager = LockManager::connect(&self.server.url()).await?;
+            let manager = LockManager::connect(&self.servers.url()).await?;
             let done = work(&manager).await;
             let _left = manager.shutdown(PATIENCE).await;
             done
@@ -373,27 +442,37 @@ fn number(reply: &std::io::Result<Reply>) -> u64 {
 /// Asks the server all the time who holds what, over a connection that shares no code with the library, and notices when
 /// it is slow to answer.
 struct Sampler {
+    /// Where the server is.
+    socket: Arc<Mutex<PathBuf>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sampler {
-    fn start(server: &RedisServer, recorder: Arc<Recorder>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (socket, stopped) = (server.socket_path(), Arc::clone(&stop));
+    fn start(socket: PathBuf, recorder: Arc<Recorder>) -> Self {
+        let (socket, stop) = (Arc::new(Mutex::new(socket)), Arc::new(AtomicBool::new(false)));
+        let (asked, stopped) = (Arc::clone(&socket), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 // Whatever goes wrong: the next attempt has a connection of its own.
-                let _broken = Self::sample(&socket, &recorder, &stopped);
+                let _broken = Self::sample(&asked, &recorder, &stopped);
                 std::thread::sleep(SAMPLE_INTERVAL);
             }
         });
-        Self { stop, thread: Some(thread) }
+        Self { socket, stop, thread: Some(thread) }
     }
 
-    fn sample(socket: &Path, recorder: &Recorder, stopped: &AtomicBool) -> std::io::Result<()> {
-        let mut cli = Cli::connect_unix(socket)?;
-        while !stopped.load(Ordering::Relaxed) {
+    /// Another server is to be asked.
+    fn turn_to(&self, socket: PathBuf) {
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket;
+    }
+
+    /// Asks one server until it fails, or another one is to be asked.
+    fn sample(socket: &Mutex<PathBuf>, recorder: &Recorder, stopped: &AtomicBool) -> std::io::Result<()> {
+        let present = || socket.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let asked = present();
+        let mut cli = Cli::connect_unix(&asked)?;
+        while !stopped.load(Ordering::Relaxed) && present() == asked {
             let before = now();
             let sampled = Self::sample_once(&mut cli, recorder);
             let after = now();

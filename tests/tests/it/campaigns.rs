@@ -61,6 +61,16 @@ fn kill_everysec() {
 }
 
 #[test]
+fn fenced_failover() {
+    run("fenced-failover", 1.0);
+}
+
+#[test]
+fn hot_failover() {
+    run("hot-failover", 1.5);
+}
+
+#[test]
 fn kill_none() {
     run("kill-none", 1.5);
 }

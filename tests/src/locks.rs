@@ -207,10 +207,19 @@ impl Asked {
         })
     }
 
+    /// What each call asks for of those that a line of MONITOR shows as one; or the one that it is.
+    #[must_use]
+    pub fn each(observed: &Observed) -> Vec<Self> {
+        apart(observed).map_or_else(
+            || Self::parse(observed).into_iter().collect(),
+            |calls| calls.iter().filter_map(Self::parse).collect(),
+        )
+    }
+
     /// Everything that was asked, in the server's order.
     #[must_use]
     pub fn all(observed: &[Observed]) -> Vec<Self> {
-        observed.iter().filter_map(Self::parse).collect()
+        observed.iter().flat_map(Self::each).collect()
     }
 
     /// Whether it is an attempt to take `lock`.
@@ -257,6 +266,29 @@ pub fn renewed_after_release(asked: &[Asked]) -> Vec<(String, String)> {
     found
 }
 
+/// The calls that were sent as one, as they would have been sent alone; `None` if it was one call.
+fn apart(observed: &Observed) -> Option<Vec<Observed>> {
+    let [verb, script, count, rest @ ..] = observed.args.as_slice() else { return None };
+    if observed.from_script() || verb.to_uppercase() != "EVALSHA" {
+        return None;
+    }
+    let (keys, mut args) = rest.split_at_checked(count.parse().ok().filter(|count| *count > 1)?)?;
+    let mut calls = Vec::new();
+    for key in keys {
+        let (part, behind) = args.split_first()?;
+        let own = match part.as_str() {
+            "1" => 3,
+            "2" => 4,
+            _ => return None,
+        };
+        let (own, others) = behind.split_at_checked(own)?;
+        let head = [verb, script, "1", key].map(str::to_owned);
+        calls.push(Observed { client: observed.client.clone(), args: [&head, own].concat() });
+        args = others;
+    }
+    args.is_empty().then_some(calls)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,6 +303,11 @@ mod tests {
         assert!(asked("EVALSHA 0f 1 a 30000 me:1 1").acquires("a"));
         assert!(asked("EVAL text 1 a redisson_lock__channel:{a} me:1 0 PUBLISH").frees("a"));
         assert!(!asked("EVAL text 1 a redisson_lock__channel:{a} me:1 1 PUBLISH").frees("a"));
+        let words = "EVALSHA 0f 2 a b 2 redisson_lock__channel:{a} me:1 0 PUBLISH 1 30000 me:2 1";
+        let [released, acquired] = &Asked::each(&line("unix:", words))[..] else { panic!("two calls") };
+        assert!(released.frees("a") && acquired.acquires("b"));
+        assert!(apart(&line("unix:", "EVALSHA 0f 2 a b 30000 me:1 1 30000 me:1 1")).is_none(), "all or none");
+        assert!(apart(&line("unix:", "EVALSHA 0f 2 a b 1000 me:1 1000 me:2")).is_none(), "renewals");
         let forced = asked("EVALSHA 0f 1 a redisson_lock__channel:{a} SPUBLISH");
         assert_eq!(forced, Asked::ForceRelease { lock: "a".into() });
         assert!(asked("EVALSHA 0f 1 a 30000 me:1").renews("a"));

@@ -40,7 +40,8 @@ pub(crate) fn build(packages: &[Value]) -> Result<Command> {
         }
     }
     let mut command = run::cargo(["package", "--quiet", "--allow-dirty", "--target-dir"]);
-    command.arg(target);
+    // It is to build, and nobody runs it.
+    command.arg(target).env("CARGO_PROFILE_DEV_DEBUG", "0");
     for package in packages {
         command.args(["--package", name(package)]);
     }

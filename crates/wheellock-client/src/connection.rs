@@ -196,7 +196,7 @@ impl Shared {
         let bounds = Bounds { in_flight: config.max_in_flight, queued_bytes: config.max_queued_bytes };
         let state = State {
             phase: Phase::Connecting,
-            pipeline: Pipeline::new(bounds, now, node),
+            pipeline: Pipeline::new(bounds, now, node, role == Role::Primary),
             writing: false,
             corked: false,
             parked: false,

@@ -4,6 +4,7 @@
 //! Bytes are addressed by their offset in the endless stream of everything ever queued. `claimed` separates what a
 //! writer has taken (it may be on the wire) from what certainly never left: that is what makes `NotSent` true.
 
+mod bundles;
 mod waits;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use crate::error::{Error, ErrorKind, Outcome};
 use crate::histogram::Histogram;
 use crate::request::Request;
 
+use bundles::{Bundle, Bundles, MOST, PartId};
 use waits::{Member, Waits};
 
 /// Who may use the room that is kept free for what must not be refused: renewals and releases.
@@ -90,6 +92,9 @@ pub(crate) struct Pipeline {
     connection: ConnectionId,
     slots: Slab<Slot>,
     waits: Waits,
+    bundles: Bundles,
+    /// Whether calls may be bundled: those of a cluster may be about keys of different slots.
+    bundles_calls: bool,
     channels: Channels,
     /// Subscribe with SSUBSCRIBE.
     pub(crate) sharded: bool,
@@ -112,6 +117,10 @@ struct Entry {
     start: u64,
     /// When it was queued on this connection.
     at: Instant,
+    /// As what it may be bundled.
+    part: PartId,
+    /// Of how many entries, this one and those behind it, the calls are one command; zero if this one's alone is, or stands before it.
+    members: u8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,7 +161,7 @@ pub(crate) struct Done {
 }
 
 impl Pipeline {
-    pub(crate) fn new(bounds: Bounds, now: Instant, node: u32) -> Self {
+    pub(crate) fn new(bounds: Bounds, now: Instant, node: u32, bundles_calls: bool) -> Self {
         Self {
             bounds,
             out: BytesMut::new(),
@@ -167,6 +176,8 @@ impl Pipeline {
             connection: ConnectionId { node, epoch: 0 },
             slots: Slab::new(),
             waits: Waits::default(),
+            bundles: Bundles::default(),
+            bundles_calls,
             channels: Channels::default(),
             sharded: false,
             detached: Vec::new(),
@@ -196,9 +207,7 @@ impl Pipeline {
         let sequence = self.first + self.entries.len() as u64;
         let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
         let slot = u32::try_from(slot).ok()?;
-        self.push(What::Call(slot), now);
-        request.encode(&mut self.out);
-        self.close_entry();
+        self.push_call(What::Call(slot), request, now);
         Some(slot)
     }
 
@@ -214,9 +223,7 @@ impl Pipeline {
             return false;
         }
         self.ask_if(asking, now);
-        self.push(What::Detached(token), now);
-        request.encode(&mut self.out);
-        self.close_entry();
+        self.push_call(What::Detached(token), request, now);
         true
     }
 
@@ -237,7 +244,18 @@ impl Pipeline {
     }
 
     fn push(&mut self, what: What, now: Instant) {
-        self.entries.push_back(Entry { what, start: self.queued, at: now });
+        self.push_part(what, now, PartId::default());
+    }
+
+    fn push_part(&mut self, what: What, now: Instant, part: PartId) {
+        self.entries.push_back(Entry { what, start: self.queued, at: now, part, members: 0 });
+    }
+
+    fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant) {
+        let part = if self.bundles_calls { self.bundles.part(request, now) } else { PartId::default() };
+        self.push_part(what, now, part);
+        request.encode(&mut self.out);
+        self.close_entry();
     }
 
     /// Accounts for the bytes that were just encoded.
@@ -315,6 +333,9 @@ impl Pipeline {
 
     /// Hands all queued bytes to a writer. Exactly one writer may exist at a time.
     pub(crate) fn take_output(&mut self) -> BytesMut {
+        if self.bundles_calls {
+            self.bundle();
+        }
         self.claimed = self.queued;
         std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
     }
@@ -352,11 +373,23 @@ impl Pipeline {
             return Err(Desync("a reply came that nothing asked for"));
         };
         self.last_reply = now;
+        if entry.members > 0 {
+            self.on_bundle(entry, &value, now, wakers)
+        } else {
+            self.answered(&entry, value, now, wakers)
+        }
+    }
+
+    /// One entry has its answer.
+    fn answered(
+        &mut self,
+        entry: &Entry,
+        value: Value,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), Desync> {
         if let Some(text) = value.as_error() {
-            self.unfit = self.unfit.or_else(|| unfit(text));
-            if text.starts_with(b"MOVED ") {
-                self.moved = Some(text.to_vec());
-            }
+            self.heard_error(text);
         }
         match entry.what {
             What::Call(slot) => {
@@ -395,6 +428,14 @@ impl Pipeline {
             What::Unsubscribe(_) => return Err(Desync("UNSUBSCRIBE was answered with a reply")),
         }
         Ok(())
+    }
+
+    /// Some errors say more of the connection than of what was asked.
+    fn heard_error(&mut self, text: &[u8]) {
+        self.unfit = self.unfit.or_else(|| unfit(text));
+        if text.starts_with(b"MOVED ") {
+            self.moved = Some(text.to_vec());
+        }
     }
 
     /// A push never consumes a call's reply. A (un)subscribe confirmation is matched by its channel, because a server
@@ -546,6 +587,10 @@ impl Pipeline {
         };
         let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
         while let Some(entry) = self.pop_written() {
+            if entry.members > 0 {
+                let bundle = self.bundles.next();
+                self.bundles.ended(bundle);
+            }
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
                 What::Detached(token) => self.finish_detached(token, Err(lost.clone())),
@@ -564,6 +609,7 @@ impl Pipeline {
         // Whoever gave up meanwhile was told that nothing was sent.
         self.drop_unwritten(is_kept);
         self.connected = true;
+        self.bundles.connected();
         self.connection.epoch = self.connection.epoch.wrapping_add(1);
         let calls = std::mem::take(&mut self.out);
         let entries = std::mem::take(&mut self.entries);
@@ -612,6 +658,7 @@ impl Pipeline {
     pub(crate) fn fail_unwritten(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
         let failure = Failure { kind: cause.kind(), outcome: Outcome::NotSent, cause: Some(cause.clone()) };
         let entries = std::mem::take(&mut self.entries);
+        self.bundles.forget_all();
         self.first += entries.len() as u64;
         for entry in entries {
             match entry.what {
@@ -625,7 +672,7 @@ impl Pipeline {
         self.queued = self.claimed;
     }
 
-    /// Keeps of the unwritten entries only those that `keep` names, with their bytes.
+    /// Keeps of the unwritten entries only those that `keep` names, with their bytes; each alone, if they were bundled.
     fn drop_unwritten(&mut self, keep: impl Fn(What) -> bool) {
         let old_bytes = std::mem::take(&mut self.out);
         let old_entries = std::mem::take(&mut self.entries);
@@ -635,21 +682,142 @@ impl Pipeline {
         self.claimed = base;
         self.queued = base;
         self.orphans = 0;
+        // The bundle whose members come, how many have come, and how many there are.
+        let mut bundled = (Bundle::default(), 0, 0);
         for (entry, end) in old_entries.into_iter().zip(ends) {
-            if !keep(entry.what) {
-                continue;
+            if entry.members > 0 {
+                bundled = (self.bundles.next(), 0, usize::from(entry.members));
             }
-            let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
-            let Some(bytes) = old_bytes.get(within(entry.start)..within(end)) else { continue };
+            let (bundle, come, members) = &mut bundled;
+            let bytes = if *come < *members {
+                *come += 1;
+                bundle.call(*come - 1)
+            } else {
+                let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
+                old_bytes.get(within(entry.start)..within(end))
+            };
+            let Some(bytes) = bytes.filter(|_| keep(entry.what)) else { continue };
             if let What::Call(slot) = entry.what
                 && let Some(slot) = self.slots.get_mut(slot as usize)
             {
                 slot.sequence = self.first + self.entries.len() as u64;
             }
-            self.entries.push_back(Entry { start: self.queued, ..entry });
+            self.entries.push_back(Entry { start: self.queued, members: 0, ..entry });
             self.out.extend_from_slice(bytes);
             self.close_entry();
         }
+    }
+}
+
+/// Calls that leave together as one command.
+impl Pipeline {
+    /// Makes one command of neighbours that no writer has taken, where they can be one. What is left is shorter, and ends where it ended.
+    fn bundle(&mut self) {
+        let base = self.queued - self.out.len() as u64;
+        let first = self.entries.partition_point(|entry| entry.start < base);
+        let unwritten = self.entries.range(first..);
+        let mut neighbours = unwritten.clone().zip(unwritten.skip(1));
+        if !neighbours.any(|(one, next)| self.bundles.go_together(one.part, next.part)) {
+            return;
+        }
+        let old = std::mem::take(&mut self.out);
+        let (mut new, mut starts, mut calls) = self.bundles.take_room();
+        // Where the entry at a place began, or would begin.
+        let start = |entries: &VecDeque<Entry>, place: usize| {
+            let offset = entries.get(place).map_or(self.queued, |entry| entry.start);
+            usize::try_from(offset - base).unwrap_or(usize::MAX).min(old.len())
+        };
+        let (mut place, mut copied) = (first, 0);
+        while let Some(entry) = self.entries.get(place) {
+            let behind = self.entries.range(place + 1..).take(MOST - 1);
+            let others = behind.take_while(|other| self.bundles.go_together(entry.part, other.part)).count();
+            let begin = start(&self.entries, place);
+            let next = place + 1 + others;
+            if others > 0 {
+                new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
+                copied = begin;
+                calls.clear();
+                for (place, member) in (place..next).zip(self.entries.range(place..next)) {
+                    calls.push((member.part, start(&self.entries, place)..start(&self.entries, place + 1)));
+                }
+                let at = new.len();
+                if self.bundles.write(&calls, &old, &mut new) {
+                    copied = start(&self.entries, next);
+                    starts.extend(std::iter::repeat_n(at, others + 1));
+                    for member in self.entries.range_mut(place..next) {
+                        member.part = PartId::default();
+                    }
+                    if let Some(entry) = self.entries.get_mut(place) {
+                        entry.members = u8::try_from(others + 1).unwrap_or(u8::MAX);
+                    }
+                } else {
+                    starts.extend(calls.iter().map(|(_, call)| at + call.start - begin));
+                }
+            } else {
+                starts.push(new.len() + begin - copied);
+            }
+            place = next;
+        }
+        new.extend_from_slice(old.get(copied..).unwrap_or_default());
+        let base = self.queued.saturating_sub(new.len() as u64);
+        for (entry, start) in self.entries.range_mut(first..).zip(&starts) {
+            entry.start = base + *start as u64;
+        }
+        self.out = new;
+        self.bundles.give_room(old, starts, calls);
+    }
+
+    /// A command has its answer that stands for several calls: each has its own in it. Or it was refused, and had no effect: each call is
+    /// sent alone.
+    fn on_bundle(
+        &mut self,
+        first: Entry,
+        value: &Value,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), Desync> {
+        const SHIFTED: Desync = Desync("several calls were answered as one of another number");
+        let (bundle, members) = (self.bundles.next(), usize::from(first.members));
+        let refusal = value.as_error();
+        if let Some(text) = refusal {
+            self.heard_error(text);
+            match bundle.whole().filter(|_| crate::error::error_code(text) == "NOSCRIPT") {
+                Some(whole) => {
+                    self.push(What::Orphan, now);
+                    Command::new("SCRIPT").arg("LOAD").arg(whole.text()).encode(&mut self.out);
+                    self.close_entry();
+                }
+                None => self.bundles.rest(now),
+            }
+        } else if value.as_array().map(<[Value]>::len) != Some(members) {
+            return Err(SHIFTED);
+        }
+        let mut member = Some(first);
+        for place in 0..members {
+            let Some(entry) = member.take().or_else(|| self.pop_written()) else { return Err(SHIFTED) };
+            match value.as_array().and_then(|answers| answers.get(place)) {
+                Some(answer) => self.answered(&entry, answer.clone(), now, wakers)?,
+                None => self.send_alone(entry.what, bundle.call(place).unwrap_or_default(), now),
+            }
+        }
+        self.bundles.ended(bundle);
+        Ok(())
+    }
+
+    /// Queues a call once more, if anybody wants its answer.
+    fn send_alone(&mut self, what: What, call: &[u8], now: Instant) {
+        let sequence = self.first + self.entries.len() as u64;
+        match what {
+            What::Call(slot) => match self.slots.get_mut(slot as usize) {
+                Some(slot) => slot.sequence = sequence,
+                None => return,
+            },
+            What::Detached(_) => {}
+            _ => return,
+        }
+        self.push(what, now);
+        self.out.extend_from_slice(call);
+        self.close_entry();
     }
 }
 

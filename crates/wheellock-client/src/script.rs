@@ -1,6 +1,7 @@
 //! A Lua script and what is needed to call it by its hash. Owns the text and the encodings; knows no connection.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use wheellock_resp::{Arg, Command, EvalSha};
@@ -23,6 +24,13 @@ pub struct Script {
     text: &'static str,
     sha: String,
     fixed: Option<Fixed>,
+    part: Option<Part>,
+}
+
+/// Which part of another script a script is: that one does in one run what several calls of its parts ask for.
+pub(crate) struct Part {
+    pub(crate) whole: Arc<Script>,
+    pub(crate) number: u8,
 }
 
 /// A script that always takes the same number of parameters has the head of its command encoded beforehand.
@@ -43,7 +51,22 @@ impl Script {
 
     /// A script whose calls differ in how many keys and arguments they pass.
     pub fn variadic(text: &'static str) -> Self {
-        Self { text, sha: sha1_smol::Sha1::from(text).digest().to_string(), fixed: None }
+        let sha = sha1_smol::Sha1::from(text).digest().to_string();
+        Self { text, sha, fixed: None, part: None }
+    }
+
+    /// This script, of one key and up to nine parts, as a part of `whole`, which does in one run what several calls of its parts ask for.
+    /// Calls that leave in the same write may then be sent as one of `whole`: its keys are theirs, its arguments are for each the number of
+    /// the part and that one's arguments, and it returns for each what the part would have returned, an error included. None of them may
+    /// keep the others from being run.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn as_part(&self, whole: &Arc<Self>, number: u8) -> Self {
+        let script = match self.arity() {
+            Some((keys, params)) => Self::new(self.text, keys, params - keys),
+            None => Self::variadic(self.text),
+        };
+        Self { part: Some(Part { whole: Arc::clone(whole), number }), ..script }
     }
 
     /// The Lua text.
@@ -59,6 +82,10 @@ impl Script {
     /// How many keys and how many parameters altogether a call passes; `None` if that varies.
     pub(crate) fn arity(&self) -> Option<(usize, usize)> {
         self.fixed.as_ref().map(|fixed| (fixed.keys, fixed.params))
+    }
+
+    pub(crate) fn part(&self) -> Option<&Part> {
+        self.part.as_ref()
     }
 
     pub(crate) fn encode_evalsha(&self, keys: usize, params: &[Arg<'_>], out: &mut BytesMut) {

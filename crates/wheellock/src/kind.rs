@@ -21,6 +21,8 @@ pub(crate) struct Kind {
     pub(crate) renew: Option<Arc<Script>>,
     /// Brings a holder's count down, and tells the waiters when the lock is free; `None` if nothing is held.
     pub(crate) release: Option<Arc<Script>>,
+    /// Does several of the first and the last of these at once, each of which says that it is a part of it; `None` if each is run alone.
+    pub(crate) bundle: Option<Arc<Script>>,
     /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
     pub(crate) force_release: Option<Arc<Script>>,
     /// Says who holds it; `None` if nobody can be told from others.
@@ -99,7 +101,8 @@ pub(crate) enum Sharing {
 }
 
 /// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's raw name.
-pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| Kind::counted("", PLAIN_CHANNEL));
+pub(crate) static REENTRANT: LazyLock<Kind> =
+    LazyLock::new(|| Kind::counted("", PLAIN_CHANNEL).bundled(include_str!("scripts/together.lua")));
 
 /// The reentrant lock whose every grant has a number: Redisson's `RFencedLock`.
 pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| Kind {
@@ -164,16 +167,19 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| Kind {
 
 /// The lock of a single instance, as Redis's own documentation describes it: a string, set only if it is not there. Everybody
 /// else speaks it; the channel is ours.
-pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| Kind {
-    label: "simple_lock",
-    acquire: Arc::new(Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3)),
-    acquire_all: None,
-    renew: Some(Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua")))),
-    release: Some(Arc::new(Script::new(include_str!("scripts/simple/release.lua"), 1, 4))),
-    force_release: Some(Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2))),
-    show_holders: Some(Arc::new(Script::new(include_str!("scripts/simple/holders.lua"), 1, 1))),
-    holders: Holders::Single,
-    ..Kind::counted("", "wheellock_simple:")
+pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
+    let simple = Kind {
+        label: "simple_lock",
+        acquire: Arc::new(Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3)),
+        acquire_all: None,
+        renew: Some(Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua")))),
+        release: Some(Arc::new(Script::new(include_str!("scripts/simple/release.lua"), 1, 4))),
+        force_release: Some(Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2))),
+        show_holders: Some(Arc::new(Script::new(include_str!("scripts/simple/holders.lua"), 1, 1))),
+        holders: Holders::Single,
+        ..Kind::counted("", "wheellock_simple:")
+    };
+    simple.bundled(include_str!("scripts/simple/together.lua"))
 });
 
 /// The counted semaphore: Redisson's `RSemaphore`. What its holders have is remembered by this library only, so that it is given
@@ -262,6 +268,7 @@ impl Kind {
             acquire_all: Some(Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua")))),
             renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),
             release: Some(Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4))),
+            bundle: None,
             force_release: Some(Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2))),
             show_holders: Some(Arc::new(Script::new(include_str!("scripts/holders.lua"), 1, 1))),
             is_held: None,
@@ -311,10 +318,22 @@ impl Kind {
         }
     }
 
+    /// The same, with locks that are taken and given back at once, by several callers, in one run of a script.
+    fn bundled(self, text: &'static str) -> Self {
+        let Some(release) = &self.release else { return self };
+        let whole = Arc::new(Script::variadic(text));
+        Self {
+            acquire: Arc::new(self.acquire.as_part(&whole, 1)),
+            release: Some(Arc::new(release.as_part(&whole, 2))),
+            bundle: Some(whole),
+            ..self
+        }
+    }
+
     /// What it runs to take, keep and give back.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
-        let Self { acquire, acquire_all, renew, release, force_release, .. } = self;
-        let others = [acquire_all, renew, release, force_release];
+        let Self { acquire, acquire_all, renew, release, bundle, force_release, .. } = self;
+        let others = [acquire_all, renew, release, bundle, force_release];
         std::iter::once(acquire).chain(others.into_iter().flatten())
     }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use wheellock::{Error, Lock, LockManager};
-use wheellock_client::{ErrorKind, Script};
+use wheellock_client::ErrorKind;
+use wheellock_tests::locks::Asked;
 use wheellock_tests::{Observed, RedisServer, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -187,8 +188,6 @@ struct Tally {
 
 /// What the server was told of every hold, in its own order.
 struct Ledger {
-    release: String,
-    renew: String,
     released: HashSet<(String, String)>,
     /// Locks renewed, however many went together.
     renewals: usize,
@@ -197,33 +196,23 @@ struct Ledger {
 
 impl Ledger {
     fn new() -> Self {
-        let sha = |text| Script::variadic(text).sha().to_owned();
-        Self {
-            release: sha(include_str!("../../../crates/wheellock/src/scripts/release.lua")),
-            renew: sha(include_str!("../../../crates/wheellock/src/scripts/renew.lua")),
-            released: HashSet::new(),
-            renewals: 0,
-            late: Vec::new(),
-        }
+        Self { released: HashSet::new(), renewals: 0, late: Vec::new() }
     }
 
     fn enter(&mut self, observed: &Observed) {
-        let [verb, script, keys, params @ ..] = observed.args.as_slice() else { return };
-        if !matches!(verb.to_uppercase().as_str(), "EVALSHA" | "EVAL") {
-            return;
-        }
-        assert_ne!(verb, "EVAL", "the server has all scripts");
-        let (keys, args) = params.split_at(keys.parse().unwrap());
-        if *script == self.release {
-            let [_, holder, count, _] = args else { panic!("a release of nobody's: {params:?}") };
-            assert_eq!(count, "0", "nothing here is reentrant");
-            self.released.insert((keys[0].clone(), holder.clone()));
-        } else if *script == self.renew {
-            for (key, args) in keys.iter().zip(args.chunks(2)) {
-                self.renewals += 1;
-                if self.released.contains(&(key.clone(), args[1].clone())) {
-                    self.late.push(format!("{key} by {}", args[1]));
+        assert_ne!(observed.name(), "EVAL", "the server has all scripts");
+        for asked in Asked::each(observed) {
+            match asked {
+                Asked::Release { lock, owner, count } => {
+                    assert_eq!(count, "0", "nothing here is reentrant");
+                    self.released.insert((lock, owner));
                 }
+                Asked::Renew { holds } => {
+                    self.renewals += holds.len();
+                    let late = holds.iter().filter(|hold| self.released.contains(*hold));
+                    self.late.extend(late.map(|(lock, owner)| format!("{lock} by {owner}")));
+                }
+                _ => {}
             }
         }
     }

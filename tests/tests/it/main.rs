@@ -54,6 +54,7 @@ mod simple;
 mod simulation;
 mod slots;
 mod tls;
+mod together;
 mod topologies;
 mod topologies_secured;
 mod users;

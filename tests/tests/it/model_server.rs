@@ -141,7 +141,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     if random.below(5) > 1 {
         return random_call_of_a_kind(random);
     }
-    let (which, keys, args) = match random.below(8) {
+    let (which, keys, args) = match random.below(10) {
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
         3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
         5 if random.below(2) == 0 => {
@@ -156,8 +156,30 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
             let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
             (Which::Renew, keys, args)
         }
+        7..9 => return random_call_of_several(random),
         _ => (Which::ForceRelease, vec![key], vec![channel, verb]),
     };
+    script_call(random, which, &keys, &args)
+}
+
+/// Several calls as one.
+fn random_call_of_several(random: &mut SplitMix) -> Vec<String> {
+    let is_simple = random.below(3) == 0;
+    let simple: Vec<_> = (0..KEYS.len()).map(|place| format!("simple:{place}")).collect();
+    let verb = random.of(&["PUBLISH", "SPUBLISH"]);
+    let (mut keys, mut args) = (Vec::new(), Vec::new());
+    for _ in 0..=random.below(4) {
+        let place = random.below(KEYS.len());
+        let holder = if is_simple { random.of(&TOKENS) } else { random.of(&HOLDERS) };
+        let left = if is_simple { "0" } else { random.of(&COUNTS) };
+        let lease = if is_simple { random.of(&LIVE_LEASES) } else { random.of(&LEASES) };
+        keys.push(if is_simple && random.below(5) > 0 { &simple[place] } else { KEYS[place] });
+        match random.below(2) {
+            0 => args.extend(["1", lease, holder, random.of(&COUNTS[1..])]),
+            _ => args.extend(["2", CHANNELS[place], holder, left, verb]),
+        }
+    }
+    let which = if is_simple { Which::SimpleTogether } else { Which::Together };
     script_call(random, which, &keys, &args)
 }
 
@@ -403,7 +425,7 @@ const ODD_DATA: [&[&[&str]]; 15] = [
 ];
 
 /// Every script on `a` for the holder `u:1`, as the library calls it.
-const CALLS_ON_A: [(Which, &[&str]); 41] = [
+const CALLS_ON_A: [(Which, &[&str]); 45] = [
     (Which::Acquire, &["60000", "u:1", "2"]),
     (Which::AcquireAll, &["60000", "u:1", "2"]),
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
@@ -445,6 +467,10 @@ const CALLS_ON_A: [(Which, &[&str]); 41] = [
     (Which::DeleteLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
     (Which::Announce, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1 5 here"]),
     (Which::LookAtLeader, &["{a}"]),
+    (Which::Together, &["1", "60000", "u:1", "2"]),
+    (Which::Together, &["2", "of:{a}", "u:1", "0", "PUBLISH"]),
+    (Which::SimpleTogether, &["1", "60000", "token", "1"]),
+    (Which::SimpleTogether, &["2", "of:{a}", "token", "0", "PUBLISH"]),
 ];
 
 /// Beginnings of commands that a hand may send; words follow.

@@ -3,13 +3,23 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+use wheellock_resp::Arg;
+
+use crate::request::Eval;
+use crate::script::Script;
 
 /// One thing that happens to a connection.
 #[derive(Clone, Debug)]
 enum Step {
     Call,
     Detached,
+    /// A script is called that can be bundled, as one of its parts.
+    Part(bool),
+    DetachedPart(bool),
+    /// The next bundle that arrives is refused, for want of the script or of a permission.
+    Refuse(bool),
     /// Whoever of those that were answered came n-th waits for acknowledgements.
     Wait(usize),
     DetachedWait(usize),
@@ -30,8 +40,11 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        6 => Just(Step::Call),
+        4 => Just(Step::Call),
         2 => Just(Step::Detached),
+        8 => any::<bool>().prop_map(Step::Part),
+        4 => any::<bool>().prop_map(Step::DetachedPart),
+        1 => any::<bool>().prop_map(Step::Refuse),
         3 => (0..8_usize).prop_map(Step::Wait),
         2 => (0..8_usize).prop_map(Step::DetachedWait),
         1 => Just(Step::Ping),
@@ -67,6 +80,8 @@ struct World {
     subscriptions: HashMap<u8, (u32, u64)>,
     /// What callers were told was never sent; it must not be, later on, either.
     not_sent: Vec<String>,
+    /// What the next bundle is answered with.
+    refusal: Option<&'static str>,
     next: u64,
     now: Instant,
     wakers: Vec<Waker>,
@@ -77,7 +92,7 @@ impl World {
         let now = Instant::now();
         let bounds = Bounds { in_flight: 1000, queued_bytes: 1 << 20 };
         Self {
-            pipeline: Pipeline::new(bounds, now, NODE),
+            pipeline: Pipeline::new(bounds, now, NODE, true),
             connected: false,
             received: BytesMut::new(),
             pending: VecDeque::new(),
@@ -89,6 +104,7 @@ impl World {
             waiting_detached: HashMap::new(),
             subscriptions: HashMap::new(),
             not_sent: Vec::new(),
+            refusal: None,
             next: 0,
             now,
             wakers: Vec::new(),
@@ -115,6 +131,27 @@ impl World {
                 let command = Command::new("ECHO").arg(&nonce);
                 assert!(self.pipeline.submit_detached(&Request::Command(&command), now, self.next, false));
                 self.detached.insert(self.next, nonce);
+            }
+            Step::Part(which) => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let (script, params) = part(which, &nonce);
+                let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+                let (deadline, waker) = (now + Duration::from_millis(20), Waker::noop().clone());
+                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap();
+                self.calls.push((slot, nonce));
+            }
+            Step::DetachedPart(which) => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let (script, params) = part(which, &nonce);
+                let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+                assert!(self.pipeline.submit_detached(&request, now, self.next, false));
+                self.detached.insert(self.next, nonce);
+            }
+            Step::Refuse(is_unknown) => {
+                self.refusal =
+                    Some(if is_unknown { "NOSCRIPT No matching script" } else { "NOPERM one of the keys" });
             }
             Step::Wait(n) if n < self.answered.len() => {
                 let connection = self.answered[n];
@@ -216,8 +253,15 @@ impl World {
             };
             let words: Vec<String> =
                 command.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect();
-            *self.executed.entry(words.get(1).cloned().unwrap_or_default()).or_default() += 1;
-            self.pending.push_back(words);
+            let is_bundle = words.get(1).is_some_and(|sha| sha == WHOLE.sha());
+            if let Some(refusal) = self.refusal.take_if(|_| is_bundle) {
+                self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
+            } else {
+                for nonce in nonces(&words) {
+                    *self.executed.entry(nonce.clone()).or_default() += 1;
+                }
+                self.pending.push_back(words);
+            }
             self.received = rest;
             decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
         }
@@ -229,6 +273,14 @@ impl World {
                 let reply = Value::BulkString(command[1].as_bytes().to_vec().into());
                 self.frame(Frame::Reply(reply));
             }
+            "EVALSHA" if command[1] == WHOLE.sha() => {
+                let answers =
+                    nonces(command).iter().map(|nonce| Value::BulkString(nonce.as_bytes().to_vec().into()));
+                self.frame(Frame::Reply(Value::Array(answers.collect())));
+            }
+            "EVALSHA" => self.frame(Frame::Reply(Value::BulkString(command[3].as_bytes().to_vec().into()))),
+            "SCRIPT" => self.frame(Frame::Reply(Value::BulkString(WHOLE.sha().as_bytes().to_vec().into()))),
+            "REFUSED" => self.frame(Frame::Reply(Value::Error(command[1].as_bytes().to_vec().into()))),
             // As many have acknowledged as this connection's number says.
             "WAIT" => {
                 let number = i64::from(self.pipeline.connection.epoch);
@@ -316,6 +368,40 @@ impl World {
     }
 }
 
+static WHOLE: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::variadic("whole")));
+static PARTS: LazyLock<[Script; 2]> = LazyLock::new(|| {
+    [Script::new("one", 1, 1).as_part(&WHOLE, 1), Script::new("two", 1, 2).as_part(&WHOLE, 2)]
+});
+
+/// One of the scripts that can be bundled, and the parameters of a call of it.
+fn part(which: bool, nonce: &str) -> (&'static Script, Vec<Arg<'_>>) {
+    let params = [nonce.into(), nonce.into(), "second".into()];
+    (&PARTS[usize::from(which)], params.into_iter().take(2 + usize::from(which)).collect())
+}
+
+/// What is asked for by a command: of a bundle each of its keys, to which the parts and their arguments have to belong.
+fn nonces(words: &[String]) -> &[String] {
+    match words {
+        [verb, sha, keys, rest @ ..] if verb == "EVALSHA" => {
+            let (keys, mut args) = rest.split_at(keys.parse().unwrap());
+            if *sha == WHOLE.sha() {
+                assert!((2..=MOST).contains(&keys.len()));
+                for key in keys {
+                    let (part, behind) = args.split_first().unwrap();
+                    assert_eq!(behind[0], *key, "the first argument is the same nonce");
+                    let two = part == "2";
+                    assert!(two || part == "1");
+                    assert!(!two || behind[1] == "second");
+                    args = &behind[1 + usize::from(two)..];
+                }
+                assert!(args.is_empty(), "{args:?}");
+            }
+            keys
+        }
+        words => words.get(1..2).unwrap_or_default(),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
     #[test]
@@ -331,7 +417,7 @@ proptest! {
 #[test]
 fn replies_that_nothing_asked_for_are_a_desync() {
     let now = Instant::now();
-    let fresh = || Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now, NODE);
+    let fresh = || Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now, NODE, true);
     let ok = || Frame::Reply(Value::SimpleString(b"OK".to_vec().into()));
     assert!(fresh().on_frame(ok(), now, &mut Vec::new()).is_err(), "nothing is in flight");
 
@@ -357,7 +443,7 @@ fn replies_that_nothing_asked_for_are_a_desync() {
 #[test]
 fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     let now = Instant::now();
-    let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now, NODE);
+    let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now, NODE, true);
     let ping = Command::new("PING");
     let request = Request::Command(&ping);
     let mut submit = |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone(), false).is_some();
@@ -370,7 +456,7 @@ fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
 /// A pipeline whose connection is up, and that connection.
 fn connected(bounds: usize) -> (Pipeline, ConnectionId) {
     let now = Instant::now();
-    let mut pipeline = Pipeline::new(Bounds { in_flight: bounds, queued_bytes: 1 << 20 }, now, NODE);
+    let mut pipeline = Pipeline::new(Bounds { in_flight: bounds, queued_bytes: 1 << 20 }, now, NODE, true);
     pipeline.reconnect(now);
     let connection = pipeline.connection;
     (pipeline, connection)
@@ -486,3 +572,129 @@ fn waits_are_bounded_as_calls_are() {
 
 const NODE: u32 = 3;
 const WAIT: (Acks, u64) = (Acks::Replicas(1), 100);
+
+/// Queues calls of these parts, the n-th with the key `n`, and takes what a writer would; the slots and the command.
+fn bundle(pipeline: &mut Pipeline, parts: &[bool]) -> (Vec<u32>, String) {
+    let now = Instant::now();
+    let slots = parts.iter().enumerate().map(|(number, which)| {
+        let nonce = number.to_string();
+        let (script, params) = part(*which, &nonce);
+        let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+        let (deadline, waker) = (now + Duration::from_secs(60), Waker::noop().clone());
+        pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap()
+    });
+    let slots = slots.collect();
+    let bytes = pipeline.take_output();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    pipeline.give_back(BytesMut::new());
+    (slots, text)
+}
+
+fn answer(pipeline: &mut Pipeline, value: Value) -> Result<(), Desync> {
+    pipeline.on_frame(Frame::Reply(value), Instant::now(), &mut Vec::new())
+}
+
+fn text_of(pipeline: &mut Pipeline, slot: u32) -> Option<String> {
+    let reply = pipeline.take(slot, Waker::noop())?.result.unwrap();
+    Some(String::from_utf8_lossy(reply.as_bytes().or(reply.as_error()).unwrap()).into_owned())
+}
+
+#[test]
+fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
+    let (mut pipeline, _) = connected(100);
+    let (slots, text) = bundle(&mut pipeline, &[false, true, false]);
+    let sha = WHOLE.sha();
+    let words = ["EVALSHA", sha, "3", "0", "1", "2", "1", "0", "2", "1", "second", "1", "2"];
+    let mut expected = BytesMut::new();
+    Command::new(words[0]).args(words[1..].iter().map(|word| Arg::from(*word))).encode(&mut expected);
+    assert_eq!(text.as_bytes(), expected);
+    let error = Value::Error(b"OOM for this one".to_vec().into());
+    let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec().into());
+    answer(&mut pipeline, Value::Array(vec![bulk("a"), error, bulk("c")])).unwrap();
+    let told: Vec<_> = slots.into_iter().map(|slot| text_of(&mut pipeline, slot).unwrap()).collect();
+    assert_eq!(told, ["a", "OOM for this one", "c"]);
+    assert!(pipeline.is_empty() && pipeline.slots.is_empty());
+}
+
+#[test]
+fn one_call_alone_is_the_command_that_it_is() {
+    let (mut pipeline, _) = connected(100);
+    let (_, text) = bundle(&mut pipeline, &[false]);
+    assert!(text.contains(PARTS[0].sha()) && !text.contains(WHOLE.sha()), "{text}");
+}
+
+#[test]
+fn no_bundle_has_more_calls_than_the_server_is_kept_busy_with() {
+    let (mut pipeline, _) = connected(1000);
+    let (_, text) = bundle(&mut pipeline, &[true; 2 * MOST + 1]);
+    assert_eq!((text.matches(WHOLE.sha()).count(), text.matches(PARTS[1].sha()).count()), (2, 1));
+}
+
+#[test]
+fn a_bundle_that_is_refused_is_sent_call_by_call() {
+    for (refusal, loads) in [("NOSCRIPT No matching script", true), ("NOPERM one of the keys", false)] {
+        let (mut pipeline, _) = connected(100);
+        let (slots, _) = bundle(&mut pipeline, &[false, true, false]);
+        drop(pipeline.leave(slots[2]));
+        answer(&mut pipeline, Value::Error(refusal.as_bytes().to_vec().into())).unwrap();
+        assert!(
+            slots[..2].iter().all(|slot| pipeline.take(*slot, Waker::noop()).is_none()),
+            "nobody was told"
+        );
+        let alone = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        assert_eq!(alone.contains("SCRIPT"), loads, "{alone}");
+        assert_eq!(alone.matches("EVALSHA").count(), 2, "who has left wants nothing any more");
+        if loads {
+            answer(&mut pipeline, Value::SimpleString(b"sha".to_vec().into())).unwrap();
+        }
+        for slot in &slots[..2] {
+            answer(&mut pipeline, Value::BulkString(b"alone".to_vec().into())).unwrap();
+            assert_eq!(text_of(&mut pipeline, *slot).unwrap(), "alone");
+        }
+        assert!(pipeline.is_empty() && pipeline.slots.is_empty());
+        let (_, text) = bundle(&mut pipeline, &[false, false]);
+        assert_eq!(text.contains(WHOLE.sha()), loads, "one that may be refused again is not made at once");
+    }
+}
+
+#[test]
+fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
+    let (mut pipeline, _) = connected(100);
+    let now = Instant::now();
+    let call = |pipeline: &mut Pipeline, which, nonce: &str| {
+        let (script, params) = part(which, nonce);
+        let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+        pipeline
+            .submit(&request, Lane::Normal, now, now + Duration::from_secs(60), Waker::noop().clone(), false)
+            .unwrap()
+    };
+    let slots = [call(&mut pipeline, false, "a"), call(&mut pipeline, true, "b")];
+    let taken = pipeline.take_output();
+    pipeline.give_back(taken);
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    drop(pipeline.leave(slots[0]));
+    pipeline.reconnect(now);
+    let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    assert!(text.contains(PARTS[1].sha()) && !text.contains(PARTS[0].sha()), "{text}");
+    answer(&mut pipeline, Value::BulkString(b"b".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, slots[1]).unwrap(), "b");
+}
+
+#[test]
+fn another_number_of_answers_than_of_calls_is_a_desync() {
+    for answers in [Value::Array(vec![Value::Null]), Value::Array(vec![Value::Null; 3]), Value::Integer(2)] {
+        let (mut pipeline, _) = connected(100);
+        let (_, _) = bundle(&mut pipeline, &[false, true]);
+        assert!(answer(&mut pipeline, answers).is_err());
+    }
+}
+
+#[test]
+fn who_may_not_bundle_does_not() {
+    let now = Instant::now();
+    let mut pipeline = Pipeline::new(Bounds { in_flight: 100, queued_bytes: 1 << 20 }, now, NODE, false);
+    pipeline.reconnect(now);
+    let (_, text) = bundle(&mut pipeline, &[false, true]);
+    assert!(!text.contains(WHOLE.sha()));
+}

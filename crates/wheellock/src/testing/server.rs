@@ -221,7 +221,8 @@ impl Server {
                 encode(&Answer::Error(self.faults.refusal.map_or("", |(_, text)| text).to_owned()))
             }
             _ => {
-                self.connections[place].wrote |= matches!(words, ["EVALSHA" | "EVAL", _, "1", ..]);
+                self.connections[place].wrote |=
+                    matches!(words, ["EVALSHA" | "EVAL", _, keys, ..] if *keys != "0");
                 match self.store.execute(words) {
                     Some(answer) => encode(&answer),
                     None if self.strict => panic!("unexpected command {words:?}"),

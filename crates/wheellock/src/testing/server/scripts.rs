@@ -50,10 +50,12 @@ pub enum Which {
     DeleteLatch,
     Announce,
     LookAtLeader,
+    Together,
+    SimpleTogether,
 }
 
 impl Which {
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 43] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -95,6 +97,8 @@ impl Which {
         Self::DeleteLatch,
         Self::Announce,
         Self::LookAtLeader,
+        Self::Together,
+        Self::SimpleTogether,
     ];
 
     /// The very text that the library ships.
@@ -147,6 +151,17 @@ impl Which {
             Self::DeleteLatch => &once::DELETE_LATCH,
             Self::Announce => &election::ANNOUNCE,
             Self::LookAtLeader => &election::observer::LOOK,
+            Self::Together => some(&kind::REENTRANT.bundle),
+            Self::SimpleTogether => some(&kind::SIMPLE.bundle),
+        }
+    }
+
+    /// The scripts of which this one does several calls at once, by their numbers from 1, and how many arguments each has.
+    pub(super) fn parts(self) -> &'static [(Self, usize)] {
+        match self {
+            Self::Together => &[(Self::Acquire, 3), (Self::Release, 4)],
+            Self::SimpleTogether => &[(Self::SimpleAcquire, 3), (Self::SimpleRelease, 4)],
+            _ => &[],
         }
     }
 

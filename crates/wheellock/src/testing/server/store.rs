@@ -254,6 +254,9 @@ impl Store {
         let Some((keys, args)) = params.split_at_checked(keys) else {
             return Err(Answer::Error("ERR Number of keys can't be greater than number of args".to_owned()));
         };
+        if !which.parts().is_empty() {
+            return self.ran_together(which, keys, args);
+        }
         let answer = match (which, keys, args) {
             (Which::Acquire, &[key], &[lease, holder, count]) => self.acquire(key, lease, holder, count),
             (Which::Release, &[key], &[channel, holder, count, verb]) => {
@@ -311,6 +314,25 @@ impl Store {
             _ => return Ok(None),
         };
         answer.map(Some)
+    }
+
+    /// Runs several calls of scripts, each as it would be run alone.
+    fn ran_together(&mut self, which: Which, keys: &[&str], mut args: &[&str]) -> Result<Option<Answer>> {
+        let mut answers = Vec::new();
+        for key in keys {
+            let Some((number, behind)) = args.split_first() else { return Ok(None) };
+            let part =
+                number.parse::<usize>().ok().and_then(|number| which.parts().get(number.checked_sub(1)?));
+            let Some((part, (own, rest))) =
+                part.and_then(|(part, count)| Some((*part, behind.split_at_checked(*count)?)))
+            else {
+                return Ok(None);
+            };
+            let Some(answer) = self.run(part, "1", &[&[*key], own].concat()) else { return Ok(None) };
+            answers.push(answer);
+            args = rest;
+        }
+        Ok(args.is_empty().then_some(Answer::Array(answers)))
     }
 
     fn acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str) -> Result {

@@ -1,0 +1,220 @@
+//! Calls that leave together as one command. The server pays for each run of a script, and several locks that are asked for at once need
+//! no more than one: neighbours in line that are parts of the same script become a run of that one, at the moment at which a writer takes
+//! them. Owns which calls can, how their bytes become one command, and those bytes until the server has answered: a command that it
+//! refuses as a whole, for one member's sake or for all, is sent once more, call by call. Pure.
+
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use wheellock_resp::Arg;
+
+use crate::request::Request;
+use crate::script::{Part, Script};
+
+/// What can be bundled, and what is under way bundled.
+#[derive(Default)]
+pub(super) struct Bundles {
+    known: Vec<Known>,
+    /// In wire order.
+    sent: VecDeque<Bundle>,
+    /// Room for others.
+    spare: Vec<Bundle>,
+    room: Room,
+    /// No bundle is made before this: the last one was refused.
+    rests_until: Option<Instant>,
+}
+
+/// Room to make bundles in: bytes, where each entry begins in them, and the calls of one bundle.
+type Room = (BytesMut, Vec<usize>, Vec<(PartId, Range<usize>)>);
+
+/// A part of a script, with what its calls look like.
+struct Known {
+    whole: Arc<Script>,
+    number: u8,
+    /// Bytes before the key.
+    head: usize,
+    /// Arguments behind it.
+    args: usize,
+}
+
+/// The calls of one command as they would have been sent alone.
+#[derive(Default)]
+pub(super) struct Bundle {
+    whole: Option<Arc<Script>>,
+    calls: BytesMut,
+    /// Where each ends.
+    ends: Vec<usize>,
+}
+
+/// Which part of which script a call is; zero if of none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct PartId(u8);
+
+impl Bundles {
+    /// Which part of which script this request is, if it may be bundled now.
+    pub(super) fn part(&mut self, request: &Request<'_>, now: Instant) -> PartId {
+        let Request::EvalSha(eval) = request else { return PartId::default() };
+        let Some(Part { whole, number }) = eval.script.part() else { return PartId::default() };
+        if self.rests_until.is_some_and(|until| now < until) {
+            return PartId::default();
+        }
+        let is_it = |known: &Known| known.number == *number && Arc::ptr_eq(&known.whole, whole);
+        let place = self.known.iter().position(is_it).or_else(|| self.learn(eval.script, whole, *number));
+        PartId(place.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or_default())
+    }
+
+    /// The place of a part that was not known.
+    fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<usize> {
+        let (keys, params) = script.arity().filter(|(keys, _)| *keys == 1)?;
+        // With nothing in them, parameters are six bytes each.
+        let mut empty = BytesMut::new();
+        script.encode_evalsha(keys, &vec![Arg::from(""); params], &mut empty);
+        let head = empty.len().checked_sub(6 * params)?;
+        self.known.push(Known { whole: Arc::clone(whole), number, head, args: params - keys });
+        Some(self.known.len() - 1)
+    }
+
+    fn known(&self, part: PartId) -> Option<&Known> {
+        self.known.get(usize::from(part.0).checked_sub(1)?)
+    }
+
+    /// Whether calls of these parts can be one command.
+    pub(super) fn go_together(&self, one: PartId, other: PartId) -> bool {
+        let whole = |part| self.known(part).map(|known| Arc::as_ptr(&known.whole));
+        whole(one).is_some() && whole(one) == whole(other)
+    }
+
+    /// Writes the calls at these places of `bytes` to `out` as one command, and keeps them as they are. Returns whether that was done.
+    pub(super) fn write(
+        &mut self,
+        calls: &[(PartId, Range<usize>)],
+        bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> bool {
+        let Some(whole) =
+            calls.first().and_then(|(part, _)| self.known(*part)).map(|known| Arc::clone(&known.whole))
+        else {
+            return false;
+        };
+        let mut bundle = self.spare.pop().unwrap_or_default();
+        let mut words = 0;
+        for (part, range) in calls {
+            let (Some(known), Some(call)) = (self.known(*part), bytes.get(range.clone())) else {
+                return false;
+            };
+            words += 2 + known.args;
+            bundle.calls.extend_from_slice(call);
+            bundle.ends.push(bundle.calls.len());
+        }
+        let (words, sha, count) = (words + 3, whole.sha(), calls.len());
+        let digits = if count < 10 { 1 } else { 2 };
+        let before = out.len();
+        let _infallible =
+            write!(out, "*{words}\r\n$7\r\nEVALSHA\r\n${}\r\n{sha}\r\n${digits}\r\n{count}\r\n", sha.len());
+        for (place, (part, _)) in calls.iter().enumerate() {
+            let Some((key, _)) =
+                self.known(*part).and_then(|known| key_and_args(bundle.call(place)?, known.head))
+            else {
+                out.truncate(before);
+                return false;
+            };
+            out.extend_from_slice(key);
+        }
+        for (place, (part, _)) in calls.iter().enumerate() {
+            let Some(known) = self.known(*part) else { continue };
+            let _infallible = write!(out, "$1\r\n{}\r\n", known.number);
+            let args = bundle.call(place).and_then(|call| key_and_args(call, known.head));
+            out.extend_from_slice(args.map_or(&[], |(_, args)| args));
+        }
+        bundle.whole = Some(whole);
+        self.sent.push_back(bundle);
+        true
+    }
+
+    /// The bundle that went first, or was to go first, of those that have not ended.
+    pub(super) fn next(&mut self) -> Bundle {
+        self.sent.pop_front().unwrap_or_default()
+    }
+
+    /// A bundle has ended. Its room is for the next one.
+    pub(super) fn ended(&mut self, mut bundle: Bundle) {
+        bundle.calls.clear();
+        bundle.ends.clear();
+        if self.spare.len() < SPARE && bundle.calls.capacity() <= ROOM {
+            self.spare.push(bundle);
+        }
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.sent.clear();
+    }
+
+    /// One was refused, and may be again: for a while calls go alone.
+    pub(super) fn rest(&mut self, now: Instant) {
+        self.rests_until = Some(now + REST);
+    }
+
+    /// The next connection may be to another server, and as another user.
+    pub(super) fn connected(&mut self) {
+        self.rests_until = None;
+    }
+
+    /// Room to make bundles in, which is given back.
+    pub(super) fn take_room(&mut self) -> Room {
+        std::mem::take(&mut self.room)
+    }
+
+    pub(super) fn give_room(
+        &mut self,
+        mut bytes: BytesMut,
+        mut starts: Vec<usize>,
+        mut calls: Vec<(PartId, Range<usize>)>,
+    ) {
+        bytes.clear();
+        starts.clear();
+        calls.clear();
+        // One flood must not keep megabytes for ever.
+        if bytes.capacity() <= ROOM {
+            self.room = (bytes, starts, calls);
+        }
+    }
+}
+
+impl Bundle {
+    /// The script that it is a run of.
+    pub(super) fn whole(&self) -> Option<&Arc<Script>> {
+        self.whole.as_ref()
+    }
+
+    /// One of its calls, as it would have been sent alone.
+    pub(super) fn call(&self, place: usize) -> Option<&[u8]> {
+        let start = match place.checked_sub(1) {
+            Some(before) => *self.ends.get(before)?,
+            None => 0,
+        };
+        self.calls.get(start..*self.ends.get(place)?)
+    }
+}
+
+/// The key of a call, with its length before it, and all that follows.
+fn key_and_args(call: &[u8], head: usize) -> Option<(&[u8], &[u8])> {
+    let behind = call.get(head..)?;
+    let (mut len, mut at) = (0_usize, 1);
+    while let digit @ b'0'..=b'9' = behind.get(at)? {
+        len = len.checked_mul(10)?.checked_add(usize::from(digit - b'0'))?;
+        at += 1;
+    }
+    behind.split_at_checked(at.checked_add(2)?.checked_add(len)?.checked_add(2)?)
+}
+
+/// Calls of one command at most: the server does nothing else meanwhile.
+pub(super) const MOST: usize = 32;
+/// For how long calls go alone after a bundle was refused.
+const REST: Duration = Duration::from_secs(1);
+/// Rooms that are kept, and bytes that are kept of each.
+const SPARE: usize = 8;
+const ROOM: usize = 64 << 10;

@@ -1,0 +1,55 @@
+-- Takes and gives back several locks of a single instance, for callers who know nothing of each other: each as `acquire.lua` or
+-- `release.lua` does it.
+--
+-- KEYS     the lock of each call
+-- ARGV     for each call: 1 and what acquire.lua takes, or 2 and what release.lua takes
+--
+-- Returns for each call what that script would have returned, its error included: no call keeps the others from being made.
+local try, status = redis.pcall, redis.status_reply
+
+local function acquire(lock, lease, holder)
+    local set = try('set', lock, holder, 'nx', 'px', lease)
+    if set then
+        return set.err and set or false
+    end
+    local token = try('get', lock)
+    if type(token) == 'table' then
+        return token
+    end
+    if token == holder then
+        local bounded = try('pexpire', lock, lease)
+        return type(bounded) == 'number' and status('AGAIN') or bounded
+    end
+    local left = try('pttl', lock)
+    -- A uuid and a number: a process that uses this library.
+    if type(left) ~= 'number' or #token > 37 and string.find(token, '^%x+%-%x+%-%x+%-%x+%-%x+:%d+$') then
+        return left
+    end
+    return {left}
+end
+
+local function release(lock, channel, holder, publish)
+    local token = try('get', lock)
+    if token ~= holder then
+        return type(token) == 'table' and not string.find(token.err, 'WRONGTYPE', 1, true) and token
+    end
+    local gone = try('del', lock)
+    if type(gone) ~= 'number' then
+        return gone
+    end
+    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    local heard = try(publish, channel, '0')
+    return type(heard) == 'number' and 1 + heard or 1
+end
+
+local reply, at = {}, 1
+for i = 1, #KEYS do
+    if ARGV[at] == '1' then
+        reply[i] = acquire(KEYS[i], ARGV[at + 1], ARGV[at + 2])
+        at = at + 4
+    else
+        reply[i] = release(KEYS[i], ARGV[at + 1], ARGV[at + 2], ARGV[at + 4])
+        at = at + 5
+    end
+end
+return reply

@@ -1,0 +1,91 @@
+-- Takes and gives back several locks, for callers who know nothing of each other: each as `acquire.lua` or `release.lua` does it.
+--
+-- KEYS     the lock of each call
+-- ARGV     for each call: 1 and what acquire.lua takes, or 2 and what release.lua takes
+--
+-- Returns for each call what that script would have returned, its error included: no call keeps the others from being made.
+local try, status, refusal = redis.pcall, redis.status_reply, redis.error_reply
+
+local function acquire(lock, lease, holder, count)
+    local found = try('exists', lock)
+    if found == 0 then
+        local set = try('hset', lock, holder, 1)
+        if set ~= 1 then
+            return set
+        end
+        local bounded = try('pexpire', lock, lease)
+        return bounded ~= 1 and bounded
+    end
+    if found ~= 1 then
+        return found
+    end
+    local held = try('hexists', lock, holder)
+    if held == 0 then
+        -- Only a read-write lock has this field.
+        if try('hexists', lock, 'mode') == 1 then
+            return refusal('WRONGTYPE a read-write lock is under this name')
+        end
+        return try('pttl', lock)
+    end
+    if held ~= 1 then
+        return held
+    end
+    local set = try('hset', lock, holder, count)
+    if set ~= 0 then
+        return set
+    end
+    -- An inner hold with a short lease must not shorten the outer one's.
+    local left = try('pttl', lock)
+    if type(left) ~= 'number' then
+        return left
+    end
+    if left < tonumber(lease) then
+        local bounded = try('pexpire', lock, lease)
+        if bounded ~= 1 then
+            return bounded
+        end
+    end
+    return status('AGAIN')
+end
+
+local function release(lock, channel, holder, count, publish)
+    local found
+    if count == '0' then
+        found = try('hlen', lock)
+    else
+        found = try('hexists', lock, holder)
+    end
+    if type(found) ~= 'number' then
+        return not string.find(found.err, 'WRONGTYPE', 1, true) and found
+    end
+    if found == 0 then
+        return false
+    end
+    if count ~= '0' then
+        local set = try('hset', lock, holder, count)
+        return set == 0 and 0 or set
+    end
+    local gone = try('hdel', lock, holder)
+    if gone ~= 1 then
+        return gone ~= 0 and gone
+    end
+    -- Locks of another kind may have entered the same hash.
+    if found == 1 then
+        -- A user without the channel frees locks all the same; waiters then find out by asking.
+        local heard = try(publish, channel, '0')
+        return type(heard) == 'number' and 1 + heard or 1
+    end
+    return 1
+end
+
+local reply, at = {}, 1
+for i = 1, #KEYS do
+    if ARGV[at] == '1' then
+        reply[i] = acquire(KEYS[i], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+        at = at + 4
+    else
+        reply[i] = release(KEYS[i], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
+        at = at + 5
+    end
+end
+return reply

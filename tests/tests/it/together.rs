@@ -1,0 +1,211 @@
+//! Locks that several callers ask for, or give back, at the same moment: one command for all of them, and to each what is its own.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use wheellock::{Error, Guard, Lock, LockManager, Outcome, Released};
+use wheellock_tests::locks::{PATIENCE, at_rest, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const MANY: usize = 32;
+
+/// So many locks of this kind.
+fn many(of: impl Fn(&str) -> Lock) -> Vec<Lock> {
+    (0..MANY).map(|number| of(&format!("lock:{number}"))).collect()
+}
+
+/// Asks for all at once; what came of each, in order.
+async fn acquire_all(locks: &[Lock]) -> Vec<Result<Guard, Error>> {
+    let mut tasks = JoinSet::new();
+    for (place, lock) in locks.iter().cloned().enumerate() {
+        tasks.spawn(async move { (place, lock.acquire().await) });
+    }
+    let mut all = tasks.join_all().await;
+    all.sort_by_key(|(place, _)| *place);
+    all.into_iter().map(|(_, result)| result).collect()
+}
+
+async fn release_all(guards: Vec<Guard>) -> Vec<Result<Released, Error>> {
+    let mut tasks = JoinSet::new();
+    guards.into_iter().for_each(|guard| _ = tasks.spawn(guard.release()));
+    tasks.join_all().await
+}
+
+/// How many scripts clients have called, and how many of these calls failed.
+fn called(server: &RedisServer) -> (u64, u64) {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let all = stats.lines().filter(|line| line.starts_with("cmdstat_eval"));
+    let number = |line: &str, name: &str| -> u64 {
+        let field = line.split([':', ',']).find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+        field.map_or(0, |number| number.trim().parse().unwrap())
+    };
+    all.fold((0, 0), |(calls, failed), line| {
+        (
+            calls + number(line, "calls"),
+            failed + number(line, "failed_calls") + number(line, "rejected_calls"),
+        )
+    })
+}
+
+async fn server_and_manager() -> (RedisServer, LockManager) {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    (server, locks)
+}
+
+#[tokio::test]
+async fn many_locks_that_are_asked_for_at_once_cost_few_commands() {
+    let (server, locks) = server_and_manager().await;
+    for kind in [many(|name| locks.lock(name)), many(|name| locks.simple_lock(name))] {
+        let before = called(&server).0;
+        let guards: Vec<_> = acquire_all(&kind).await.into_iter().map(Result::unwrap).collect();
+        let held: u64 = server.cli(&["DBSIZE"]).parse().unwrap();
+        assert_eq!(held, MANY as u64);
+        for (guard, lock) in guards.iter().zip(&kind) {
+            assert!(guard.is_valid() && lock.is_held_by(&guard.owner()).await.unwrap());
+            let left: i64 = server.cli(&["PTTL", lock.name()]).parse().unwrap();
+            assert!((20_000..=30_000).contains(&left), "{left}");
+        }
+        let asked = called(&server).0 - before;
+        assert!(asked <= MANY as u64 / 4, "{asked} commands to take {MANY} locks");
+        let before = called(&server).0;
+        assert!(
+            release_all(guards).await.into_iter().all(|released| released.unwrap() == Released::Released)
+        );
+        let asked = called(&server).0 - before;
+        assert!(asked <= MANY as u64 / 4, "{asked} commands to give {MANY} locks back");
+        assert_eq!(server.cli(&["DBSIZE"]), "0");
+    }
+    assert!(at_rest(&locks).await);
+}
+
+#[tokio::test]
+async fn each_of_many_has_an_answer_of_its_own() {
+    let (server, locks) = server_and_manager().await;
+    let all = many(|name| locks.lock(name));
+    assert_eq!(server.cli(&["SET", "lock:5", "text"]), "OK");
+    let held = all[7].acquire().await.unwrap();
+    let mut tasks = JoinSet::new();
+    for (place, lock) in all.iter().cloned().enumerate() {
+        tasks.spawn(async move { (place, lock.try_acquire().await) });
+    }
+    for (place, result) in tasks.join_all().await {
+        match place {
+            5 => assert!(matches!(result, Err(Error::OtherData { .. })), "{result:?}"),
+            7 => assert!(result.unwrap().is_none()),
+            _ => assert!(result.unwrap().is_some_and(|guard| guard.is_valid())),
+        }
+    }
+    assert_eq!(server.cli(&["GET", "lock:5"]), "text");
+    assert!(held.is_valid());
+    drop(held);
+    assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "1").await, "all are given back");
+}
+
+/// The server refuses the command for the sake of one of its keys; the others' callers must not hear of it.
+#[tokio::test]
+async fn what_one_user_may_not_lock_is_no_error_of_the_others() {
+    let server = RedisServer::builder().tcp().start();
+    let user = ["ACL", "SETUSER", "app", "on", ">sesame", "~lock:1*", "&*", "+@all"];
+    assert_eq!(server.cli(&user), "OK");
+    let locks = manager(&server.url().replacen("://", "://app:sesame@", 1)).await;
+    let all = many(|name| locks.lock(name));
+    for _ in 0..3 {
+        let results = acquire_all(&all).await;
+        for (lock, result) in all.iter().zip(results) {
+            if lock.name().starts_with("lock:1") {
+                assert!(result.unwrap().is_valid());
+            } else {
+                let error = result.unwrap_err();
+                assert_eq!(error.outcome(), Outcome::Rejected, "{error}");
+                assert!(error.to_string().contains("NOPERM"), "{error}");
+            }
+        }
+        assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await, "all are given back");
+    }
+    assert!(at_rest(&locks).await);
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_has_forgotten_are_no_error() {
+    let (server, locks) = server_and_manager().await;
+    let all = many(|name| locks.lock(name));
+    for round in 0..4 {
+        let _guards: Vec<_> = acquire_all(&all).await.into_iter().map(Result::unwrap).collect();
+        if round < 2 {
+            assert_eq!(server.cli(&["SCRIPT", "FLUSH", "SYNC"]), "OK");
+        }
+    }
+    assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await, "all are given back");
+    let before = called(&server).0;
+    let _guards: Vec<_> = acquire_all(&all).await.into_iter().map(Result::unwrap).collect();
+    let asked = called(&server).0 - before;
+    assert!(asked <= MANY as u64 / 4, "it was told the script anew, and {asked} commands were sent");
+}
+
+#[tokio::test]
+async fn a_server_without_memory_refuses_each_and_changes_nothing() {
+    let (server, locks) = server_and_manager().await;
+    let all = many(|name| locks.lock(name));
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    for result in acquire_all(&all).await {
+        let error = result.unwrap_err();
+        assert_eq!(error.outcome(), Outcome::Rejected, "{error}");
+        assert!(error.to_string().contains("OOM"), "{error}");
+    }
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+    assert!(acquire_all(&all).await.iter().all(Result::is_ok));
+    assert!(at_rest(&locks).await);
+}
+
+/// Futures that are dropped while their calls are under way as one command: each is taken back.
+#[tokio::test]
+async fn of_those_that_are_dropped_meanwhile_nothing_stays() {
+    let (server, locks) = server_and_manager().await;
+    let all = many(|name| locks.lock(name));
+    for _ in 0..20 {
+        let mut kept = Vec::new();
+        {
+            let mut futures: Vec<_> = all.iter().map(|lock| Box::pin(lock.acquire())).collect();
+            let mut cx = Context::from_waker(Waker::noop());
+            for (place, future) in futures.iter_mut().enumerate() {
+                if let Poll::Ready(guard) = pin!(future).poll(&mut cx) {
+                    kept.push((place, guard.unwrap()));
+                }
+            }
+            // Every second one goes before it can have its answer.
+            for (place, future) in futures.into_iter().enumerate() {
+                if place % 2 == 0 && !kept.iter().any(|(known, _)| *known == place) {
+                    kept.push((place, future.await.unwrap()));
+                }
+            }
+        }
+        let held = async || server.cli(&["DBSIZE"]).parse() == Ok(kept.len());
+        assert!(eventually(PATIENCE, held).await, "only what is kept is held");
+        assert!(kept.iter().all(|(_, guard)| guard.is_valid()));
+    }
+    assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await, "all are given back");
+    assert!(at_rest(&locks).await);
+}
+
+/// A connection that is cut again and again while many are asked for at once: nobody has what another has, and nothing stays.
+#[tokio::test]
+async fn connections_that_end_meanwhile_leave_nothing() {
+    let (server, locks) = server_and_manager().await;
+    let all = many(|name| locks.lock(name));
+    for _ in 0..20 {
+        let (guards, ()) = tokio::join!(acquire_all(&all), async {
+            tokio::time::sleep(Duration::from_micros(300)).await;
+            let _answer = server.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        });
+        let guards: Vec<_> = guards.into_iter().map(Result::unwrap).collect();
+        assert!(guards.iter().all(Guard::is_valid));
+        drop(guards);
+    }
+    assert!(eventually(PATIENCE, async || server.cli(&["DBSIZE"]) == "0").await, "all are given back");
+    assert!(at_rest(&locks).await);
+}

@@ -32,17 +32,6 @@ pub(crate) const LONGEST: [&str; 14] = [
     "interop_topologies",
 ];
 
-/// The groups that compute from their beginning to their end, by package and name, and wait for nothing: they are to have the processors
-/// when all others wait.
-pub(crate) const COMPUTING: [(&str, &str); 6] = [
-    ("wheellock", "virtual_time"),
-    ("wheellock-tests", "simulation"),
-    ("wheellock-client", "--lib"),
-    ("wheellock", "--lib"),
-    ("wheellock", "virtual_permits"),
-    ("wheellock", "virtual_sets"),
-];
-
 /// A program that cargo has built, of one target of one package.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Program {
@@ -237,11 +226,6 @@ impl Group<'_> {
         format!("{} {}", self.package(), self.name())
     }
 
-    /// Whether it computes all the time.
-    pub(crate) fn computes(&self) -> bool {
-        COMPUTING.contains(&(self.package(), self.name()))
-    }
-
     /// Of its tests those whose paths, without the module, are wanted.
     pub(crate) fn only(&self, is_wanted: impl Fn(&str) -> bool) -> Self {
         let within = |test: &str| match &self.module {
@@ -392,17 +376,6 @@ mod tests {
         for name in LONGEST {
             let at = |folder: &str| run::root().join(folder).join(format!("{name}.rs")).is_file();
             assert!(at("tests/tests/it") || at("tests/tests") || at("crates/wheellock/tests/it"), "{name}");
-        }
-    }
-
-    #[test]
-    fn what_is_said_to_compute_is_there() {
-        for (package, name) in COMPUTING {
-            let at = |path: String| run::root().join(path).is_file();
-            let is_unit_tests = name == "--lib" && at(format!("crates/{package}/src/lib.rs"));
-            let file = format!("tests/it/{name}.rs");
-            let is_module = at(format!("crates/{package}/{file}")) || at(format!("tests/{file}"));
-            assert!(is_unit_tests || is_module, "{package} {name}");
         }
     }
 

@@ -34,22 +34,6 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The same command, for when nobody else wants a processor.
-pub(crate) fn in_background(command: &Command) -> Command {
-    let mut patient = Command::new("nice");
-    patient.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => patient.env(name, value),
-            None => patient.env_remove(name),
-        };
-    }
-    if let Some(directory) = command.get_current_dir() {
-        patient.current_dir(directory);
-    }
-    patient
-}
-
 /// Does `work` for every item, for so many at a time, in their order.
 pub(crate) fn several_at_once<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
@@ -99,15 +83,6 @@ mod tests {
     use std::sync::{Barrier, Mutex};
 
     use super::*;
-
-    #[test]
-    fn in_background_a_command_is_the_same() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "nice; pwd; echo $TOLD ${HOME:-none}"]).current_dir("/");
-        command.env("TOLD", "it").env_remove("HOME");
-        let output = in_background(&command).output().unwrap();
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), "19\n/\nit none\n");
-    }
 
     #[test]
     fn every_item_is_worked_on_once_and_several_at_a_time() {

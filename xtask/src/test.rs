@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{BufRead, BufReader, Write as _};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -61,36 +61,35 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         ensure!(built.set(all).is_ok(), "built twice");
         Ok(Tally::ONE_PASSED)
     });
+    steps.add("tests", || {
+        let tests = &built_earlier()?.tests;
+        if options.quick { run_quick_ones(tests) } else { run_groups(&programs::groups(tests)?) }
+    });
     if options.quick {
-        steps.add("tests", || run_quick_ones(&built_earlier()?.tests));
         return Ok(steps.run());
     }
-    // Tests that mostly wait, and are to be served when they do not; and beside them what computes and compiles, measures no time, and
-    // has the processors when nobody else wants them. No two of these lanes build in the same directory but for what is built already.
-    let (mut waiting, mut computing, mut compiling) = (Lane::default(), Lane::default(), Lane::default());
-    waiting.add("tests that wait", || run_groups(&chosen(built_earlier()?, |group| !group.computes())?));
-    waiting.add("examples", || run_examples(&built_earlier()?.examples, &shipped));
-    waiting.add("doc tests", || {
-        let mut doc_tests = run::cargo(TESTED);
-        doc_tests.args(["--doc", "--no-fail-fast"]);
-        run_tests_quietly([doc_tests])
-    });
-    computing.add("tests that compute", || run_groups(&chosen(built_earlier()?, |group| group.computes())?));
-    computing.add("packages", || {
+    steps.add("examples", || run_examples(&built_earlier()?.examples, &shipped));
+    let mut doc_tests = run::cargo(TESTED);
+    doc_tests.args(["--doc", "--no-fail-fast"]);
+    steps.tests("doc tests", [doc_tests]);
+    // These wait for one compiler most of the time. Each lane has a target directory that the other has not, and nothing in them
+    // measures time.
+    let mut ours = Lane::default();
+    ours.add("features", || Ok(run_each_quietly(features(&shipped))));
+    ours.add("documentation", || Ok(run_each_quietly(features::documentation(&shipped, features::fewest))));
+    let mut others = Lane::default();
+    others.add("packages", || {
         let complaints = packages::complaints(&shipped)?;
         complaints.iter().for_each(|complaint| println!("{complaint}"));
         let complete = if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
-        Ok(complete + run_each_quietly([run::in_background(&packages::build(&shipped)?)]))
+        Ok(complete + run_each_quietly([packages::build(&shipped)?]))
     });
     if !options.no_loom {
-        computing
-            .add("loom models", || run_tests_quietly(loom_models(&shipped).iter().map(run::in_background)));
+        others.add("loom models", || run_tests_quietly(loom_models(&shipped)));
     }
-    compiling.add("features", || Ok(run_each_quietly(features(&shipped).iter().map(run::in_background))));
-    compiling.add("documentation", || {
-        let documented = features::documentation(&shipped, features::fewest);
-        Ok(run_each_quietly(documented.iter().map(run::in_background)))
-    });
+    steps.beside([ours, others]);
+    // Tests that mostly wait, and compilers and fuzzers that never do.
+    let (mut waiting, mut working) = (Lane::default(), Lane::default());
     if !options.no_planted {
         waiting.add("planted bugs", || {
             let bugs = planted::all(run::root())?;
@@ -99,17 +98,17 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         });
     }
     if !targets.is_empty() {
-        compiling.add("building fuzz", || {
+        working.add("building fuzz", || {
             fuzz::ensure_cargo_fuzz()?;
-            Ok(run_each_quietly([run::in_background(&fuzz::building())]))
+            Ok(run_each_quietly([fuzz::building()]))
         });
-        compiling.add("fuzz", || {
+        working.add("fuzz", || {
             Ok(several(run::processors(), &targets, |target| {
-                run_quietly(target, &mut run::in_background(&fuzz::command(target, options.fuzz_seconds)?))
+                run_quietly(target, &mut fuzz::command(target, options.fuzz_seconds)?)
             }))
         });
     }
-    steps.beside([waiting, computing, compiling]);
+    steps.beside([waiting, working]);
     Ok(steps.run())
 }
 
@@ -159,6 +158,17 @@ impl<'a> Steps<'a> {
         self.add(name, || Ok(run_each(commands)));
     }
 
+    /// Commands whose output says how many tests passed and failed.
+    fn tests(&mut self, name: &'static str, commands: impl IntoIterator<Item = Command> + Send + 'a) {
+        self.add(name, || {
+            let mut sum = Tally::default();
+            for mut command in commands {
+                sum += run_tests(&mut command)?;
+            }
+            Ok(sum)
+        });
+    }
+
     /// Runs every step, also after a failure, and prints the summary; its last line is the sum.
     fn run(self) -> ExitCode {
         let all = self.0.iter().flatten().map(|lane| lane.0.len()).sum();
@@ -201,14 +211,14 @@ impl Progress {
 }
 
 fn summed_up(steps: &[Step], took: Duration) -> ExitCode {
-    println!("\n{:<18} {:>7} {:>7} {:>9}", "step", "passed", "failed", "seconds");
+    println!("\n{:<16} {:>7} {:>7} {:>9}", "step", "passed", "failed", "seconds");
     let mut sum = Tally::default();
     for step in steps {
         let Tally { passed, failed } = step.tally;
-        println!("{:<18} {passed:>7} {failed:>7} {:>9.1}", step.name, step.took.as_secs_f64());
+        println!("{:<16} {passed:>7} {failed:>7} {:>9.1}", step.name, step.took.as_secs_f64());
         sum += step.tally;
     }
-    println!("{:<18} {:>7} {:>7} {:>9.1}\n", "all", sum.passed, sum.failed, took.as_secs_f64());
+    println!("{:<16} {:>7} {:>7} {:>9.1}\n", "all", sum.passed, sum.failed, took.as_secs_f64());
     println!("{sum}");
     if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -270,7 +280,6 @@ fn run_each_quietly(commands: impl IntoIterator<Item = Command>) -> Tally {
     tally
 }
 
-/// The same for commands whose output says how many tests passed and failed.
 fn run_tests_quietly(commands: impl IntoIterator<Item = Command>) -> Result<Tally> {
     let mut sum = Tally::default();
     for mut command in commands {
@@ -326,13 +335,6 @@ fn run_quick_ones(programs: &[Program]) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The groups of tests that are wanted.
-fn chosen(built: &programs::Built, is_wanted: impl Fn(&Group<'_>) -> bool) -> Result<Vec<Group<'_>>> {
-    let mut groups = programs::groups(&built.tests)?;
-    groups.retain(is_wanted);
-    Ok(groups)
-}
-
 /// Runs all groups, several at a time; what each has printed is shown when it has ended, whole.
 fn run_groups(groups: &[Group<'_>]) -> Result<Tally> {
     ensure!(!groups.is_empty(), "cargo has built no test");
@@ -342,9 +344,7 @@ fn run_groups(groups: &[Group<'_>]) -> Result<Tally> {
     // More would compete: each runs as many tests at a time as there are processors.
     Ok(several(run::processors() + 1, groups, |group| {
         let start = Instant::now();
-        let command = group.command();
-        let command = if group.computes() { run::in_background(&command) } else { command };
-        let Ended { succeeded, printed } = group.run(command, &folder)?;
+        let Ended { succeeded, printed } = group.run(group.command(), &folder)?;
         let (took, shown, count) = (start.elapsed().as_secs_f64(), group.shown(), group.tests.len());
         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
         *done += count;
@@ -381,6 +381,19 @@ fn several<T: Sync>(at_once: usize, items: &[T], work: impl Fn(&T) -> Result<Tal
         *sum.lock().unwrap_or_else(PoisonError::into_inner) += tally;
     });
     sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `cargo test`, shows its output as it comes, and sums its result lines.
+fn run_tests(command: &mut Command) -> Result<Tally> {
+    println!("$ {}", run::shown(command));
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(child.stdout.take().context("no stdout")?).lines() {
+        let line = line?;
+        println!("{line}");
+        tally += result_line(&line).unwrap_or_default();
+    }
+    Ok(completed(tally, child.wait()?.success()))
 }
 
 /// One failed more if it did not compile, a test process died without a result line, or the filter let no test through.
@@ -470,12 +483,6 @@ mod tests {
 
     use super::*;
 
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
-
     #[test]
     fn result_lines_are_counted_and_others_are_not() {
         let line = "test result: FAILED. 10 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.1s";
@@ -487,14 +494,22 @@ mod tests {
     #[test]
     fn a_test_run_without_a_result_counts_as_failed() {
         for nothing in ["exit 101", "echo 'test result: ok. 0 passed; 0 failed; 0 ignored'"] {
-            assert_eq!(run_tests_quietly([shell(nothing)]).unwrap(), Tally::ONE_FAILED);
+            assert_eq!(run_tests(Command::new("sh").args(["-c", nothing])).unwrap(), Tally::ONE_FAILED);
         }
         let printed = "echo 'test result: FAILED. 3 passed; 1 failed; 0 ignored'; exit 101";
-        assert_eq!(run_tests_quietly([shell(printed)]).unwrap(), Tally { passed: 3, failed: 1 });
+        assert_eq!(
+            run_tests(Command::new("sh").args(["-c", printed])).unwrap(),
+            Tally { passed: 3, failed: 1 }
+        );
     }
 
     #[test]
     fn beside_others_a_command_counts_as_it_does_alone() {
+        let shell = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            command
+        };
         assert_eq!(
             run_each_quietly([shell("true"), shell("exit 3"), shell("true")]),
             Tally { passed: 2, failed: 1 }

@@ -5,8 +5,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
+
+use crate::server::{Builder, RedisServer};
 
 /// The preloaded library's files, in a directory of the campaign.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub struct Shim {
     library: PathBuf,
     clock: PathBuf,
     synced: PathBuf,
+    /// Open, for whoever removes the directory once the server has its files open, too.
+    offset: File,
 }
 
 impl Shim {
@@ -23,20 +28,41 @@ impl Shim {
     ///
     /// No compiler, or the files cannot be written.
     pub fn compile(directory: &Path) -> Result<Self> {
-        let shim = Self {
-            library: directory.join("shim.so"),
-            clock: directory.join("clock"),
-            synced: directory.join("synced"),
-        };
+        let library = directory.join("shim.so");
         let source = directory.join("shim.c");
         fs::write(&source, include_str!("shim.c"))?;
         let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-Wall", "-Werror", "-fPIC", "-shared", "-o"]).arg(&shim.library).arg(&source);
+        compiler.args(["-O2", "-Wall", "-Werror", "-fPIC", "-shared", "-o"]).arg(&library).arg(&source);
         let output = compiler.output().context("cannot run cc")?;
         ensure!(output.status.success(), "cc: {}", String::from_utf8_lossy(&output.stderr));
-        fs::write(&shim.clock, 0_i64.to_le_bytes())?;
-        fs::write(&shim.synced, [0; 16])?;
-        Ok(shim)
+        let (clock, synced) = (directory.join("clock"), directory.join("synced"));
+        fs::write(&clock, 0_i64.to_le_bytes())?;
+        fs::write(&synced, [0; 16])?;
+        let offset = File::options().write(true).open(&clock)?;
+        Ok(Self { library, clock, synced, offset })
+    }
+
+    /// A server with the library preloaded, whose clock goes right so far. Nothing of it stays on the disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shim::compile`].
+    ///
+    /// # Panics
+    ///
+    /// As the builder's `start`.
+    pub fn preloaded(mut builder: Builder) -> Result<(RedisServer, Self)> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("wheellock-shim-{}-{number}", std::process::id()));
+        fs::create_dir_all(&directory)?;
+        let shim = Self::compile(&directory)?;
+        for (name, value) in shim.environment() {
+            builder = builder.env(name, &value.to_string_lossy());
+        }
+        let server = builder.start();
+        fs::remove_dir_all(directory)?;
+        Ok((server, shim))
     }
 
     /// What the server's environment must say.
@@ -51,9 +77,8 @@ impl Shim {
     ///
     /// Those of the file.
     pub fn set_clock(&self, micros: i64) -> Result<()> {
-        // Not truncated first: the server has it mapped.
-        let file = File::options().write(true).open(&self.clock)?;
-        Ok(file.write_all_at(&micros.to_le_bytes(), 0)?)
+        // Never truncated: the server has it mapped.
+        Ok(self.offset.write_all_at(&micros.to_le_bytes(), 0)?)
     }
 
     /// Does to the append-only file of a dead server in `directory` what a power cut would: what was not synced is gone.

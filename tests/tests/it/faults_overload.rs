@@ -55,20 +55,6 @@ async fn hold_many(locks: &LockManager, count: u32) -> Vec<Guard> {
 
 const PARTS: u32 = 256;
 
-fn clocked_server(name: &str) -> (RedisServer, Shim) {
-    let directory = std::env::temp_dir().join(format!("wheellock-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    let shim = Shim::compile(&directory).unwrap();
-    let mut builder = RedisServer::builder();
-    for (name, value) in shim.environment() {
-        builder = builder.env(name, &value.to_string_lossy());
-    }
-    let server = builder.start();
-    // The server and the shim have the files open.
-    std::fs::remove_file(directory.join("shim.c")).unwrap();
-    (server, shim)
-}
-
 #[tokio::test]
 async fn l16_leases_are_believed_by_a_clock_that_counts_suspend() {
     let reading = || BootInstant::now().since_boot().as_secs_f64();
@@ -101,7 +87,7 @@ const L16_CHILD: &str = "WHEELLOCK_L16_CHILD";
 
 #[tokio::test]
 async fn l17_a_server_clock_that_jumps_ahead_is_noticed_and_the_first_holder_told() {
-    let (server, shim) = clocked_server("l17");
+    let (server, shim) = Shim::preloaded(RedisServer::builder()).unwrap();
     let (first, second) = (connect(&server.url(), LEASE).await.unwrap(), manager(&server).await);
     let held = first.lock("orders").acquire().await.unwrap();
     // Jumps are seen between two renewals.
@@ -119,7 +105,7 @@ async fn l17_a_server_clock_that_jumps_ahead_is_noticed_and_the_first_holder_tol
 
 #[tokio::test]
 async fn l18_a_server_clock_set_back_lengthens_no_renewed_lease() {
-    let (server, shim) = clocked_server("l18");
+    let (server, shim) = Shim::preloaded(RedisServer::builder()).unwrap();
     let locks = connect(&server.url(), LEASE).await.unwrap();
     let held = locks.lock("orders").acquire().await.unwrap();
     assert!(eventually(PATIENCE, async || locks.metrics().renewals > 0).await);

@@ -109,22 +109,12 @@ async fn a_mixed_queue(server: &RedisServer, java: &Client, locks: &LockManager,
 
 /// A server whose clock is so many microseconds ahead of Java's.
 fn server_with_clock(ahead: i64) -> (RedisServer, Shim) {
-    let name = format!("wheellock-{}-fair-{ahead}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory).unwrap();
-    let shim = Shim::compile(&directory).unwrap();
+    let (server, shim) = Shim::preloaded(RedisServer::builder().tcp()).unwrap();
     shim.set_clock(ahead).unwrap();
-    let mut builder = RedisServer::builder().tcp();
-    for (name, value) in shim.environment() {
-        builder = builder.env(name, &value.to_string_lossy());
-    }
-    let server = builder.start();
     let micros = |from: Duration| i64::try_from(from.as_micros()).unwrap();
     let here = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
     let apart = micros(clock(&server)) - micros(here);
     assert!((apart - ahead).abs() < 1_500_000, "the shim does not move this server's clock: {apart}");
-    // The server has the files open.
-    std::fs::remove_dir_all(directory).unwrap();
     (server, shim)
 }
 
@@ -166,7 +156,10 @@ async fn a_head_of_java_that_is_interrupted_holds_us_up_until_its_deadline() {
     let ours = waiter(&locks);
     assert!(queued(&server, 2).await);
     java.thread("boss").interrupt(&thread).done().await;
-    assert_eq!(theirs.answer().await.result.unwrap_err().class, "java.lang.InterruptedException");
+    // The second, if it was in the middle of a command.
+    let interrupted = ["java.lang.InterruptedException", "org.redisson.client.RedisException"];
+    let class = theirs.answer().await.result.unwrap_err().class;
+    assert!(interrupted.contains(&&*class), "{class}");
     assert_eq!(server.cli(&["LLEN", QUEUE]), "2");
     guard.release().await.unwrap();
     drop(within(2 * PATIENCE, ours).await.unwrap());

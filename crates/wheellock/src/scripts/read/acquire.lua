@@ -42,15 +42,17 @@ if not held and not writes and ARGV[5] == '1' then
         return waits
     end
 end
-if not mode then
-    redis.call('hset', lock, 'mode', 'read')
-end
 -- Earlier holds went with the lock.
 if not held then
     count = 1
 end
-redis.call('hset', lock, holder, count)
 redis.call('set', tag .. ':' .. holder .. ':rwlock_timeout:' .. count, '1', 'px', lease)
+if not mode then
+    redis.call('hset', lock, 'mode', 'read', holder, count)
+    redis.call('pexpire', lock, lease)
+    return nil
+end
+redis.call('hset', lock, holder, count)
 -- Nobody's lease is shortened.
 if redis.call('pttl', lock) < lease then
     redis.call('pexpire', lock, lease)

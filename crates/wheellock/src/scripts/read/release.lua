@@ -21,6 +21,13 @@ local mode, held = found[1], tonumber(found[2])
 if (mode ~= 'read' and mode ~= 'write') or not held then
     return nil
 end
+local last = count == 0 and redis.call('hlen', lock) == 2
+if last and held == 1 and mode == 'read' then
+    -- What most releases are: nobody else is in the way, and nobody's lease is of interest.
+    redis.call('del', tag .. ':' .. holder .. ':rwlock_timeout:1', lock)
+    redis.pcall(ARGV[4], ARGV[1], '0')
+    return 1
+end
 -- How much longer the lock lives on its own account is told by what is left of the longest lease given back here.
 local longest = 0
 for hold = count + 1, math.min(held, count + 1000) do
@@ -36,7 +43,7 @@ else
 end
 -- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0
 -- time goes on inside a script: of two leases set by one call the second may end 1 or 2 ms later.
-if mode == 'read' and lived >= 0 and longest + 2 >= lived or redis.call('hlen', lock) == 1 then
+if mode == 'read' and lived >= 0 and longest + 2 >= lived or last then
     local left = longest_read_lease(lock, tag, lived)
     if left > 0 then
         redis.call('pexpire', lock, left)

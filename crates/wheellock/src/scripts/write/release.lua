@@ -32,9 +32,9 @@ if waited then
 end
 local held = found[1] == 'write' and found[2]
 if held then
-    redis.call('hdel', lock, holder)
     local left = 0
-    if redis.call('hlen', lock) > 1 then
+    if redis.call('hlen', lock) > 2 then
+        redis.call('hdel', lock, holder)
         left = longest_read_lease(lock, tag)
     end
     if left > 0 then

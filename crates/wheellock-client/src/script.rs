@@ -79,8 +79,8 @@ impl Script {
         &self.sha
     }
 
-    /// How many keys and how many parameters altogether a call passes; `None` if that varies.
-    pub(crate) fn arity(&self) -> Option<(usize, usize)> {
+    /// How many keys and how many parameters, keys included, a call passes; `None` if that varies.
+    pub fn arity(&self) -> Option<(usize, usize)> {
         self.fixed.as_ref().map(|fixed| (fixed.keys, fixed.params))
     }
 

@@ -102,73 +102,85 @@ pub(crate) enum Sharing {
 
 /// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's raw name.
 pub(crate) static REENTRANT: LazyLock<Kind> =
-    LazyLock::new(|| Kind::counted("", PLAIN_CHANNEL).bundled(include_str!("scripts/together.lua")));
+    LazyLock::new(|| Kind::counted("", PLAIN_CHANNEL).bundled_by(include_str!("scripts/together.lua")));
 
 /// The reentrant lock whose every grant has a number: Redisson's `RFencedLock`.
-pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| Kind {
-    label: "fenced_lock",
-    acquire: Arc::new(Script::new(include_str!("scripts/fenced/acquire.lua"), 1, 4)),
-    acquire_all: None,
-    companions: Companions::Token,
-    ..Kind::counted("", PLAIN_CHANNEL)
+pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
+    let row = Kind {
+        label: "fenced_lock",
+        acquire: Arc::new(Script::new(include_str!("scripts/fenced/acquire.lua"), 1, 4)),
+        acquire_all: None,
+        companions: Companions::Token,
+        ..Kind::counted("", PLAIN_CHANNEL)
+    };
+    row.bundled()
 });
 
 /// The shared side of a read-write lock: Redisson's `RReadWriteLock.readLock()`.
-pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| Kind {
-    label: "read",
-    acquire: Arc::new(Script::new(include_str!("scripts/read/acquire.lua"), 1, 5)),
-    release: Some(Arc::new(Script::new(
-        concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/read/release.lua")),
-        1,
-        5,
-    ))),
-    sharing: Sharing::Many,
-    ..Kind::read_write("read")
+pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
+    let row = Kind {
+        label: "read",
+        acquire: Arc::new(Script::new(include_str!("scripts/read/acquire.lua"), 1, 5)),
+        release: Some(Arc::new(Script::new(
+            concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/read/release.lua")),
+            1,
+            5,
+        ))),
+        sharing: Sharing::Many,
+        ..Kind::read_write("read")
+    };
+    row.bundled()
 });
 
 /// The exclusive side of a read-write lock: Redisson's `RReadWriteLock.writeLock()`.
-pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| Kind {
-    label: "write",
-    acquire: Arc::new(Script::new(include_str!("scripts/write/acquire.lua"), 1, 5)),
-    release: Some(Arc::new(Script::new(
-        concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/write/release.lua")),
-        1,
-        5,
-    ))),
-    holder_suffix: ":write",
-    leaves_mark: true,
-    ..Kind::read_write("write")
+pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
+    let row = Kind {
+        label: "write",
+        acquire: Arc::new(Script::new(include_str!("scripts/write/acquire.lua"), 1, 5)),
+        release: Some(Arc::new(Script::new(
+            concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/write/release.lua")),
+            1,
+            5,
+        ))),
+        holder_suffix: ":write",
+        leaves_mark: true,
+        ..Kind::read_write("write")
+    };
+    row.bundled()
 });
 
 /// The reentrant lock that is granted in the order in which callers came, over all processes: Redisson's `RFairLock`.
-pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| Kind {
-    label: "fair_lock",
-    acquire: Arc::new(Script::new(
-        concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/acquire.lua")),
-        1,
-        7,
-    )),
-    acquire_all: None,
-    release: Some(Arc::new(Script::new(
-        concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/release.lua")),
-        1,
-        5,
-    ))),
-    force_release: Some(Arc::new(Script::new(
-        concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/force_release.lua")),
-        1,
-        3,
-    ))),
-    companions: Companions::Queue,
-    wake: Wake::OwnChannel,
-    leaves_mark: true,
-    ..Kind::counted("", PLAIN_CHANNEL)
+pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
+    let row = Kind {
+        label: "fair_lock",
+        acquire: Arc::new(Script::new(
+            concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/acquire.lua")),
+            1,
+            7,
+        )),
+        acquire_all: None,
+        release: Some(Arc::new(Script::new(
+            concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/release.lua")),
+            1,
+            5,
+        ))),
+        force_release: Some(Arc::new(Script::new(
+            concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/force_release.lua")),
+            1,
+            3,
+        ))),
+        companions: Companions::Queue,
+        wake: Wake::OwnChannel,
+        leaves_mark: true,
+        ..Kind::counted("", PLAIN_CHANNEL)
+    };
+    row.bundled()
 });
 
 /// The lock of a single instance, as Redis's own documentation describes it: a string, set only if it is not there. Everybody
 /// else speaks it; the channel is ours.
 pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
-    let simple = Kind {
+    let row = Kind {
         label: "simple_lock",
         acquire: Arc::new(Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3)),
         acquire_all: None,
@@ -179,22 +191,25 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
         holders: Holders::Single,
         ..Kind::counted("", "wheellock_simple:")
     };
-    simple.bundled(include_str!("scripts/simple/together.lua"))
+    row.bundled_by(include_str!("scripts/simple/together.lua"))
 });
 
 /// The counted semaphore: Redisson's `RSemaphore`. What its holders have is remembered by this library only, so that it is given
 /// back once.
-pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| Kind {
-    label: "semaphore",
-    acquire: Arc::new(Script::new(
-        concat!(include_str!("scripts/number.lua"), include_str!("scripts/semaphore/acquire.lua")),
-        1,
-        4,
-    )),
-    renew: Some(Arc::new(Script::variadic(include_str!("scripts/semaphore/renew.lua")))),
-    release: Some(Arc::new(Script::new(include_str!("scripts/semaphore/release.lua"), 1, 5))),
-    companions: Companions::Permits,
-    ..Kind::semaphore()
+pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| {
+    let row = Kind {
+        label: "semaphore",
+        acquire: Arc::new(Script::new(
+            concat!(include_str!("scripts/number.lua"), include_str!("scripts/semaphore/acquire.lua")),
+            1,
+            4,
+        )),
+        renew: Some(Arc::new(Script::variadic(include_str!("scripts/semaphore/renew.lua")))),
+        release: Some(Arc::new(Script::new(include_str!("scripts/semaphore/release.lua"), 1, 5))),
+        companions: Companions::Permits,
+        ..Kind::semaphore()
+    };
+    row.bundled()
 });
 
 /// The semaphore whose permits have leases: Redisson's `RPermitExpirableSemaphore`.
@@ -204,7 +219,7 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
         include_str!("scripts/permit/reap.lua"),
         include_str!("scripts/permit/acquire.lua")
     );
-    Kind {
+    let row = Kind {
         label: "permit_semaphore",
         acquire: Arc::new(Script::new(acquire, 1, 6)),
         renew: Some(Arc::new(Script::variadic(include_str!("scripts/permit/renew.lua")))),
@@ -212,7 +227,8 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
         holders: Holders::Permits,
         companions: Companions::PermitLeases,
         ..Kind::semaphore()
-    }
+    };
+    row.bundled()
 });
 
 /// The latch that opens when it has been counted down: Redisson's `RCountDownLatch`. It is waited for, and not held.
@@ -318,8 +334,23 @@ impl Kind {
         }
     }
 
-    /// The same, with locks that are taken and given back at once, by several callers, in one run of a script.
-    fn bundled(self, text: &'static str) -> Self {
+    /// The same, with what several callers take and give back at once done in one run of a script, which runs the kind's own for each.
+    fn bundled(self) -> Self {
+        let Some(release) = &self.release else { return self };
+        let args = |script: &Script| {
+            script.arity().map_or_else(String::new, |(keys, params)| (params - keys).to_string())
+        };
+        let text = include_str!("scripts/bundle.lua")
+            .replace("%takes", &args(&self.acquire))
+            .replace("%gives", &args(release))
+            .replace("%acquire\n", self.acquire.text())
+            .replace("%release\n", release.text());
+        // A row is made once, and stays.
+        self.bundled_by(text.leak())
+    }
+
+    /// The same by a script that was written for it, and does it faster.
+    fn bundled_by(self, text: &'static str) -> Self {
         let Some(release) = &self.release else { return self };
         let whole = Arc::new(Script::variadic(text));
         Self {

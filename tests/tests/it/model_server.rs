@@ -12,7 +12,9 @@ fn the_model_answers_as_a_real_server_does() {
     let mut real = server.connect().unwrap();
     let mut listener = server.connect().unwrap();
     let elections = CHANNELS.map(|channel| channel.replace("of:", "wheellock_election:"));
-    for channel in CHANNELS.into_iter().chain(elections.iter().map(String::as_str)) {
+    let of_waiters = CHANNELS.iter().flat_map(|channel| HOLDERS.map(|holder| format!("{channel}:{holder}")));
+    let others: Vec<_> = elections.into_iter().chain(of_waiters).collect();
+    for channel in CHANNELS.into_iter().chain(others.iter().map(String::as_str)) {
         for verb in ["SUBSCRIBE", "SSUBSCRIBE"] {
             let _confirmed = listener.query(&[verb, channel]).unwrap();
         }
@@ -44,7 +46,7 @@ fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
     let mut real = server.connect().unwrap();
     let (mut told, mut differences) = ([0_usize; KINDS], Vec::new());
     for odd in ODD_DATA {
-        for (which, args) in CALLS_ON_A {
+        for (which, args) in calls_on_a() {
             let mut model = Store::default();
             let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap();
             model.set_now(u64::try_from(since_epoch.as_millis()).unwrap());
@@ -54,7 +56,7 @@ fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
                 let answer = answer.unwrap_or_else(|| panic!("the model does not know {words:?}"));
                 assert!(agree(&answer, &reply), "{words:?}\nmodel: {answer:?}\nreal:  {reply:?}");
             }
-            let words = [&["EVAL", which.text(), "1", "a"], args].concat();
+            let words = [&["EVAL", which.text(), "1", "a"], args.as_slice()].concat();
             let (answer, reply) = (model.execute(&words), real.query(&words).unwrap());
             let answer = answer.unwrap_or_else(|| panic!("the model does not know {which:?} {args:?}"));
             let agrees = match (&answer, &reply) {
@@ -76,15 +78,15 @@ fn over_odd_data_the_model_refuses_what_a_real_server_refuses() {
 #[test]
 fn nothing_that_is_sent_makes_the_model_panic() {
     let mut random = SplitMix(SEED);
-    let mut model = Store::default();
+    let (mut model, calls) = (Store::default(), calls_on_a());
     let mut refused = 0;
     for number in 0..ODD_CALLS {
         let mut words = match random.below(6) {
             0 => ODD_COMMANDS[random.below(ODD_COMMANDS.len())].to_vec(),
             1 => vec!["EVAL", Which::ALL[random.below(Which::ALL.len())].text(), random.of(&["1", "2", "x"])],
             _ => {
-                let (which, args) = CALLS_ON_A[random.below(CALLS_ON_A.len())];
-                [&["EVAL", which.text(), "1", "a"], args].concat()
+                let (which, args) = &calls[random.below(calls.len())];
+                [&["EVAL", which.text(), "1", "a"], args.as_slice()].concat()
             }
         };
         if words.len() > 4 {
@@ -109,8 +111,15 @@ fn nothing_that_is_sent_makes_the_model_panic() {
     assert!(refused > ODD_CALLS / 100, "{refused} are too few");
 }
 
-/// One call of a script, in one of the ways to call one, or one command on a lock's data.
+/// One call of a script, in one of the ways to call one, or one command on a lock's data, or several calls as one.
 fn random_call(random: &mut SplitMix, number: usize) -> Vec<String> {
+    match random.below(10) {
+        0 => random_call_of_several(random, number),
+        _ => random_call_of_one(random, number),
+    }
+}
+
+fn random_call_of_one(random: &mut SplitMix, number: usize) -> Vec<String> {
     if random.below(3) == 0 {
         return random_call_about_many(random, number);
     }
@@ -141,7 +150,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     if random.below(5) > 1 {
         return random_call_of_a_kind(random);
     }
-    let (which, keys, args) = match random.below(10) {
+    let (which, keys, args) = match random.below(8) {
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
         3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
         5 if random.below(2) == 0 => {
@@ -156,31 +165,28 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
             let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
             (Which::Renew, keys, args)
         }
-        7..9 => return random_call_of_several(random),
         _ => (Which::ForceRelease, vec![key], vec![channel, verb]),
     };
     script_call(random, which, &keys, &args)
 }
 
-/// Several calls as one.
-fn random_call_of_several(random: &mut SplitMix) -> Vec<String> {
-    let is_simple = random.below(3) == 0;
-    let simple: Vec<_> = (0..KEYS.len()).map(|place| format!("simple:{place}")).collect();
-    let verb = random.of(&["PUBLISH", "SPUBLISH"]);
+/// Several calls as one: such as it has parts for, as they come up.
+fn random_call_of_several(random: &mut SplitMix, number: usize) -> Vec<String> {
+    let wholes: Vec<_> = Which::ALL.into_iter().filter(|which| !which.parts().is_empty()).collect();
+    let whole = wholes[random.below(wholes.len())];
     let (mut keys, mut args) = (Vec::new(), Vec::new());
-    for _ in 0..=random.below(4) {
-        let place = random.below(KEYS.len());
-        let holder = if is_simple { random.of(&TOKENS) } else { random.of(&HOLDERS) };
-        let left = if is_simple { "0" } else { random.of(&COUNTS) };
-        let lease = if is_simple { random.of(&LIVE_LEASES) } else { random.of(&LEASES) };
-        keys.push(if is_simple && random.below(5) > 0 { &simple[place] } else { KEYS[place] });
-        match random.below(2) {
-            0 => args.extend(["1", lease, holder, random.of(&COUNTS[1..])]),
-            _ => args.extend(["2", CHANNELS[place], holder, left, verb]),
+    let count = 1 + random.below(4);
+    while keys.len() < count {
+        let call = random_call_of_one(random, number);
+        let is_it = |(part, _): &(Which, usize)| call[0] == "EVALSHA" && call[1] == part.sha();
+        if let Some(place) = whole.parts().iter().position(is_it) {
+            keys.push(call[3].clone());
+            args.push((place + 1).to_string());
+            args.extend_from_slice(&call[4..]);
         }
     }
-    let which = if is_simple { Which::SimpleTogether } else { Which::Together };
-    script_call(random, which, &keys, &args)
+    let [keys, args] = [&keys, &args].map(|words| words.iter().map(String::as_str).collect::<Vec<_>>());
+    script_call(random, whole, &keys, &args)
 }
 
 /// Kinds other than the plain lock. What the library never sends, a lease that is over or a hold that is none, is not sent.
@@ -195,7 +201,7 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     let any_lease = random.of(&["0", lease]);
     let serial = random.of(&["1", "2", "3", "4", "5", "6", "7", "8", "9"]);
     let said = random.of(&["u:1 5 here", "u:2 12 ", "v:1 7 at one place\nor another"]);
-    let (which, key, args) = match random.below(33) {
+    let (which, key, args) = match random.below(38) {
         0..2 => (Which::FencedAcquire, key, vec![lease, holder, count, tag]),
         2..7 => (Which::ReadAcquire, key, vec![lease, holder, count, tag, random.of(&["0", "1"])]),
         7..11 => (Which::ReadRelease, key, vec![channel, holder, left, verb, tag]),
@@ -212,6 +218,12 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
         }
         31 => (Which::Holders, random.of(&[key, &simple]), vec![random.of(&["1", "100"])]),
         32 => (Which::SimpleHolders, random.of(&[key, &simple]), vec!["1"]),
+        33..36 => {
+            let stands = random.of(&["0", "1"]);
+            (Which::FairAcquire, key, vec![lease, holder, count, stands, channel, verb, tag])
+        }
+        36 => (Which::FairRelease, key, vec![channel, holder, left, verb, tag]),
+        37 => (Which::FairForceRelease, key, vec![channel, verb, tag]),
         23 => (Which::SimpleRelease, &*simple, vec![channel, random.of(&TOKENS), "0", verb]),
         26..28 => (Which::LookAtLeader, random.of(&[key, &simple]), vec![tag]),
         28..30 => (
@@ -425,7 +437,19 @@ const ODD_DATA: [&[&[&str]]; 15] = [
 ];
 
 /// Every script on `a` for the holder `u:1`, as the library calls it.
-const CALLS_ON_A: [(Which, &[&str]); 45] = [
+fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
+    let mut all: Vec<_> = CALLS_ON_A.iter().map(|(which, args)| (*which, args.to_vec())).collect();
+    for whole in Which::ALL {
+        for (number, (part, _)) in ["1", "2"].into_iter().zip(whole.parts()) {
+            let of_part = CALLS_ON_A.iter().filter(|(which, _)| which == part);
+            all.extend(of_part.map(|(_, args)| (whole, [&[number], *args].concat())));
+        }
+    }
+    all
+}
+
+/// Every script of one call on `a` for the holder `u:1`, as the library calls it.
+const CALLS_ON_A: [(Which, &[&str]); 41] = [
     (Which::Acquire, &["60000", "u:1", "2"]),
     (Which::AcquireAll, &["60000", "u:1", "2"]),
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
@@ -467,10 +491,6 @@ const CALLS_ON_A: [(Which, &[&str]); 45] = [
     (Which::DeleteLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),
     (Which::Announce, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1 5 here"]),
     (Which::LookAtLeader, &["{a}"]),
-    (Which::Together, &["1", "60000", "u:1", "2"]),
-    (Which::Together, &["2", "of:{a}", "u:1", "0", "PUBLISH"]),
-    (Which::SimpleTogether, &["1", "60000", "token", "1"]),
-    (Which::SimpleTogether, &["2", "of:{a}", "token", "0", "PUBLISH"]),
 ];
 
 /// Beginnings of commands that a hand may send; words follow.

@@ -52,10 +52,16 @@ pub enum Which {
     LookAtLeader,
     Together,
     SimpleTogether,
+    FencedTogether,
+    ReadTogether,
+    WriteTogether,
+    FairTogether,
+    SemaphoreTogether,
+    PermitTogether,
 }
 
 impl Which {
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 49] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -99,6 +105,12 @@ impl Which {
         Self::LookAtLeader,
         Self::Together,
         Self::SimpleTogether,
+        Self::FencedTogether,
+        Self::ReadTogether,
+        Self::WriteTogether,
+        Self::FairTogether,
+        Self::SemaphoreTogether,
+        Self::PermitTogether,
     ];
 
     /// The very text that the library ships.
@@ -153,14 +165,26 @@ impl Which {
             Self::LookAtLeader => &election::observer::LOOK,
             Self::Together => some(&kind::REENTRANT.bundle),
             Self::SimpleTogether => some(&kind::SIMPLE.bundle),
+            Self::FencedTogether => some(&kind::FENCED.bundle),
+            Self::ReadTogether => some(&kind::READ.bundle),
+            Self::WriteTogether => some(&kind::WRITE.bundle),
+            Self::FairTogether => some(&kind::FAIR.bundle),
+            Self::SemaphoreTogether => some(&kind::SEMAPHORE.bundle),
+            Self::PermitTogether => some(&kind::PERMIT.bundle),
         }
     }
 
     /// The scripts of which this one does several calls at once, by their numbers from 1, and how many arguments each has.
-    pub(super) fn parts(self) -> &'static [(Self, usize)] {
+    pub fn parts(self) -> &'static [(Self, usize)] {
         match self {
             Self::Together => &[(Self::Acquire, 3), (Self::Release, 4)],
             Self::SimpleTogether => &[(Self::SimpleAcquire, 3), (Self::SimpleRelease, 4)],
+            Self::FencedTogether => &[(Self::FencedAcquire, 4), (Self::Release, 4)],
+            Self::ReadTogether => &[(Self::ReadAcquire, 5), (Self::ReadRelease, 5)],
+            Self::WriteTogether => &[(Self::WriteAcquire, 5), (Self::WriteRelease, 5)],
+            Self::FairTogether => &[(Self::FairAcquire, 7), (Self::FairRelease, 5)],
+            Self::SemaphoreTogether => &[(Self::SemaphoreAcquire, 4), (Self::SemaphoreRelease, 5)],
+            Self::PermitTogether => &[(Self::PermitAcquire, 6), (Self::PermitRelease, 5)],
             _ => &[],
         }
     }

@@ -435,8 +435,12 @@ impl Cluster {
             ensure!(state == "ok", "the cluster's state is {state} for {addr}");
 
             let view = View::of(node)?;
-            for (other, _) in up(&self.nodes) {
+            for (other, at) in up(&self.nodes) {
                 let known = view.nodes.get(&self.ids[other]);
+                if known.is_none() && !self.forgotten.iter().any(|(index, _)| *index == other) {
+                    // A handshake that took longer than the nodes' timeout is given up, and nobody begins another by himself.
+                    meet(node, at)?;
+                }
                 let known = known.with_context(|| format!("{addr} does not know node {other}"))?;
                 ensure!(known.is_well(), "{addr} says of node {other}: {known:?}");
                 let master = masters_of[other].get_or_insert_with(|| known.master.clone());

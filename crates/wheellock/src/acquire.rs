@@ -184,14 +184,16 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                     // From here on this waiter is the head, which asks for all.
                     fast_path = None;
                 }
-                // This one was granted and taken back, whatever the time; the next waiter may fare better.
-                Err(error @ Error::NotReplicated { .. }) => return Err(error),
                 Err(error) => {
                     if by.is_over(request.context)
                         && let Some(limit) = wait.limit()
                     {
                         let Some(waiter) = &waiter else { return Err(error) };
                         return waiter.cut_short(&error).map(|()| end(Err(limit)));
+                    }
+                    if let Error::NotReplicated { .. } = error {
+                        // This one was granted and taken back; the next waiter may fare better.
+                        return Err(error);
                     }
                     // What keeps the head from the server keeps every waiter from it.
                     let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);

@@ -329,9 +329,14 @@ impl<'a> Waiter<'a> {
     }
 }
 
-/// Whether a question failed only because its time was over.
+/// Whether a question failed only because its time was over: its answer had not come, or not yet the acknowledgements of a grant, which
+/// is taken back.
 pub(crate) fn is_only_late(error: &Error) -> bool {
-    matches!(error, Error::Server { source, .. } if source.kind() == ErrorKind::Timeout)
+    match error {
+        Error::Server { source, .. } => source.kind() == ErrorKind::Timeout,
+        Error::NotReplicated { .. } => true,
+        _ => false,
+    }
 }
 
 /// What a waiter has to do next.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
@@ -42,6 +42,28 @@ pub type Connector = Arc<dyn Fn() -> io::Result<Pipe> + Send + Sync>;
 /// ```
 #[derive(Clone)]
 pub struct Pipe(Arc<Mutex<Inner>>);
+
+/// Names a connection, and does not keep it.
+///
+/// ```
+/// use wheellock_client::memory::Pipe;
+///
+/// let server = Pipe::new();
+/// let name = server.downgrade();
+/// name.upgrade().unwrap().fin();
+/// drop(server);
+/// assert!(name.upgrade().is_none());
+/// ```
+#[derive(Clone)]
+pub struct WeakPipe(Weak<Mutex<Inner>>);
+
+impl WeakPipe {
+    /// The server's end, unless both have let go of it.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Pipe> {
+        self.0.upgrade().map(Pipe)
+    }
+}
 
 struct Inner {
     /// What the client has written and the test has not taken.
@@ -99,6 +121,12 @@ impl Pipe {
     /// the client's: it may serve right there.
     pub fn wake_when_written(&self, server: Waker) {
         self.lock().server = Some(server);
+    }
+
+    /// What names this connection without keeping it.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakPipe {
+        WeakPipe(Arc::downgrade(&self.0))
     }
 
     /// Whether the client has gone, and nothing of what it wrote is left to [take](Self::take). The other clones of this end must be
@@ -200,6 +228,12 @@ impl Pipe {
 impl Inner {
     fn wake(&mut self) {
         self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
+    }
+}
+
+impl fmt::Debug for WeakPipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakPipe")
     }
 }
 

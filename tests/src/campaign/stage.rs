@@ -236,6 +236,7 @@ impl Stage {
     /// the replicas have not heard of is lost; and until it has heard what it is now, one that was stopped goes on as a primary.
     pub(super) fn fail_over(&mut self, stops: bool) -> Result<()> {
         self.begins(Fault::Forgot, "failover");
+        self.begins(Fault::Replaced, "");
         self.begins(Fault::Down, if stops { "stopped" } else { "killed" });
         let Servers::Watched(set, primary) = &mut self.servers else { bail!("nobody watches the server") };
         let old = &mut set.servers_mut()[*primary];
@@ -251,6 +252,7 @@ impl Stage {
         }
         set.heal();
         self.ends(Fault::Down);
+        self.ends(Fault::Replaced);
         self.ends(Fault::Forgot);
         Ok(())
     }

@@ -247,11 +247,13 @@ pub enum Fault {
     Slow,
     /// The server's scripts were forgotten.
     Flushed,
+    /// Another server takes over, which has not heard of what was released last.
+    Replaced,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Down,
         Self::Forgot,
         Self::Clock,
@@ -261,6 +263,7 @@ impl Fault {
         Self::Silent,
         Self::Slow,
         Self::Flushed,
+        Self::Replaced,
     ];
 
     /// Whether locks may vanish from the server before their time: the only excuse for two holders.

@@ -310,6 +310,7 @@ const FAULTS: &[(Fault, &str)] = &[
     (Fault::Silent, "silent"),
     (Fault::Slow, "slow"),
     (Fault::Flushed, "flushed"),
+    (Fault::Replaced, "replaced"),
 ];
 
 fn name_of<T: PartialEq>(names: &[(T, &'static str)], value: &T) -> &'static str {

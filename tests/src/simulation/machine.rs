@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use wheellock::client::Timer;
-use wheellock::client::memory::{Connector, Pipe};
+use wheellock::client::memory::{Connector, WeakPipe};
 use wheellock::testing::server::{Host, Server};
 
 use super::plan::{Kind, LOCKS};
@@ -114,12 +114,12 @@ impl Books {
 #[derive(Clone)]
 pub(super) struct Way {
     is_shut: Arc<AtomicBool>,
-    last: Arc<Mutex<Option<Pipe>>>,
+    opened: Arc<Mutex<Vec<WeakPipe>>>,
 }
 
 impl Way {
     pub(super) fn new() -> Self {
-        Self { is_shut: Arc::new(AtomicBool::new(false)), last: Arc::default() }
+        Self { is_shut: Arc::new(AtomicBool::new(false)), opened: Arc::default() }
     }
 
     pub(super) fn connector(&self, machine: &Machine) -> Connector {
@@ -129,22 +129,18 @@ impl Way {
                 return Err(io::ErrorKind::ConnectionRefused.into());
             }
             let pipe = open()?;
-            *way.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(pipe.clone());
+            let mut opened = way.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            opened.retain(|pipe| pipe.upgrade().is_some());
+            opened.push(pipe.downgrade());
             Ok(pipe)
         })
     }
 
-    /// Breaks the connection, and lets no other be made.
+    /// Breaks the connections, and lets no other be made.
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::SeqCst);
-        if let Some(pipe) = self.last.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            pipe.rst();
-        }
-    }
-
-    /// Lets go of the connection, so that the server sees that its client has closed it.
-    pub(super) fn let_go(&self) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let opened = std::mem::take(&mut *self.opened.lock().unwrap_or_else(PoisonError::into_inner));
+        opened.iter().filter_map(WeakPipe::upgrade).for_each(|pipe| pipe.rst());
     }
 
     pub(super) fn open(&self) {

@@ -102,6 +102,8 @@ pub struct Plan {
     pub(super) hurries: bool,
     pub(super) messages_last: bool,
     pub(super) hand_over: u64,
+    /// Each server has a replica, and grants count when it has them.
+    pub(super) durable: bool,
     pub(super) tasks: Vec<Task>,
     pub(super) troubles: Vec<Trouble>,
     pub(super) foreigners: Vec<Foreigner>,
@@ -216,6 +218,10 @@ pub(super) enum Wrong {
     Slow(u64),
     /// One process' manager is shut down, while its tasks work.
     ShutDown(u32),
+    /// For so long a replica hears of nothing but what somebody waits for; then it takes over.
+    FailedOver,
+    /// Replicas acknowledge nothing.
+    Unacknowledged,
     /// All processes stand still, as if their machine did; the servers' clocks go on.
     Stopped,
 }
@@ -229,6 +235,8 @@ impl Wrong {
             Self::Killed(_) => kind == Kind::Semaphore,
             // Counted permits have no lease and no news of a loss: whoever has some has to stop before its manager does.
             Self::ShutDown(_) => kind == Kind::Semaphore,
+            // Nor does anybody know of what was given back, and not replicated; and a quorum is of servers that nobody takes over from.
+            Self::FailedOver => matches!(kind, Kind::Semaphore | Kind::Quorum),
             // Who comes late stands in the queue of a fair lock until its deadline of five seconds has passed.
             Self::Late(..) => kind == Kind::Fair,
             _ => false,
@@ -273,6 +281,22 @@ impl Plan {
             let (at, lasts) = (random.below(DAY - 500), pick(&mut random, &[LEASE / 2, LEASE, 3 * LEASE]));
             plan.troubles.push(Trouble { at, lasts, what: Wrong::Stopped });
         }
+        if random.below(6) == 0 && plan.kind != Kind::Quorum {
+            plan.durable = random.below(2) == 0;
+            if plan.durable {
+                // They wait for no acknowledgement.
+                plan.foreigners.clear();
+            }
+            for _ in 0..1 + random.below(2) {
+                let what = if plan.durable && random.below(3) == 0 {
+                    Wrong::Unacknowledged
+                } else {
+                    Wrong::FailedOver
+                };
+                let (at, lasts) = (random.below(DAY - 500), 1 + random.below(300));
+                plan.troubles.extend((!what.is_left_out(plan.kind)).then_some(Trouble { at, lasts, what }));
+            }
+        }
         plan.troubles.sort_by_key(|trouble| trouble.at);
         plan
     }
@@ -297,6 +321,7 @@ impl Plan {
             hurries: false,
             messages_last: random.below(2) == 0,
             hand_over: pick(&mut random, &[0, 5, 5, 50]),
+            durable: false,
             tasks: Vec::new(),
             troubles: Vec::new(),
             foreigners: Vec::new(),
@@ -319,6 +344,13 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// Whether servers have replicas that may take over, and clients know of them.
+    pub(super) fn is_replicated(&self) -> bool {
+        self.durable || self.troubles.iter().any(|trouble| matches!(trouble.what, Wrong::FailedOver))
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -328,6 +360,7 @@ impl fmt::Display for Plan {
             trickle,
             messages_last,
             hand_over,
+            durable,
             tasks,
             troubles,
             foreigners,
@@ -335,7 +368,7 @@ impl fmt::Display for Plan {
         } = self;
         writeln!(
             f,
-            "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms"
+            "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms, durable {durable}"
         )?;
         for (number, task) in (1..).zip(tasks) {
             writeln!(f, "  task {number} of process {}", task.process)?;

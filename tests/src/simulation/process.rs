@@ -10,9 +10,9 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use wheellock::{
-    BootInstant, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager, LostReason,
-    MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock, RedLockGuard, RedLockManager,
-    Released, Semaphore, multi_lock,
+    BootInstant, Durability, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager,
+    LostReason, MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock, RedLockGuard,
+    RedLockManager, Released, Semaphore, multi_lock,
 };
 
 use super::machine::{Log, Machine, Way, lock_name};
@@ -83,10 +83,15 @@ impl Process {
         let (mut managers, mut ways) = (Vec::new(), Vec::new());
         for (place, machine) in machines.iter().enumerate() {
             let way = Way::new();
+            let mut url = format!("redis://simulated-{place}");
+            if plan.is_replicated() {
+                url = format!("{url},replica-{place}");
+            }
             let (timer, connector) = (machine.host.timer().clone(), way.connector(machine));
-            let builder = LockManager::builder(&format!("redis://simulated-{place}"))
+            let builder = LockManager::builder(&url)
                 .watchdog_lease(Duration::from_millis(LEASE))
-                .hand_over(Duration::from_millis(plan.hand_over));
+                .hand_over(Duration::from_millis(plan.hand_over))
+                .durability(if plan.durable { Durability::Replicas(1) } else { Durability::Primary });
             let builder = builder.configure(|config| {
                 config.timer = timer;
                 config.connector = Some(connector);
@@ -208,7 +213,6 @@ impl Process {
             Some(quorum) => quorum.shutdown(within).await,
             None => self.locks.shutdown(within).await,
         };
-        self.ways.iter().for_each(Way::let_go);
         let held: u64 = self.managers.iter().map(|locks| locks.metrics().held).sum();
         self.log.record(
             self.number,

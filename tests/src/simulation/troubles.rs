@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_local;
 use tokio::time::{Instant, advance, sleep, sleep_until};
-use wheellock::testing::server::{Cut, How};
+use wheellock::testing::server::{Cut, How, Server};
 
 use super::foreigner::FOREIGN;
 use super::machine::{Log, Machine, Way, lock_name};
@@ -39,7 +39,7 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
     let (kind, latency, log) = (plan.kind, plan.latency, &machine.log);
     let lasts = Duration::from_millis(trouble.lasts);
     let named = |number: u32| fleet.iter().find(|process| process.number == number);
-    let Some(fault) = fault(&trouble.what) else {
+    let Some(fault) = fault(&trouble.what, plan.durable) else {
         match trouble.what {
             Wrong::Stopped => {
                 let ours =
@@ -57,6 +57,10 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
         return;
     };
     log.note("", What::Begins { fault, detail: format!("{:?}", trouble.what) });
+    let replaced = matches!(trouble.what, Wrong::FailedOver);
+    if replaced {
+        log.note("", What::Begins { fault: Fault::Replaced, detail: String::new() });
+    }
     match &trouble.what {
         Wrong::Broken(how) => machine.change(|server| server.end(*how)),
         Wrong::Cut(side, after, how) => {
@@ -83,6 +87,16 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
             if late > 0 && !kind.is_pool() {
                 haunt(log);
             }
+        }
+        Wrong::FailedOver => {
+            machine.change(|server| server.replica = Some(server.store.copy()));
+            sleep(lasts).await;
+            machine.change(Server::fail_over);
+        }
+        Wrong::Unacknowledged => {
+            machine.change(|server| server.faults.replica_acks = false);
+            sleep(lasts).await;
+            machine.change(|server| server.faults.replica_acks = true);
         }
         Wrong::Silent => {
             machine.change(|server| server.faults.is_silent = true);
@@ -157,6 +171,9 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
         }
         Wrong::Killed(_) | Wrong::Stopped => {}
     }
+    if replaced {
+        log.note("", What::Ends { fault: Fault::Replaced });
+    }
     log.note("", What::Ends { fault });
 }
 
@@ -189,15 +206,17 @@ fn haunt(log: &Log) {
 const GHOST: u32 = 99;
 
 /// By what name the checkers know it; that one dies or is stopped is told of its process.
-fn fault(what: &Wrong) -> Option<Fault> {
+fn fault(what: &Wrong, durable: bool) -> Option<Fault> {
     Some(match what {
         Wrong::Broken(_) | Wrong::Cut(..) | Wrong::AnswersLost(_) | Wrong::Parted(_) | Wrong::ShutDown(_) => {
             Fault::Cut
         }
-        Wrong::Late(..) | Wrong::Refused(..) | Wrong::Slow(_) => Fault::Slow,
+        Wrong::Late(..) | Wrong::Refused(..) | Wrong::Slow(_) | Wrong::Unacknowledged => Fault::Slow,
         Wrong::Silent => Fault::Silent,
         Wrong::Down { forgets: false } => Fault::Down,
-        Wrong::Down { forgets: true } | Wrong::Flushed => Fault::Forgot,
+        // What counts is there.
+        Wrong::FailedOver if durable => Fault::Down,
+        Wrong::FailedOver | Wrong::Down { forgets: true } | Wrong::Flushed => Fault::Forgot,
         Wrong::ScriptsFlushed => Fault::Flushed,
         Wrong::Evicted(_) | Wrong::Forced(..) => Fault::Evicting,
         Wrong::ClockSet(_) => Fault::Clock,

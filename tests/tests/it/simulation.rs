@@ -112,6 +112,14 @@ fn seed_233206_who_comes_when_the_writer_was_heard_to_go_is_not_told_that_it_is_
     assert!(run(&Plan::of(233_206, None)).complaints.is_empty());
 }
 
+/// A wait that ended between a grant and its acknowledgements failed, though the server and its replica answered all the time.
+#[test]
+fn seed_722_a_wait_that_ends_before_the_acknowledgements_is_no_error() {
+    for seed in [722, 316, 520] {
+        assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "seed {seed}");
+    }
+}
+
 /// A reader with a short lease took the lock once more, with a long one, gave that back, and believed in it.
 #[test]
 fn seed_488161_a_reader_relies_only_on_the_leases_that_are_left() {
@@ -225,6 +233,6 @@ fn seed_324653_a_permit_that_is_asked_for_again_has_its_lease_from_then_on() {
 }
 
 /// See `a_seed_replays_on_another_machine`.
-const SEEN: &str = "0x8c026bb8f1fa953e";
+const SEEN: &str = "0xef5d2ebd26e60eff";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;

@@ -26,7 +26,7 @@ pub use faults::{Cut, Faults, How, Side};
 pub use host::Host;
 pub use network::Network;
 pub use scripts::Which;
-pub use store::{Answer, Executed, Published, Store, late_renewals};
+pub use store::{Answer, Copy, Executed, Published, Store, late_renewals};
 
 /// Answers complete commands, of each connection in their order.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub struct Server {
     connections: Vec<Connection>,
     /// Commands that are read from connections that have ended, one day.
     late: Vec<Vec<String>>,
+    /// What its replica has, if one is looked at: all that it has acknowledged, and nothing that came later.
+    pub replica: Option<Copy>,
     /// What tells this server from others.
     pub run_id: String,
     /// Whether a command that it does not know is a mistake in a test; an error for its caller otherwise.
@@ -60,6 +62,7 @@ impl Server {
             network,
             connections: Vec::new(),
             late: Vec::new(),
+            replica: None,
             run_id: "model".to_owned(),
             strict: true,
         }
@@ -95,6 +98,15 @@ impl Server {
             }
         }
         moved
+    }
+
+    /// The replica takes over, under the same address: the connections end, and it knows no script.
+    pub fn fail_over(&mut self) {
+        self.end(How::Rst);
+        if let Some(copy) = self.replica.take() {
+            self.store.take_over(copy);
+        }
+        self.run_id.push('+');
     }
 
     /// The server's clock was set by so many milliseconds: answers that are under way take no longer for it.
@@ -237,7 +249,10 @@ impl Server {
         self.tell(Some((place, &reply)));
     }
 
-    fn acked(&self, place: usize) -> Answer {
+    fn acked(&mut self, place: usize) -> Answer {
+        if self.faults.replica_acks {
+            self.replica = self.replica.is_some().then(|| self.store.copy());
+        }
         Answer::Integer(i64::from(self.faults.replica_acks || !self.connections[place].wrote))
     }
 

@@ -67,7 +67,7 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
         }
         Some(Answer::NotGranted) => return None,
         Some(Answer::Granted) => match operation.ending {
-            Some((at, Ending::Released)) => at,
+            Some((at, Ending::Released)) if !case.forgets_release(at) => at,
             _ => forgotten(operation.last.max(operation.valid_until)),
         },
         _ => forgotten(answered.or(operation.killed).unwrap_or(case.terms.end)),

@@ -128,6 +128,8 @@ struct Case<'a> {
     late: Spans,
     /// Faults for which locks may vanish.
     losing: Spans,
+    /// When another server took over.
+    replaced: Spans,
     /// When the server's clock was set.
     clock_set: Spans,
     /// Times in which a process did not run.
@@ -180,6 +182,7 @@ impl<'a> Case<'a> {
             deaf: of(|fault| fault == Fault::Deaf),
             late: of(|fault| fault == Fault::Slow),
             losing: of(Fault::loses_locks),
+            replaced: of(|fault| fault == Fault::Replaced),
             clock_set: of(|fault| fault == Fault::Clock),
             stalls: stalls.into_iter().map(|(process, spans)| (process, Spans::new(spans))).collect(),
             any_stall,
@@ -213,6 +216,16 @@ impl<'a> Case<'a> {
 
     fn stalled(&self, process: u32, from: u64, to: u64) -> bool {
         self.stalls.get(&process).is_some_and(|stalls| stalls.touching(from, to, None).is_some())
+    }
+
+    /// Whether a release that was confirmed at this time may be unknown to a server that took over.
+    fn forgets_release(&self, at: u64) -> bool {
+        self.was_replaced(at, at + REPLICA_LAG)
+    }
+
+    /// Whether another server took over in this time.
+    fn was_replaced(&self, from: u64, to: u64) -> bool {
+        self.replaced.touching(from, to, None).is_some()
     }
 
     /// The fault by which a lock may have vanished in this time.
@@ -270,6 +283,8 @@ const MILLISECOND: u64 = 1_000_000;
 /// How long a fault's consequences last after its end: the connection is made anew after a pause of up to 200 ms, and
 /// what had piled up is sent.
 const AFTERMATH: u64 = 500 * MILLISECOND;
+/// How far behind a replica may be that takes over.
+const REPLICA_LAG: u64 = 1_000 * MILLISECOND;
 /// A waiter that hears nothing asks after this long.
 const REPOLL: u64 = 5_000 * MILLISECOND;
 const CATCHING_UP: u64 = 100 * MILLISECOND;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::super::event::{Kind, What};
+use super::super::event::{Fault, Kind, What};
 use super::super::operations::{Answer, Operation};
 use super::super::text::History;
 use super::{Case, Checker, MILLISECOND, Verdict};
@@ -129,7 +129,8 @@ fn overtaken(
             other.owner,
             (time(other.arrived) - from) / MILLISECOND
         ),
-        excuse: case.lost_by(from, to),
+        // Nobody waits until replicas know of a queue.
+        excuse: case.lost_by(from, to).or(case.was_replaced(from, to).then_some(Fault::Replaced)),
         events: operation
             .events
             .iter()

@@ -35,7 +35,11 @@ pub struct Store {
     pub forgets: bool,
 }
 
-#[derive(Debug, Default)]
+/// What a replica has of it.
+#[derive(Clone, Debug)]
+pub struct Copy(BTreeMap<String, Key>);
+
+#[derive(Clone, Debug, Default)]
 struct Key {
     /// Fields and their values, in the order in which they came.
     holders: Vec<(String, String)>,
@@ -109,6 +113,18 @@ impl Store {
     pub fn forget_everything(&mut self) {
         self.keys.clear();
         self.loaded.clear();
+    }
+
+    /// All data as they are now, without the scripts.
+    pub fn copy(&self) -> Copy {
+        Copy(self.keys.clone())
+    }
+
+    /// From now on it knows what was copied, and no script.
+    pub fn take_over(&mut self, copy: Copy) {
+        self.keys = copy.0;
+        self.loaded.clear();
+        self.set_now(self.now);
     }
 
     /// Takes from everybody what they hold under this name, whatever kind of lock it is, and tells all who wait. Returns whether

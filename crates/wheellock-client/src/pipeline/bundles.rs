@@ -48,6 +48,8 @@ pub(super) struct Bundle {
     calls: BytesMut,
     /// Where each ends.
     ends: Vec<usize>,
+    /// How many bytes the arguments of each take, which are its last.
+    args: Vec<usize>,
 }
 
 /// Which part of which script a call is; zero if of none.
@@ -115,20 +117,21 @@ impl Bundles {
         let before = out.len();
         let _infallible =
             write!(out, "*{words}\r\n$7\r\nEVALSHA\r\n${}\r\n{sha}\r\n${digits}\r\n{count}\r\n", sha.len());
+        bundle.args.clear();
         for (place, (part, _)) in calls.iter().enumerate() {
-            let Some((key, _)) =
+            let Some((key, args)) =
                 self.known(*part).and_then(|known| key_and_args(bundle.call(place)?, known.head))
             else {
                 out.truncate(before);
                 return false;
             };
             out.extend_from_slice(key);
+            bundle.args.push(args.len());
         }
-        for (place, (part, _)) in calls.iter().enumerate() {
-            let Some(known) = self.known(*part) else { continue };
-            let _infallible = write!(out, "$1\r\n{}\r\n", known.number);
-            let args = bundle.call(place).and_then(|call| key_and_args(call, known.head));
-            out.extend_from_slice(args.map_or(&[], |(_, args)| args));
+        for (place, ((part, _), args)) in calls.iter().zip(&bundle.args).enumerate() {
+            let (Some(known), Some(call)) = (self.known(*part), bundle.call(place)) else { continue };
+            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(known.number), b'\r', b'\n']);
+            out.extend_from_slice(call.get(call.len() - args..).unwrap_or_default());
         }
         bundle.whole = Some(whole);
         self.sent.push_back(bundle);

@@ -529,8 +529,6 @@ async fn many_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let (commands, releases) = (commands as f64, releases as f64);
     Ok(vec![
         ("commands", "1/release", commands / releases),
-        // Without the release itself.
-        ("attempts", "1/release", commands / releases - 1.0),
         ("releases", "1/s", releases / seconds),
     ])
 }

@@ -89,7 +89,7 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
             }
         }
         Wrong::FailedOver => {
-            machine.change(|server| server.replica = Some(server.store.copy()));
+            machine.change(|server| server.replica = Some(server.store.snapshot()));
             sleep(lasts).await;
             machine.change(Server::fail_over);
         }

@@ -26,7 +26,7 @@ pub use faults::{Cut, Faults, How, Side};
 pub use host::Host;
 pub use network::Network;
 pub use scripts::Which;
-pub use store::{Answer, Copy, Executed, Published, Store, late_renewals};
+pub use store::{Answer, Executed, Published, Snapshot, Store, late_renewals};
 
 /// Answers complete commands, of each connection in their order.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub struct Server {
     /// Commands that are read from connections that have ended, one day.
     late: Vec<Vec<String>>,
     /// What its replica has, if one is looked at: all that it has acknowledged, and nothing that came later.
-    pub replica: Option<Copy>,
+    pub replica: Option<Snapshot>,
     /// What tells this server from others.
     pub run_id: String,
     /// Whether a command that it does not know is a mistake in a test; an error for its caller otherwise.
@@ -103,8 +103,8 @@ impl Server {
     /// The replica takes over, under the same address: the connections end, and it knows no script.
     pub fn fail_over(&mut self) {
         self.end(How::Rst);
-        if let Some(copy) = self.replica.take() {
-            self.store.take_over(copy);
+        if let Some(snapshot) = self.replica.take() {
+            self.store.take_over(snapshot);
         }
         self.run_id.push('+');
     }
@@ -251,7 +251,7 @@ impl Server {
 
     fn acked(&mut self, place: usize) -> Answer {
         if self.faults.replica_acks {
-            self.replica = self.replica.is_some().then(|| self.store.copy());
+            self.replica = self.replica.is_some().then(|| self.store.snapshot());
         }
         Answer::Integer(i64::from(self.faults.replica_acks || !self.connections[place].wrote))
     }

@@ -37,7 +37,7 @@ pub struct Store {
 
 /// What a replica has of it.
 #[derive(Clone, Debug)]
-pub struct Copy(BTreeMap<String, Key>);
+pub struct Snapshot(BTreeMap<String, Key>);
 
 #[derive(Clone, Debug, Default)]
 struct Key {
@@ -116,13 +116,13 @@ impl Store {
     }
 
     /// All data as they are now, without the scripts.
-    pub fn copy(&self) -> Copy {
-        Copy(self.keys.clone())
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.keys.clone())
     }
 
-    /// From now on it knows what was copied, and no script.
-    pub fn take_over(&mut self, copy: Copy) {
-        self.keys = copy.0;
+    /// From now on it knows what was known then, and no script.
+    pub fn take_over(&mut self, snapshot: Snapshot) {
+        self.keys = snapshot.0;
         self.loaded.clear();
         self.set_now(self.now);
     }

@@ -527,10 +527,7 @@ async fn many_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     waiters.iter().for_each(|waiter| waiter.abort());
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
     let (commands, releases) = (commands as f64, releases as f64);
-    Ok(vec![
-        ("commands", "1/release", commands / releases),
-        ("releases", "1/s", releases / seconds),
-    ])
+    Ok(vec![("commands", "1/release", commands / releases), ("releases", "1/s", releases / seconds)])
 }
 
 async fn two_managers<M: Manager>(stage: Stage<'_>) -> Result<[M; 2]> {

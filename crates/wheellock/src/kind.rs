@@ -260,14 +260,11 @@ fn rows() -> [&'static Kind; 9] {
     [&REENTRANT, &FAIR, &READ, &WRITE, &FENCED, &SIMPLE, &SEMAPHORE, &PERMIT, &LATCH]
 }
 
-/// Everything a connection should have loaded before it is used. A bundle is loaded when the server says that it lacks it: few
-/// services have use for all of them, and they are as long as what they are made of.
+/// Everything a connection should have loaded before it is used.
 pub(crate) fn scripts() -> Vec<Arc<Script>> {
     let mut scripts: Vec<Arc<Script>> = Vec::new();
     for kind in rows() {
-        let is_bundle =
-            |script: &Arc<Script>| kind.bundle.as_ref().is_some_and(|bundle| Arc::ptr_eq(bundle, script));
-        for script in kind.scripts().filter(|script| !is_bundle(script)) {
+        for script in kind.scripts() {
             if !scripts.iter().any(|known| known.sha() == script.sha()) {
                 scripts.push(Arc::clone(script));
             }
@@ -486,14 +483,10 @@ mod tests {
     }
 
     #[test]
-    fn every_script_of_every_kind_but_bundles_is_loaded_once() {
+    fn every_script_of_every_kind_is_loaded_once() {
         let loaded = scripts();
-        for kind in rows() {
-            for script in kind.scripts() {
-                let is_bundle = kind.bundle.as_ref().is_some_and(|bundle| bundle.sha() == script.sha());
-                let found = loaded.iter().filter(|known| known.sha() == script.sha()).count();
-                assert_eq!(found, usize::from(!is_bundle));
-            }
+        for script in rows().into_iter().flat_map(Kind::scripts) {
+            assert_eq!(loaded.iter().filter(|known| known.sha() == script.sha()).count(), 1);
         }
     }
 }

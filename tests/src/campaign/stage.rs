@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use wheellock::LockManager;
 
@@ -150,7 +150,7 @@ impl Stage {
         for place in 0..options.processes {
             stage.start_worker((plan.style)(place, options.processes))?;
         }
-        // The workers are there; Redisson's may have been built first.
+        // The workers are there; Redisson's may have been built first, and are at work.
         stage.until = Instant::now() + options.duration;
         Ok(stage)
     }
@@ -171,7 +171,13 @@ impl Stage {
             style,
             kind: self.kind,
         };
-        self.workers.push(Worker::start(self.worker, &orders)?);
+        let worker = Worker::start(self.worker, &orders)?;
+        if style == Style::Redisson {
+            // A JVM takes its time until it is of use. One that were killed before that would show nothing.
+            let works = worker.answers("at work", Instant::now() + AT_WORK_WITHIN);
+            ensure!(works, "Redisson was granted nothing within {AT_WORK_WITHIN:?}");
+        }
+        self.workers.push(worker);
         Ok(())
     }
 
@@ -574,3 +580,4 @@ const MARK: Duration = Duration::from_secs(6);
 /// For how long one who died in the queue of a fair lock may be in the way: 5 s, and 2 s until the next one asks.
 const DEAD_HEAD: Duration = Duration::from_secs(8);
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
+const AT_WORK_WITHIN: Duration = Duration::from_secs(60);

@@ -215,7 +215,7 @@ fn hot_force() {
     run("hot-force", 2.5);
 }
 
-/// Its workers are JVMs: they take their time to start.
+/// Some of its workers are JVMs. A new one takes its time until it is at work, and the campaign's clock runs meanwhile.
 fn run_with_redisson(name: &str) {
     if interop::missing_tools().is_empty() {
         run(name, 6.0);

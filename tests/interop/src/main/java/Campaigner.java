@@ -8,6 +8,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -21,7 +22,8 @@ import org.redisson.config.Config;
  * A worker of a campaign that is Redisson: threads that go in and out, and write down what they saw in the spelling of the
  * campaign's history. It asks for a time only and with fixed leases, so that everything of its ends by itself.
  *
- * <p>Told to drain, it begins nothing more and says when all is done. It ends when stdin does.
+ * <p>It says when it was granted something for the first time: a JVM takes seconds until then. Told to drain, it begins nothing more
+ * and says when all is done. It ends when stdin does.
  */
 public final class Campaigner {
     private final FileOutputStream history;
@@ -34,6 +36,7 @@ public final class Campaigner {
     private final long ahead;
 
     private final AtomicLong operations = new AtomicLong();
+    private final AtomicBoolean worked = new AtomicBoolean();
     private volatile boolean drains;
 
     public static void main(String[] arguments) throws Exception {
@@ -271,6 +274,9 @@ public final class Campaigner {
             // The server began to count after it was asked, and the rounding is its own.
             long until = thing.hasLease() ? asked + nanos - nanos / 100 : Long.MAX_VALUE;
             record(now(), "granted " + owner + " " + until);
+            if (worked.compareAndSet(false, true)) {
+                System.out.println("at work");
+            }
             return true;
         }
 

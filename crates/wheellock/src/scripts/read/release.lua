@@ -46,7 +46,9 @@ end
 if mode == 'read' and lived >= 0 and longest + 2 >= lived or last then
     local left = longest_read_lease(lock, tag, lived)
     if left > 0 then
-        redis.call('pexpire', lock, left)
+        if left ~= lived then
+            redis.call('pexpire', lock, left)
+        end
     elseif count == 0 or mode == 'read' then
         -- Readers whose leases have ended hold nothing.
         redis.call('del', lock)

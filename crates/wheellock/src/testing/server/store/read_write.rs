@@ -246,8 +246,8 @@ impl Store {
         for (holder, count) in self.fields(key).into_iter().rev() {
             for hold in (1..=count.parse::<i64>().unwrap_or_default().min(1000)).rev() {
                 let left = self.pttl(&timeout(tag, &holder, hold));
-                if left > 0 && lived.is_some_and(|lived| (left - lived).abs() <= 2) {
-                    return left;
+                if let Some(lived) = lived.filter(|lived| left > 0 && (left - lived).abs() <= 2) {
+                    return lived;
                 }
                 longest = longest.max(left);
             }

@@ -374,7 +374,7 @@ impl Pipeline {
         };
         self.last_reply = now;
         if entry.members > 0 {
-            self.on_bundle(entry, &value, now, wakers)
+            self.on_bundle(entry, value, now, wakers)
         } else {
             self.answered(&entry, value, now, wakers)
         }
@@ -717,7 +717,7 @@ impl Pipeline {
         let first = self.entries.partition_point(|entry| entry.start < base);
         let unwritten = self.entries.range(first..);
         let mut neighbours = unwritten.clone().zip(unwritten.skip(1));
-        if !neighbours.any(|(one, next)| self.bundles.go_together(one.part, next.part)) {
+        if !neighbours.any(|(one, next)| one.part.goes_with(next.part)) {
             return;
         }
         let old = std::mem::take(&mut self.out);
@@ -730,19 +730,20 @@ impl Pipeline {
         let (mut place, mut copied) = (first, 0);
         while let Some(entry) = self.entries.get(place) {
             let behind = self.entries.range(place + 1..).take(MOST - 1);
-            let others = behind.take_while(|other| self.bundles.go_together(entry.part, other.part)).count();
+            let others = behind.take_while(|other| entry.part.goes_with(other.part)).count();
             let begin = start(&self.entries, place);
             let next = place + 1 + others;
             if others > 0 {
                 new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
                 copied = begin;
                 calls.clear();
-                for (place, member) in (place..next).zip(self.entries.range(place..next)) {
-                    calls.push((member.part, start(&self.entries, place)..start(&self.entries, place + 1)));
+                let (mut at, mut end) = (new.len(), begin);
+                for (behind, member) in (place + 1..).zip(self.entries.range(place..next)) {
+                    let begin = std::mem::replace(&mut end, start(&self.entries, behind));
+                    calls.push((member.part, end - begin));
                 }
-                let at = new.len();
-                if self.bundles.write(&calls, &old, &mut new) {
-                    copied = start(&self.entries, next);
+                if self.bundles.write(&calls, old.get(begin..end).unwrap_or_default(), &mut new) {
+                    copied = end;
                     starts.extend(std::iter::repeat_n(at, others + 1));
                     for member in self.entries.range_mut(place..next) {
                         member.part = PartId::default();
@@ -751,7 +752,10 @@ impl Pipeline {
                         entry.members = u8::try_from(others + 1).unwrap_or(u8::MAX);
                     }
                 } else {
-                    starts.extend(calls.iter().map(|(_, call)| at + call.start - begin));
+                    for (_, len) in &calls {
+                        starts.push(at);
+                        at += len;
+                    }
                 }
             } else {
                 starts.push(new.len() + begin - copied);
@@ -772,14 +776,13 @@ impl Pipeline {
     fn on_bundle(
         &mut self,
         first: Entry,
-        value: &Value,
+        value: Value,
         now: Instant,
         wakers: &mut Vec<Waker>,
     ) -> Result<(), Desync> {
         const SHIFTED: Desync = Desync("several calls were answered as one of another number");
         let (bundle, members) = (self.bundles.next(), usize::from(first.members));
-        let refusal = value.as_error();
-        if let Some(text) = refusal {
+        if let Some(text) = value.as_error() {
             self.heard_error(text);
             match bundle.whole().filter(|_| crate::error::error_code(text) == "NOSCRIPT") {
                 Some(whole) => {
@@ -789,14 +792,17 @@ impl Pipeline {
                 }
                 None => self.bundles.rest(now),
             }
-        } else if value.as_array().map(<[Value]>::len) != Some(members) {
-            return Err(SHIFTED);
         }
+        let mut answers = match value {
+            Value::Array(answers) if answers.len() == members => answers.into_iter(),
+            refusal if refusal.is_error() => Vec::new().into_iter(),
+            _ => return Err(SHIFTED),
+        };
         let mut member = Some(first);
         for place in 0..members {
             let Some(entry) = member.take().or_else(|| self.pop_written()) else { return Err(SHIFTED) };
-            match value.as_array().and_then(|answers| answers.get(place)) {
-                Some(answer) => self.answered(&entry, answer.clone(), now, wakers)?,
+            match answers.next() {
+                Some(answer) => self.answered(&entry, answer, now, wakers)?,
                 None => self.send_alone(entry.what, bundle.call(place).unwrap_or_default(), now),
             }
         }

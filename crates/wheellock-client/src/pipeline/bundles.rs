@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,10 +28,11 @@ pub(super) struct Bundles {
 }
 
 /// Room to make bundles in: bytes, where each entry begins in them, and the calls of one bundle.
-type Room = (BytesMut, Vec<usize>, Vec<(PartId, Range<usize>)>);
+type Room = (BytesMut, Vec<usize>, Vec<(PartId, usize)>);
 
 /// A part of a script, with what its calls look like.
 struct Known {
+    id: PartId,
     whole: Arc<Script>,
     number: u8,
     /// Bytes before the key.
@@ -45,16 +45,31 @@ struct Known {
 #[derive(Default)]
 pub(super) struct Bundle {
     whole: Option<Arc<Script>>,
-    calls: BytesMut,
-    /// Where each ends.
-    ends: Vec<usize>,
-    /// How many bytes the arguments of each take, which are its last.
-    args: Vec<usize>,
+    bytes: BytesMut,
+    calls: Vec<Kept>,
 }
 
-/// Which part of which script a call is; zero if of none.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct PartId(u8);
+/// A call among the bytes of a bundle.
+struct Kept {
+    end: usize,
+    /// How many bytes its arguments take, which are its last.
+    args: usize,
+}
+
+/// Which part of which script a call is: places of what is known, counted from one; zero if of none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PartId {
+    part: u8,
+    /// That of the script's first part.
+    whole: u8,
+}
+
+impl PartId {
+    /// Whether calls of these parts can be one command.
+    pub(super) fn goes_with(self, other: Self) -> bool {
+        self.whole == other.whole && self.whole != 0
+    }
+}
 
 impl Bundles {
     /// Which part of which script this request is, if it may be bundled now.
@@ -65,74 +80,62 @@ impl Bundles {
             return PartId::default();
         }
         let is_it = |known: &Known| known.number == *number && Arc::ptr_eq(&known.whole, whole);
-        let place = self.known.iter().position(is_it).or_else(|| self.learn(eval.script, whole, *number));
-        PartId(place.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or_default())
+        let known = self.known.iter().find(|known| is_it(known)).map(|known| known.id);
+        known.or_else(|| self.learn(eval.script, whole, *number)).unwrap_or_default()
     }
 
-    /// The place of a part that was not known.
-    fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<usize> {
+    /// A part that was not known.
+    fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<PartId> {
         let (keys, params) = script.arity().filter(|(keys, _)| *keys == 1)?;
         // With nothing in them, parameters are six bytes each.
         let mut empty = BytesMut::new();
         script.encode_evalsha(keys, &vec![Arg::from(""); params], &mut empty);
         let head = empty.len().checked_sub(6 * params)?;
-        self.known.push(Known { whole: Arc::clone(whole), number, head, args: params - keys });
-        Some(self.known.len() - 1)
+        let part = u8::try_from(self.known.len() + 1).ok()?;
+        let first = self.known.iter().find(|known| Arc::ptr_eq(&known.whole, whole));
+        let id = PartId { part, whole: first.map_or(part, |first| first.id.part) };
+        self.known.push(Known { id, whole: Arc::clone(whole), number, head, args: params - keys });
+        Some(id)
     }
 
     fn known(&self, part: PartId) -> Option<&Known> {
-        self.known.get(usize::from(part.0).checked_sub(1)?)
+        self.known.get(usize::from(part.part).checked_sub(1)?)
     }
 
-    /// Whether calls of these parts can be one command.
-    pub(super) fn go_together(&self, one: PartId, other: PartId) -> bool {
-        let whole = |part| self.known(part).map(|known| Arc::as_ptr(&known.whole));
-        whole(one).is_some() && whole(one) == whole(other)
-    }
-
-    /// Writes the calls at these places of `bytes` to `out` as one command, and keeps them as they are. Returns whether that was done.
-    pub(super) fn write(
-        &mut self,
-        calls: &[(PartId, Range<usize>)],
-        bytes: &[u8],
-        out: &mut BytesMut,
-    ) -> bool {
-        let Some(whole) =
-            calls.first().and_then(|(part, _)| self.known(*part)).map(|known| Arc::clone(&known.whole))
-        else {
+    /// Writes calls that follow each other, such parts and of so many bytes each, to `out` as one command, and keeps them as they are.
+    /// Returns whether that was done.
+    pub(super) fn write(&mut self, calls: &[(PartId, usize)], bytes: &[u8], out: &mut BytesMut) -> bool {
+        let mut bundle = self.spare.pop().unwrap_or_default();
+        let parts = || calls.iter().map(|(part, _)| self.known(*part));
+        let Some(whole) = parts().next().flatten().map(|known| Arc::clone(&known.whole)) else {
             return false;
         };
-        let mut bundle = self.spare.pop().unwrap_or_default();
-        let mut words = 0;
-        for (part, range) in calls {
-            let (Some(known), Some(call)) = (self.known(*part), bytes.get(range.clone())) else {
-                return false;
-            };
-            words += 2 + known.args;
-            bundle.calls.extend_from_slice(call);
-            bundle.ends.push(bundle.calls.len());
-        }
-        let (words, sha, count) = (words + 3, whole.sha(), calls.len());
+        let args: usize = parts().flatten().map(|known| known.args).sum();
+        let (words, sha, count) = (3 + 2 * calls.len() + args, whole.sha(), calls.len());
         let digits = if count < 10 { 1 } else { 2 };
         let before = out.len();
         let _infallible =
             write!(out, "*{words}\r\n$7\r\nEVALSHA\r\n${}\r\n{sha}\r\n${digits}\r\n{count}\r\n", sha.len());
-        bundle.args.clear();
-        for (place, (part, _)) in calls.iter().enumerate() {
-            let Some((key, args)) =
-                self.known(*part).and_then(|known| key_and_args(bundle.call(place)?, known.head))
-            else {
+        let (mut rest, mut end) = (bytes, 0);
+        for (known, (_, len)) in parts().zip(calls) {
+            let call = rest.split_at_checked(*len).and_then(|(call, behind)| {
+                rest = behind;
+                key_and_args(call, known?.head)
+            });
+            let Some((key, args)) = call else {
                 out.truncate(before);
                 return false;
             };
             out.extend_from_slice(key);
-            bundle.args.push(args.len());
+            end += len;
+            bundle.calls.push(Kept { end, args: args.len() });
         }
-        for (place, ((part, _), args)) in calls.iter().zip(&bundle.args).enumerate() {
-            let (Some(known), Some(call)) = (self.known(*part), bundle.call(place)) else { continue };
-            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(known.number), b'\r', b'\n']);
-            out.extend_from_slice(call.get(call.len() - args..).unwrap_or_default());
+        for (known, call) in parts().zip(&bundle.calls) {
+            let number = known.map_or(0, |known| known.number);
+            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(number), b'\r', b'\n']);
+            out.extend_from_slice(bytes.get(call.end - call.args..call.end).unwrap_or_default());
         }
+        bundle.bytes.extend_from_slice(bytes);
         bundle.whole = Some(whole);
         self.sent.push_back(bundle);
         true
@@ -145,9 +148,9 @@ impl Bundles {
 
     /// A bundle has ended. Its room is for the next one.
     pub(super) fn ended(&mut self, mut bundle: Bundle) {
+        bundle.bytes.clear();
         bundle.calls.clear();
-        bundle.ends.clear();
-        if self.spare.len() < SPARE && bundle.calls.capacity() <= ROOM {
+        if self.spare.len() < SPARE && bundle.bytes.capacity() <= ROOM {
             self.spare.push(bundle);
         }
     }
@@ -175,7 +178,7 @@ impl Bundles {
         &mut self,
         mut bytes: BytesMut,
         mut starts: Vec<usize>,
-        mut calls: Vec<(PartId, Range<usize>)>,
+        mut calls: Vec<(PartId, usize)>,
     ) {
         bytes.clear();
         starts.clear();
@@ -196,10 +199,10 @@ impl Bundle {
     /// One of its calls, as it would have been sent alone.
     pub(super) fn call(&self, place: usize) -> Option<&[u8]> {
         let start = match place.checked_sub(1) {
-            Some(before) => *self.ends.get(before)?,
+            Some(before) => self.calls.get(before)?.end,
             None => 0,
         };
-        self.calls.get(start..*self.ends.get(place)?)
+        self.bytes.get(start..self.calls.get(place)?.end)
     }
 }
 

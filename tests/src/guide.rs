@@ -8,13 +8,8 @@
 /// If the guide does not have them where they are looked for.
 #[must_use]
 pub fn permissions(version: (u32, u32, u32)) -> Vec<&'static str> {
-    let (major, minor, _) = version;
-    let mut rules = rules_of("locks");
-    if (major, minor) < (7, 2) {
-        let omitted = omitted(&format!("{major}.{minor}"));
-        rules.retain(|rule| !omitted.contains(rule));
-    }
-    rules
+    let omitted = omitted(version);
+    rules_of("locks").into_iter().filter(|rule| !omitted.contains(rule)).collect()
 }
 
 /// What a user for locks of another kind is to be given besides [`permissions`], by what the guide calls the kind.
@@ -28,8 +23,9 @@ pub fn kind_permissions(kind: &str, version: (u32, u32, u32)) -> Vec<&'static st
     let (kinds, _) = kinds.split_once("```\n\n").expect("in a block");
     let mut words = kinds.split_whitespace().skip_while(|word| *word != kind).skip(1);
     let is_rule = |word: &&str| word.starts_with(['~', '&', '+']);
-    let rules = std::iter::from_fn(|| words.next().filter(is_rule));
-    rules.filter(|rule| version >= (6, 2, 0) || !rule.starts_with('&')).collect()
+    let (omitted, rules) = (omitted(version), std::iter::from_fn(|| words.next().filter(is_rule)));
+    let known = |rule: &&str| version >= (6, 2, 0) || !rule.starts_with('&');
+    rules.filter(|rule| known(rule) && !omitted.contains(rule)).collect()
 }
 
 /// The same in a cluster of Redis 7 or later.
@@ -66,8 +62,12 @@ fn rules_of(user: &str) -> Vec<&'static str> {
 }
 
 /// What is to be left out on a server of this version.
-fn omitted(version: &str) -> Vec<&'static str> {
-    let for_it = |line: &&str| line.contains(version) && line.contains("leave out");
+fn omitted((major, minor, _): (u32, u32, u32)) -> Vec<&'static str> {
+    if (major, minor) >= (7, 2) {
+        return Vec::new();
+    }
+    let version = format!("{major}.{minor}");
+    let for_it = |line: &&str| line.contains(&version) && line.contains("leave out");
     let line = GUIDE.lines().find(for_it).expect("the guide says what older servers do not know");
     line.split('`').skip(1).step_by(2).flat_map(str::split_whitespace).collect()
 }

@@ -388,7 +388,10 @@ async fn use_kind(server: &RedisServer, rules: &[&str], kind: &str) -> Result<()
             "read-write" => {
                 let lock = locks.read_write_lock("orders:42");
                 use_side(&locks, &lock.read(), &lock.write()).await?;
-                use_side(&locks, &lock.write(), &lock.read()).await
+                use_side(&locks, &lock.write(), &lock.read()).await?;
+                let (first, last) = (lock.read().acquire().await?, lock.read().acquire().await?);
+                last.release().await?;
+                first.release().await.map(drop)
             }
             _ => {
                 let lock = locks.simple_lock("orders:42");

@@ -8,6 +8,7 @@ mod figures;
 mod fleet;
 mod plans;
 mod pool;
+mod sampler;
 mod shim;
 mod stage;
 mod worker;

@@ -4,9 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,10 +16,11 @@ use super::books::Books;
 use super::fleet::{Locks, Orders, Style, Worker};
 use super::plans::Plan;
 use super::pool;
+use super::sampler::Sampler;
 use super::shim::Shim;
 use crate::cli::{Cli, Reply};
 use crate::fault::{Gate, Proxy, Random};
-use crate::history::{Fault, OTHERS, Recorder, What, now};
+use crate::history::{Fault, OTHERS, Recorder, What};
 use crate::topology::{SentinelSet, Settings};
 use crate::{RedisServer, poll_until};
 
@@ -447,87 +446,6 @@ fn number(reply: &std::io::Result<Reply>) -> u64 {
     }
 }
 
-/// Asks the server all the time who holds what, over a connection that shares no code with the library, and notices when
-/// it is slow to answer.
-struct Sampler {
-    /// Where the server is.
-    socket: Arc<Mutex<PathBuf>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Sampler {
-    fn start(socket: PathBuf, recorder: Arc<Recorder>) -> Self {
-        let (socket, stop) = (Arc::new(Mutex::new(socket)), Arc::new(AtomicBool::new(false)));
-        let (asked, stopped) = (Arc::clone(&socket), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                // Whatever goes wrong: the next attempt has a connection of its own.
-                let _broken = Self::sample(&asked, &recorder, &stopped);
-                std::thread::sleep(SAMPLE_INTERVAL);
-            }
-        });
-        Self { socket, stop, thread: Some(thread) }
-    }
-
-    /// Another server is to be asked.
-    fn turn_to(&self, socket: PathBuf) {
-        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) = socket;
-    }
-
-    /// Asks one server until it fails, or another one is to be asked.
-    fn sample(socket: &Mutex<PathBuf>, recorder: &Recorder, stopped: &AtomicBool) -> std::io::Result<()> {
-        let present = || socket.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let asked = present();
-        let mut cli = Cli::connect_unix(&asked)?;
-        while !stopped.load(Ordering::Relaxed) && present() == asked {
-            let before = now();
-            let sampled = Self::sample_once(&mut cli, recorder);
-            let after = now();
-            if after - before > SLOW {
-                record_slow(recorder, before, after);
-            }
-            sampled?;
-            std::thread::sleep(SAMPLE_INTERVAL);
-        }
-        Ok(())
-    }
-
-    fn sample_once(cli: &mut Cli, recorder: &Recorder) -> std::io::Result<()> {
-        let Reply::Array(keys) = cli.query(&["KEYS", "lock:*"])? else { return Ok(()) };
-        for key in keys {
-            let key = key.to_string();
-            let holders = match cli.query(&["HKEYS", &key])? {
-                Reply::Array(fields) => fields,
-                // A lock of a single instance is a string.
-                Reply::Error(_) => vec![cli.query(&["GET", &key])?],
-                _ => Vec::new(),
-            };
-            for holder in holders.iter().filter(|holder| !matches!(holder, Reply::Nil)) {
-                let holder = holder.to_string();
-                // A writer's field says so; one field says how the lock is held, and not by whom.
-                let owner = holder.strip_suffix(":write").unwrap_or(&holder).to_owned();
-                if owner != "mode" {
-                    recorder.now(0, 0, &key, What::Holder { owner });
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Sampler {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _panicked = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-fn record_slow(recorder: &Recorder, before: u64, after: u64) {
-    recorder.at(before, 0, 0, "", What::Begins { fault: Fault::Slow, detail: "seen by the sampler".into() });
-    recorder.at(after, 0, 0, "", What::Ends { fault: Fault::Slow });
-}
-
 /// Where histories are written, and the witness lives, while the campaign runs: in memory if that is possible, because
 /// what is watched must not wait for the disk. However the campaign ends, the histories go to the directory in which they
 /// are kept.
@@ -573,8 +491,6 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 /// By when a release has reached a waiter while nothing is wrong: about a millisecond on an idle machine, and this is a
 /// busy one with many more threads than cores. Shorter than most leases, whose end would wake the waiter, too.
 const WAKE: Duration = Duration::from_millis(200);
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(15);
-const SLOW: u64 = 50_000_000;
 /// How long readers stand behind a writer that died while it waited.
 const MARK: Duration = Duration::from_secs(6);
 /// For how long one who died in the queue of a fair lock may be in the way: 5 s, and 2 s until the next one asks.

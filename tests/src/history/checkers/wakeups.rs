@@ -213,12 +213,11 @@ fn freed_at(operation: &Operation) -> Option<(u64, u64)> {
 /// Whether somebody was given the lock between this operation's grant and then.
 fn was_granted_since(case: &Case<'_>, by: usize, at: u64, answers: &[(u64, usize)]) -> bool {
     let from = case.operations[by].answered().unwrap_or(at);
-    let is_grant = |(answered, of): &(u64, usize)| {
-        *of != by
-            && (from..at).contains(answered)
-            && matches!(case.operations[*of].answer, Some((_, Answer::Granted)))
+    let [begin, end] = [from, at].map(|at| answers.partition_point(|(answered, _)| *answered < at));
+    let is_grant = |(_, of): &(u64, usize)| {
+        *of != by && matches!(case.operations[*of].answer, Some((_, Answer::Granted)))
     };
-    answers.iter().any(is_grant)
+    answers.get(begin..end).unwrap_or_default().iter().any(is_grant)
 }
 
 fn follow(

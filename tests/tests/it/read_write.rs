@@ -12,6 +12,7 @@ use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, clock, gone, lo
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "prices";
+const MANY: usize = 30;
 
 async fn server_and_manager() -> (RedisServer, LockManager) {
     let server = RedisServer::start();
@@ -323,6 +324,29 @@ async fn a_reader_relies_only_on_the_leases_of_the_holds_that_are_left() {
     writer.try_acquire_for(PATIENCE).await.unwrap().expect("nobody reads").release().await.unwrap();
     assert_eq!(outer.release().await.unwrap(), Released::AlreadyLost);
     assert!(eventually(PATIENCE, async || keys(&server).is_empty()).await, "{:?}", keys(&server));
+}
+
+/// Of many readers only a few are looked at when one leaves; never at the cost of the one whose lease is the longest.
+#[tokio::test]
+async fn the_lock_lives_as_long_as_the_longest_lease_of_many_readers() {
+    let (server, locks) = server_and_manager().await;
+    let reader = locks.read_write_lock(NAME).read();
+    let mut guards = Vec::new();
+    for place in 0..MANY {
+        let seconds = if place == MANY / 2 { 40 } else { 20 };
+        guards.push(reader.with_lease(Duration::from_secs(seconds)).acquire().await.unwrap());
+    }
+    for _ in 0..8 {
+        let longer = reader.with_lease(Duration::from_secs(60)).acquire().await.unwrap();
+        assert!((55_000..=60_000).contains(&pttl(&server, NAME)));
+        longer.release().await.unwrap();
+        let left = pttl(&server, NAME);
+        assert!((30_000..=40_000).contains(&left), "{left}");
+    }
+    for guard in guards {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    assert_eq!(keys(&server), [""; 0]);
 }
 
 /// Whatever ends a writer's wait: readers do not stand behind it any longer.

@@ -38,6 +38,9 @@ pub async fn brisk(url: &str, watchdog_lease: Duration) -> LockManager {
     adjusted(url, watchdog_lease, |_| {}).await
 }
 
+/// A lease that the watchdog renews every second, and that is not lost where a machine stands still for as long as that.
+pub const RENEWED: Duration = Duration::from_secs(3);
+
 /// The same with further settings.
 ///
 /// # Panics

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wheellock::{Error, Lock, LockManager, LostReason, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, clock, gone, lost, manager};
+use wheellock_tests::locks::{
+    PATIENCE, RENEWED, WOKEN, adjusted, at_rest, brisk, clock, gone, lost, manager,
+};
 use wheellock_tests::topology::{Cluster, Replicas, Settings};
 use wheellock_tests::{RedisServer, eventually};
 
@@ -495,8 +497,8 @@ async fn entries_of_others_are_respected_until_their_deadlines() {
 #[tokio::test]
 async fn a_lost_connection_and_a_forced_release_cost_nobody_its_place() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
-    let others = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
+    let others = brisk(&server.url(), RENEWED).await;
     let guard = locks.fair_lock(NAME).acquire().await.unwrap();
     let first = waiter(&others.fair_lock(NAME));
     assert!(queued(&server, 1).await);

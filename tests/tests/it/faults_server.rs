@@ -249,7 +249,7 @@ async fn s08_killed_and_unkillable_scripts() {
     assert_eq!((error.kind(), error.outcome()), (ErrorKind::ConnectionLost, Outcome::MaybeExecuted));
 }
 
-const LEASE: Duration = Duration::from_millis(600);
+const LEASE: Duration = Duration::from_secs(2);
 
 async fn locks(server: &RedisServer) -> LockManager {
     LockManager::builder(&server.url()).watchdog_lease(LEASE).connect().await.unwrap()

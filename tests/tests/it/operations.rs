@@ -13,7 +13,7 @@ const CHECKS_PERMISSIONS: (u32, u32, u32) = (7, 0, 0);
 #[tokio::test]
 async fn metrics_count_what_happened() {
     let server = RedisServer::start();
-    let lease = Duration::from_millis(600);
+    let lease = Duration::from_secs(3);
     let locks = LockManager::builder(&server.url()).watchdog_lease(lease).connect().await.unwrap();
     let lock = locks.lock("counted");
     let guard = lock.acquire().await.unwrap();

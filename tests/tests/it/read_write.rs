@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Barrier;
 use tokio::time::timeout;
 use wheellock::{Error, Fairness, Guard, LockManager, LostReason, Outcome, Released};
-use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, clock, gone, lost, manager, renewed};
+use wheellock_tests::locks::{PATIENCE, RENEWED, WOKEN, at_rest, brisk, clock, gone, lost, manager, renewed};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "prices";
@@ -467,7 +467,7 @@ async fn writers_are_alone_and_never_starve_among_many_readers() {
 #[tokio::test]
 async fn the_watchdog_keeps_both_sides() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
     let again = lock.read().with_owner(reading.owner()).acquire().await.unwrap();
@@ -475,14 +475,13 @@ async fn the_watchdog_keeps_both_sides() {
     let writing = locks.read_write_lock("other").write().acquire().await.unwrap();
     let also_reads = locks.read_write_lock("other").read().with_owner(writing.owner());
     let also_reads = also_reads.acquire().await.unwrap();
-    for guard in [&reading, &beside, &writing] {
-        assert!(renewed(guard, 6).await);
-    }
+    let all = tokio::join!(renewed(&reading, 4), renewed(&beside, 4), renewed(&writing, 4));
+    assert_eq!(all, (true, true, true), "for longer than a lease");
     let timeout = |hold: u32| format!("{{{NAME}}}:{}:rwlock_timeout:{hold}", reading.owner());
     assert!(pttl(&server, &timeout(1)) > 0 && pttl(&server, &timeout(2)) > 0);
     // A release inside leaves the renewal of what is around it alone.
     assert_eq!(also_reads.release().await.unwrap(), Released::Released);
-    assert!(renewed(&writing, 6).await);
+    assert!(renewed(&writing, 4).await);
     for guard in [again, reading, writing, beside] {
         assert_eq!(guard.release().await.unwrap(), Released::Released);
     }
@@ -493,12 +492,12 @@ async fn the_watchdog_keeps_both_sides() {
 #[tokio::test]
 async fn a_renewal_makes_good_what_another_readers_watchdog_has_shortened() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
     let long = lock.read().with_lease(Duration::from_secs(600)).acquire().await.unwrap();
     assert!(renewed(&reading, 1).await);
-    set(&server, &["PEXPIRE", NAME, "500"]);
+    set(&server, &["PEXPIRE", NAME, "3000"]);
     assert!(eventually(PATIENCE, async || pttl(&server, NAME) > 500_000).await, "the longest lease of all");
     assert!(long.is_valid());
     drop((reading, long));
@@ -525,11 +524,11 @@ async fn a_reader_with_a_fixed_lease_looks_after_itself() {
 #[tokio::test]
 async fn a_reader_with_a_long_fixed_lease_looks_as_often_as_the_watchdog() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(900), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let read = locks.read_write_lock(NAME).read().with_lease(Duration::from_secs(600));
     let reading = read.acquire().await.unwrap();
     for _ in 0..2 {
-        set(&server, &["PEXPIRE", NAME, "900"]);
+        set(&server, &["PEXPIRE", NAME, "3000"]);
         assert!(eventually(PATIENCE, async || pttl(&server, NAME) > 500_000).await);
     }
     assert!(reading.is_valid());
@@ -540,7 +539,7 @@ async fn a_reader_with_a_long_fixed_lease_looks_as_often_as_the_watchdog() {
 #[tokio::test]
 async fn a_lock_that_was_lost_is_told_to_readers_and_writers() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(300), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let lock = locks.read_write_lock(NAME);
     for side in [lock.read(), lock.write()] {
         let (one, others) = (side.acquire().await.unwrap(), manager(&server.url()).await);
@@ -593,7 +592,7 @@ async fn what_is_no_read_write_lock_is_left_alone() {
 #[tokio::test]
 async fn a_reader_whose_lease_key_was_deleted_gets_it_back_or_knows() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let lock = locks.read_write_lock(NAME);
     let reading = lock.read().acquire().await.unwrap();
     let timeout = format!("{{{NAME}}}:{}:rwlock_timeout:1", reading.owner());

@@ -11,7 +11,7 @@ use tokio::task::{JoinSet, LocalSet, yield_now};
 use wheellock::{BootInstant, Error, Lock, LostReason, Outcome, Released};
 use wheellock_tests::fault::{At, Direction, Fault, Gate, Proxy, Random, Rule};
 use wheellock_tests::locks::{
-    Asked, PATIENCE, WOKEN, adjusted, at_rest, brisk, gone, listeners, lost, manager, renewed,
+    Asked, PATIENCE, RENEWED, WOKEN, adjusted, at_rest, brisk, gone, listeners, lost, manager, renewed,
     renewed_after_release, taken,
 };
 use wheellock_tests::{RedisServer, eventually};
@@ -267,15 +267,15 @@ async fn w08_a_lease_belongs_to_one_hold() {
 #[tokio::test]
 async fn w08_renewals_use_the_lease_of_their_hold() {
     let server = RedisServer::start();
-    let locks = brisk(&server.url(), Duration::from_millis(900)).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let plain = locks.lock("plain").acquire().await.unwrap();
-    let fixed = locks.lock("fixed").with_lease(Duration::from_secs(7)).acquire().await.unwrap();
-    let outer = locks.lock("mixed").with_lease(Duration::from_secs(8)).acquire().await.unwrap();
+    let fixed = locks.lock("fixed").with_lease(Duration::from_secs(20)).acquire().await.unwrap();
+    let outer = locks.lock("mixed").with_lease(Duration::from_secs(21)).acquire().await.unwrap();
     let inner = locks.lock("mixed").with_owner(outer.owner()).acquire().await.unwrap();
     let monitor = server.monitor();
-    assert!(renewed(&plain, 5).await);
-    assert!(ttl(&server, "fixed") < 6_500, "a fixed lease is not renewed");
-    assert!(ttl(&server, "mixed") > 900, "nor is it shortened by the renewals of an inner hold");
+    assert!(renewed(&plain, 4).await);
+    assert!(ttl(&server, "fixed") < 18_000, "a fixed lease is not renewed");
+    assert!(ttl(&server, "mixed") > 3_000, "nor is it shortened by the renewals of an inner hold");
     let seen = monitor.stop().unwrap();
     let leases = |lock: &str| {
         let of_lock = |line: &&wheellock_tests::Observed| {
@@ -283,9 +283,9 @@ async fn w08_renewals_use_the_lease_of_their_hold() {
         };
         seen.iter().filter(of_lock).map(|line| line.args[2].clone()).collect::<std::collections::HashSet<_>>()
     };
-    assert_eq!(leases("plain"), ["900".to_owned()].into());
+    assert_eq!(leases("plain"), ["3000".to_owned()].into());
     assert_eq!(leases("fixed"), [].into());
-    assert!(leases("mixed").is_subset(&["8000".to_owned()].into()));
+    assert!(leases("mixed").is_subset(&["21000".to_owned()].into()));
     drop((fixed, inner, outer));
 }
 

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use wheellock::{CountDownLatch, Error, LockManager, LostReason, PermitId, Released, Semaphore};
 use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule, cancel_at};
-use wheellock_tests::locks::{
-    PATIENCE, WOKEN, adjusted, at_rest, brisk, clock, gone, lost, manager, renewed,
-};
+use wheellock_tests::locks::{PATIENCE, RENEWED, WOKEN, at_rest, brisk, clock, gone, lost, manager, renewed};
 use wheellock_tests::worker::{Outcome, Request, Worker, monotonic};
 use wheellock_tests::{RedisServer, eventually, poll_until};
 
@@ -339,13 +337,13 @@ async fn the_wire_contract_of_permits() {
 #[tokio::test]
 async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let permits = locks.permit_semaphore(NAME);
     permits.set_permits(2).await.unwrap();
     let kept = permits.acquire().await.unwrap();
     let short = permits.with_lease(Duration::from_millis(300)).acquire().await.unwrap();
     assert_eq!(lost(&short).await, LostReason::Expired);
-    assert!(renewed(&kept, 6).await);
+    assert!(renewed(&kept, 4).await);
     assert_eq!(permits.acquired().await.unwrap(), 1, "its lease runs");
     // What another process had and did not live to renew.
     let others = manager(&server.url()).await.permit_semaphore(NAME);
@@ -363,7 +361,7 @@ async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
 #[tokio::test]
 async fn a_permit_that_is_taken_away_is_lost() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let permits = locks.permit_semaphore(NAME);
     permits.set_permits(1).await.unwrap();
     let permit = permits.acquire().await.unwrap();

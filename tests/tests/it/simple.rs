@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use wheellock::{Error, LockManager, LostReason, Outcome, RedLockManager, Released};
 use wheellock_tests::locks::{
-    PATIENCE, WOKEN, adjusted, at_rest, exclude_each_other, gone, lost, manager, renewed,
+    PATIENCE, RENEWED, WOKEN, at_rest, brisk, exclude_each_other, gone, lost, manager, renewed,
 };
 use wheellock_tests::{RedisServer, eventually};
 
@@ -101,9 +101,9 @@ async fn a_waiter_hears_of_our_releases_and_asks_for_those_of_others() {
 #[tokio::test]
 async fn the_watchdog_renews_and_knows_of_a_loss() {
     let server = RedisServer::start();
-    let locks = adjusted(&server.url(), Duration::from_millis(600), |_| {}).await;
+    let locks = brisk(&server.url(), RENEWED).await;
     let guard = locks.simple_lock(NAME).acquire().await.unwrap();
-    assert!(renewed(&guard, 6).await);
+    assert!(renewed(&guard, 4).await);
     set(&server, &["SET", NAME, "random", "PX", "600000"]);
     assert_eq!(lost(&guard).await, LostReason::NotOwner);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);

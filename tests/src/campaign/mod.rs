@@ -4,6 +4,7 @@
 //! All chance comes from one seed. This module owns the course of a campaign; `plans` knows what strikes in each.
 
 mod books;
+mod cpus;
 mod figures;
 mod fleet;
 mod plans;

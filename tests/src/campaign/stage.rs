@@ -13,6 +13,7 @@ use wheellock::LockManager;
 
 use super::Options;
 use super::books::Books;
+use super::cpus::Cpus;
 use super::fleet::{Locks, Orders, Style, Worker};
 use super::plans::Plan;
 use super::pool;
@@ -76,6 +77,7 @@ pub(super) struct Stage {
     until: Instant,
     started: u32,
     sampler: Option<Sampler>,
+    _cpus: Cpus,
     books: Option<Books>,
     scratch: Scratch,
 }
@@ -122,6 +124,7 @@ impl Stage {
         let socket = servers.serving().socket_path();
         let books = (plan.locks == Locks::Fair).then(|| Books::read(socket.clone(), Arc::clone(&recorder)));
         let sampler = Sampler::start(socket, Arc::clone(&recorder));
+        let cpus = Cpus::watch(&recorder)?;
         let mut stage = Self {
             servers,
             proxy,
@@ -140,6 +143,7 @@ impl Stage {
             until: Instant::now(),
             started: 0,
             sampler: Some(sampler),
+            _cpus: cpus,
             books,
             scratch,
         };

@@ -677,9 +677,9 @@ fn requests_from_stdin() -> mpsc::UnboundedReceiver<String> {
     receiver
 }
 
-const BEAT: Duration = Duration::from_millis(2);
+pub(super) const BEAT: Duration = Duration::from_millis(2);
 /// Below the time by which news of a loss is early, for the shortest lease in use.
-const STALL: u64 = 8_000_000;
+pub(super) const STALL: u64 = 8_000_000;
 pub(super) const SLICE: Duration = Duration::from_millis(4);
 pub(super) const CLAIM_INTERVAL: u64 = 30_000_000;
 pub(super) const ENTRY_ATTEMPTS: u32 = 20;

@@ -144,7 +144,7 @@ pub enum What {
     Stopped,
     /// The process was continued.
     Continued,
-    /// The process' runtime did not run its tasks from here on.
+    /// The process' runtime did not run its tasks from here on; the campaign's own process: a CPU ran nothing for it.
     Stalled {
         /// Until then.
         until: u64,

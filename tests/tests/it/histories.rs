@@ -531,6 +531,21 @@ fn right_a_stopped_holder_learns_of_its_loss_when_it_goes_on() {
     right(&text);
 }
 
+/// Process 0 is the campaign itself, which watches the CPUs: on one of them may be the thread of the timer that ends the wait.
+#[test]
+fn right_a_wait_ends_late_while_a_cpu_stands_still() {
+    let late = format!(
+        "{A_HOLDS}@50 2 1 1 l invoked try-for true =600 @404 -
+        @698 2 1 1 l not-granted
+        @700 1 1 1 l releasing
+        @701 1 1 1 l released"
+    );
+    broken(&late, Checker::Liveness);
+    broken(&format!("{late}\n@300 0 0 0 - stalled @403"), Checker::Liveness);
+    broken(&format!("{late}\n@410 1 0 0 - stalled @690"), Checker::Liveness);
+    right(&format!("{late}\n@410 0 0 0 - stalled @690"));
+}
+
 #[test]
 fn right_a_killed_holder_is_succeeded_within_its_lease() {
     let text = format!(

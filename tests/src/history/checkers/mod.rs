@@ -214,8 +214,11 @@ impl<'a> Case<'a> {
         self.disturbed.touching(early, to, None).is_some() || self.stalled(process, from, to)
     }
 
+    /// Whether this process did not run for a while, or a CPU on which one of its threads may have been.
     fn stalled(&self, process: u32, from: u64, to: u64) -> bool {
-        self.stalls.get(&process).is_some_and(|stalls| stalls.touching(from, to, None).is_some())
+        let stood_still =
+            |process| self.stalls.get(process).and_then(|stalls| stalls.touching(from, to, None));
+        [process, STAGE].iter().any(|process| stood_still(process).is_some())
     }
 
     /// Whether a release that was confirmed at this time may be unknown to a server that took over.
@@ -287,6 +290,8 @@ const AFTERMATH: u64 = 500 * MILLISECOND;
 const REPLICA_LAG: u64 = 1_000 * MILLISECOND;
 /// A waiter that hears nothing asks after this long.
 const REPOLL: u64 = 5_000 * MILLISECOND;
+/// The campaign's own part of the history, in which CPUs stand still.
+const STAGE: u32 = 0;
 const CATCHING_UP: u64 = 100 * MILLISECOND;
 /// Scheduling delays below this go unrecorded.
 const SCHEDULING: u64 = 250 * MILLISECOND;

@@ -129,7 +129,10 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
         sharing: Sharing::Many,
         ..Kind::read_write("read")
     };
-    row.bundled()
+    row.bundled_with(concat!(
+        include_str!("scripts/read_write/live.lua"),
+        include_str!("scripts/read/many.lua")
+    ))
 });
 
 /// The exclusive side of a read-write lock: Redisson's `RReadWriteLock.writeLock()`.
@@ -336,6 +339,11 @@ impl Kind {
 
     /// The same, with what several callers take and give back at once done in one run of a script, which runs the kind's own for each.
     fn bundled(self) -> Self {
+        self.bundled_with("local many\n")
+    }
+
+    /// The same, where `many` does at once what neighbours want of one lock.
+    fn bundled_with(self, many: &str) -> Self {
         let Some(release) = &self.release else { return self };
         let args = |script: &Script| {
             script.arity().map_or_else(String::new, |(keys, params)| (params - keys).to_string())
@@ -344,7 +352,8 @@ impl Kind {
             .replace("%takes", &args(&self.acquire))
             .replace("%gives", &args(release))
             .replace("%acquire\n", self.acquire.text())
-            .replace("%release\n", release.text());
+            .replace("%release\n", release.text())
+            .replace("%many\n", many);
         // A row is made once, and stays.
         self.bundled_by(text.leak())
     }

@@ -170,16 +170,21 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     script_call(random, which, &keys, &args)
 }
 
-/// Several calls as one: such as it has parts for, as they come up.
+/// Several calls as one: such as it has parts for, as they come up, or only such as want the same of one lock.
 fn random_call_of_several(random: &mut SplitMix, number: usize) -> Vec<String> {
     let wholes: Vec<_> = Which::ALL.into_iter().filter(|which| !which.parts().is_empty()).collect();
     let whole = wholes[random.below(wholes.len())];
     let (mut keys, mut args) = (Vec::new(), Vec::new());
-    let count = 1 + random.below(4);
+    let (count, alike) = (1 + random.below(4), random.below(2) == 0);
+    let mut first = None;
     while keys.len() < count {
         let call = random_call_of_one(random, number);
         let is_it = |(part, _): &(Which, usize)| call[0] == "EVALSHA" && call[1] == part.sha();
-        if let Some(place) = whole.parts().iter().position(is_it) {
+        let place = whole.parts().iter().position(is_it);
+        let wants = place.map(|place| (place, call[3].clone()));
+        let fits = !alike || first.is_none() || wants == first;
+        if let Some(place) = place.filter(|_| fits) {
+            first = wants;
             keys.push(call[3].clone());
             args.push((place + 1).to_string());
             args.extend_from_slice(&call[4..]);

@@ -89,6 +89,57 @@ async fn many_locks_that_are_asked_for_at_once_cost_few_commands() {
     assert!(at_rest(&locks).await);
 }
 
+/// Readers of one lock are many at the same moment: each is a reader, all stand behind a writer who waits, and with the longest of their
+/// leases the lock's goes down.
+#[tokio::test]
+async fn many_readers_of_one_lock_come_and_go_as_each_of_them_would() {
+    let (server, locks) = server_and_manager().await;
+    let [prices, elsewhere] =
+        [&locks, &manager(&server.url()).await].map(|locks| locks.read_write_lock("lock"));
+    let readers = vec![prices.read(); MANY];
+    let before = called(&server).0;
+    let guards: Vec<_> = acquire_all(&readers).await.into_iter().map(Result::unwrap).collect();
+    let asked = called(&server).0 - before;
+    assert!(asked <= MANY as u64 / 4, "{asked} commands to let {MANY} readers in");
+    let leases: usize = server.cli(&["KEYS", "{lock}:*:rwlock_timeout:1"]).lines().count();
+    assert_eq!((leases, &*server.cli(&["HLEN", "lock"])), (MANY, "33"), "each has its own, beside the mode");
+
+    let long = vec![prices.read().with_lease(Duration::from_mins(1)); MANY];
+    let longer: Vec<_> = acquire_all(&long).await.into_iter().map(Result::unwrap).collect();
+    let left = || server.cli(&["PTTL", "lock"]).parse::<i64>().unwrap();
+    assert!((50_000..=60_000).contains(&left()), "{}", left());
+
+    let write = elsewhere.write();
+    let mut writing = pin!(write.acquire());
+    let waits = async || server.cli(&["EXISTS", "{lock}:wheellock_writer"]) == "1";
+    tokio::select! {
+        _ = &mut writing => panic!("readers are in its way"),
+        waits = eventually(PATIENCE, waits) => assert!(waits),
+    }
+    let mut coming = JoinSet::new();
+    readers.iter().for_each(|reader| {
+        _ = coming.spawn({
+            let reader = reader.clone();
+            async move { reader.try_acquire().await }
+        })
+    });
+    for came in coming.join_all().await {
+        assert!(came.unwrap().is_none(), "a writer waits");
+    }
+
+    assert!(release_all(longer).await.into_iter().all(|released| released.unwrap() == Released::Released));
+    assert!((20_000..=30_000).contains(&left()), "{}", left());
+    let (kept, rest): (Vec<_>, Vec<_>) = guards.into_iter().enumerate().partition(|(place, _)| *place == 0);
+    let rest = rest.into_iter().map(|(_, guard)| guard).collect();
+    assert!(release_all(rest).await.into_iter().all(|released| released.unwrap() == Released::Released));
+    assert_eq!(server.cli(&["HLEN", "lock"]), "2", "one reads still");
+    assert_eq!(server.cli(&["KEYS", "{lock}:*:rwlock_timeout:*"]).lines().count(), 1);
+    drop(kept);
+    let writer = tokio::time::timeout(PATIENCE, writing).await.expect("the last of them tells it").unwrap();
+    assert_eq!(writer.release().await.unwrap(), Released::Released);
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
 #[tokio::test]
 async fn each_of_many_has_an_answer_of_its_own() {
     let (server, locks) = server_and_manager().await;

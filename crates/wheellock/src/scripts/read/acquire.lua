@@ -13,16 +13,15 @@
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 local lock, lease, holder, count, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
-local found = redis.pcall('hmget', lock, 'mode', holder, holder .. ':write')
-if found.err then
-    return found
+local fields = redis.pcall('hlen', lock)
+if type(fields) ~= 'number' then
+    return fields
 end
-local mode, held, writes = found[1], found[2], found[3]
-if not mode then
-    if redis.call('exists', lock) == 1 then
-        return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
-    end
-elseif mode ~= 'read' and mode ~= 'write' then
+local mode, held, writes = false, false, false
+if fields > 0 then
+    mode, held, writes = unpack(redis.call('hmget', lock, 'mode', holder, holder .. ':write'))
+end
+if fields > 0 and mode ~= 'read' and mode ~= 'write' then
     return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
 elseif mode == 'write' and not writes then
     return redis.call('pttl', lock)

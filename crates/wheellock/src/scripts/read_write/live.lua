@@ -16,15 +16,17 @@ local function longest_lease_of(holders, tag, lived)
     return longest
 end
 
+-- The same of all readers, if a few of them show it, for many came within these two milliseconds if many come.
+local function longest_of_a_few(lock, tag, lived)
+    -- Redis 6.0 does not know the command.
+    local some = redis.pcall('hrandfield', lock, 4, 'withvalues')
+    local longest = longest_lease_of(some, tag, lived)
+    if #some > 0 and (#some < 8 or longest > 0 and longest == lived) then
+        return longest
+    end
+end
+
 -- For how long the longest of all readers' leases still runs.
 local function longest_read_lease(lock, tag, lived)
-    if lived then
-        -- Many came within these two milliseconds, if many come: mostly a few of them show it. Redis 6.0 does not know the command.
-        local some = redis.pcall('hrandfield', lock, 4, 'withvalues')
-        local longest = longest_lease_of(some, tag, lived)
-        if #some > 0 and (#some < 8 or longest > 0 and longest == lived) then
-            return longest
-        end
-    end
-    return longest_lease_of(redis.call('hgetall', lock), tag, lived)
+    return lived and longest_of_a_few(lock, tag, lived) or longest_lease_of(redis.call('hgetall', lock), tag, lived)
 end

@@ -1,0 +1,74 @@
+-- What readers of one lock who come, or go, at the same moment are told, done for all of them at once: `gives` if they go, and what the
+-- script that is run for one of them takes of each. Nil, with nothing changed, if they have to be looked at one by one: all come anew to a
+-- lock that is read, and no writer is in the way; or each goes with its only hold.
+local function many(gives, lock, calls)
+    local fields, known, heeds = {'mode'}, {}, false
+    for i = 1, #calls do
+        local holder = calls[i][2]
+        if known[holder] or gives and calls[i][3] ~= '0' then
+            return nil
+        end
+        known[holder] = true
+        fields[#fields + 1] = holder
+        if not gives then
+            fields[#fields + 1] = holder .. ':write'
+            heeds = heeds or calls[i][5] == '1'
+        end
+    end
+    local found = redis.pcall('hmget', lock, unpack(fields))
+    if found[1] ~= 'read' then
+        return nil
+    end
+    for i = 2, #found do
+        if found[i] ~= (gives and '1') then
+            return nil
+        end
+    end
+    local tag = calls[1][gives and 5 or 4]
+    local function lease_of(holder)
+        return tag .. ':' .. holder .. ':rwlock_timeout:1'
+    end
+    local longest, named = 0, {}
+    if gives then
+        local lived, leases = redis.call('pttl', lock), {}
+        if lived < 0 then
+            return nil
+        end
+        for i = 1, #calls do
+            named[i] = calls[i][2]
+            leases[i] = lease_of(named[i])
+        end
+        redis.call('hdel', lock, unpack(named))
+        local left = longest_of_a_few(lock, tag, lived)
+        if not left then
+            for i = 1, #leases do
+                longest = math.max(longest, redis.call('pttl', leases[i]))
+            end
+            -- Where the lock outlives what was given back, another reader's lease is why.
+            left = longest + 2 < lived and lived or longest_lease_of(redis.call('hgetall', lock), tag, lived)
+        end
+        redis.call('del', unpack(leases))
+        if left <= 0 then
+            redis.call('del', lock)
+            redis.pcall(calls[1][4], calls[1][1], '0')
+        elseif left ~= lived then
+            redis.call('pexpire', lock, left)
+        end
+        return 1
+    end
+    if heeds and redis.call('exists', tag .. ':wheellock_writer') == 1 then
+        return nil
+    end
+    for i = 1, #calls do
+        local lease, holder = calls[i][1], calls[i][2]
+        redis.call('set', lease_of(holder), '1', 'px', lease)
+        longest = math.max(longest, tonumber(lease))
+        named[#named + 1] = holder
+        named[#named + 1] = 1
+    end
+    redis.call('hset', lock, unpack(named))
+    if redis.call('pttl', lock) < longest then
+        redis.call('pexpire', lock, longest)
+    end
+    return false
+end

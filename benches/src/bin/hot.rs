@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use contenders::{AsyncRedisLock, Lock, Manager, Polling, RLock, RsLock};
+use contenders::{AsyncRedisLock, Distkit, Lock, MUTEX, Manager, Polling, RLock, RsLock};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
@@ -186,8 +186,9 @@ fn one_process(report: &mut Report, server: &RedisServer, bench: &str, plan: Wor
                         "wheellock" => managed::<LockManager>(&url, &key, plan).await,
                         "wheellock, no hand-over" => managed::<NoHandOver>(&url, &key, plan).await,
                         "rslock" => managed::<RsLock>(&url, &key, plan).await,
-                        "rlock" => managed::<RLock>(&url, &key, plan).await,
+                        "rlock" => managed::<RLock<MUTEX>>(&url, &key, plan).await,
                         "async-redis-lock" => managed::<AsyncRedisLock>(&url, &key, plan).await,
+                        "distkit" => managed::<Distkit<MUTEX>>(&url, &key, plan).await,
                         _ => work(vec![LocalMutex(Arc::default()); plan.tasks], plan).await,
                     }
                 }));
@@ -353,12 +354,13 @@ fn runtime() -> Result<Runtime> {
 
 const SENT: [&str; 5] = ["evalsha", "eval", "subscribe", "unsubscribe", "set"];
 
-const CONTENDERS: [&str; 6] = [
+const CONTENDERS: [&str; 7] = [
     "wheellock",
     "wheellock, no hand-over",
     "rslock",
     "rlock",
     "async-redis-lock",
+    "distkit",
     "tokio's mutex (one process)",
 ];
 

@@ -28,7 +28,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use by_hand::ByHand;
 use calls::Target;
-use contenders::{AsyncRedisLock, KINDS, KindRow, Lock, Manager, OfKind, Polling, RLock, RsLock};
+use contenders::{
+    AsyncRedisLock, Distkit, KINDS, KindRow, Lock, MUTEX, Manager, OfKind, Polling, READ, RLock, RsLock,
+    WRITE,
+};
 use placement::Placement;
 use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
@@ -73,8 +76,9 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
     }
     let mut rigs = Vec::new();
     let server = &target.server;
-    let others = ["raw tokio", "by hand", "wheellock", "rslock", "rlock", "async-redis-lock"];
-    for name in others.into_iter().chain(KINDS.iter().map(|(name, _)| *name)) {
+    let others = ["raw tokio", "by hand", "wheellock", "rslock", "rlock", "async-redis-lock", "distkit"];
+    let both = ["rlock read", "rlock write", "distkit read", "distkit write"];
+    for name in others.into_iter().chain(KINDS.iter().map(|(name, _)| *name)).chain(both) {
         if name == "raw tokio" && tasks > 1 {
             continue;
         }
@@ -136,7 +140,12 @@ fn uncontended_rig(name: &str, target: &Target, tasks: usize) -> Result<Rig> {
         "wheellock write" => assemble::<OfKind<3>>(name, url, tasks),
         "wheellock fair" => assemble::<OfKind<4>>(name, url, tasks),
         "rslock" => assemble::<RsLock>(name, url, tasks),
-        "rlock" => assemble::<RLock>(name, url, tasks),
+        "rlock" => assemble::<RLock<MUTEX>>(name, url, tasks),
+        "rlock read" => assemble::<RLock<READ>>(name, url, tasks),
+        "rlock write" => assemble::<RLock<WRITE>>(name, url, tasks),
+        "distkit" => assemble::<Distkit<MUTEX>>(name, url, tasks),
+        "distkit read" => assemble::<Distkit<READ>>(name, url, tasks),
+        "distkit write" => assemble::<Distkit<WRITE>>(name, url, tasks),
         "async-redis-lock" => assemble::<AsyncRedisLock>(name, url, tasks),
         _ => bail!("no contender {name:?}"),
     }
@@ -212,7 +221,8 @@ fn contended(report: &mut Report, server: &RedisServer, scene: Scene) -> Result<
                 "wheellock" => Box::pin(scene.play::<LockManager>(stage)),
                 "wheellock fair" => Box::pin(scene.play::<OfKind<4>>(stage)),
                 "rslock" | "rslock 5 ms" => Box::pin(scene.play::<RsLock>(stage)),
-                "rlock" | "rlock 5 ms" => Box::pin(scene.play::<RLock>(stage)),
+                "rlock" | "rlock 5 ms" => Box::pin(scene.play::<RLock<MUTEX>>(stage)),
+                "distkit" | "distkit 5 ms" => Box::pin(scene.play::<Distkit<MUTEX>>(stage)),
                 _ => Box::pin(scene.play::<AsyncRedisLock>(stage)),
             };
             let figures = runtime.block_on(play).with_context(|| format!("{contender}: {}", scene.name()))?;
@@ -454,44 +464,68 @@ fn readers(report: &mut Report, server: &RedisServer) -> Result<()> {
     if !report.wants(BENCH) {
         return Ok(());
     }
-    let mut rows = [("wheellock read, one key", Vec::new()), ("wheellock, 64 keys", Vec::new())];
-    for _ in 0..report.rounds().min(MOST_ROUNDS) {
-        for (at, (name, samples)) in rows.iter_mut().enumerate() {
-            let runtime = runtime()?;
+    let mut rows = [
+        "wheellock read, one key",
+        "wheellock, 64 keys",
+        "rlock read, one key",
+        "rlock, 64 keys",
+        "distkit read, one key",
+        "distkit, 64 keys",
+    ]
+    .map(|name| (name, Vec::new()));
+    for _ in 0..report.rounds() {
+        for (name, samples) in &mut rows {
+            let (url, runtime) = (&server.tcp_url(), runtime()?);
             let acquires = runtime.block_on(async {
-                let manager = LockManager::connect(&server.tcp_url()).await?;
-                let (over, acquires) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-                let since = Instant::now();
-                for task in 0..64 {
-                    let lock = match at {
-                        0 => manager.read_write_lock(name).read(),
-                        _ => manager.lock(&format!("{name}:{task}")),
-                    };
-                    let (over, acquires) = (Arc::clone(&over), Arc::clone(&acquires));
-                    tokio::spawn(async move {
-                        while !over.load(Ordering::Relaxed) {
-                            let guard = lock.acquire().await?;
-                            acquires.fetch_add(1, Ordering::Relaxed);
-                            tokio::time::sleep(Duration::from_millis(2)).await;
-                            ensure!(guard.release().await? == wheellock::Released::Released, "lost");
-                        }
-                        anyhow::Ok(())
-                    });
+                match *name {
+                    "wheellock read, one key" => readers_of::<OfKind<2>>(url, true).await,
+                    "wheellock, 64 keys" => readers_of::<LockManager>(url, false).await,
+                    "rlock read, one key" => readers_of::<RLock<READ>>(url, true).await,
+                    "rlock, 64 keys" => readers_of::<RLock<MUTEX>>(url, false).await,
+                    "distkit read, one key" => readers_of::<Distkit<READ>>(url, true).await,
+                    _ => readers_of::<Distkit<MUTEX>>(url, false).await,
                 }
-                tokio::time::sleep(ONE_KEY).await;
-                over.store(true, Ordering::Relaxed);
-                #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-                anyhow::Ok(acquires.load(Ordering::Relaxed) as f64 / since.elapsed().as_secs_f64())
-            })?;
+            });
+            samples.push(acquires.with_context(|| (*name).to_owned())?);
             drop(runtime);
             ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
-            samples.push(acquires);
         }
     }
     for (name, samples) in &rows {
         report.row(BENCH, name, "acquires", "1/s", samples);
     }
     Ok(())
+}
+
+/// Acquires per second of 64 tasks, all under one key or each under its own.
+async fn readers_of<M: Manager>(url: &str, one_key: bool) -> Result<f64> {
+    let manager = M::connect(url, Polling::Default).await?;
+    let shared = manager.lock("readers");
+    let over = Arc::new(AtomicBool::new(false));
+    let since = Instant::now();
+    let tasks: Vec<_> = (0..64)
+        .map(|task| {
+            let lock = if one_key { shared.clone() } else { manager.lock(&format!("readers:{task}")) };
+            let over = Arc::clone(&over);
+            tokio::spawn(async move {
+                let mut acquires = 0;
+                while !over.load(Ordering::Relaxed) {
+                    let guard = lock.acquire().await?;
+                    acquires += 1;
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    M::Lock::release(guard).await?;
+                }
+                anyhow::Ok(acquires)
+            })
+        })
+        .collect();
+    tokio::time::sleep(ONE_KEY).await;
+    over.store(true, Ordering::Relaxed);
+    let mut acquires: u32 = 0;
+    for task in tasks {
+        acquires += task.await??;
+    }
+    Ok(f64::from(acquires) / since.elapsed().as_secs_f64())
 }
 
 /// A hundred waiters in each of ten managers; each gives the lock back at once.
@@ -566,7 +600,8 @@ fn sends(contender: &str) -> Result<&'static [&'static str]> {
         "raw tokio" | "by hand" => ByHand::SENDS,
         name if name.starts_with("wheellock") => LockManager::SENDS,
         "rslock" => RsLock::SENDS,
-        "rlock" => RLock::SENDS,
+        name if name.starts_with("rlock") => RLock::<MUTEX>::SENDS,
+        name if name.starts_with("distkit") => Distkit::<MUTEX>::SENDS,
         "async-redis-lock" => AsyncRedisLock::SENDS,
         _ => bail!("no contender {contender:?}"),
     })
@@ -576,7 +611,7 @@ fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
 
-const CONTENDERS: [(&str, Polling); 9] = [
+const CONTENDERS: [(&str, Polling); 11] = [
     ("by hand", Polling::Default),
     ("wheellock", Polling::Default),
     ("wheellock fair", Polling::Default),
@@ -586,6 +621,8 @@ const CONTENDERS: [(&str, Polling); 9] = [
     ("rlock 5 ms", Polling::Fast),
     ("async-redis-lock", Polling::Default),
     ("async-redis-lock 5 ms", Polling::Fast),
+    ("distkit", Polling::Default),
+    ("distkit 5 ms", Polling::Fast),
 ];
 
 const PLOTS: [Plot; 6] = [

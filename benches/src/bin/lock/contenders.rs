@@ -1,10 +1,12 @@
-//! What is compared: this project's locks, three other crates, and Redisson's scheme over bare sockets. Knows how each is set
+//! What is compared: this project's locks, four other crates, and Redisson's scheme over bare sockets. Knows how each is set
 //! up, and which commands each sends.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use distkit::lock::{LockGuardState, LockOptions};
 
 /// One process's way to the locks of a server.
 pub(crate) trait Manager: Sized + Send + Sync + 'static {
@@ -142,14 +144,19 @@ impl Lock for RsLockHandle {
     }
 }
 
+/// In which way a peer's lock is taken.
+pub(crate) const MUTEX: usize = 0;
+pub(crate) const READ: usize = 1;
+pub(crate) const WRITE: usize = 2;
+
 /// The `rlock` crate: a script, a renewal task per lock, polls.
-pub(crate) struct RLock {
+pub(crate) struct RLock<const WAY: usize> {
     locks: rlock::async_lock::RLock,
     options: rlock::AcquireOptions,
 }
 
-impl Manager for RLock {
-    type Lock = RLockHandle;
+impl<const WAY: usize> Manager for RLock<WAY> {
+    type Lock = RLockHandle<WAY>;
 
     const SENDS: &[&str] = &["set", "evalsha", "script|load"];
 
@@ -159,27 +166,119 @@ impl Manager for RLock {
         Ok(Self { locks: rlock::async_lock::RLock::new(url).await?, options: options.build()? })
     }
 
-    fn lock(&self, name: &str) -> RLockHandle {
+    fn lock(&self, name: &str) -> RLockHandle<WAY> {
         RLockHandle { locks: self.locks.clone(), options: self.options.clone(), name: name.to_owned() }
     }
 }
 
 #[derive(Clone)]
-pub(crate) struct RLockHandle {
+pub(crate) struct RLockHandle<const WAY: usize> {
     locks: rlock::async_lock::RLock,
     options: rlock::AcquireOptions,
     name: String,
 }
 
-impl Lock for RLockHandle {
-    type Guard = rlock::async_lock::RLockGuard;
+pub(crate) enum RLockGuard {
+    Mutex(rlock::async_lock::RLockGuard),
+    Read(rlock::async_lock::RReadLockGuard),
+    Write(rlock::async_lock::RWriteLockGuard),
+}
 
-    async fn acquire(&self) -> Result<Self::Guard> {
-        Ok(self.locks.acquire_mutex_with_options(&self.name, self.options.clone()).await?)
+impl<const WAY: usize> Lock for RLockHandle<WAY> {
+    type Guard = RLockGuard;
+
+    async fn acquire(&self) -> Result<RLockGuard> {
+        let Self { locks, options, name } = self;
+        let options = options.clone();
+        Ok(match WAY {
+            READ => RLockGuard::Read(locks.acquire_read_with_options(name, options).await?),
+            WRITE => RLockGuard::Write(locks.acquire_write_with_options(name, options).await?),
+            _ => RLockGuard::Mutex(locks.acquire_mutex_with_options(name, options).await?),
+        })
     }
 
-    async fn release(mut guard: Self::Guard) -> Result<()> {
-        Ok(guard.release().await?)
+    async fn release(guard: RLockGuard) -> Result<()> {
+        Ok(match guard {
+            RLockGuard::Mutex(mut guard) => guard.release().await?,
+            RLockGuard::Read(mut guard) => guard.release().await?,
+            RLockGuard::Write(mut guard) => guard.release().await?,
+        })
+    }
+}
+
+/// The `distkit` crate: SET NX, or a script for readers and writers, a renewal task per hold, polls.
+pub(crate) struct Distkit<const WAY: usize> {
+    connection: redis_1::aio::ConnectionManager,
+    polling: Polling,
+}
+
+impl<const WAY: usize> Manager for Distkit<WAY> {
+    type Lock = DistkitHandle<WAY>;
+
+    const SENDS: &[&str] = &["set", "evalsha", "script|load", "zrem"];
+
+    async fn connect(url: &str, polling: Polling) -> Result<Self> {
+        let connection = redis_1::Client::open(url)?.get_connection_manager().await?;
+        Ok(Self { connection, polling })
+    }
+
+    fn lock(&self, name: &str) -> DistkitHandle<WAY> {
+        // It allows no colons.
+        let key = distkit::DistkitRedisKey::new_or_panic(name.replace(':', "-"));
+        let options = LockOptions::builder(key, self.connection.clone()).ttl(LEASE);
+        DistkitHandle::new(
+            if self.polling == Polling::Fast { options.retry_interval(FAST) } else { options }.build(),
+        )
+    }
+}
+
+/// Its owner is the handle, so each clone is another one.
+pub(crate) struct DistkitHandle<const WAY: usize> {
+    options: LockOptions,
+    mutex: Arc<distkit::lock::Mutex>,
+    both: Arc<distkit::lock::RwLock>,
+}
+
+impl<const WAY: usize> DistkitHandle<WAY> {
+    fn new(options: LockOptions) -> Self {
+        let (mutex, both) = (options.clone(), options.clone());
+        Self { options, mutex: distkit::lock::Mutex::new(mutex), both: distkit::lock::RwLock::new(both) }
+    }
+}
+
+impl<const WAY: usize> Clone for DistkitHandle<WAY> {
+    fn clone(&self) -> Self {
+        let LockOptions { key, connection_manager, .. } = self.options.clone();
+        let fresh = LockOptions::new(key, connection_manager);
+        Self::new(LockOptions { owner_id: fresh.owner_id, ..self.options.clone() })
+    }
+}
+
+pub(crate) enum DistkitGuard {
+    Mutex(distkit::lock::MutexGuard),
+    Read(distkit::lock::RwLockReadGuard),
+    Write(distkit::lock::RwLockWriteGuard),
+}
+
+impl<const WAY: usize> Lock for DistkitHandle<WAY> {
+    type Guard = DistkitGuard;
+
+    async fn acquire(&self) -> Result<DistkitGuard> {
+        Ok(match WAY {
+            READ => DistkitGuard::Read(self.both.read().await?),
+            WRITE => DistkitGuard::Write(self.both.write().await?),
+            _ => DistkitGuard::Mutex(self.mutex.lock().await?),
+        })
+    }
+
+    async fn release(guard: DistkitGuard) -> Result<()> {
+        let state = match guard {
+            DistkitGuard::Mutex(guard) => guard.release().await?,
+            DistkitGuard::Read(guard) => guard.release().await?,
+            DistkitGuard::Write(guard) => guard.release().await?,
+        };
+        ensure!(state == LockGuardState::Released, "the lock was lost");
+        Ok(())
     }
 }
 

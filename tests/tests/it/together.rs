@@ -117,12 +117,9 @@ async fn many_readers_of_one_lock_come_and_go_as_each_of_them_would() {
         waits = eventually(PATIENCE, waits) => assert!(waits),
     }
     let mut coming = JoinSet::new();
-    readers.iter().for_each(|reader| {
-        _ = coming.spawn({
-            let reader = reader.clone();
-            async move { reader.try_acquire().await }
-        })
-    });
+    for reader in readers {
+        coming.spawn(async move { reader.try_acquire().await });
+    }
     for came in coming.join_all().await {
         assert!(came.unwrap().is_none(), "a writer waits");
     }

@@ -198,11 +198,12 @@ impl<const WAY: usize> Lock for RLockHandle<WAY> {
     }
 
     async fn release(guard: RLockGuard) -> Result<()> {
-        Ok(match guard {
+        match guard {
             RLockGuard::Mutex(mut guard) => guard.release().await?,
             RLockGuard::Read(mut guard) => guard.release().await?,
             RLockGuard::Write(mut guard) => guard.release().await?,
-        })
+        }
+        Ok(())
     }
 }
 

@@ -3,7 +3,8 @@
 //! One short mutex guards everything; nobody holds it during a system call or while waking a caller. A caller that
 //! finds the line idle writes to the socket itself, because one task switch costs more than the write. Otherwise it
 //! only appends, and one flush by the driver serves the whole batch. While the driver is `corked` it has just woken
-//! several callers and gone once to the back of the run queue, so that what they append goes out in a single write.
+//! several callers and gone once to the back of the run queue, so that what they append goes out in a single write; or
+//! in two, if they are many: then the server is at work on the first half while callers append the other.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -49,7 +50,9 @@ pub(crate) struct State {
     pub(crate) pipeline: Pipeline,
     /// A writer is inside a system call with the bytes it took; nobody else may write.
     pub(crate) writing: bool,
-    pub(crate) corked: bool,
+    /// The driver has woken callers and writes what they append; only if so many calls are queued on an idle line, the caller who queues
+    /// the last of these does.
+    pub(crate) corked: Option<usize>,
     /// The driver waits for a wake-up.
     pub(crate) parked: bool,
     pub(crate) driver: Option<Waker>,
@@ -198,7 +201,7 @@ impl Shared {
             phase: Phase::Connecting,
             pipeline: Pipeline::new(bounds, now, node, role == Role::Primary),
             writing: false,
-            corked: false,
+            corked: None,
             parked: false,
             driver: None,
             armed: None,
@@ -519,14 +522,15 @@ impl State {
             if !self.pipeline.has_output() {
                 return Next::Nothing;
             }
-            let idle = !self.corked && self.pipeline.is_idle() && !earlier;
+            let enough = self.corked.is_none_or(|enough| self.pipeline.in_flight() >= enough);
+            let idle = enough && self.pipeline.is_idle() && !earlier;
             if !self.writing && (idle || at_once || self.abandoned) {
                 let writer = Arc::clone(writer);
                 self.writing = true;
                 return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };
             }
             // Whoever is writing looks again when done, and a corked driver is about to flush.
-            if (self.writing || self.corked) && !earlier {
+            if (self.writing || self.corked.is_some()) && !earlier {
                 return Next::Nothing;
             }
         } else if !earlier {

@@ -29,6 +29,8 @@ const READS_PER_TURN: usize = 8;
 const FRAMES_PER_TURN: usize = 4096;
 /// A read that woke more callers than this is followed by a cork.
 const CORK_ABOVE: usize = 1;
+/// The fewest calls that are worth a write before the cork's: as many as can be one command.
+const WORTH_A_WRITE: usize = crate::pipeline::MOST_BUNDLED;
 /// A connection that lived this long has proved itself; shorter lives keep the backoff growing.
 const STABLE: Duration = Duration::from_secs(1);
 /// Refused credentials do not heal within milliseconds, and servers log or punish retries.
@@ -181,6 +183,12 @@ struct Running<'a> {
     closing_since: Option<Instant>,
 }
 
+/// How many calls of callers who have just been woken are written before the others are there. With two halves under way in turn neither
+/// the server waits for all callers, nor they for the server.
+fn half_of(woken: usize) -> usize {
+    WORTH_A_WRITE.max(woken / 2)
+}
+
 enum Turn {
     /// Nothing left to do until something happens.
     Idle,
@@ -206,7 +214,7 @@ impl<'a> Running<'a> {
         let before = state.identity.replace(identity);
         let replaced = before.is_some() && before != state.identity;
         state.writing = false;
-        state.corked = false;
+        state.corked = None;
         state.pipeline.reconnect(now);
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
         Self {
@@ -233,7 +241,7 @@ impl<'a> Running<'a> {
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<Turn, Error> {
         let mut again = false;
         let mut state = self.shared.lock();
-        let uncorked = std::mem::take(&mut state.corked);
+        let uncorked = state.corked.take().is_some();
         let (armed, closing) = (state.armed, state.closing);
         let condemned = state.condemned.take();
         drop(state);
@@ -255,14 +263,14 @@ impl<'a> Running<'a> {
             self.keep_time(cx)?;
         }
         if woken > CORK_ABOVE {
-            self.shared.lock().corked = true;
+            self.shared.lock().corked = Some(half_of(woken));
             return Ok(Turn::Again);
         }
         if !uncorked && woken == 0 && self.output.is_empty() {
             // Callers asked for a flush. They are usually not the last ones in this round of the run queue.
             let mut state = self.shared.lock();
             if state.pipeline.has_output() && !state.writing && state.pipeline.in_flight() > 1 {
-                state.corked = true;
+                state.corked = Some(half_of(0));
                 return Ok(Turn::Again);
             }
         }
@@ -473,7 +481,7 @@ impl<'a> Running<'a> {
         let mut state = self.shared.lock();
         state.epoch += 1;
         state.writing = false;
-        state.corked = false;
+        state.corked = None;
         state.last_error = Some(error.clone());
         // Bytes that this flush took but the socket did not accept never left.
         state.pipeline.give_back(std::mem::take(&mut self.output));

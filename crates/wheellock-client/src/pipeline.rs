@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Outcome};
 use crate::histogram::Histogram;
 use crate::request::Request;
 
+pub(crate) use bundles::MOST as MOST_BUNDLED;
 use bundles::{Bundle, Bundles, MOST, PartId};
 use waits::{Member, Waits};
 

@@ -218,7 +218,7 @@ fn key_and_args(call: &[u8], head: usize) -> Option<(&[u8], &[u8])> {
 }
 
 /// Calls of one command at most: the server does nothing else meanwhile.
-pub(super) const MOST: usize = 32;
+pub(crate) const MOST: usize = 32;
 /// For how long calls go alone after a bundle was refused.
 const REST: Duration = Duration::from_secs(1);
 /// Rooms that are kept, and bytes that are kept of each.

@@ -225,6 +225,46 @@ fn virtual_time(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
 }
 
+/// Callers who are woken by one read write together: few in one go, many in two, so that the server has the first half while the
+/// others are still at it. Counted are the writes of the second of two rounds.
+#[test]
+fn those_who_are_woken_together_write_together_and_many_in_two_halves() {
+    for (callers, by_callers, by_the_driver) in [(2, 0, 1), (31, 0, 1), (64, 1, 1), (500, 1, 1)] {
+        virtual_time(async {
+            let mut world = World::new();
+            world.until(|world| world.client.is_ready()).await;
+            let calls: Vec<_> = (0..callers)
+                .map(|_| {
+                    let client = world.client.clone();
+                    tokio::spawn(async move {
+                        operate(client.clone(), Operation::Call).await?;
+                        operate(client, Operation::Call).await
+                    })
+                })
+                .collect();
+            let mut before = world.client.stats();
+            for _ in 0..2 {
+                before = world.client.stats();
+                for _ in 0..TURNS {
+                    tokio::task::yield_now().await;
+                }
+                world.server.serve(&world.pipes);
+            }
+            let after = world.client.stats();
+            assert_eq!(
+                after.idle_writes - before.idle_writes,
+                by_callers,
+                "{callers} callers, by themselves"
+            );
+            assert_eq!(after.batch_writes - before.batch_writes, by_the_driver, "{callers} callers");
+            for call in calls {
+                world.until(|_| call.is_finished()).await;
+                call.await.unwrap().unwrap();
+            }
+        });
+    }
+}
+
 #[test]
 fn dropped_at_every_poll_with_every_trickle_of_bytes() {
     virtual_time(async {

@@ -16,6 +16,8 @@ mod contenders;
 #[expect(dead_code, reason = "one way of placement is for multi-thread runtimes only")]
 #[path = "client/placement.rs"]
 mod placement;
+#[path = "lock/redisson.rs"]
+mod redisson;
 #[path = "client/rig.rs"]
 mod rig;
 
@@ -33,6 +35,7 @@ use contenders::{
     WRITE,
 };
 use placement::Placement;
+use redisson::Redisson;
 use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
 use wheellock::LockManager;
@@ -86,7 +89,11 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
         let units = rig.units_within(ROUND)?;
         rigs.push((rig, units, Vec::new()));
     }
+    let mut redisson = redisson::Pairs::warmed_up(server, tasks)?;
     for _ in 0..report.rounds() {
+        if let Some(redisson) = &mut redisson {
+            redisson.round(server)?;
+        }
         for (rig, units, rounds) in &mut rigs {
             let before = Commands::of(server)?;
             let round = rig.run(*units)?;
@@ -111,6 +118,9 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
         let ratios: Vec<f64> =
             rounds.iter().zip(&base).map(|((round, _), base)| round.p50_us / base).collect();
         report.row(bench, rig.name(), "p50 to first", "x", &ratios);
+    }
+    if let Some(redisson) = &redisson {
+        redisson.report(report, bench, &base)?;
     }
     Ok(())
 }
@@ -197,6 +207,19 @@ impl Scene {
 /// A metric, its unit, and its value in this round.
 type Figure = (&'static str, &'static str, f64);
 
+/// A contender, one of its figures, and those of all rounds.
+type Row = (&'static str, Figure, Vec<f64>);
+
+/// Adds a round's figures to those of the rounds before.
+fn add(rows: &mut Vec<Row>, contender: &'static str, figures: Vec<Figure>) {
+    for figure in figures {
+        match rows.iter_mut().find(|(name, (metric, ..), _)| *name == contender && *metric == figure.0) {
+            Some((.., samples)) => samples.push(figure.2),
+            None => rows.push((contender, figure, vec![figure.2])),
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Stage<'a> {
     server: &'a RedisServer,
@@ -210,7 +233,8 @@ fn contended(report: &mut Report, server: &RedisServer, scene: Scene) -> Result<
         return Ok(());
     }
     let rounds = report.rounds().min(MOST_ROUNDS);
-    let mut rows: Vec<(&str, Figure, Vec<f64>)> = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
+    let mut redisson = Redisson::start(server)?;
     for round in 0..rounds {
         for (contender, polling) in CONTENDERS {
             let key = format!("{scene:?}:{contender}:{round}");
@@ -229,15 +253,12 @@ fn contended(report: &mut Report, server: &RedisServer, scene: Scene) -> Result<
             // Whoever still waits is dropped here.
             drop(runtime);
             ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
-            for figure in figures {
-                match rows
-                    .iter_mut()
-                    .find(|(name, (metric, ..), _)| *name == contender && *metric == figure.0)
-                {
-                    Some((.., samples)) => samples.push(figure.2),
-                    None => rows.push((contender, figure, vec![figure.2])),
-                }
-            }
+            add(&mut rows, contender, figures);
+        }
+        if let Some(redisson) = &mut redisson {
+            let key = format!("{scene:?}:redisson:{round}");
+            add(&mut rows, redisson::NAME, redisson::play(scene, redisson, server, &key)?);
+            ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
         }
     }
     for (contender, (metric, unit, _), samples) in &rows {

@@ -1,0 +1,187 @@
+//! Redisson itself, in a JVM of its own, driven line by line (`benches/redisson`); left out where there is no `mvn` or `java`.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, Result, ensure};
+use wheellock_benches::Report;
+use wheellock_tests::RedisServer;
+
+use crate::{Commands, Figure, HANDOFF_TIME, HANDOFFS, IDLE, MANY_TIME, ONE_KEY, ROUND, SETTLE, Scene};
+
+pub(crate) struct Redisson {
+    jvm: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+/// What a JVM said: figures by their names.
+pub(crate) struct Figures(Vec<(String, f64)>);
+
+impl Redisson {
+    /// Starts a JVM on the CPUs that the caller may use.
+    pub(crate) fn start(server: &RedisServer) -> Result<Option<Self>> {
+        static CLASSPATH: OnceLock<Option<String>> = OnceLock::new();
+        let Some(classpath) = CLASSPATH.get_or_init(build) else { return Ok(None) };
+        let mut java = Command::new("java");
+        java.args(["-Xmx1g", "-cp", classpath, "LockBench", &server.tcp_url()]);
+        let mut jvm = java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn()?;
+        let orders = jvm.stdin.take().context("no stdin")?;
+        let answers = BufReader::new(jvm.stdout.take().context("no stdout")?);
+        Ok(Some(Self { jvm, orders, answers }))
+    }
+
+    /// Has it do something; returns what came of that.
+    pub(crate) fn ask(&mut self, order: &str) -> Result<Figures> {
+        writeln!(self.orders, "{order}")?;
+        self.orders.flush()?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        let figure =
+            |word: &str| Some((word.split_once('=')?.0.to_owned(), word.split_once('=')?.1.parse().ok()?));
+        let figures: Vec<_> = line.trim().split('|').filter_map(figure).collect();
+        ensure!(!figures.is_empty(), "{NAME} did not do {order:?}");
+        Ok(Figures(figures))
+    }
+}
+
+impl Figures {
+    pub(crate) fn get(&self, name: &str) -> Result<f64> {
+        let found = self.0.iter().find(|(known, _)| known == name);
+        found.map(|(_, figure)| *figure).with_context(|| format!("{NAME} says no {name}"))
+    }
+}
+
+/// Locks that nobody else wants, round by round.
+pub(crate) struct Pairs {
+    redisson: Redisson,
+    tasks: usize,
+    units: u64,
+    rounds: Vec<(Figures, f64)>,
+}
+
+impl Pairs {
+    pub(crate) fn warmed_up(server: &RedisServer, tasks: usize) -> Result<Option<Self>> {
+        let Some(mut redisson) = Redisson::start(server)? else { return Ok(None) };
+        let units = units_within(ROUND, &redisson.ask(&format!("pairs {tasks} {WARM_UP}"))?)?;
+        Ok(Some(Self { redisson, tasks, units, rounds: Vec::new() }))
+    }
+
+    pub(crate) fn round(&mut self, server: &RedisServer) -> Result<()> {
+        let before = Commands::of(server)?;
+        let figures = self.redisson.ask(&format!("pairs {} {}", self.tasks, self.units))?;
+        let sent = Commands::of(server)?.sent_since(&before, SENDS);
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        self.rounds.push((figures, sent as f64 / self.units as f64));
+        Ok(())
+    }
+
+    /// `base`: p50 of the first contender in each round.
+    pub(crate) fn report(&self, report: &mut Report, bench: &str, base: &[f64]) -> Result<()> {
+        let metrics = [("p50", "us"), ("p99", "us"), ("throughput", "k/s"), ("cpu", "us/pair")];
+        for (metric, unit) in metrics {
+            let samples: Result<Vec<f64>> =
+                self.rounds.iter().map(|(figures, _)| figures.get(metric)).collect();
+            report.row(bench, NAME, metric, unit, &samples?);
+        }
+        let commands: Vec<f64> = self.rounds.iter().map(|(_, commands)| *commands).collect();
+        report.row(bench, NAME, "commands", "1/pair", &commands);
+        let ratios: Result<Vec<f64>> =
+            self.rounds.iter().zip(base).map(|((figures, _), base)| Ok(figures.get("p50")? / base)).collect();
+        report.row(bench, NAME, "p50 to first", "x", &ratios?);
+        Ok(())
+    }
+}
+
+/// How many pairs take about so many seconds; divided among up to 64 threads.
+fn units_within(seconds: f64, figures: &Figures) -> Result<u64> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some thousands")]
+    let units = (figures.get("throughput")? * 1e3 * seconds) as u64;
+    Ok(units.max(64) / 64 * 64)
+}
+
+/// A scene with several who want the same lock.
+pub(crate) fn play(
+    scene: Scene,
+    redisson: &mut Redisson,
+    server: &RedisServer,
+    key: &str,
+) -> Result<Vec<Figure>> {
+    let before = Commands::of(server)?;
+    let sent_since = |before: &Commands| -> Result<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        Ok(Commands::of(server)?.sent_since(before, SENDS) as f64)
+    };
+    match scene {
+        Scene::IdleWaiters => {
+            redisson.ask(&format!("wait {key} 64"))?;
+            std::thread::sleep(SETTLE);
+            let before = Commands::of(server)?;
+            std::thread::sleep(IDLE);
+            let sent = sent_since(&before)?;
+            redisson.ask(&format!("leave {key}"))?;
+            Ok(vec![("commands", "1/s", sent / IDLE.as_secs_f64())])
+        }
+        Scene::Handoff => {
+            let figures = redisson.ask(&format!("handoffs {key} {HANDOFFS} {}", HANDOFF_TIME.as_millis()))?;
+            let names = ["p50", "p99", "p50 from call"];
+            names.into_iter().map(|name| Ok((name, "ms", figures.get(name)?))).collect()
+        }
+        Scene::OneKey => {
+            let figures = redisson.ask(&format!("turns {key} 1 64 2 {}", ONE_KEY.as_millis()))?;
+            Ok(vec![
+                ("acquires", "1/s", figures.get("acquires")?),
+                ("commands", "1/acquire", sent_since(&before)? / figures.get("sum")?),
+                ("Jain fairness", "", figures.get("Jain fairness")?),
+                ("never served", "tasks", figures.get("never served")?),
+            ])
+        }
+        Scene::EightManagers => {
+            let figures = redisson.ask(&format!("turns {key} 8 4 2 {}", ONE_KEY.as_millis()))?;
+            Ok(vec![
+                ("acquires", "1/s", figures.get("acquires")?),
+                ("commands", "1/acquire", sent_since(&before)? / figures.get("sum")?),
+                ("Jain fairness of managers", "", figures.get("Jain fairness of managers")?),
+            ])
+        }
+        Scene::ManyManagers => {
+            let figures = redisson.ask(&format!("served {key} 10 100 500 {}", MANY_TIME.as_millis()))?;
+            Ok(vec![
+                ("commands", "1/release", sent_since(&before)? / figures.get("sum")?),
+                ("releases", "1/s", figures.get("releases")?),
+            ])
+        }
+    }
+}
+
+impl Drop for Redisson {
+    fn drop(&mut self) {
+        let _gone = self.jvm.kill();
+        let _reaped = self.jvm.wait();
+    }
+}
+
+/// The classpath, once everything on it is there.
+fn build() -> Option<String> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let built = root.join("target/redisson");
+    let jars = built.join("classpath");
+    let mut maven = Command::new("mvn");
+    maven.args(["-q", "-f"]).arg(root.join("benches/redisson/pom.xml"));
+    maven
+        .args(["compile", "dependency:build-classpath"])
+        .arg(format!("-Dmdep.outputFile={}", jars.display()));
+    maven.status().ok().filter(std::process::ExitStatus::success)?;
+    let jars = std::fs::read_to_string(jars).ok()?;
+    Some(format!("{}:{}", built.join("classes").display(), jars.trim()))
+}
+
+pub(crate) const NAME: &str = "Redisson on the JVM";
+
+/// Pairs that the JVM compiles at, and that do not count.
+const WARM_UP: usize = 64_000;
+
+/// What it sends.
+pub(crate) const SENDS: &[&str] = &["eval", "evalsha", "subscribe", "unsubscribe"];

@@ -4,7 +4,9 @@
 //! the thread and the clock are those of [`crate::timer`].
 
 use std::any::Any;
+use std::boxed::Box;
 use std::fmt;
+use std::mem::needs_drop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::String;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use crate::timer::clock::{Clock, VirtualTime};
 use crate::timer::driver::Driver;
 use crate::timer::expire::Expire;
 use crate::timer::manual;
-use crate::timer::shards::{Armed, Shard, Shards};
+use crate::timer::shards::{Armed, Left, Shard, Shards, Stored};
 
 /// Runs tasks after a delay; most are cancelled before. A cheap handle to one timer: clones share it.
 ///
@@ -122,12 +124,11 @@ impl HashedWheelTimer {
             return Err(StopError(()));
         }
         let mut unprocessed = Vec::new();
-        for entry in hub.close() {
-            if entry.0.leave(CANCELLED) {
-                let timeout = Timeout { cell: entry.0, key: None };
-                timeout.tell_cancelled();
-                unprocessed.push(timeout);
-            }
+        for Left { shard, key, deadline, taken: task } in hub.close() {
+            hub.shared.leave();
+            let timeout = Timeout { shard, key, tick: deadline, task, known: AtomicU8::new(CANCELLED) };
+            timeout.tell_cancelled();
+            unprocessed.push(timeout);
         }
         Ok(unprocessed)
     }
@@ -155,16 +156,14 @@ impl HashedWheelTimer {
         let tick = deadline.map_or(crate::timer::clock::NEVER, |deadline| hub.ticks.at_or_after(deadline));
         hub.shared.enter()?;
         let shard = self.shards.own();
-        let cell: Arc<TimeoutCell<dyn TimerTask>> =
-            Arc::new(TimeoutCell { state: AtomicU8::new(PENDING), tick, shard: shard.clone(), task });
-        let key = match shard.arm(tick, Entry(cell.clone())) {
-            Armed::Pending(key) => Some(key),
+        let task = AnyTask::new(task);
+        let key = match shard.arm(tick, Entry { handles: 1, state: State::Pending(task.clone()) }) {
+            Armed::Pending(key) => key,
             // An overdue one is armed for the next tick.
-            Armed::Due(_) => None,
-            Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
+            Armed::Due(_) | Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
             Armed::NoDriver(_) => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
         };
-        Ok(Timeout { cell, key })
+        Ok(Timeout { shard: shard.clone(), key, tick, task, known: AtomicU8::new(PENDING) })
     }
 }
 
@@ -393,63 +392,113 @@ impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
 /// assert!(timeout.is_cancelled() && !timeout.cancel()); // once
 /// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
 /// ```
-#[derive(Clone)]
 pub struct Timeout {
-    cell: Arc<TimeoutCell<dyn TimerTask>>,
-    /// None once it is known that the wheel does not hold it.
-    key: Option<TimerKey>,
+    shard: Arc<Shard<Entry>>,
+    key: TimerKey,
+    tick: u64,
+    task: AnyTask,
+    /// What has become of it, once the entry has been told that this handle will not ask again. Changes once, under the lock.
+    known: AtomicU8,
 }
 
 impl Timeout {
     /// The timer; none once every handle to it is gone. What is pending then still runs.
     #[must_use]
     pub fn timer(&self) -> Option<HashedWheelTimer> {
-        self.cell.shard.all().map(|shards| HashedWheelTimer { shards })
+        self.shard.all().map(|shards| HashedWheelTimer { shards })
     }
 
     /// The task, which may be handed to a timer again.
     #[must_use]
     pub fn task(&self) -> Task {
-        let task: &dyn Any = &self.cell.task;
-        // One that was handed on again and again is still one task.
-        task.downcast_ref::<Task>().cloned().unwrap_or_else(|| Task(self.cell.clone()))
+        Task(self.task.clone())
     }
 
     /// True once its time has come: while the task runs, and after.
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        self.cell.state.load(Ordering::Acquire) == EXPIRED
+        self.fate() == EXPIRED
     }
 
     /// True if it was cancelled, or returned by [`HashedWheelTimer::stop`].
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cell.state.load(Ordering::Acquire) == CANCELLED
+        self.fate() == CANCELLED
     }
 
     /// Cancels it, frees its place at once and calls [`TimerTask::cancelled`]. False if it has expired or was cancelled before.
     pub fn cancel(&self) -> bool {
-        if !self.cell.leave(CANCELLED) {
+        if self.known.load(Ordering::Acquire) != PENDING {
             return false;
         }
-        if let Some(key) = self.key {
-            self.cell.shard.take_claimed(key);
-        }
+        let left = self.shard.with(|stored| {
+            let left = Entry::leave(stored, self.key, State::Cancelled, 1);
+            if let Some((_, Kept(false))) = left {
+                self.known.store(CANCELLED, Ordering::Release);
+            }
+            left
+        });
+        // The entry's share of the task is dropped outside the lock.
+        let Some((task, _)) = left else { return false };
+        drop(task);
+        self.shard.hub().shared.leave();
+        self.shard.taken_out();
         self.tell_cancelled();
         true
     }
 
+    fn fate(&self) -> u8 {
+        match self.known.load(Ordering::Acquire) {
+            PENDING => self.shard.with(|stored| match stored.wheel.get_mut(self.key) {
+                Some(entry) => entry.fate(),
+                // Another thread has cancelled it through this very handle meanwhile.
+                None => self.known.load(Ordering::Acquire),
+            }),
+            known => known,
+        }
+    }
+
     fn tell_cancelled(&self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.cell.task.cancelled(self)));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.task.get().cancelled(self)));
+    }
+}
+
+impl Clone for Timeout {
+    fn clone(&self) -> Self {
+        let known = match self.known.load(Ordering::Acquire) {
+            PENDING => self.shard.with(|stored| match stored.wheel.get_mut(self.key) {
+                Some(entry) => {
+                    entry.handles += 1;
+                    PENDING
+                }
+                None => self.known.load(Ordering::Acquire),
+            }),
+            known => known,
+        };
+        Self {
+            shard: self.shard.clone(),
+            key: self.key,
+            tick: self.tick,
+            task: self.task.clone(),
+            known: AtomicU8::new(known),
+        }
+    }
+}
+
+impl Drop for Timeout {
+    fn drop(&mut self) {
+        if self.known.load(Ordering::Acquire) == PENDING {
+            self.shard.with(|stored| Entry::forget(stored, self.key));
+        }
     }
 }
 
 impl fmt::Debug for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hub = self.cell.shard.hub();
+        let hub = self.shard.hub();
         let now = hub.clock.now();
         let mut out = f.debug_struct("Timeout");
-        match hub.ticks.start_of(self.cell.tick) {
+        match hub.ticks.start_of(self.tick) {
             None => out.field("deadline", &"never"),
             Some(at) if at > now => out.field("due_in", &(at - now)),
             Some(at) => out.field("due_ago", &(now - at)),
@@ -484,15 +533,15 @@ impl fmt::Debug for Timeout {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Task(Arc<TimeoutCell<dyn TimerTask>>);
+pub struct Task(AnyTask);
 
 impl TimerTask for Task {
     fn run(&self, timeout: &Timeout) {
-        self.0.task.run(timeout);
+        self.0.get().run(timeout);
     }
 
     fn cancelled(&self, timeout: &Timeout) {
-        self.0.task.cancelled(timeout);
+        self.0.get().cancelled(timeout);
     }
 }
 
@@ -526,7 +575,7 @@ pub struct Job(Timeout);
 impl Job {
     /// Runs the task. A panic is the caller's to contain.
     pub fn run(self) {
-        self.0.cell.task.run(&self.0);
+        self.0.task.get().run(&self.0);
     }
 
     /// The timeout.
@@ -666,46 +715,122 @@ impl Shared {
     }
 }
 
-/// One timeout: its state, and the task in the same allocation.
-struct TimeoutCell<T: ?Sized> {
-    state: AtomicU8,
-    tick: u64,
-    shard: Arc<Shard<Entry>>,
-    task: T,
+/// A task of any type.
+#[derive(Clone)]
+pub(crate) enum AnyTask {
+    Shared(Arc<dyn TimerTask>),
+    /// Of a type without state, whose values need no memory and no count of their owners.
+    Stateless(&'static dyn TimerTask),
 }
 
-impl<T: ?Sized> TimeoutCell<T> {
-    /// From pending to `to`. Whoever succeeds owns what follows; nobody else counts, runs or tells.
-    fn leave(&self, to: u8) -> bool {
-        let left = self.state.compare_exchange(PENDING, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if left {
-            self.shard.hub().shared.leave();
+impl AnyTask {
+    #[inline]
+    fn new<T: TimerTask>(task: T) -> Self {
+        if size_of::<T>() == 0 && !needs_drop::<T>() {
+            // A box of nothing is not allocated, so nothing is leaked.
+            return Self::Stateless(Box::leak(Box::new(task)));
         }
-        left
+        // One that is handed on again and again is still one task.
+        match (&task as &dyn Any).downcast_ref::<Task>() {
+            Some(handed_on) => handed_on.0.clone(),
+            None => Self::Shared(Arc::new(task)),
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> &dyn TimerTask {
+        match self {
+            Self::Shared(task) => &**task,
+            Self::Stateless(task) => *task,
+        }
     }
 }
 
-/// What the wheel holds.
-pub(crate) struct Entry(Arc<TimeoutCell<dyn TimerTask>>);
+/// One timeout in its wheel: what has become of it, and how many handles may ask. It stays until both the timeout has left and the last
+/// handle is gone.
+pub(crate) struct Entry {
+    handles: u32,
+    state: State,
+}
+
+enum State {
+    Pending(AnyTask),
+    Cancelled,
+    Expired,
+}
+
+/// Whether the entry is still there, for other handles.
+struct Kept(bool);
+
+impl Entry {
+    /// From pending to `to`. Whoever gets the task owns what follows; nobody else counts, runs or tells. `asking` handles know by
+    /// themselves what happened.
+    #[inline]
+    fn leave(stored: &mut Stored<Self>, key: TimerKey, to: State, asking: u32) -> Option<(AnyTask, Kept)> {
+        let entry = stored.wheel.get_mut(key)?;
+        if !matches!(entry.state, State::Pending(_)) {
+            return None;
+        }
+        if entry.handles <= asking {
+            return match stored.wheel.remove(key)?.state {
+                State::Pending(task) => Some((task, Kept(false))),
+                State::Cancelled | State::Expired => None,
+            };
+        }
+        stored.ended += 1;
+        match std::mem::replace(&mut stored.wheel.detach(key)?.state, to) {
+            State::Pending(task) => Some((task, Kept(true))),
+            State::Cancelled | State::Expired => None,
+        }
+    }
+
+    /// One handle will not ask any more.
+    fn forget(stored: &mut Stored<Self>, key: TimerKey) {
+        let Some(entry) = stored.wheel.get_mut(key) else { return };
+        entry.handles -= 1;
+        if entry.handles == 0 && !matches!(entry.state, State::Pending(_)) {
+            stored.wheel.remove(key);
+            stored.ended -= 1;
+        }
+    }
+
+    fn fate(&self) -> u8 {
+        match self.state {
+            State::Pending(_) => PENDING,
+            State::Cancelled => CANCELLED,
+            State::Expired => EXPIRED,
+        }
+    }
+}
 
 impl Expire for Entry {
     type Shared = Shared;
 
+    type Taken = AnyTask;
+
     const KEEPS_TIMER: bool = true;
 
-    fn claim(&self) -> bool {
-        self.0.leave(EXPIRED)
+    fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
+        Self::leave(stored, key, State::Expired, 0).map(|(task, _)| task)
+    }
+
+    fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
+        Self::leave(stored, key, State::Cancelled, 0).map(|(task, _)| task)
     }
 
     fn fetch(&self) {
-        std::hint::black_box(self.0.state.load(Ordering::Relaxed));
+        if let State::Pending(AnyTask::Shared(task)) = &self.state {
+            std::hint::black_box(Arc::strong_count(task));
+        }
     }
 
-    fn expire(self) {
-        let job = Job(Timeout { cell: self.0, key: None });
-        match job.0.cell.shard.hub().shared.executor.clone() {
+    fn expire(task: AnyTask, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64) {
+        let shared = &shard.hub().shared;
+        shared.leave();
+        let job = Job(Timeout { shard: shard.clone(), key, tick, task, known: AtomicU8::new(EXPIRED) });
+        match &shared.executor {
             // Apart from the task's drop, which may panic too: two panics at once would abort the process.
-            None => drop(catch_unwind(AssertUnwindSafe(|| job.0.cell.task.run(&job.0)))),
+            None => drop(catch_unwind(AssertUnwindSafe(|| job.0.task.get().run(&job.0)))),
             Some(execute) => execute(job),
         }
     }
@@ -724,11 +849,16 @@ mod tests {
     #[test]
     fn a_task_that_is_handed_on_again_and_again_is_one_task() {
         let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
-        let first = timer.new_timeout(|_: &Timeout| (), Duration::ZERO).unwrap();
+        let held = Arc::new(());
+        let first = timer.new_timeout(move |_: &Timeout| drop(held.clone()), Duration::ZERO).unwrap();
+        let same = |one: &AnyTask, other: &AnyTask| match (one, other) {
+            (AnyTask::Shared(one), AnyTask::Shared(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
         let mut last = first.clone();
         for _ in 0..3 {
             last = timer.new_timeout(last.task(), Duration::ZERO).unwrap();
-            assert!(Arc::ptr_eq(&last.task().0, &first.cell), "no timeout keeps the one before it");
+            assert!(same(&last.task().0, &first.task), "no timeout keeps the one before it");
         }
         ticker.advance(Duration::from_secs(1));
         assert!(first.is_expired() && last.is_expired());

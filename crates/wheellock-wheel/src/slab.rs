@@ -228,6 +228,10 @@ impl<T> core::ops::IndexMut<u32> for Slab<T> {
 
 #[cfg(any(test, fuzzing))]
 impl<T> Slab<T> {
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn slot_of_live(&self, index: u32) -> Option<u32> {
         match self.entries[index as usize].body {
             Body::Live { slot, .. } => Some(slot.get() - 1),

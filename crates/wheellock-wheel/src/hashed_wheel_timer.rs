@@ -126,7 +126,7 @@ impl HashedWheelTimer {
         let mut unprocessed = Vec::new();
         for Left { shard, key, deadline, taken: task } in hub.close() {
             hub.shared.leave();
-            let timeout = Timeout { shard, key, tick: deadline, task, known: AtomicU8::new(CANCELLED) };
+            let timeout = Timeout { shard: Share::of(&shard), key, tick: deadline, task, known: AtomicU8::new(CANCELLED) };
             timeout.tell_cancelled();
             unprocessed.push(timeout);
         }
@@ -163,7 +163,7 @@ impl HashedWheelTimer {
             Armed::Due(_) | Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
             Armed::NoDriver(_) => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
         };
-        Ok(Timeout { shard: shard.clone(), key, tick, task, known: AtomicU8::new(PENDING) })
+        Ok(Timeout { shard: Share::of(shard), key, tick, task, known: AtomicU8::new(PENDING) })
     }
 }
 
@@ -393,7 +393,7 @@ impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
 /// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
 /// ```
 pub struct Timeout {
-    shard: Arc<Shard<Entry>>,
+    shard: Share,
     key: TimerKey,
     tick: u64,
     task: AnyTask,
@@ -431,16 +431,9 @@ impl Timeout {
         if self.known.load(Ordering::Acquire) != PENDING {
             return false;
         }
-        let left = self.shard.with(|stored| {
-            let left = Entry::leave(stored, self.key, State::Cancelled, 1);
-            if let Some((_, Kept(false))) = left {
-                self.known.store(CANCELLED, Ordering::Release);
-            }
-            left
-        });
-        // The entry's share of the task is dropped outside the lock.
-        let Some((task, _)) = left else { return false };
-        drop(task);
+        if !self.shard.with(|stored| Entry::cancel(stored, self.key, &self.known)) {
+            return false;
+        }
         self.shard.hub().shared.leave();
         self.shard.taken_out();
         self.tell_cancelled();
@@ -476,7 +469,7 @@ impl Clone for Timeout {
             known => known,
         };
         Self {
-            shard: self.shard.clone(),
+            shard: Share::of(&self.shard),
             key: self.key,
             tick: self.tick,
             task: self.task.clone(),
@@ -715,6 +708,84 @@ impl Shared {
     }
 }
 
+/// A handle's share of its shard.
+///
+/// The shard's count of owners is two locked instructions per handle. They are spared where a thread makes handles and drops them: it
+/// keeps the share that it has dropped last for the next.
+struct Share(Option<Arc<Shard<Entry>>>);
+
+impl Share {
+    #[inline]
+    fn of(shard: &Arc<Shard<Entry>>) -> Self {
+        Self(Some(spare::take(shard).unwrap_or_else(|| shard.clone())))
+    }
+}
+
+impl std::ops::Deref for Share {
+    type Target = Arc<Shard<Entry>>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        match &self.0 {
+            Some(shard) => shard,
+            None => unreachable!("it has one until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Share {
+    #[inline]
+    fn drop(&mut self) {
+        // That of a timer that is gone would only keep memory.
+        if let Some(shard) = self.0.take_if(|shard| shard.has_timer()) {
+            spare::keep(shard);
+        }
+    }
+}
+
+/// The share that a thread has dropped last.
+#[cfg(not(loom))]
+mod spare {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use super::{Entry, Shard};
+
+    std::thread_local! {
+        static SPARE: Cell<Option<Arc<Shard<Entry>>>> = const { Cell::new(None) };
+    }
+
+    #[inline]
+    pub(super) fn take(shard: &Arc<Shard<Entry>>) -> Option<Arc<Shard<Entry>>> {
+        // A thread that is being torn down has none.
+        let spare = SPARE.try_with(Cell::take).ok()??;
+        if Arc::ptr_eq(&spare, shard) {
+            return Some(spare);
+        }
+        keep(spare);
+        None
+    }
+
+    #[inline]
+    pub(super) fn keep(shard: Arc<Shard<Entry>>) {
+        let _ = SPARE.try_with(|spare| spare.replace(Some(shard)));
+    }
+}
+
+/// The model checker's threads share one of the system's.
+#[cfg(loom)]
+mod spare {
+    use std::sync::Arc;
+
+    use super::{Entry, Shard};
+
+    pub(super) fn take(_: &Arc<Shard<Entry>>) -> Option<Arc<Shard<Entry>>> {
+        None
+    }
+
+    pub(super) fn keep(_: Arc<Shard<Entry>>) {}
+}
+
 /// A task of any type.
 #[derive(Clone)]
 pub(crate) enum AnyTask {
@@ -759,29 +830,43 @@ enum State {
     Expired,
 }
 
-/// Whether the entry is still there, for other handles.
-struct Kept(bool);
-
 impl Entry {
-    /// From pending to `to`. Whoever gets the task owns what follows; nobody else counts, runs or tells. `asking` handles know by
-    /// themselves what happened.
+    /// From pending to cancelled, through a handle that has a task of its own, so that no task is dropped here, under the lock. If it is
+    /// the only handle it is all that knows: the entry goes.
     #[inline]
-    fn leave(stored: &mut Stored<Self>, key: TimerKey, to: State, asking: u32) -> Option<(AnyTask, Kept)> {
-        let entry = stored.wheel.get_mut(key)?;
-        if !matches!(entry.state, State::Pending(_)) {
-            return None;
+    fn cancel(stored: &mut Stored<Self>, key: TimerKey, known: &AtomicU8) -> bool {
+        match stored.wheel.get_mut(key) {
+            Some(Self { state: State::Pending(_), handles: 1 }) => {
+                known.store(CANCELLED, Ordering::Release);
+                stored.wheel.discard(key)
+            }
+            Some(Self { state: State::Pending(_), .. }) => {
+                Self::keep(stored, key, State::Cancelled);
+                true
+            }
+            _ => false,
         }
-        if entry.handles <= asking {
-            return match stored.wheel.remove(key)?.state {
-                State::Pending(task) => Some((task, Kept(false))),
-                State::Cancelled | State::Expired => None,
-            };
-        }
-        stored.ended += 1;
-        match std::mem::replace(&mut stored.wheel.detach(key)?.state, to) {
-            State::Pending(task) => Some((task, Kept(true))),
+    }
+
+    /// From pending to `to`, to be run or given back. Whoever gets the task owns what follows; nobody else counts, runs or tells.
+    #[inline]
+    fn leave(stored: &mut Stored<Self>, key: TimerKey, to: State) -> Option<AnyTask> {
+        let entry = match stored.wheel.get_mut(key)? {
+            Self { state: State::Pending(_), handles: 0 } => stored.wheel.remove(key)?.state,
+            Self { state: State::Pending(_), .. } => Self::keep(stored, key, to)?,
+            _ => return None,
+        };
+        match entry {
+            State::Pending(task) => Some(task),
             State::Cancelled | State::Expired => None,
         }
+    }
+
+    /// For the handles that may still ask.
+    fn keep(stored: &mut Stored<Self>, key: TimerKey, to: State) -> Option<State> {
+        let entry = stored.wheel.detach(key)?;
+        stored.ended += 1;
+        Some(std::mem::replace(&mut entry.state, to))
     }
 
     /// One handle will not ask any more.
@@ -811,11 +896,11 @@ impl Expire for Entry {
     const KEEPS_TIMER: bool = true;
 
     fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
-        Self::leave(stored, key, State::Expired, 0).map(|(task, _)| task)
+        Self::leave(stored, key, State::Expired)
     }
 
     fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
-        Self::leave(stored, key, State::Cancelled, 0).map(|(task, _)| task)
+        Self::leave(stored, key, State::Cancelled)
     }
 
     fn fetch(&self) {
@@ -827,7 +912,7 @@ impl Expire for Entry {
     fn expire(task: AnyTask, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64) {
         let shared = &shard.hub().shared;
         shared.leave();
-        let job = Job(Timeout { shard: shard.clone(), key, tick, task, known: AtomicU8::new(EXPIRED) });
+        let job = Job(Timeout { shard: Share::of(shard), key, tick, task, known: AtomicU8::new(EXPIRED) });
         match &shared.executor {
             // Apart from the task's drop, which may panic too: two panics at once would abort the process.
             None => drop(catch_unwind(AssertUnwindSafe(|| job.0.task.get().run(&job.0)))),

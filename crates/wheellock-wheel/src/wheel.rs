@@ -30,7 +30,7 @@ pub struct TimerKey(Key);
 
 impl fmt::Debug for TimerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TimerKey({}#{})", self.0.index, self.0.generation)
+        write!(f, "TimerKey({}#{})", self.0.index(), self.0.generation())
     }
 }
 
@@ -115,7 +115,7 @@ impl<T> Wheel<T> {
         let first = self.heads[slot as usize];
         let last = if first == NIL { NIL } else { self.slab[first].prev };
         let key = self.slab.insert(when, slot, first, last, value);
-        self.close_ring(slot, first, last, key.index);
+        self.close_ring(slot, first, last, key.index());
         TimerKey(key)
     }
 
@@ -124,9 +124,20 @@ impl<T> Wheel<T> {
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {
         let Taken { slot, links, value } = self.slab.take(key.0)?;
         if slot != DETACHED {
-            self.unlink(slot, key.0.index, links);
+            self.unlink(slot, key.0.index(), links);
         }
         Some(value)
+    }
+
+    /// Like [`remove`](Self::remove), but drops the value where it is. False if there was none.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn discard(&mut self, key: TimerKey) -> bool {
+        let Some((slot, links)) = self.slab.discard(key.0) else { return false };
+        if slot != DETACHED {
+            self.unlink(slot, key.0.index(), links);
+        }
+        true
     }
 
     /// Takes a timer out of its slot and leaves its value in its place: it will not fire, but its key goes on matching until
@@ -135,8 +146,8 @@ impl<T> Wheel<T> {
     pub(crate) fn detach(&mut self, key: TimerKey) -> Option<&mut T> {
         let slot = self.slab.slot(key.0)?;
         if slot != DETACHED {
-            self.unlink(slot, key.0.index, self.slab[key.0.index].links());
-            self.slab.set_slot(key.0.index, DETACHED);
+            self.unlink(slot, key.0.index(), self.slab[key.0.index()].links());
+            self.slab.set_slot(key.0.index(), DETACHED);
         }
         self.slab.value_mut(key.0)
     }
@@ -146,8 +157,8 @@ impl<T> Wheel<T> {
     #[inline]
     pub fn reschedule(&mut self, key: TimerKey, deadline: u64) -> bool {
         let Some(slot) = self.slab.slot(key.0).filter(|&slot| slot != DETACHED) else { return false };
-        self.unlink(slot, key.0.index, self.slab[key.0.index].links());
-        self.place_last(key.0.index, deadline.max(self.now));
+        self.unlink(slot, key.0.index(), self.slab[key.0.index()].links());
+        self.place_last(key.0.index(), deadline.max(self.now));
         true
     }
 
@@ -161,7 +172,7 @@ impl<T> Wheel<T> {
         if self.slab.slot(key.0).is_none_or(|slot| slot == DETACHED) {
             return false;
         }
-        let entry = &mut self.slab[key.0.index];
+        let entry = &mut self.slab[key.0.index()];
         if deadline >= entry.when {
             entry.when = deadline;
             return true;
@@ -185,7 +196,7 @@ impl<T> Wheel<T> {
     /// The deadline of a pending timer, in ticks.
     #[must_use]
     pub fn deadline(&self, key: TimerKey) -> Option<u64> {
-        self.slab.slot(key.0).map(|_| self.slab[key.0.index].when)
+        self.slab.slot(key.0).map(|_| self.slab[key.0.index()].when)
     }
 
     /// Moves to tick `now` and hands every timer due by then to `sink`, with its deadline, in order.

@@ -2,9 +2,9 @@
 //!
 //! Owns who may touch which wheel, and how long the shared state lives. Knows ticks, not clocks: `now` is passed in.
 //!
-//! A thread keeps to one shard, so that its lock and its reference count are uncontended. Handles and pending sleeps keep a
-//! shard, shards and handles keep [`Alive`], and the driver keeps only the [`Hub`]: when the last of the former goes, the
-//! driver is told to end.
+//! A thread keeps to one shard, so that its lock and its reference count are uncontended. Handles keep [`Alive`], and so do
+//! shards while they have values that keep their timer from ending (sleepers always do: they keep their shard); the driver
+//! keeps only the [`Hub`]. When the last that keeps [`Alive`] goes, the driver is told to end.
 
 use std::boxed::Box;
 use std::cell::Cell;
@@ -19,7 +19,7 @@ use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Next};
 use super::expire::Expire;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard, lock, thread_local};
+use crate::sync::{Mutex, ShortGuard, ShortMutex, lock, thread_local};
 use crate::{TimerKey, Wheel};
 
 /// What a driver needs, and nothing that keeps the timer alive, but for [`orphans`](Self::orphans).
@@ -32,8 +32,8 @@ pub(crate) struct Hub<T: Expire> {
     closed: AtomicBool,
     /// Every handle is gone; values are pending that keep the timer from ending.
     orphaned: AtomicBool,
-    /// The shards of those values, let go by the driver when they have fired or been cancelled.
-    orphans: Mutex<Vec<Arc<Shard<T>>>>,
+    /// The shards of those values, which keep the timer alive until the driver finds that all have fired or been cancelled.
+    orphans: Mutex<Vec<(Arc<Shard<T>>, Arc<Alive<T>>)>>,
     pub(crate) driver: Driver,
     pub(crate) clock: Clock,
     pub(crate) ticks: Ticks,
@@ -61,7 +61,7 @@ impl<T: Expire> Hub<T> {
         let mut sources = usize::from(!due.is_empty());
         for shard in &shards {
             let before = due.len();
-            let mut stored = lock(&shard.stored);
+            let mut stored = shard.stored.lock();
             stored.wheel.detach_due(now, TURN_BUDGET, |tick, key, value| {
                 value.fetch();
                 due.push_back(Due { tick, key, shard: shard.number });
@@ -108,7 +108,7 @@ impl<T: Expire> Hub<T> {
             }
         }
         for shard in &shards {
-            lock(&shard.stored).shrink();
+            shard.stored.lock().shrink();
         }
         RUNNING.with(|running| running.set(outer));
         true
@@ -125,7 +125,7 @@ impl<T: Expire> Hub<T> {
 
     /// Values that are armed and have not left.
     pub(crate) fn pending(&self) -> usize {
-        self.live_shards().iter().map(|shard| lock(&shard.stored).pending()).sum()
+        self.live_shards().iter().map(|shard| shard.stored.lock().pending()).sum()
     }
 
     /// Ends the timer and takes everything out that has not been fired. Nothing can be armed afterwards.
@@ -134,7 +134,7 @@ impl<T: Expire> Hub<T> {
         self.driver.wake();
         let mut left = Vec::new();
         for shard in self.live_shards() {
-            let mut stored = lock(&shard.stored);
+            let mut stored = shard.stored.lock();
             let keys: Vec<TimerKey> = stored.wheel.iter().map(|(key, ..)| key).collect();
             for key in keys {
                 let Some(deadline) = stored.wheel.deadline(key) else { continue };
@@ -187,7 +187,7 @@ impl<T: Expire> Hub<T> {
     #[cold]
     fn let_orphans_go(&self) {
         let gone: Vec<_> =
-            lock(&self.orphans).extract_if(.., |shard| lock(&shard.stored).pending() == 0).collect();
+            lock(&self.orphans).extract_if(.., |(shard, _)| shard.stored.lock().pending() == 0).collect();
         drop(gone);
     }
 
@@ -228,7 +228,7 @@ impl<T: Expire> Drop for EndsWithRuntime<T> {
     }
 }
 
-/// Held by every handle and every shard; the driver ends when it goes.
+/// Held by every handle, and by what else keeps the timer; the driver ends when it goes.
 pub(crate) struct Alive<T: Expire>(Arc<Hub<T>>);
 
 impl<T: Expire> Drop for Alive<T> {
@@ -306,9 +306,10 @@ impl<T: Expire> Shards<T> {
         // Starting at the present, so that a deadline that has passed already is seen as such.
         let wheel = Wheel::starting_at(hub.ticks_per_wheel, hub.ticks.at_or_before(hub.clock.now()));
         let shard = Arc::new(Shard {
-            stored: Mutex::new(Stored { wheel, ended: 0 }),
+            stored: ShortMutex::new(Stored { wheel, ended: 0 }),
             number: u32::try_from(index).unwrap_or(u32::MAX),
-            alive: self.alive.clone(),
+            _alive: (!T::KEEPS_TIMER).then(|| self.alive.clone()),
+            hub: hub.clone(),
             all: self.this.clone(),
         });
         lock(&hub.shards).push(Arc::downgrade(&shard));
@@ -329,8 +330,10 @@ impl<T: Expire> Drop for Shards<T> {
         // Before the look at what is pending: who takes the last one out after that look sees it, and tells the driver.
         hub.orphaned.store(true, Ordering::Release);
         let shards = self.shards.iter().filter_map(OnceLock::get);
-        let pending: Vec<_> =
-            shards.filter(|shard| lock(&shard.stored).pending() > 0).map(Arc::clone).collect();
+        let pending: Vec<_> = shards
+            .filter(|shard| shard.stored.lock().pending() > 0)
+            .map(|shard| (shard.clone(), self.alive.clone()))
+            .collect();
         if !pending.is_empty() {
             lock(&hub.orphans).extend(pending);
             hub.driver.wake();
@@ -369,9 +372,11 @@ pub(crate) struct Left<T: Expire> {
 /// One wheel and its lock.
 #[repr(align(128))]
 pub(crate) struct Shard<T: Expire> {
-    stored: Mutex<Stored<T>>,
+    stored: ShortMutex<Stored<T>>,
     number: u32,
-    alive: Arc<Alive<T>>,
+    /// A shard that is kept by those who wait keeps the timer; one that is kept by those who only ask does not.
+    _alive: Option<Arc<Alive<T>>>,
+    hub: Arc<Hub<T>>,
     all: Weak<Shards<T>>,
 }
 
@@ -389,7 +394,12 @@ pub(crate) enum Armed<T> {
 impl<T: Expire> Shard<T> {
     #[inline]
     pub(crate) fn hub(&self) -> &Arc<Hub<T>> {
-        &self.alive.0
+        &self.hub
+    }
+
+    /// Whether the timer has a handle.
+    pub(crate) fn has_timer(&self) -> bool {
+        self.all.strong_count() > 0
     }
 
     /// All shards of the timer, as long as it has a handle.
@@ -400,7 +410,7 @@ impl<T: Expire> Shard<T> {
     /// Arms a timer, unless its tick has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
     pub(crate) fn arm_unless_due(&self, tick: u64, value: T) -> Armed<T> {
-        let stored = lock(&self.stored);
+        let stored = self.stored.lock();
         if tick <= stored.wheel.now() {
             return Armed::Due(value);
         }
@@ -410,13 +420,13 @@ impl<T: Expire> Shard<T> {
     /// Arms a timer, at the next tick if its own has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
     pub(crate) fn arm(&self, tick: u64, value: T) -> Armed<T> {
-        let stored = lock(&self.stored);
+        let stored = self.stored.lock();
         let tick = tick.max(stored.wheel.now().saturating_add(1));
         self.arm_in(stored, tick, value)
     }
 
     #[inline]
-    fn arm_in(&self, mut stored: MutexGuard<'_, Stored<T>>, tick: u64, value: T) -> Armed<T> {
+    fn arm_in(&self, mut stored: ShortGuard<'_, Stored<T>>, tick: u64, value: T) -> Armed<T> {
         // Under the lock, so that whoever closes the timer either is seen here or takes the value out.
         if self.hub().closed.load(Ordering::Relaxed) {
             return Armed::Closed(value);
@@ -434,17 +444,17 @@ impl<T: Expire> Shard<T> {
     /// Disarms a timer: `None` if it has fired.
     #[inline]
     pub(crate) fn disarm(&self, key: TimerKey) -> Option<T> {
-        lock(&self.stored).wheel.remove(key)
+        self.stored.lock().wheel.remove(key)
     }
 
     fn take_due(&self, key: TimerKey) -> Option<T::Taken> {
-        T::take_due(&mut lock(&self.stored), key)
+        T::take_due(&mut self.stored.lock(), key)
     }
 
     /// Runs `with` on the wheel, under the lock.
     #[inline]
     pub(crate) fn with<R>(&self, with: impl FnOnce(&mut Stored<T>) -> R) -> R {
-        with(&mut lock(&self.stored))
+        with(&mut self.stored.lock())
     }
 
     /// After a pending value was taken out by other means than firing, outside the lock.
@@ -458,7 +468,7 @@ impl<T: Expire> Shard<T> {
 
     /// Moves a pending timer; false if it has fired. The place among equals of a timer that moves back is its move's.
     pub(crate) fn rearm(&self, key: TimerKey, tick: u64) -> bool {
-        let mut stored = lock(&self.stored);
+        let mut stored = self.stored.lock();
         let tick = tick.max(stored.wheel.now().saturating_add(1));
         let pending = stored.wheel.defer(key, tick);
         drop(stored);
@@ -470,7 +480,7 @@ impl<T: Expire> Shard<T> {
 
     /// Runs `with` on a pending timer's value, under the lock; `None` if it has fired.
     pub(crate) fn pending<R>(&self, key: TimerKey, with: impl FnOnce(&mut T) -> R) -> Option<R> {
-        lock(&self.stored).wheel.get_mut(key).map(with)
+        self.stored.lock().wheel.get_mut(key).map(with)
     }
 
     /// True if the driver had to be told and cannot be.

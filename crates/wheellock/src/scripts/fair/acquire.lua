@@ -11,64 +11,80 @@
 --
 -- Returns nil (the lock was free), AGAIN (the holder held it already) or the milliseconds after which to ask again at the
 -- latest; the error WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
-local lock, lease, holder = KEYS[1], tonumber(ARGV[1]), ARGV[2]
-local held = redis.pcall('hexists', lock, holder)
-if held == 1 then
-    redis.call('hset', lock, holder, ARGV[3])
-    -- An inner hold with a short lease must not shorten the outer one's.
-    if redis.call('pttl', lock) < lease then
-        redis.call('pexpire', lock, lease)
+local lock, lease, holder = KEYS[1], ARGV[1], ARGV[2]
+local head = try('lindex', queue, '0')
+-- Where a cluster's slot moves, a node may refuse to say it of several keys at once.
+if not head and try('exists', lock, waiters) == 0 then
+    call('hset', lock, holder, '1')
+    call('pexpire', lock, lease)
+    return nil
+end
+local left = call('pttl', lock)
+local free = left == -2
+if not free then
+    -- Only a read-write lock has the second of these fields.
+    local held = try('hmget', lock, holder, 'mode')
+    if held.err then
+        return held
     end
-    return redis.status_reply('AGAIN')
+    if held[1] then
+        call('hset', lock, holder, ARGV[3])
+        -- An inner hold with a short lease must not shorten the outer one's.
+        if left < tonumber(lease) then
+            call('pexpire', lock, lease)
+        end
+        return redis.status_reply('AGAIN')
+    end
+    if held[2] then
+        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+    end
 end
-if held ~= 0 then
-    return held
+if type(head) == 'table' then
+    return head
 end
-local free = redis.call('exists', lock) == 0
--- Only a read-write lock has this field.
-if not free and redis.call('hexists', lock, 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+local now, removed = clock(), false
+if head then
+    head, removed = living_head(head, now)
 end
-local head, removed = head_of_queue()
 if free and (not head or head == holder) then
     if head then
-        redis.call('lpop', queue)
-        redis.call('zrem', deadlines, holder)
-        redis.call('zrem', waiters, holder)
-        if not all_are_ours() then
-            move_up(redis.call('zrange', deadlines, 0, -1))
+        call('lpop', queue)
+        call('zrem', deadlines, holder)
+        call('zrem', waiters, holder)
+        if not all_are_ours(call('llen', queue)) then
+            move_up(call('zrange', deadlines, '0', '-1'))
         end
     else
         -- Another library may have deleted the queue, and does not know of this.
-        redis.call('del', waiters)
+        call('del', waiters)
     end
-    redis.call('hset', lock, holder, 1)
-    redis.call('pexpire', lock, lease)
+    call('hset', lock, holder, '1')
+    call('pexpire', lock, lease)
     return nil
 end
 -- The one behind those who were removed does not know that it is the first.
 if free and removed then
-    redis.pcall(ARGV[6], ARGV[5] .. ':' .. head, '0')
+    try(ARGV[6], ARGV[5] .. ':' .. head, '0')
 end
-local left = math.max(redis.call('pttl', lock), 0)
+left = math.max(left, 0)
 if ARGV[4] == '0' then
     return left
 end
-local deadline = redis.call('zscore', deadlines, holder)
+local deadline = call('zscore', deadlines, holder)
 if not deadline then
-    local last = redis.call('lindex', queue, -1)
-    deadline = now + left + patience * (redis.call('llen', queue) + 1)
-    if last and not all_are_ours() then
-        deadline = (tonumber(redis.call('zscore', deadlines, last)) or now) + patience
+    local before = call('rpush', queue, holder) - 1
+    deadline = now + left + patience * (before + 1)
+    if not all_are_ours(before) then
+        local last = call('lindex', queue, '-2')
+        deadline = (tonumber(call('zscore', deadlines, last)) or now) + patience
     end
-    redis.call('rpush', queue, holder)
-    redis.call('zadd', deadlines, deadline, holder)
+    call('zadd', deadlines, deadline, holder)
 elseif tonumber(deadline) < now + patience / 2 then
-    redis.call('zadd', deadlines, now + patience, holder)
+    call('zadd', deadlines, now + patience, holder)
 end
-redis.call('zadd', waiters, now + lives_for, holder)
+call('zadd', waiters, now + lives_for, holder)
 -- Empty sets vanish by themselves; an entry may stay whose holder died and was removed by another library.
-redis.call('pexpire', waiters, 86400000)
+call('pexpire', waiters, '86400000')
 if (head or holder) == holder then
     return math.min(left, asks_after)
 end

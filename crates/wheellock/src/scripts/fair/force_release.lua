@@ -6,7 +6,7 @@
 -- ARGV[3]  what the keys that belong to the lock have in common, in the lock's slot
 --
 -- Returns 1 if the lock was held, 0 if it was free; the error WRONGTYPE, with nothing changed, if what is there is no lock.
-local found = redis.pcall('hscan', KEYS[1], 0)
+local found = try('hscan', KEYS[1], '0')
 if found.err then
     return found
 end
@@ -18,11 +18,14 @@ end
 if not is_lock then
     return redis.error_reply('WRONGTYPE what is under this name is no lock of this kind')
 end
-if redis.call('del', KEYS[1]) == 0 then
+if call('del', KEYS[1]) == 0 then
     return 0
 end
-local head = head_of_queue()
+local head = call('lindex', queue, '0')
 if head then
-    redis.pcall(ARGV[2], ARGV[1] .. ':' .. head, '0')
+    head = living_head(head, clock())
+end
+if head then
+    try(ARGV[2], ARGV[1] .. ':' .. head, '0')
 end
 return 1

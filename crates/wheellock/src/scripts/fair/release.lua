@@ -9,46 +9,52 @@
 --
 -- Returns 1 (given back), 0 (still held) or nil (this holder does not hold it, or what is there is no lock; nothing of it was
 -- changed).
-local lock, holder = KEYS[1], ARGV[2]
-local held = redis.pcall('hexists', lock, holder)
-if held ~= 1 and held ~= 0 and not string.find(held.err, 'WRONGTYPE', 1, true) then
-    return held
+local lock, holder, outer = KEYS[1], ARGV[2], ARGV[3] ~= '0'
+local found
+if outer then
+    found = try('hexists', lock, holder)
+else
+    found = try('hlen', lock)
 end
-if held == 1 and ARGV[3] ~= '0' then
-    redis.call('hset', lock, holder, ARGV[3])
+if type(found) ~= 'number' then
+    if not string.find(found.err, 'WRONGTYPE', 1, true) then
+        return found
+    end
+    found = 0
+end
+if outer then
+    if found == 0 then
+        return nil
+    end
+    call('hset', lock, holder, ARGV[3])
     return 0
 end
-local free = false
-if held == 1 then
-    redis.call('hdel', lock, holder)
-    free = redis.call('exists', lock) == 0
-elseif ARGV[3] == '0'
-    and (redis.call('zrem', deadlines, holder) == 1 or redis.call('zrem', waiters, holder) == 1)
-then
-    local behind, found = {}, false
-    if all_are_ours() then
-        found = redis.call('lindex', queue, 0) == holder
+local held = found > 0 and call('hdel', lock, holder) == 1
+local free = held and found == 1
+if not held and (call('zrem', deadlines, holder) == 1 or call('zrem', waiters, holder) == 1) then
+    local first = false
+    if all_are_ours(call('llen', queue)) then
+        first = call('lindex', queue, '0') == holder
     else
-        for _, waiter in ipairs(redis.call('lrange', queue, 0, -1)) do
-            if found then
+        local behind = {}
+        for _, waiter in ipairs(call('lrange', queue, '0', '-1')) do
+            if first then
                 behind[#behind + 1] = waiter
             end
-            found = found or waiter == holder
+            first = first or waiter == holder
         end
         move_up(behind)
     end
-    redis.call('lrem', queue, 0, holder)
-    redis.call('zrem', waiters, holder)
-    free = found and redis.call('exists', lock) == 0
+    call('lrem', queue, '0', holder)
+    call('zrem', waiters, holder)
+    free = first and call('exists', lock) == 0
 end
-if free then
-    local head = head_of_queue()
-    if head then
-        -- A user without the channel frees locks all the same; waiters then find out by asking.
-        redis.pcall(ARGV[4], ARGV[1] .. ':' .. head, '0')
-    end
+local head = free and call('lindex', queue, '0')
+if head then
+    head = living_head(head, clock())
 end
-if held == 1 then
-    return 1
+if head then
+    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    try(ARGV[4], ARGV[1] .. ':' .. head, '0')
 end
-return nil
+return held and 1 or nil

@@ -17,9 +17,9 @@ use crate::TimerKey;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::timer::clock::{Clock, VirtualTime};
 use crate::timer::driver::Driver;
-use crate::timer::expire::Expire;
+
 use crate::timer::manual;
-use crate::timer::shards::{Armed, Left, Shard, Shards, Stored};
+use crate::timer::shards::{Armed, Expire, Left, Shard, Shards, Stored};
 
 /// Runs tasks after a delay; most are cancelled before. A cheap handle to one timer: clones share it.
 ///
@@ -126,7 +126,13 @@ impl HashedWheelTimer {
         let mut unprocessed = Vec::new();
         for Left { shard, key, deadline, taken: task } in hub.close() {
             hub.shared.leave();
-            let timeout = Timeout { shard: Share::of(&shard), key, tick: deadline, task, known: AtomicU8::new(CANCELLED) };
+            let timeout = Timeout {
+                shard: Share::of(&shard),
+                key,
+                tick: deadline,
+                task,
+                known: AtomicU8::new(CANCELLED),
+            };
             timeout.tell_cancelled();
             unprocessed.push(timeout);
         }

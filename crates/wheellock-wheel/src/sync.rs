@@ -70,8 +70,8 @@ mod short {
                     return guard;
                 }
                 match attempt {
-                    ..SPINS => spin_loop(),
-                    ..YIELDS => thread::yield_now(),
+                    0..SPINS => spin_loop(),
+                    SPINS..YIELDS => thread::yield_now(),
                     _ => thread::sleep(NAP),
                 }
             }

@@ -1,6 +1,7 @@
 //! Wheels shared by threads: one per shard, each behind its own short mutex, and the turn that fires what is due in all.
 //!
-//! Owns who may touch which wheel, and how long the shared state lives. Knows ticks, not clocks: `now` is passed in.
+//! Owns who may touch which wheel, how long the shared state lives, and the demands on a value that a timer fires. Knows
+//! ticks, not clocks: `now` is passed in.
 //!
 //! A thread keeps to one shard, so that its lock and its reference count are uncontended. Handles keep [`Alive`], and so do
 //! shards while they have values that keep their timer from ending (sleepers always do: they keep their shard); the driver
@@ -17,10 +18,34 @@ use std::vec::Vec;
 use super::alarm::Alarm;
 use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Next};
-use super::expire::Expire;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, ShortGuard, ShortMutex, lock, thread_local};
 use crate::{TimerKey, Wheel};
+
+/// A value that a timer fires.
+pub(crate) trait Expire: Send + Sized + 'static {
+    /// What all values of one timer share.
+    type Shared: Send + Sync;
+
+    /// What is left of a value that has been taken out, to be run or given back outside the lock.
+    type Taken: Send;
+
+    /// Whether a pending value keeps its timer from ending. It is let go when nobody is left to move a manual clock.
+    const KEEPS_TIMER: bool;
+
+    /// Takes a pending value out, to be fired. `None` if somebody else was first. Runs under the shard's lock.
+    fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self::Taken>;
+
+    /// Takes a pending value out because its timer ends. `None` if somebody else was first. Runs under the shard's lock.
+    fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self::Taken>;
+
+    /// Reads a byte of what it points to, if it can. For a batch in a row the waits for memory overlap; later, one by one, they would
+    /// add up, and with a million timers they are most of the cost.
+    fn fetch(&self) {}
+
+    /// Runs outside every lock; may panic.
+    fn expire(taken: Self::Taken, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64);
+}
 
 /// What a driver needs, and nothing that keeps the timer alive, but for [`orphans`](Self::orphans).
 pub(crate) struct Hub<T: Expire> {
@@ -33,7 +58,7 @@ pub(crate) struct Hub<T: Expire> {
     /// Every handle is gone; values are pending that keep the timer from ending.
     orphaned: AtomicBool,
     /// The shards of those values, which keep the timer alive until the driver finds that all have fired or been cancelled.
-    orphans: Mutex<Vec<(Arc<Shard<T>>, Arc<Alive<T>>)>>,
+    orphans: Mutex<Vec<Orphan<T>>>,
     pub(crate) driver: Driver,
     pub(crate) clock: Clock,
     pub(crate) ticks: Ticks,
@@ -227,6 +252,9 @@ impl<T: Expire> Drop for EndsWithRuntime<T> {
         }
     }
 }
+
+/// A shard without handles, and what keeps the timer alive meanwhile.
+type Orphan<T> = (Arc<Shard<T>>, Arc<Alive<T>>);
 
 /// Held by every handle, and by what else keeps the timer; the driver ends when it goes.
 pub(crate) struct Alive<T: Expire>(Arc<Hub<T>>);

@@ -40,6 +40,7 @@ extern crate alloc;
 extern crate std;
 
 mod cohort;
+mod lists;
 mod occupancy;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

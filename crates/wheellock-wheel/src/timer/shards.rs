@@ -87,8 +87,7 @@ impl<T: Expire> Hub<T> {
         for shard in &shards {
             let before = due.len();
             let mut stored = shard.stored.lock();
-            stored.wheel.detach_due(now, TURN_BUDGET, |tick, key, value| {
-                value.fetch();
+            stored.wheel.detach_due(now, TURN_BUDGET, T::fetch, |tick, key| {
                 due.push_back(Due { tick, key, shard: shard.number });
             });
             let pending = stored.wheel.next_wakeup();

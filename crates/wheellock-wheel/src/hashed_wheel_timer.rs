@@ -36,7 +36,7 @@ use crate::timer::shards::{Armed, Expire, Left, Shard, Shards, Stored};
 /// | `stop` leaves `pendingTimeouts` as it was, and does not call `cancelled` | counts down, and calls it |
 /// | a timeout created while `stop` runs may be lost | it is an error, or it is returned by `stop` |
 /// | far delays are touched once per revolution | at most once per level of the wheel |
-/// | an unstopped timer is a leak | its thread ends when the last handle and the last timeout are gone |
+/// | an unstopped timer is a leak | its thread ends when the last handle is gone and nothing is pending |
 ///
 /// ```
 /// use std::time::Duration;
@@ -157,6 +157,11 @@ impl HashedWheelTimer {
         self.shards.hub().ticks_per_wheel
     }
 
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.shards.hub().entries()
+    }
+
     fn schedule<T: TimerTask>(&self, task: T, deadline: Option<Instant>) -> Result<Timeout, NewTimeoutError> {
         let hub = self.shards.hub();
         let tick = deadline.map_or(crate::timer::clock::NEVER, |deadline| hub.ticks.at_or_after(deadline));
@@ -265,6 +270,12 @@ impl HashedWheelTimerBuilder {
         let time = Arc::new(VirtualTime::new());
         let timer = self.assemble(Driver::Manual, Clock::Manual(time.clone()));
         Ok((timer.clone(), ManualTicker { timer, time }))
+    }
+
+    /// A timer for the model checker.
+    #[cfg(all(test, loom))]
+    pub(crate) fn build_model(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
+        self.assemble(driver, clock)
     }
 
     fn check(&self) -> Result<(), BuildError> {
@@ -953,5 +964,73 @@ mod tests {
         }
         ticker.advance(Duration::from_secs(1));
         assert!(first.is_expired() && last.is_expired());
+    }
+
+    #[test]
+    fn every_handle_is_told_and_the_last_one_frees_the_entry() {
+        let second = Duration::from_secs(1);
+        for kept in 0..3 {
+            for end in ["cancelled by a handle", "cancelled by a clone", "expired", "stopped"] {
+                let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
+                let first = timer.new_timeout(|_: &Timeout| (), second).unwrap();
+                let mut clones: Vec<Timeout> = (0..kept).map(|_| first.clone()).collect();
+                assert_eq!((timer.entries(), timer.pending_timeouts()), (1, 1));
+                match end {
+                    "cancelled by a handle" => assert!(first.cancel()),
+                    "cancelled by a clone" => assert!(clones.last().unwrap_or(&first).cancel()),
+                    "expired" => ticker.advance(second),
+                    _ => assert_eq!(timer.stop().unwrap().len(), 1),
+                }
+                assert_eq!(timer.pending_timeouts(), 0, "{end}");
+                clones.push(first);
+                clones.push(clones[0].clone());
+                for timeout in &clones {
+                    assert_eq!(timeout.is_expired(), end == "expired", "{end}");
+                    assert_eq!(timeout.is_cancelled(), end != "expired", "{end}");
+                    assert!(!timeout.cancel());
+                }
+                clones.drain(1..);
+                assert_eq!(clones[0].is_expired(), end == "expired", "{end}");
+                clones.clear();
+                assert_eq!(timer.entries(), 0, "{end}, {kept} clones");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pending_timeout_without_handles_is_freed_when_it_has_run() {
+        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
+        drop(timer.new_timeout(|_: &Timeout| (), Duration::from_secs(1)).unwrap());
+        assert_eq!((timer.entries(), timer.pending_timeouts()), (1, 1));
+        ticker.advance(Duration::from_secs(1));
+        assert_eq!(timer.entries(), 0);
+    }
+
+    #[test]
+    fn a_task_without_state_is_dropped_if_it_wants_to_be() {
+        static DROPS: AtomicUsize = AtomicUsize::new(0);
+        struct Empty;
+        impl TimerTask for Empty {
+            fn run(&self, _: &Timeout) {}
+        }
+        struct Noticed;
+        impl TimerTask for Noticed {
+            fn run(&self, _: &Timeout) {}
+        }
+        impl Drop for Noticed {
+            fn drop(&mut self) {
+                DROPS.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        assert!(matches!(AnyTask::new(Empty), AnyTask::Stateless(_)));
+        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
+        let timeout = timer.new_timeout(Noticed, Duration::from_secs(1)).unwrap();
+        assert!(timeout.cancel());
+        assert_eq!(DROPS.load(Ordering::SeqCst), 0, "it may be asked for");
+        drop(timeout);
+        assert_eq!(DROPS.load(Ordering::SeqCst), 1);
+        drop(timer.new_timeout(Noticed, Duration::from_secs(1)).unwrap());
+        ticker.advance(Duration::from_secs(1));
+        assert_eq!(DROPS.load(Ordering::SeqCst), 2);
     }
 }

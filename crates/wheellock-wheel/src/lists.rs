@@ -343,3 +343,67 @@ const POSITION_BITS: u32 = 4;
 
 /// Below this many chunks memory doubles as vectors do.
 const SMALL: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::VecDeque;
+
+    use super::*;
+
+    /// Random additions at both ends and removals anywhere, beside a queue that is searched.
+    #[test]
+    fn order_is_that_of_a_queue() {
+        let mut lists = Lists::new(3);
+        let mut expected: [VecDeque<u32>; 3] = Default::default();
+        let mut places = vec![Place::NOWHERE; 400];
+        let mut absent: Vec<u32> = (0..400).collect();
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        for step in 0..200_000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let slot = (state >> 8) as usize % 3;
+            let queue = &mut expected[slot];
+            // Mostly fuller for a while, then mostly emptier.
+            let adds = state % 16 < if step / 2_000 % 2 == 0 { 10 } else { 5 };
+            let number = u32::try_from(slot).unwrap();
+            if adds && let Some(index) = absent.pop() {
+                places[index as usize] = if lists.is_empty(number) {
+                    queue.push_back(index);
+                    lists.put(number, index)
+                } else {
+                    if let Some((moved, place)) = lists.make_room(number) {
+                        places[moved as usize] = place;
+                    }
+                    if state & 1 << 20 == 0 {
+                        queue.push_back(index);
+                        lists.append(number, index)
+                    } else {
+                        queue.push_front(index);
+                        lists.prepend(number, index)
+                    }
+                };
+            } else if !queue.is_empty() {
+                let at = match state >> 32 & 3 {
+                    0 => 0,
+                    1 => queue.len() - 1,
+                    _ => (state >> 36) as usize % queue.len(),
+                };
+                let index = queue.remove(at).unwrap();
+                absent.push(index);
+                let emptied = lists.remove(places[index as usize]);
+                assert_eq!(emptied, queue.is_empty().then_some(number));
+            }
+            assert_eq!(
+                (lists.first(number), lists.last(number)),
+                (queue.front().copied(), queue.back().copied())
+            );
+            if step % 64 == 0 {
+                lists.check();
+                assert!(lists.entries(number, End::First).eq(queue.iter().copied()));
+                assert_eq!(lists.entries(number, End::Last).count(), queue.len());
+                assert!(queue.iter().all(|&index| lists.at(places[index as usize]) == Some(index)));
+            }
+        }
+    }
+}

@@ -74,6 +74,12 @@ struct Due {
     shard: u32,
 }
 
+/// A shard whose pending values keep their timer, which has no handle any more.
+struct Orphan<T: Expire> {
+    shard: Arc<Shard<T>>,
+    _alive: Arc<Alive<T>>,
+}
+
 impl<T: Expire> Hub<T> {
     /// Finds up to `TURN_BUDGET` due values per shard, in order, for [`fire`](Self::fire). Returns the tick of the next turn:
     /// not after `now` if something due is left, `None` if nothing is pending at all.
@@ -152,6 +158,12 @@ impl<T: Expire> Hub<T> {
         self.live_shards().iter().map(|shard| shard.stored.lock().pending()).sum()
     }
 
+    /// Values that take up memory, whether or not they have left.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.live_shards().iter().map(|shard| shard.stored.lock().wheel.len()).sum()
+    }
+
     /// Ends the timer and takes everything out that has not been fired. Nothing can be armed afterwards.
     pub(crate) fn close(&self) -> Vec<Left<T>> {
         self.closed.store(true, Ordering::Release);
@@ -211,7 +223,7 @@ impl<T: Expire> Hub<T> {
     #[cold]
     fn let_orphans_go(&self) {
         let gone: Vec<_> =
-            lock(&self.orphans).extract_if(.., |(shard, _)| shard.stored.lock().pending() == 0).collect();
+            lock(&self.orphans).extract_if(.., |orphan| orphan.shard.stored.lock().pending() == 0).collect();
         drop(gone);
     }
 
@@ -359,7 +371,7 @@ impl<T: Expire> Drop for Shards<T> {
         let shards = self.shards.iter().filter_map(OnceLock::get);
         let pending: Vec<_> = shards
             .filter(|shard| shard.stored.lock().pending() > 0)
-            .map(|shard| (shard.clone(), self.alive.clone()))
+            .map(|shard| Orphan { shard: shard.clone(), _alive: self.alive.clone() })
             .collect();
         if !pending.is_empty() {
             lock(&hub.orphans).extend(pending);

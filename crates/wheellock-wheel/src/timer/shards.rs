@@ -264,9 +264,6 @@ impl<T: Expire> Drop for EndsWithRuntime<T> {
     }
 }
 
-/// A shard without handles, and what keeps the timer alive meanwhile.
-type Orphan<T> = (Arc<Shard<T>>, Arc<Alive<T>>);
-
 /// Held by every handle, and by what else keeps the timer; the driver ends when it goes.
 pub(crate) struct Alive<T: Expire>(Arc<Hub<T>>);
 

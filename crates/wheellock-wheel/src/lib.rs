@@ -40,7 +40,6 @@ extern crate alloc;
 extern crate std;
 
 mod cohort;
-mod lists;
 mod occupancy;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -6,11 +6,12 @@
 //! 64 slots, each slot as wide as the whole level below, and moves down when its slot's start is reached: at most once per
 //! level in its life, and never if it was due within the window.
 
+use alloc::boxed::Box;
+use alloc::vec;
 use core::fmt;
 
-use crate::lists::{End, Lists, Place};
 use crate::occupancy::Occupancy;
-use crate::slab::{Key, NIL, Slab, Taken};
+use crate::slab::{Key, Links, NIL, Slab, Taken};
 
 /// Names one timer of one [`Wheel`]. A key is never reused: that of a fired or removed timer matches nothing for ever.
 ///
@@ -29,7 +30,7 @@ pub struct TimerKey(Key);
 
 impl fmt::Debug for TimerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TimerKey({}#{})", self.0.index(), self.0.generation())
+        write!(f, "TimerKey({}#{})", self.0.index, self.0.generation)
     }
 }
 
@@ -68,8 +69,8 @@ pub struct Wheel<T> {
     half_moved: u32,
     near: Occupancy,
     far: [u64; MAX_FAR_LEVELS],
-    /// The entries of each slot, level 0 first.
-    lists: Lists,
+    /// First entry of each slot, level 0 first. A slot is a circular list: its last entry is the first one's `prev`.
+    heads: Box<[u32]>,
     slab: Slab<T>,
 }
 
@@ -97,7 +98,7 @@ impl<T> Wheel<T> {
             half_moved: NIL,
             near: Occupancy::new(slots),
             far: [0; MAX_FAR_LEVELS],
-            lists: Lists::new(slots + far_levels * FAR_SLOTS),
+            heads: vec![NIL; slots + far_levels * FAR_SLOTS].into(),
             slab: Slab::new(),
         }
     }
@@ -106,50 +107,33 @@ impl<T> Wheel<T> {
     /// insertion among those. `u64::MAX` is in practice never.
     ///
     /// # Panics
-    /// When 2<sup>27</sup> - 1 timers are pending already.
+    /// When 2<sup>32</sup> - 1 timers are pending already.
     #[inline]
     pub fn insert(&mut self, deadline: u64, value: T) -> TimerKey {
         let when = deadline.max(self.now);
         let slot = self.slot_for(when);
-        let place = self.append(slot, self.slab.vacant());
-        TimerKey(self.slab.insert(when, place, value))
+        let first = self.heads[slot as usize];
+        let last = if first == NIL { NIL } else { self.slab[first].prev };
+        let key = self.slab.insert(when, slot, first, last, value);
+        self.close_ring(slot, first, last, key.index);
+        TimerKey(key)
     }
 
     /// Removes a pending timer and returns its value; `None` if it has fired or was removed.
     #[inline]
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {
-        let Taken { place, value } = self.slab.take(key.0)?;
-        self.take_out(place);
+        let Taken { slot, links, value } = self.slab.take(key.0)?;
+        self.unlink(slot, key.0.index, links);
         Some(value)
-    }
-
-    /// Like [`remove`](Self::remove), but drops the value where it is. False if there was none.
-    #[cfg(feature = "std")]
-    #[inline]
-    pub(crate) fn discard(&mut self, key: TimerKey) -> bool {
-        let Some(place) = self.slab.discard(key.0) else { return false };
-        self.take_out(place);
-        true
-    }
-
-    /// Takes a timer out of its slot and leaves its value in its place: it will not fire, but its key goes on matching until
-    /// [`remove`](Self::remove). `None` if it has fired or was removed.
-    #[cfg(feature = "std")]
-    pub(crate) fn detach(&mut self, key: TimerKey) -> Option<&mut T> {
-        self.take_out(self.slab.place(key.0)?);
-        self.slab.set_place(key.0.index(), Place::NOWHERE);
-        self.slab.value_mut(key.0)
     }
 
     /// Moves a pending timer to another deadline, as if it were removed and inserted anew but under the same key.
     /// False if it has fired or was removed.
     #[inline]
     pub fn reschedule(&mut self, key: TimerKey, deadline: u64) -> bool {
-        let Some(place) = self.slab.place(key.0).filter(|&place| place != Place::NOWHERE) else {
-            return false;
-        };
-        self.take_out(place);
-        self.place_last(key.0.index(), deadline.max(self.now));
+        let Some(slot) = self.slab.slot(key.0) else { return false };
+        self.unlink(slot, key.0.index, self.slab[key.0.index].links());
+        self.place_last(key.0.index, deadline.max(self.now));
         true
     }
 
@@ -160,11 +144,12 @@ impl<T> Wheel<T> {
     /// deadline a deferred one has the place of its move.
     #[inline]
     pub fn defer(&mut self, key: TimerKey, deadline: u64) -> bool {
-        if self.slab.place(key.0).is_none_or(|place| place == Place::NOWHERE) {
+        if self.slab.slot(key.0).is_none() {
             return false;
         }
-        if deadline >= self.slab.when(key.0.index()) {
-            self.slab.set_when(key.0.index(), deadline);
+        let entry = &mut self.slab[key.0.index];
+        if deadline >= entry.when {
+            entry.when = deadline;
             return true;
         }
         self.reschedule(key, deadline)
@@ -186,47 +171,19 @@ impl<T> Wheel<T> {
     /// The deadline of a pending timer, in ticks.
     #[must_use]
     pub fn deadline(&self, key: TimerKey) -> Option<u64> {
-        self.slab.place(key.0).map(|_| self.slab.when(key.0.index()))
+        self.slab.slot(key.0).map(|_| self.slab[key.0.index].when)
     }
 
     /// Moves to tick `now` and hands every timer due by then to `sink`, with its deadline, in order.
     /// A `now` behind the wheel's own counts as the wheel's own.
     pub fn advance(&mut self, now: u64, sink: impl FnMut(u64, T)) {
-        self.advance_within(now, usize::MAX, sink);
+        self.run(now, &mut { usize::MAX }, sink);
     }
 
     /// Like [`advance`](Self::advance), but stops when `budget` timers have fired or moved between levels, whichever they do.
     /// Returns true when all that was due has fired; otherwise the next call goes on where this one stopped, in order.
-    pub fn advance_within(&mut self, now: u64, budget: usize, mut sink: impl FnMut(u64, T)) -> bool {
-        let take = |wheel: &mut Self, head| {
-            if let Some((when, value)) = wheel.fire(head) {
-                sink(when, value);
-            }
-        };
-        self.run(now, &mut { budget }, |_| (), take)
-    }
-
-    /// Like [`advance_within`](Self::advance_within), but what is due is [detached](Self::detach) and named to `sink`. `fetch` reads what a
-    /// value points to, beforehand.
-    #[cfg(feature = "std")]
-    pub(crate) fn detach_due(
-        &mut self,
-        now: u64,
-        budget: usize,
-        fetch: impl Fn(&T),
-        mut sink: impl FnMut(u64, TimerKey),
-    ) -> bool {
-        self.run(now, &mut { budget }, fetch, |wheel, head| {
-            let when = wheel.slab.when(head);
-            if wheel.moved_on(head, when) {
-                return;
-            }
-            if let Some(key) = wheel.slab.key(head)
-                && wheel.detach(TimerKey(key)).is_some()
-            {
-                sink(when, TimerKey(key));
-            }
-        })
+    pub fn advance_within(&mut self, now: u64, budget: usize, sink: impl FnMut(u64, T)) -> bool {
+        self.run(now, &mut { budget }, sink)
     }
 
     /// The next timer due by tick `now`, one at a time; `None` when there is none (left), and the wheel has moved to `now`.
@@ -235,7 +192,7 @@ impl<T> Wheel<T> {
     pub fn poll(&mut self, now: u64) -> Option<(u64, T)> {
         loop {
             let next = self.step(now)?;
-            while let Some(head) = self.lists.first(self.near_slot(next)) {
+            while let Some(head) = self.first(self.near_slot(next)) {
                 if let Some(fired) = self.fire(head) {
                     return Some(fired);
                 }
@@ -289,7 +246,7 @@ impl<T> Wheel<T> {
     /// Slots of level 0, after rounding.
     #[must_use]
     pub fn ticks_per_wheel(&self) -> usize {
-        self.lists.slots() - (u64::BITS - self.bits).div_ceil(FAR_BITS) as usize * FAR_SLOTS
+        self.heads.len() - (u64::BITS - self.bits).div_ceil(FAR_BITS) as usize * FAR_SLOTS
     }
 
     /// Pending timers as `(key, deadline, value)`, in no order that means anything.
@@ -299,9 +256,9 @@ impl<T> Wheel<T> {
 
     /// Removes every pending timer, handing each to `sink`, with its deadline. Time does not move.
     pub fn drain(&mut self, mut sink: impl FnMut(u64, T)) {
-        for slot in 0..u32::try_from(self.lists.slots()).unwrap_or(NIL) {
-            while let Some(head) = self.lists.first(slot) {
-                let when = self.slab.when(head);
+        for slot in 0..u32::try_from(self.heads.len()).unwrap_or(NIL) {
+            while let Some(head) = self.first(slot) {
+                let when = self.slab[head].when;
                 let Some(value) = self.slab.key(head).and_then(|key| self.remove(TimerKey(key))) else {
                     break;
                 };
@@ -318,20 +275,10 @@ impl<T> Wheel<T> {
 
     /// Gives the memory of past timers back, if none is pending. Old keys still match nothing.
     pub fn shrink_to_fit(&mut self) {
-        if self.slab.release() {
-            self.lists.release();
-        }
+        self.slab.release();
     }
 
-    /// Goes from slot to slot up to `target`, and has `take` take each first entry out until the slot is empty.
-    #[inline]
-    fn run(
-        &mut self,
-        target: u64,
-        budget: &mut usize,
-        fetch: impl Fn(&T),
-        mut take: impl FnMut(&mut Self, u32),
-    ) -> bool {
+    fn run(&mut self, target: u64, budget: &mut usize, mut sink: impl FnMut(u64, T)) -> bool {
         let target = self.depart(target);
         loop {
             let far = self.next_far();
@@ -353,13 +300,15 @@ impl<T> Wheel<T> {
                 return false;
             }
             let slot = self.near_slot(next);
-            self.fetch(slot, *budget, End::First, &fetch);
-            while let Some(head) = self.lists.first(slot) {
+            self.fetch(slot, *budget);
+            while let Some(head) = self.first(slot) {
                 if *budget == 0 {
                     return false;
                 }
                 *budget -= 1;
-                take(self, head);
+                if let Some((when, value)) = self.fire(head) {
+                    sink(when, value);
+                }
             }
         }
         self.now = target;
@@ -388,62 +337,59 @@ impl<T> Wheel<T> {
 
     /// Before time moves, at most to the tick returned.
     fn depart(&mut self, target: u64) -> u64 {
-        if self.half_moved != NIL && self.lists.is_empty(self.half_moved) {
+        if self.half_moved != NIL && self.heads[self.half_moved as usize] == NIL {
             // Its last entries were removed one by one. Only as long as `now` is its start can nobody refill it.
             self.half_moved = NIL;
         }
         target.max(self.now)
     }
 
-    /// Reads entries of a slot, those that come first or last. With a million timers scattered in memory each waits for memory, and
-    /// these waits overlap; firing or moving them afterwards finds them in the cache.
-    fn fetch(&self, slot: u32, at_most: usize, from: End, fetch: impl Fn(&T)) {
-        for index in self.lists.entries(slot, from).take(at_most.min(FETCHED)) {
-            core::hint::black_box(self.slab.when(index));
-            self.slab.look(index, &fetch);
+    /// Reads a slot's entries from both ends towards each other. With a million timers scattered in memory each step waits for
+    /// memory, and the two waits overlap; firing or moving them afterwards finds them in the cache.
+    fn fetch(&self, slot: u32, at_most: usize) {
+        let Some(first) = self.first(slot) else { return };
+        let (mut ahead, mut behind) = (first, self.slab[first].prev);
+        for _ in 0..at_most.min(FETCHED) / 2 {
+            let next = self.slab[ahead].next;
+            if ahead == behind || next == behind {
+                break;
+            }
+            ahead = next;
+            behind = self.slab[behind].prev;
         }
+        core::hint::black_box((ahead, behind));
     }
 
     /// Takes the first entry of the slot of `now`: fired, or moved on if it was deferred.
     #[inline]
     fn fire(&mut self, head: u32) -> Option<(u64, T)> {
-        let when = self.slab.when(head);
-        if self.moved_on(head, when) {
+        let when = self.slab[head].when;
+        if when > self.now {
+            self.unlink(self.near_slot(self.now), head, self.slab[head].links());
+            self.place_last(head, when);
             return None;
         }
         let key = self.slab.key(head)?;
         self.remove(TimerKey(key)).map(|value| (when, value))
     }
 
-    /// Moves the first entry of the slot of `now` to where it belongs, if it was deferred.
-    #[inline]
-    fn moved_on(&mut self, head: u32, when: u64) -> bool {
-        let deferred = when > self.now;
-        if deferred {
-            if let Some(place) = self.slab.place_of(head) {
-                self.take_out(place);
-            }
-            self.place_last(head, when);
-        }
-        deferred
-    }
-
     /// Moves the entries of an overflow slot whose start is `now` down, last first and each to the front: whatever waits here
     /// is older than anything of the same deadline that was inserted below, so the order of insertion holds.
     fn cascade(&mut self, slot: u32, budget: &mut usize) -> bool {
-        self.fetch(slot, *budget, End::Last, |_| ());
-        while let Some(last) = self.lists.last(slot) {
+        self.fetch(slot, *budget);
+        while let Some(head) = self.first(slot) {
             if *budget == 0 {
                 self.half_moved = slot;
                 return false;
             }
             *budget -= 1;
-            if let Some(place) = self.slab.place_of(last) {
-                self.take_out(place);
-            }
-            let to = self.slot_for(self.slab.when(last));
-            let place = self.prepend(to, last);
-            self.slab.set_place(last, place);
+            let last = self.slab[head].prev;
+            self.unlink(slot, last, self.slab[last].links());
+            let to = self.slot_for(self.slab[last].when);
+            self.slab.set_slot(last, to);
+            self.link_last(to, last);
+            // In a circular list the first place is the last place with the head moved back by one.
+            self.heads[to as usize] = last;
         }
         self.half_moved = NIL;
         true
@@ -463,7 +409,7 @@ impl<T> Wheel<T> {
         if self.far_levels == 0 {
             return None;
         }
-        if self.half_moved != NIL && !self.lists.is_empty(self.half_moved) {
+        if self.half_moved != NIL && self.heads[self.half_moved as usize] != NIL {
             return Some((self.half_moved, self.now));
         }
         let level = self.far_levels.trailing_zeros();
@@ -476,17 +422,18 @@ impl<T> Wheel<T> {
     /// The earliest deadline in the overflow slot that comes first, unless it holds too many to look. Not after the slot's end, where a
     /// deferred one may be, since from then on others come first.
     fn earliest_in(&self, slot: u32, start: u64) -> Option<u64> {
-        if slot == self.half_moved {
-            return None;
-        }
+        let first = self.first(slot).filter(|_| slot != self.half_moved)?;
         let (level, _) = self.far_position(slot)?;
         let width = 1_u64 << (self.bits + FAR_BITS * truncate(level as u64));
-        let (mut left, mut earliest) = (LOOKED_AT, start.saturating_add(width));
-        for index in self.lists.entries(slot, End::First) {
-            left = left.checked_sub(1)?;
-            earliest = earliest.min(self.slab.when(index));
+        let (mut index, mut earliest) = (first, start.saturating_add(width));
+        for _ in 0..LOOKED_AT {
+            earliest = earliest.min(self.slab[index].when);
+            index = self.slab[index].next;
+            if index == first {
+                return Some(earliest);
+            }
         }
-        Some(earliest)
+        None
     }
 
     /// Where an entry due at `when`, not before `now`, belongs.
@@ -512,45 +459,51 @@ impl<T> Wheel<T> {
     }
 
     #[inline]
+    fn first(&self, slot: u32) -> Option<u32> {
+        Some(self.heads[slot as usize]).filter(|&head| head != NIL)
+    }
+
+    #[inline]
     fn place_last(&mut self, index: u32, when: u64) {
-        let place = self.append(self.slot_for(when), index);
-        self.slab.set_when(index, when);
-        self.slab.set_place(index, place);
+        let slot = self.slot_for(when);
+        self.slab[index].when = when;
+        self.slab.set_slot(index, slot);
+        self.link_last(slot, index);
     }
 
     #[inline]
-    fn append(&mut self, slot: u32, index: u32) -> Place {
-        if self.lists.is_empty(slot) {
+    fn link_last(&mut self, slot: u32, index: u32) {
+        let first = self.heads[slot as usize];
+        let (last, next) = if first == NIL { (index, index) } else { (self.slab[first].prev, first) };
+        let entry = &mut self.slab[index];
+        entry.prev = last;
+        entry.next = next;
+        self.close_ring(slot, first, last, index);
+    }
+
+    /// Links the ends of a slot's list to its new last entry, which is linked to them already.
+    #[inline]
+    fn close_ring(&mut self, slot: u32, first: u32, last: u32, index: u32) {
+        if first == NIL {
+            self.heads[slot as usize] = index;
             self.mark(slot);
-            return self.lists.put(slot, index);
+        } else {
+            self.slab[first].prev = index;
+            self.slab[last].next = index;
         }
-        self.make_room(slot);
-        self.lists.append(slot, index)
-    }
-
-    fn prepend(&mut self, slot: u32, index: u32) -> Place {
-        if self.lists.is_empty(slot) {
-            self.mark(slot);
-            return self.lists.put(slot, index);
-        }
-        self.make_room(slot);
-        self.lists.prepend(slot, index)
     }
 
     #[inline]
-    fn make_room(&mut self, slot: u32) {
-        if let Some((moved, place)) = self.lists.make_room(slot) {
-            self.slab.set_place(moved, place);
+    fn unlink(&mut self, slot: u32, index: u32, links: Links) {
+        if links.next == index {
+            self.heads[slot as usize] = NIL;
+            self.unmark(slot);
+            return;
         }
-    }
-
-    /// Takes an entry out of its slot, if it is in one.
-    #[inline]
-    fn take_out(&mut self, place: Place) {
-        if place != Place::NOWHERE
-            && let Some(emptied) = self.lists.remove(place)
-        {
-            self.unmark(emptied);
+        self.slab[links.prev].next = links.next;
+        self.slab[links.next].prev = links.prev;
+        if self.heads[slot as usize] == index {
+            self.heads[slot as usize] = links.next;
         }
     }
 
@@ -608,7 +561,7 @@ const MAX_FAR_LEVELS: usize = 64_usize.div_ceil(FAR_BITS as usize);
 /// Entries that are looked at to spare their sleeper a wake-up: at worst 32 waits for memory, a third of what a wake-up costs.
 const LOOKED_AT: usize = 32;
 
-/// Entries that are read ahead: at one or two lines each, they must stay in a small second-level cache until they are used.
+/// Entries that are read ahead: at 64 bytes a line, they must stay in a small second-level cache until they are used.
 const FETCHED: usize = 1024;
 
 /// For values that are below a slot count.
@@ -623,34 +576,38 @@ impl<T> Wheel<T> {
     /// Walks everything there is and panics on the first broken invariant; `exact` if no timer was ever deferred.
     pub(crate) fn check(&self, exact: bool) {
         let mut reached = 0;
-        for slot in 0..truncate(self.lists.slots() as u64) {
+        for slot in 0..truncate(self.heads.len() as u64) {
             let far = self.far_position(slot);
             let marked = match far {
                 None => self.near.contains(slot as usize),
                 Some((level, digit)) => self.far[level] >> digit & 1 == 1,
             };
-            assert_eq!(marked, !self.lists.is_empty(slot), "occupancy of slot {slot}");
-            for index in self.lists.entries(slot, End::First) {
+            assert_eq!(marked, self.heads[slot as usize] != NIL, "occupancy of slot {slot}");
+            let Some(head) = self.first(slot) else { continue };
+            let mut index = head;
+            loop {
                 reached += 1;
                 assert!(reached <= self.len(), "slot {slot} loops");
-                let (when, place) = (self.slab.when(index), self.slab.place_of(index));
-                assert_eq!(place.and_then(|place| self.lists.slot(place)), Some(slot));
-                assert_eq!(place.and_then(|place| self.lists.at(place)), Some(index));
+                let entry = &self.slab[index];
+                assert_eq!(self.slab[entry.next].prev, index);
+                assert_eq!(self.slab.slot_of_live(index), Some(slot));
                 match far {
-                    None if exact => {
-                        assert_eq!((self.near_slot(when), when - self.now <= self.mask), (slot, true));
-                    }
+                    None if exact => assert_eq!(
+                        (self.near_slot(entry.when), entry.when - self.now <= self.mask),
+                        (slot, true)
+                    ),
                     None => {}
                     Some(_) => {
-                        assert!(when > self.now || !exact || self.next_expiration() == Some(self.now));
+                        assert!(entry.when > self.now || !exact || self.next_expiration() == Some(self.now));
                     }
+                }
+                index = entry.next;
+                if index == head {
+                    break;
                 }
             }
         }
-        let entries = 0..truncate(self.slab.entries() as u64);
-        let detached = entries.filter(|&index| self.slab.place_of(index) == Some(Place::NOWHERE)).count();
-        assert_eq!(reached + detached, self.len(), "entries in no slot");
-        self.lists.check();
+        assert_eq!(reached, self.len(), "entries in no slot");
         for level in 0..MAX_FAR_LEVELS {
             assert_eq!(self.far_levels >> level & 1 == 1, self.far[level] != 0, "level {level}");
         }

@@ -6,11 +6,11 @@
 mod alarm;
 pub(crate) mod clock;
 pub(crate) mod driver;
+pub(crate) mod expire;
 mod interval;
 pub(crate) mod manual;
 pub(crate) mod shards;
 mod sleep;
-mod wakers;
 
 pub use interval::{Interval, MissedTicks};
 pub use sleep::Sleep;

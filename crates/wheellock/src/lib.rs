@@ -88,7 +88,6 @@
 )]
 
 mod acquire;
-mod alone;
 mod backoff;
 pub mod blocking;
 mod clock;

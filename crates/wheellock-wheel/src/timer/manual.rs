@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use super::clock::VirtualTime;
-use super::shards::{Expire, Hub};
+use super::expire::Expire;
+use super::shards::Hub;
 
 /// Runs due timers up to the new time, tick by tick, each at its own time.
 pub(crate) fn advance<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {

@@ -50,8 +50,8 @@ pub(crate) struct State {
     pub(crate) pipeline: Pipeline,
     /// A writer is inside a system call with the bytes it took; nobody else may write.
     pub(crate) writing: bool,
-    /// The driver has woken callers and writes what they append; only if so many calls are queued on an idle line, the caller who queues
-    /// the last of these does.
+    /// The driver has woken callers and is about to write what they append. A caller who finds the line idle writes only what has become so
+    /// many calls with its own.
     pub(crate) corked: Option<usize>,
     /// The driver waits for a wake-up.
     pub(crate) parked: bool,

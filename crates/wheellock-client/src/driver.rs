@@ -183,8 +183,8 @@ struct Running<'a> {
     closing_since: Option<Instant>,
 }
 
-/// How many calls of callers who have just been woken are written before the others are there. With two halves under way in turn neither
-/// the server waits for all callers, nor they for the server.
+/// How many calls of so many callers, who have just been woken, are written before the others are there. With two halves under way in turn
+/// the server need not wait for all callers, nor they for it.
 fn half_of(woken: usize) -> usize {
     WORTH_A_WRITE.max(woken / 2)
 }
@@ -270,7 +270,7 @@ impl<'a> Running<'a> {
             // Callers asked for a flush. They are usually not the last ones in this round of the run queue.
             let mut state = self.shared.lock();
             if state.pipeline.has_output() && !state.writing && state.pipeline.in_flight() > 1 {
-                state.corked = Some(half_of(0));
+                state.corked = Some(WORTH_A_WRITE);
                 return Ok(Turn::Again);
             }
         }

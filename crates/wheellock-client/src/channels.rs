@@ -6,9 +6,9 @@
 //! nothing is lost by a slow waiter.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::task::Waker;
 
-use bytes::Bytes;
 use slab::Slab;
 
 /// What to send for a channel.
@@ -20,19 +20,29 @@ pub(crate) enum Order {
 
 #[derive(Default)]
 pub(crate) struct Channels {
-    by_name: HashMap<Bytes, u32>,
+    by_name: HashMap<Arc<[u8]>, u32>,
     entries: Slab<Channel>,
 }
 
+/// Small, for every waiter of a fair lock has one of its own.
 struct Channel {
-    name: Bytes,
+    name: Arc<[u8]>,
     /// How many subscriptions hold this channel.
-    wanted: usize,
+    wanted: u32,
     confirmed: Confirmed,
     /// Messages, and every other reason to look again: a lost connection, a refusal.
     count: u64,
-    refused: Option<String>,
-    waiting: Vec<(u64, Waker)>,
+    refused: Option<Box<str>>,
+    waiting: Waiting,
+}
+
+/// Who is to be woken, by its number. Nearly always it is one.
+#[derive(Default)]
+enum Waiting {
+    #[default]
+    Nobody,
+    One(u64, Waker),
+    Many(Vec<(u64, Waker)>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,15 +62,14 @@ impl Channels {
             }
             return index;
         }
-        // A copy of its own: a slice of a read buffer would keep the whole buffer alive.
-        let name = Bytes::copy_from_slice(name);
+        let name: Arc<[u8]> = name.into();
         let channel = Channel {
-            name: name.clone(),
+            name: Arc::clone(&name),
             wanted: 1,
             confirmed: Confirmed::No,
             count: 0,
             refused: None,
-            waiting: Vec::new(),
+            waiting: Waiting::Nobody,
         };
         let index = u32::try_from(self.entries.insert(channel)).unwrap_or(u32::MAX);
         self.by_name.insert(name, index);
@@ -71,7 +80,7 @@ impl Channels {
     pub(crate) fn unwant(&mut self, index: u32, waiter: u64) {
         if let Some(channel) = self.get_mut(index) {
             channel.wanted -= 1;
-            channel.waiting.retain(|(id, _)| *id != waiter);
+            channel.waiting.forget(waiter);
             if channel.wanted == 0 {
                 channel.refused = None;
                 self.forget_if_unused(index);
@@ -80,7 +89,7 @@ impl Channels {
     }
 
     /// The order that brings a channel closer to what is wanted, if one is due. The caller sends it.
-    pub(crate) fn next_order(&mut self, index: u32) -> Option<(Order, Bytes)> {
+    pub(crate) fn next_order(&mut self, index: u32) -> Option<(Order, Arc<[u8]>)> {
         let channel = self.get_mut(index)?;
         let order = match (channel.wanted > 0, channel.confirmed) {
             (true, Confirmed::No) if channel.refused.is_none() => {
@@ -93,7 +102,7 @@ impl Channels {
             }
             _ => return None,
         };
-        Some((order, channel.name.clone()))
+        Some((order, Arc::clone(&channel.name)))
     }
 
     /// The server confirmed a subscription. That is no reason to look: whatever was called after subscribing reached
@@ -101,7 +110,7 @@ impl Channels {
     pub(crate) fn on_subscribed(&mut self, index: u32, wakers: &mut Vec<Waker>) {
         if let Some(channel) = self.get_mut(index) {
             channel.confirmed = Confirmed::Yes;
-            wakers.extend(channel.waiting.drain(..).map(|(_, waker)| waker));
+            channel.waiting.wake(wakers);
         }
     }
 
@@ -121,7 +130,7 @@ impl Channels {
     pub(crate) fn on_refused(&mut self, index: u32, why: String, wakers: &mut Vec<Waker>) {
         if let Some(channel) = self.get_mut(index) {
             channel.confirmed = Confirmed::No;
-            channel.refused = Some(why);
+            channel.refused = Some(why.into());
             channel.wake(wakers);
             self.forget_if_unused(index);
         }
@@ -187,17 +196,13 @@ impl Channels {
     }
 
     pub(crate) fn refusal(&self, index: u32) -> Option<String> {
-        self.get(index).and_then(|channel| channel.refused.clone())
+        self.get(index)?.refused.as_deref().map(str::to_owned)
     }
 
     /// Leaves a waker for the next count; replaces the one that `waiter` left before.
     pub(crate) fn wait(&mut self, index: u32, waiter: u64, waker: &Waker) {
         if let Some(channel) = self.get_mut(index) {
-            match channel.waiting.iter_mut().find(|(id, _)| *id == waiter) {
-                Some((_, old)) if old.will_wake(waker) => {}
-                Some((_, old)) => old.clone_from(waker),
-                None => channel.waiting.push((waiter, waker.clone())),
-            }
+            channel.waiting.add(waiter, waker);
         }
     }
 
@@ -221,7 +226,43 @@ impl Channels {
 impl Channel {
     fn wake(&mut self, wakers: &mut Vec<Waker>) {
         self.count += 1;
-        wakers.extend(self.waiting.drain(..).map(|(_, waker)| waker));
+        self.waiting.wake(wakers);
+    }
+}
+
+impl Waiting {
+    /// Replaces the waker that `waiter` left before, if it did.
+    fn add(&mut self, waiter: u64, waker: &Waker) {
+        match self {
+            Self::Nobody => *self = Self::One(waiter, waker.clone()),
+            Self::One(known, old) if *known == waiter => old.clone_from(waker),
+            Self::One(..) => {
+                if let Self::One(first, old) = std::mem::take(self) {
+                    *self = Self::Many(vec![(first, old), (waiter, waker.clone())]);
+                }
+            }
+            Self::Many(all) => match all.iter_mut().find(|(known, _)| *known == waiter) {
+                Some((_, old)) => old.clone_from(waker),
+                None => all.push((waiter, waker.clone())),
+            },
+        }
+    }
+
+    fn forget(&mut self, waiter: u64) {
+        match self {
+            Self::One(known, _) if *known == waiter => *self = Self::Nobody,
+            Self::Many(all) => all.retain(|(known, _)| *known != waiter),
+            Self::Nobody | Self::One(..) => {}
+        }
+    }
+
+    /// Nobody waits any more; who did goes to `wakers`.
+    fn wake(&mut self, wakers: &mut Vec<Waker>) {
+        match std::mem::take(self) {
+            Self::Nobody => {}
+            Self::One(_, waker) => wakers.push(waker),
+            Self::Many(all) => wakers.extend(all.into_iter().map(|(_, waker)| waker)),
+        }
     }
 }
 

@@ -29,7 +29,8 @@ use crate::topology::cluster::Cluster;
 /// ```
 pub struct Subscription {
     at: Listening,
-    home: Option<Home>,
+    /// Boxed, because every waiter of a fair lock has a subscription, and most are in no cluster.
+    home: Option<Box<Home>>,
 }
 
 /// In a cluster: where the subscription belongs.
@@ -47,7 +48,7 @@ impl Subscription {
     pub(crate) fn in_cluster(cluster: &Arc<Cluster>, shared: &Arc<Shared>, channel: &[u8]) -> Self {
         cluster.handle_cloned();
         let home = Home { cluster: Arc::clone(cluster), channel: channel.into() };
-        Self { at: Listening::new(shared, channel), home: Some(home) }
+        Self { at: Listening::new(shared, channel), home: Some(Box::new(home)) }
     }
 
     /// Goes where the channel's slot has gone. That is a reason to look: a message may have been missed on the way. The
@@ -62,7 +63,7 @@ impl Subscription {
 
     /// The node that serves the channel's slot now, if that is another one.
     fn gone_to(&self) -> Option<(Arc<Shared>, Box<[u8]>)> {
-        let Home { cluster, channel } = self.home.as_ref()?;
+        let Home { cluster, channel } = self.home.as_deref()?;
         let node = cluster.node_for(Some(channel)).ok()?;
         (!Arc::ptr_eq(&node, self.at.server())).then(|| (node, channel.clone()))
     }

@@ -416,7 +416,7 @@ impl Shared {
         loop {
             let written = writer.try_write(&bytes).unwrap_or(0);
             let complete = written == bytes.len() && writer.try_flush().is_ok();
-            let _written = bytes.split_to(written.min(bytes.len()));
+            drop(bytes.split_to(written.min(bytes.len())));
             let mut state = self.lock();
             if state.epoch != epoch {
                 return;

@@ -442,7 +442,8 @@ impl<'a> Running<'a> {
                     return Err(self.failed("writing", error));
                 }
             };
-            let _written = self.output.split_to(written);
+            // Let go of at once: shared with it, the buffer could not tell how large it is.
+            drop(self.output.split_to(written));
             let mut state = self.shared.lock();
             state.stats.batch_writes += 1;
             state.stats.bytes_written += written as u64;

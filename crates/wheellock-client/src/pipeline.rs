@@ -345,8 +345,8 @@ impl Pipeline {
     pub(crate) fn give_back(&mut self, mut rest: BytesMut) {
         if rest.is_empty() {
             rest.clear();
-            // One flood must not keep megabytes for ever.
-            if rest.capacity() <= SPARE_LIMIT {
+            // One flood must not keep megabytes for ever. The capacity does not tell: what was written stood before it.
+            if !rest.try_reclaim(SPARE_LIMIT + 1) {
                 self.spare = rest;
             }
             return;
@@ -957,8 +957,8 @@ fn is_kept(what: What) -> bool {
 /// A slot's remains; dropped outside the lock, because wakers and values may run foreign code.
 pub(crate) struct Slotted(#[expect(dead_code, reason = "held only to be dropped later")] Slot);
 
-/// Largest buffer that is kept between flushes.
-const SPARE_LIMIT: usize = 256 << 10;
+/// Largest buffer that is kept between flushes: room for what five hundred callers ask at once. There are two, as long as the connection.
+const SPARE_LIMIT: usize = 128 << 10;
 
 #[cfg(test)]
 mod model;

@@ -453,6 +453,27 @@ fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     assert!(!submit(Lane::Reserved), "that is bounded too");
 }
 
+#[test]
+fn the_room_of_a_flood_is_given_up_and_any_other_is_kept() {
+    let (mut pipeline, _) = connected(1 << 20);
+    pipeline.bounds.queued_bytes = usize::MAX;
+    let ping = Command::new("PING");
+    let request = Request::Command(&ping);
+    for (calls, kept) in [(100, true), (40_000, false)] {
+        let now = Instant::now();
+        for _ in 0..calls {
+            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+        }
+        let mut bytes = pipeline.take_output();
+        while !bytes.is_empty() {
+            // Piece by piece, as a socket takes them.
+            drop(bytes.split_to(bytes.len().min(100_000)));
+        }
+        pipeline.give_back(bytes);
+        assert_eq!(pipeline.spare.try_reclaim(1), kept, "{calls} calls");
+    }
+}
+
 /// A pipeline whose connection is up, and that connection.
 fn connected(bounds: usize) -> (Pipeline, ConnectionId) {
     let now = Instant::now();

@@ -188,7 +188,7 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                     if by.is_over(request.context)
                         && let Some(limit) = wait.limit()
                     {
-                        let Some(waiter) = &waiter else { return Err(error) };
+                        let Some(waiter) = &mut waiter else { return Err(error) };
                         return waiter.cut_short(&error).map(|()| end(Err(limit)));
                     }
                     if let Error::NotReplicated { .. } = error {

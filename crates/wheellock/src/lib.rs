@@ -88,6 +88,7 @@
 )]
 
 mod acquire;
+mod alone;
 mod backoff;
 pub mod blocking;
 mod clock;

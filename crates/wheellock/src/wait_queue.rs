@@ -171,12 +171,7 @@ impl WaitQueue {
         self.unanswered_since = None;
         self.last_error = None;
         self.open_since = None;
-        // One millisecond more, because the server rounds down.
-        let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
-        // Without messages (an ACL may forbid the channel) only asking helps.
-        let deaf = self.subscription.as_ref().is_some_and(|news| news.refusal().is_some());
-        let left = if deaf { left.min(POLL_WHEN_DEAF) } else { left };
-        let at = now + left;
+        let at = next_question(now, lease_left, self.subscription.as_ref());
         self.poll_at = Some(self.look_at.map_or(at, |look| look.min(at)));
     }
 
@@ -520,6 +515,19 @@ impl WaitQueue {
     pub(crate) fn is_head(&self, ticket: u64) -> bool {
         self.queue.is_head(ticket)
     }
+}
+
+/// When to ask again about a lock that is held for at least `lease_left` (not at all bounded if `None`).
+pub(crate) fn next_question(
+    now: Instant,
+    lease_left: Option<Duration>,
+    subscription: Option<&Subscription>,
+) -> Instant {
+    // One millisecond more, because the server rounds down.
+    let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
+    // Without messages (an ACL may forbid the channel) only asking helps.
+    let deaf = subscription.is_some_and(|news| news.refusal().is_some());
+    now + if deaf { left.min(POLL_WHEN_DEAF) } else { left }
 }
 
 /// Longest time between two questions of a waiting process. Only matters if a message got lost without the connection

@@ -3,14 +3,15 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_client::{Client, ErrorKind, Subscription};
+use wheellock_client::{Client, ErrorKind};
 
 use super::attempt::{Opened, Request};
 use super::wait::{Limit, Wait};
+use crate::alone::Alone;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
@@ -22,17 +23,12 @@ use crate::name::Name;
 use crate::wait_queue::{Known, Turn, WaitQueue};
 use crate::wire::{self, Refusal};
 
-struct Own {
-    ticket: u64,
-    queue: Mutex<WaitQueue>,
-}
-
 /// A place in the wait queue; left when dropped.
 pub(super) struct Waiter<'a> {
     request: &'a Request<'a>,
     ticket: u64,
-    /// Where every waiter asks for itself: a queue in which it is alone. In the name's it only hears what stops all.
-    own: Option<Box<Own>>,
+    /// Where every waiter asks for itself: when. In the name's queue it only hears what stops all.
+    own: Option<Box<Alone>>,
     since: BootInstant,
     /// The last question was asked because a release was heard.
     heard: bool,
@@ -64,12 +60,9 @@ impl<'a> Waiter<'a> {
             }
             ticket
         });
-        let own = (name.kind().wake == Wake::OwnChannel).then(|| {
-            let mut queue = WaitQueue::default();
-            Box::new(Own { ticket: queue.join(share.count), queue: Mutex::new(queue) })
-        });
+        let own = (name.kind().wake == Wake::OwnChannel).then(Box::default);
         context.waiting.join(name);
-        let waiter = Self {
+        let mut waiter = Self {
             request,
             ticket,
             own,
@@ -83,20 +76,20 @@ impl<'a> Waiter<'a> {
             asked: 0,
             questions: 0,
         };
-        if waiter.own.is_some() {
+        if let Some(own) = &mut waiter.own
+            && request.backoff.is_none()
+        {
             // Goes out with the question that comes next.
-            waiter.waiters(|waiters, _| waiter.listen(waiters));
+            own.listen(|| {
+                context.client.subscribe(&wire::own_channel(name, &context.holder_text(name, request.owner)))
+            });
         }
         waiter
     }
 
-    /// Does something with the queue in which this waiter asks when its turn comes, and with its ticket there, under the queue's
-    /// lock.
+    /// Does something with the queue in which this waiter stands, and with its ticket there, under the queue's lock.
     fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue, u64) -> T) -> T {
-        match &self.own {
-            Some(own) => with(&mut own.queue.lock().unwrap_or_else(PoisonError::into_inner), own.ticket),
-            None => self.request.name.waiters(|waiters| with(waiters, self.ticket)),
-        }
+        self.request.name.waiters(|waiters| with(waiters, self.ticket))
     }
 
     pub(super) fn granted(&mut self, room: u32) {
@@ -160,16 +153,14 @@ impl<'a> Waiter<'a> {
                     let by = self.wait_is_over(now, deadline);
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over(limit), Next::Ask)));
                 }
-                if self.own.is_some()
-                    && let Turn::Failed(error) =
-                        self.request.name.waiters(|all| all.turn(self.ticket, true, now, cx))
-                {
-                    return Poll::Ready(Err(error));
-                }
-                let (turn, joined) = self.waiters(|waiters, ticket| {
+                let (mut turn, joined) = self.waiters(|waiters, ticket| {
                     // Looked at under the queue's lock, under which a caller outside the queue says that it has its answer.
-                    (waiters.turn(ticket, self.request.name.is_asked_for(), now, cx), waiters.joined())
+                    let asked_for = self.own.is_some() || self.request.name.is_asked_for();
+                    (waiters.turn(ticket, asked_for, now, cx), waiters.joined())
                 });
+                if let (Some(own), Turn::Wait(_)) = (&mut self.own, &turn) {
+                    turn = own.turn(now, cx);
+                }
                 let until = match turn {
                     Turn::Ask { heard, since } => {
                         (self.heard, self.asked) = (heard, joined);
@@ -233,6 +224,9 @@ impl<'a> Waiter<'a> {
     }
 
     fn known(&self) -> Known {
+        if let Some(own) = &self.own {
+            return own.known();
+        }
         let waits_for_its_first_answer = self.waited() < FIRST_ANSWER;
         self.waiters(|waiters, ticket| waiters.known(ticket, waits_for_its_first_answer))
     }
@@ -246,7 +240,7 @@ impl<'a> Waiter<'a> {
     }
 
     pub(super) fn is_head(&self) -> bool {
-        self.waiters(|waiters, ticket| waiters.is_head(ticket))
+        self.own.is_some() || self.waiters(|waiters, ticket| waiters.is_head(ticket))
     }
 
     /// The wait is over while others asked: a lock of which nothing is known is asked for all the same. Otherwise it is held
@@ -278,9 +272,12 @@ impl<'a> Waiter<'a> {
 
     /// The wait has ended in the middle of a question. That its answer could not come in time says nothing about the server;
     /// any other failure does.
-    pub(super) fn cut_short(&self, error: &Error) -> Result<(), Error> {
+    pub(super) fn cut_short(&mut self, error: &Error) -> Result<(), Error> {
         if !is_only_late(error) {
-            self.waiters(|waiters, _| waiters.on_unanswered(error));
+            match &mut self.own {
+                Some(own) => own.on_unanswered(error),
+                None => self.waiters(|waiters, _| waiters.on_unanswered(error)),
+            }
         }
         match self.wait_is_over(self.request.context.client.config().timer.now(), None) {
             Ok(None) => Ok(()),
@@ -288,14 +285,6 @@ impl<'a> Waiter<'a> {
             Err(other) if error.outcome() != Outcome::MaybeExecuted => Err(other),
             Ok(Some(_)) | Err(_) => Err(error.clone()),
         }
-    }
-
-    fn subscribe(&self) -> Subscription {
-        let (context, name) = (self.request.context, self.request.name);
-        if self.own.is_none() {
-            return context.client.subscribe(name.channel().as_bytes());
-        }
-        context.client.subscribe(&wire::own_channel(name, &context.holder_text(name, self.request.owner)))
     }
 
     /// Whether a question got no answer, and may still come.
@@ -312,20 +301,22 @@ impl<'a> Waiter<'a> {
         let pause =
             self.request.backoff.copied().or(unheard).map(|backoff| backoff.pause(self.questions, random));
         self.questions = self.questions.saturating_add(1);
+        // If there is a pause, it asks when that is over or the lease ends.
+        let lease_left = refusal.lease_left.into_iter().chain(pause).min();
+        if let Some(own) = &mut self.own {
+            own.on_held(now, lease_left);
+            return;
+        }
+        let Request { context, name, backoff, .. } = *self.request;
         self.waiters(|waiters, ticket| {
             if !waiters.is_head(ticket) {
                 return;
             }
-            // If there is a pause, it asks when that is over or the lease ends.
-            waiters.on_held(now, refusal.lease_left.into_iter().chain(pause).min());
-            self.listen(waiters);
+            waiters.on_held(now, lease_left);
+            if backoff.is_none() {
+                waiters.listen(|| context.client.subscribe(name.channel().as_bytes()));
+            }
         });
-    }
-
-    fn listen(&self, waiters: &mut WaitQueue) {
-        if self.request.backoff.is_none() {
-            waiters.listen(|| self.subscribe());
-        }
     }
 }
 

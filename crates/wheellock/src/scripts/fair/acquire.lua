@@ -12,7 +12,11 @@
 -- Returns nil (the lock was free), AGAIN (the holder held it already) or the milliseconds after which to ask again at the
 -- latest; the error WRONGTYPE, with nothing changed, if other data or another kind of lock is under the name.
 local lock, lease, holder = KEYS[1], ARGV[1], ARGV[2]
-local head = try('lindex', queue, '0')
+local first = try('lrange', queue, '0', '1')
+if first.err then
+    first = {first}
+end
+local head = first[1]
 -- Where a cluster's slot moves, a node may refuse to say it of several keys at once.
 if not head and try('exists', lock, waiters) == 0 then
     call('hset', lock, holder, '1')
@@ -42,16 +46,17 @@ end
 if type(head) == 'table' then
     return head
 end
-local now, removed = clock(), false
-if head then
-    head, removed = living_head(head, now)
+local now, removed
+if head and head ~= holder then
+    now = clock()
+    head, removed = living_head(head, now, holder)
 end
 if free and (not head or head == holder) then
     if head then
         call('lpop', queue)
         call('zrem', deadlines, holder)
         call('zrem', waiters, holder)
-        if not all_are_ours(call('llen', queue)) then
+        if (removed or first[2]) and not all_are_ours(call('llen', queue)) then
             move_up(call('zrange', deadlines, '0', '-1'))
         end
     else
@@ -70,6 +75,7 @@ left = math.max(left, 0)
 if ARGV[4] == '0' then
     return left
 end
+now = now or clock()
 local deadline = call('zscore', deadlines, holder)
 if not deadline then
     local before = call('rpush', queue, holder) - 1

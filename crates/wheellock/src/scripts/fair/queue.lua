@@ -31,11 +31,11 @@ local function move_up(holders)
     end
 end
 
--- Removes those at the head, of whom this is the first, whose time is over. Returns the one who is there then, if there is one,
--- and whether any was removed.
-local function living_head(head, now)
+-- Removes those at the head, of whom this is the first, whose time is over, but not the one who asks, who lives. Returns the one who is
+-- there then, if there is one, and whether any was removed.
+local function living_head(head, now, asks)
     local removed = false
-    while head do
+    while head and head ~= asks do
         -- Those of this library live as long as they ask; their deadlines are for the others to see.
         local until_when = tonumber(call('zscore', waiters, head) or call('zscore', deadlines, head))
         if until_when and until_when > now then
@@ -47,5 +47,5 @@ local function living_head(head, now)
         removed = true
         head = call('lindex', queue, '0')
     end
-    return nil, removed
+    return head, removed
 end

@@ -30,7 +30,7 @@ impl Store {
         if self.held_by(key, "mode") {
             return Err(wrong_type());
         }
-        let (head, removed) = self.head_of_queue(tag)?;
+        let (head, removed) = self.head_of_queue(tag, holder)?;
         let free = !self.keys.contains_key(key);
         if free && head.as_deref().is_none_or(|head| head == holder) {
             self.leave_queue(tag, holder);
@@ -96,15 +96,15 @@ impl Store {
         Ok(Answer::Integer(1))
     }
 
-    /// The first who waits for a fair lock and lives, and whether others were removed for not living.
-    pub(super) fn head_of_queue(&mut self, tag: &str) -> Result<(Option<String>, bool)> {
+    /// The first who waits for a fair lock and lives, as the one does who `asks`, and whether others were removed for not living.
+    pub(super) fn head_of_queue(&mut self, tag: &str, asks: &str) -> Result<(Option<String>, bool)> {
         self.no_text(&queue(tag))?;
         let mut removed = false;
         loop {
             let Some((head, lives)) = self.fields(&queue(tag)).into_iter().next() else {
                 return Ok((None, removed));
             };
-            if integer(&lives)? > self.millis() {
+            if head == asks || integer(&lives)? > self.millis() {
                 return Ok((Some(head), removed));
             }
             self.leave_queue(tag, &head);
@@ -120,7 +120,7 @@ impl Store {
     }
 
     pub(super) fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) -> Result<()> {
-        if let (Some(head), _) = self.head_of_queue(tag)? {
+        if let (Some(head), _) = self.head_of_queue(tag, "")? {
             self.publish([verb, &format!("{channel}:{head}"), "0"]);
         }
         Ok(())

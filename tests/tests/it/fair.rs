@@ -1,9 +1,12 @@
 //! The fair lock against real servers: its wire contract, the order of its grants, and what becomes of those who leave or die.
 
+use std::io::Write;
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use wheellock::{Error, Lock, LockManager, LostReason, Released};
+use wheellock_client::Command;
 use wheellock_tests::locks::{
     PATIENCE, RENEWED, WOKEN, adjusted, at_rest, brisk, clock, gone, lost, manager,
 };
@@ -149,6 +152,119 @@ async fn a_thousand_waiters_of_ten_processes_are_served_in_the_order_of_arrival(
     assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
     assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
 }
+
+/// The same between processes: a tenth of all waiters leaves, one of ten processes is killed, and the rest is served in the order in
+/// which the server heard of them, no later than the entries of the dead live. `WHEELLOCK_FAIR_WAITERS=1000` is the long form.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_ten_processes_are_served_in_the_order_of_arrival() {
+    const PROCESSES: usize = 10;
+    if let Ok(url) = std::env::var(CHILD) {
+        return waiters_of_one_process(&url).await;
+    }
+    let each = waiters_of_all() / PROCESSES;
+    let (server, locks) = server_and_manager().await;
+    let guard = locks.fair_lock(NAME).acquire().await.unwrap();
+    let mut processes: Vec<_> = (0..PROCESSES).map(|_| Process::start(&server)).collect();
+    assert!(queued(&server, PROCESSES * each).await);
+    processes.iter_mut().for_each(Process::lets_a_tenth_leave);
+    assert!(queued(&server, PROCESSES * (each - each.div_ceil(10))).await);
+    let mut killed = processes.remove(0);
+    let its_id = killed.id(&server).await;
+    killed.kill();
+    let order = server.cli(&["LRANGE", QUEUE, "0", "-1"]);
+    let (dead, living): (Vec<_>, Vec<_>) = order.lines().partition(|holder| holder.starts_with(&its_id));
+    assert_eq!((dead.len(), living.len()), (order.lines().count() / 10, order.lines().count() / 10 * 9));
+    let lives =
+        server.cli(&["ZRANGE", WAITERS, "+inf", "-inf", "BYSCORE", "REV", "LIMIT", "0", "1", "WITHSCORES"]);
+    let until = lives.lines().last().and_then(|score| score.parse().ok()).map(Duration::from_millis).unwrap();
+    guard.release().await.unwrap();
+    for process in &mut processes {
+        assert!(eventually(2 * PATIENCE, async || process.has_ended()).await, "its waiters are served");
+    }
+    let served = server.cli(&["LRANGE", SERVED, "0", "-1"]);
+    assert_eq!(served.lines().collect::<Vec<_>>(), living);
+    let late = clock(&server).saturating_sub(until);
+    assert!(late < PATIENCE, "the dead kept them waiting for {late:?} longer than they lived");
+    set(&server, &["DEL", SERVED, PROCESS_IDS]);
+    assert!(eventually(PATIENCE, async || server.cli(&["KEYS", "*"]).is_empty()).await);
+    assert!(eventually(PATIENCE, async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty()).await);
+}
+
+/// Those who wait in a child process. Each says under the lock that it has it; when a line comes a tenth of them leaves.
+async fn waiters_of_one_process(url: &str) {
+    let locks = manager(url).await;
+    let process = std::process::id().to_string();
+    let introduce = Command::new("HSET").arg(PROCESS_IDS).arg(&process).arg(locks.id());
+    locks.client().call(&introduce).await.unwrap();
+    let mut tasks = Vec::new();
+    for _ in 0..waiters_of_all() / 10 {
+        let (lock, client) = (locks.fair_lock(NAME), locks.client().clone());
+        tasks.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.unwrap();
+            let owner = guard.owner().to_string();
+            client.call(&Command::new("RPUSH").arg(SERVED).arg(&owner)).await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        }));
+    }
+    let line = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+    assert!(line.await.unwrap().unwrap() > 0, "the parent has gone");
+    tasks.iter().step_by(10).for_each(tokio::task::JoinHandle::abort);
+    for (number, task) in tasks.into_iter().enumerate() {
+        assert_eq!(task.await.is_err(), number % 10 == 0);
+    }
+}
+
+/// A child process whose waiters stand in the queue; killed when dropped.
+struct Process {
+    child: Child,
+}
+
+impl Process {
+    fn start(server: &RedisServer) -> Self {
+        let test = "fair::waiters_of_ten_processes_are_served_in_the_order_of_arrival";
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", test]).env(CHILD, server.url());
+        Self { child: program.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap() }
+    }
+
+    /// What its holders begin with.
+    async fn id(&self, server: &RedisServer) -> String {
+        let id = || server.cli(&["HGET", PROCESS_IDS, &self.child.id().to_string()]);
+        assert!(eventually(PATIENCE, async || !id().is_empty()).await);
+        id()
+    }
+
+    fn lets_a_tenth_leave(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"leave\n").unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        assert!(!self.child.wait().unwrap().success());
+    }
+
+    /// Whether it has come to its end, which is a good one.
+    fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().inspect(|status| assert!(status.success(), "{status}")).is_some()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn waiters_of_all() -> usize {
+    std::env::var("WHEELLOCK_FAIR_WAITERS")
+        .map_or(100, |waiters| waiters.parse().expect("a number of waiters"))
+}
+
+const CHILD: &str = "WHEELLOCK_FAIR_CHILD";
+const SERVED: &str = "served";
+const PROCESS_IDS: &str = "process-ids";
 
 #[tokio::test]
 async fn who_leaves_loses_its_place_and_nobody_else_does() {

@@ -13,6 +13,13 @@
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 local lock, lease, holder, count, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
+-- Where a cluster's slot moves, a node may refuse to say it of both at once.
+if redis.pcall('exists', lock, tag .. ':wheellock_writer') == 0 then
+    redis.call('set', tag .. ':' .. holder .. ':rwlock_timeout:1', '1', 'px', lease)
+    redis.call('hset', lock, 'mode', 'read', holder, 1)
+    redis.call('pexpire', lock, lease)
+    return nil
+end
 local fields = redis.pcall('hlen', lock)
 if type(fields) ~= 'number' then
     return fields

@@ -13,6 +13,13 @@
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 local lock, lease, holder, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[4]
+local waits = tag .. ':wheellock_writer'
+-- Where a cluster's slot moves, a node may refuse to say it of both at once.
+if redis.pcall('exists', lock, waits) == 0 then
+    redis.call('hset', lock, 'mode', 'write', holder, 1)
+    redis.call('pexpire', lock, lease)
+    return nil
+end
 local reader = string.sub(holder, 1, -7)
 local found = redis.pcall('hmget', lock, 'mode', holder, reader)
 if found.err then
@@ -25,7 +32,7 @@ if not mode then
     end
     redis.call('hset', lock, 'mode', 'write', holder, 1)
     redis.call('pexpire', lock, lease)
-    redis.call('del', tag .. ':wheellock_writer')
+    redis.call('del', waits)
     return nil
 end
 if mode == 'write' and held then
@@ -45,7 +52,6 @@ for hold = 1, math.min(tonumber(reads) or 0, 1000) do
     end
 end
 -- One who gives up sooner is no reason to forget a writer who waits for longer.
-local waits = tag .. ':wheellock_writer'
 if ARGV[5] ~= '0' and redis.call('pttl', waits) < tonumber(ARGV[5]) then
     redis.call('set', waits, holder, 'px', ARGV[5])
 end

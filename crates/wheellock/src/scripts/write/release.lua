@@ -25,12 +25,13 @@ if ARGV[3] ~= '0' then
     redis.call('hset', lock, holder, ARGV[3])
     return 0
 end
+local held = found[1] == 'write' and found[2]
+-- Who holds waits no more: its grant took back that it did.
 local waits = tag .. ':wheellock_writer'
-local waited = redis.call('get', waits) == holder
+local waited = not held and redis.call('get', waits) == holder
 if waited then
     redis.call('del', waits)
 end
-local held = found[1] == 'write' and found[2]
 if held then
     local left = 0
     if redis.call('hlen', lock) > 2 then

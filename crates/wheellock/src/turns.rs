@@ -7,7 +7,11 @@ use std::time::{Duration, Instant};
 #[derive(Default)]
 pub(crate) struct Turns {
     /// This process gave the lock back because its time was over, and does not know yet whether others heard of it.
-    gave_back: Option<Instant>,
+    gave_back: Option<Unanswered>,
+    /// For how many times in a row nobody else had heard of it.
+    alone: u32,
+    /// How long the last answer took.
+    round_trip: Duration,
     /// How many others heard of it the time before,
     heard_before: u32,
     /// how many did the last time,
@@ -24,6 +28,28 @@ pub(crate) struct Turns {
     own_until: Option<Instant>,
 }
 
+/// The lock was given back, and the answer has not come.
+struct Unanswered {
+    since: Instant,
+    /// Nobody else has wanted the lock for a while, so this process asks for it without waiting for the answer.
+    goes_ahead: bool,
+    /// It has the lock again, or does not want it any more.
+    is_over: bool,
+    /// The message of the release has come.
+    heard: bool,
+}
+
+/// What the head does when it is known who heard that the lock was given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Then {
+    /// It asks, if it has not done so.
+    Ask,
+    /// It stands back until then.
+    StandBack(Instant),
+    /// This process has the lock again.
+    Nothing,
+}
+
 /// What a message says.
 pub(crate) enum Message {
     /// This process' own release.
@@ -37,7 +63,9 @@ pub(crate) enum Message {
 impl Turns {
     /// The lock is given back; `out_of_time` if only to let others have it.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) {
-        self.gave_back = out_of_time.then_some(now);
+        let goes_ahead = self.alone >= ALONE_FOR;
+        let unanswered = Unanswered { since: now, goes_ahead, is_over: false, heard: false };
+        self.gave_back = out_of_time.then_some(unanswered);
     }
 
     /// Whether it is not known yet whether others heard that the lock was given back.
@@ -45,45 +73,59 @@ impl Turns {
         self.gave_back.is_some()
     }
 
+    /// Whether the head asks before it is known: for so long nobody else has wanted the lock. Whoever does since the last time has a turn
+    /// the next time.
+    pub(crate) fn goes_ahead(&self) -> bool {
+        self.gave_back.as_ref().is_some_and(|unanswered| unanswered.goes_ahead)
+    }
+
     /// Nobody waits any more for whether others heard of it.
     pub(crate) fn give_up(&mut self) {
-        self.gave_back = None;
+        self.gave_back = self.gave_back.take().filter(|unanswered| unanswered.goes_ahead);
     }
 
     /// This process has the lock, or does not want it any more: nobody stands back.
     pub(crate) fn end(&mut self) {
-        self.gave_back = None;
+        self.give_up();
+        if let Some(unanswered) = &mut self.gave_back {
+            unanswered.is_over = true;
+        }
         self.left = 0;
     }
 
     /// So many heard that the lock was given back, this process among them if it `listens`; `has_come` tells whether it has heard its
-    /// own message, if that is to come. Until when this process stands back, if there are others.
+    /// own message, if that is to come.
     pub(crate) fn others_heard(
         &mut self,
         heard: u32,
         listens: bool,
         has_come: Option<bool>,
         now: Instant,
-    ) -> Option<Instant> {
-        let since = self.gave_back.take()?;
+    ) -> Then {
+        let Some(unanswered) = self.gave_back.take() else { return Then::Nothing };
         let others = heard.saturating_sub(listens.into());
         self.heard_before = std::mem::replace(&mut self.others, others);
-        self.left = self.others.saturating_sub(1);
-        let round_trip = now.saturating_duration_since(since);
+        self.alone = if others == 0 { self.alone.saturating_add(1) } else { 0 };
+        self.round_trip = now.saturating_duration_since(unanswered.since);
         if let Some(has_come) = has_come {
-            self.own_until = (!has_come).then(|| now + round_trip.max(STAND_BACK_AT_LEAST));
+            let has_come = has_come || unanswered.heard;
+            self.own_until = (!has_come).then(|| now + self.round_trip.max(STAND_BACK_AT_LEAST));
         }
-        if self.others == 0 {
-            return None;
+        if unanswered.is_over {
+            return Then::Nothing;
         }
+        if others == 0 || unanswered.goes_ahead {
+            return Then::Ask;
+        }
+        self.left = others - 1;
         // Of several others, who looks in the middle of one's turn may find the lock free just when the next one is about to ask. Where
         // nobody has come the last time, nobody has to be waited for long.
         self.began = Some(now);
         let took = self.took.take();
         let at_least = if took.is_some() { STAND_BACK_FOR_WHO_CAME } else { STAND_BACK_AT_LEAST };
-        let turn = took.filter(|_| self.others > 1).unwrap_or_default();
-        self.stand_back = (turn + 2 * round_trip).clamp(at_least, STAND_BACK_AT_MOST);
-        Some(now + self.stand_back)
+        let turn = took.filter(|_| others > 1).unwrap_or_default();
+        self.stand_back = (turn + 2 * self.round_trip).clamp(at_least, STAND_BACK_AT_MOST);
+        Then::StandBack(now + self.stand_back)
     }
 
     /// A message has come.
@@ -101,16 +143,27 @@ impl Turns {
 
     /// Whether a message that has come is that of this process' own release. There is only one.
     pub(crate) fn is_own(&mut self, now: Instant) -> bool {
+        if let Some(unanswered) = &mut self.gave_back
+            && unanswered.goes_ahead
+        {
+            return !std::mem::replace(&mut unanswered.heard, true);
+        }
         self.own_until.take().is_some_and(|until| now < until)
     }
 
     /// For how much of its time a process may hand a lock over: those who want it share the time, so that all of them together keep
-    /// nobody waiting for longer than it. One who did not hear of the last release may have been about to listen: Redisson does so
+    /// nobody waiting for longer than it, the time included in which the lock goes from one to the next. One who did not hear of the last release may have been about to listen: Redisson does so
     /// anew for each turn.
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
-        budget / (self.others.max(self.heard_before) + 1)
+        let others = self.others.max(self.heard_before);
+        let between = (others * 2 * self.round_trip).min(budget / 2);
+        (budget - between) / (others + 1)
     }
 }
+
+/// For how many times in a row nobody else has heard that this process gave the lock back before it asks again at once. Redisson's
+/// processes may miss one.
+const ALONE_FOR: u32 = 2;
 
 /// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.
 pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
@@ -129,9 +182,13 @@ mod tests {
     fn given_back(turns: &mut Turns, others: u32, now: Instant) -> Option<Instant> {
         turns.give_back(true, now);
         assert!(turns.is_unanswered());
-        let until = turns.others_heard(others + 1, true, Some(true), now);
+        let then = turns.others_heard(others + 1, true, Some(true), now);
         assert!(!turns.is_unanswered());
-        until
+        match then {
+            Then::StandBack(until) => Some(until),
+            Then::Ask => None,
+            Then::Nothing => panic!("it wants the lock"),
+        }
     }
 
     /// Invariant: what is given back for the sake of others is asked for after them.
@@ -175,12 +232,59 @@ mod tests {
         }
     }
 
+    /// Where nobody else has wanted the lock for a while there is no answer to wait for; but whoever does has a turn the next time.
+    #[test]
+    fn who_was_alone_asks_at_once_and_stands_back_after_it_was_not() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        for _ in 0..ALONE_FOR {
+            turns.give_back(true, now);
+            assert!(!turns.goes_ahead(), "who heard of it is not known");
+            assert_eq!(turns.others_heard(1, true, Some(true), now), Then::Ask);
+        }
+        // Its question goes out behind the release. Another one heard of that.
+        turns.give_back(true, now);
+        assert!(turns.goes_ahead());
+        assert_eq!(turns.others_heard(2, true, Some(true), now), Then::Ask, "should it have come too early");
+        turns.give_back(true, now);
+        assert!(!turns.goes_ahead());
+        assert!(matches!(turns.others_heard(2, true, Some(true), now), Then::StandBack(_)));
+    }
+
+    /// On two threads, the lock may be had again before it is known who heard that it was given back.
+    #[test]
+    fn an_answer_counts_though_the_lock_was_had_again_before() {
+        for heard in [1, 2] {
+            let (mut turns, now) = (Turns::default(), Instant::now());
+            (0..ALONE_FOR).for_each(|_| _ = given_back(&mut turns, 0, now));
+            turns.give_back(true, now);
+            turns.give_up();
+            turns.end();
+            assert!(turns.is_own(now), "the message comes, too");
+            assert_eq!(turns.others_heard(heard, true, Some(false), now), Then::Nothing);
+            assert!(!turns.is_own(now), "it came only once");
+            turns.give_back(true, now);
+            assert_eq!(turns.goes_ahead(), heard == 1);
+        }
+    }
+
+    #[test]
+    fn what_a_turn_costs_between_processes_is_taken_from_their_time() {
+        let (mut turns, start) = (Turns::default(), Instant::now());
+        let (budget, ms) = (Duration::from_millis(12), Duration::from_millis(1));
+        turns.give_back(true, start);
+        turns.others_heard(3, true, Some(true), start + ms);
+        assert_eq!(turns.share_of(budget), (budget - 4 * ms) / 3, "two others, two trips each");
+        turns.give_back(true, start);
+        turns.others_heard(3, true, Some(true), start + 100 * ms);
+        assert_eq!(turns.share_of(budget), budget / 6, "not all of it");
+    }
+
     #[test]
     fn nobody_is_waited_for_longer_than_is_bearable() {
         let (mut turns, start) = (Turns::default(), Instant::now());
         turns.give_back(true, start);
         let now = start + 10 * STAND_BACK_AT_MOST;
-        assert_eq!(turns.others_heard(3, false, None, now), Some(now + STAND_BACK_AT_MOST));
+        assert_eq!(turns.others_heard(3, false, None, now), Then::StandBack(now + STAND_BACK_AT_MOST));
     }
 
     #[test]
@@ -189,7 +293,7 @@ mod tests {
         for (after, is_own) in [(Duration::ZERO, true), (STAND_BACK_AT_LEAST, false)] {
             let mut turns = Turns::default();
             turns.give_back(true, now);
-            assert_eq!(turns.others_heard(1, true, Some(false), now), None, "only this process");
+            assert_eq!(turns.others_heard(1, true, Some(false), now), Then::Ask, "only this process");
             assert_eq!(matches!(turns.hear(now + after), Message::Own), is_own);
             assert!(matches!(turns.hear(now + after), Message::Free), "the next one is another's");
         }

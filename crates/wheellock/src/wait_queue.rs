@@ -13,7 +13,7 @@ use wheellock_client::Subscription;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::queue::{Entry, Queue};
-use crate::turns::{Message, Turns};
+use crate::turns::{Message, Then, Turns};
 
 #[derive(Default)]
 pub(crate) struct WaitQueue {
@@ -207,7 +207,7 @@ impl WaitQueue {
         }
         self.unwatched = false;
         let due = self.poll_at.is_none_or(|at| now >= at);
-        if self.turns.is_unanswered() && !due {
+        if self.turns.is_unanswered() && !self.turns.goes_ahead() && !due {
             // What is heard now is this process' own release.
             return Turn::Wait(self.poll_at);
         }
@@ -331,7 +331,8 @@ impl WaitQueue {
     }
 
     /// The lock is given back by this process though there are waiters; `out_of_time` if only to let others have it. Then the head
-    /// waits until it is known whether others [heard](Self::others_heard) of it. Returns the head's waker if it has to look.
+    /// waits until it is known whether others [heard](Self::others_heard) of it, or [goes ahead](Turns::goes_ahead). Returns the head's
+    /// waker if it has to look.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
         if !out_of_time && !self.unwatched && self.subscription.is_some() {
             return None;
@@ -343,8 +344,8 @@ impl WaitQueue {
         let soon = now + POLL_WHEN_DEAF;
         self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
         self.look_at = self.poll_at;
-        self.poll_now |= self.subscription.is_none();
         self.turns.give_back(out_of_time, now);
+        self.poll_now |= self.subscription.is_none() || self.turns.goes_ahead();
         self.head_to_wake()
     }
 
@@ -357,10 +358,12 @@ impl WaitQueue {
         let listens = self.subscription.is_some();
         let news = self.subscription.as_mut().filter(|news| news.is_confirmed());
         let has_come = news.map(|news| news.take_changed());
-        let until = self.turns.others_heard(heard, listens, has_come, now);
-        self.poll_now = until.is_none();
-        if until.is_some() {
-            (self.poll_at, self.look_at) = (until, until);
+        match self.turns.others_heard(heard, listens, has_come, now) {
+            Then::Nothing => return None,
+            Then::Ask => self.poll_now = self.queue.head().is_some_and(|head| !head.waiter.asks),
+            Then::StandBack(until) => {
+                (self.poll_now, self.poll_at, self.look_at) = (false, Some(until), Some(until))
+            }
         }
         self.head_to_wake()
     }
@@ -707,6 +710,35 @@ mod tests {
             ask(&mut waiters, first, now + POLL_WHEN_DEAF),
             "an answer that never comes keeps nobody for long"
         );
+    }
+
+    /// Its question follows the release on the same connection. On two threads it may come first, and is refused.
+    #[test]
+    fn who_was_alone_asks_at_once_and_again_if_that_was_too_early() {
+        for too_early in [false, true] {
+            let now = Instant::now();
+            let (mut waiters, [first, second]) = two_asleep(now);
+            for _ in 0..2 {
+                waiters.give_back(true, now);
+                assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
+                waiters.others_heard(0, now);
+                assert!(ask(&mut waiters, first, now) && !ask(&mut waiters, first, now));
+                waiters.on_held(now, Some(REPOLL));
+            }
+            assert!(waiters.give_back(true, now).is_some());
+            assert!(ask(&mut waiters, first, now), "nobody else has wanted it for a while");
+            if too_early {
+                waiters.on_held(now, Some(REPOLL));
+                assert!(!ask(&mut waiters, first, now));
+                assert!(waiters.others_heard(0, now).is_some());
+                assert!(ask(&mut waiters, first, now), "now it is free");
+            } else {
+                waiters.others_heard(0, now);
+                waiters.leave(first, Some(REPOLL), now);
+                waiters.poll_now = false;
+                assert!(!ask(&mut waiters, second, now), "the lock is this process'");
+            }
+        }
     }
 
     /// Found by simulated fleets: an answer from before the release had the head wait for the end of the lease.

@@ -10,7 +10,7 @@
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 if redis.call('exists', KEYS[1]) == 0 then
-    redis.call('hset', KEYS[1], ARGV[2], 1)
+    redis.call('hset', KEYS[1], ARGV[2], '1')
     redis.call('pexpire', KEYS[1], ARGV[1])
     return nil
 end

@@ -29,7 +29,7 @@ local reply = {1}
 for i, lock in ipairs(KEYS) do
     local lease, holder, count = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
     if not held[i] then
-        redis.call('hset', lock, holder, 1)
+        redis.call('hset', lock, holder, '1')
         redis.call('pexpire', lock, lease)
         reply[i + 1] = 1
     else

@@ -9,7 +9,7 @@ local try, status, refusal = redis.pcall, redis.status_reply, redis.error_reply
 local function acquire(lock, lease, holder, count)
     local found = try('exists', lock)
     if found == 0 then
-        local set = try('hset', lock, holder, 1)
+        local set = try('hset', lock, holder, '1')
         if set ~= 1 then
             return set
         end

@@ -11,18 +11,21 @@
 --
 -- The token is greater than every one before, also where the server has lost them: it is then the server's time in
 -- microseconds, which no counter reaches that is raised less often than a million times a second.
-local lock, lease, holder = KEYS[1], tonumber(ARGV[1]), ARGV[2]
+local lock, holder = KEYS[1], ARGV[2]
 local counter = 'redisson_lock_token:' .. ARGV[4]
-local held = redis.pcall('hexists', lock, holder)
-if held ~= 0 and held ~= 1 then
-    return held
-end
-if held == 0 and redis.call('exists', lock) == 1 then
-    -- Only a read-write lock has this field.
-    if redis.call('hexists', lock, 'mode') == 1 then
-        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+local held = 0
+if redis.call('exists', lock) == 1 then
+    held = redis.pcall('hexists', lock, holder)
+    if held ~= 0 and held ~= 1 then
+        return held
     end
-    return redis.call('pttl', lock)
+    if held == 0 then
+        -- Only a read-write lock has this field.
+        if redis.call('hexists', lock, 'mode') == 1 then
+            return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+        end
+        return redis.call('pttl', lock)
+    end
 end
 local stored = redis.pcall('get', counter)
 if type(stored) == 'table' then
@@ -35,20 +38,21 @@ if held == 0 or not stored then
     local time = redis.call('time')
     local now = time[1] * 1000000 + time[2]
     if (tonumber(stored) or 0) < now then
-        redis.call('set', counter, string.format('%.0f', now))
+        stored = string.format('%.0f', now)
+        redis.call('set', counter, stored)
     else
         redis.call('incr', counter)
+        -- As text: a number of this script's language is exact up to 2^53 only.
+        stored = redis.call('get', counter)
     end
-    -- As text: a number of this script's language is exact up to 2^53 only.
-    stored = redis.call('get', counter)
 end
 if held == 0 then
-    redis.call('hset', lock, holder, 1)
-    redis.call('pexpire', lock, lease)
+    redis.call('hset', lock, holder, '1')
+    redis.call('pexpire', lock, ARGV[1])
     return {1, stored}
 end
 redis.call('hset', lock, holder, ARGV[3])
-if redis.call('pttl', lock) < lease then
-    redis.call('pexpire', lock, lease)
+if redis.call('pttl', lock) < tonumber(ARGV[1]) then
+    redis.call('pexpire', lock, ARGV[1])
 end
 return {2, stored}

@@ -12,36 +12,38 @@
 -- the name.
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
-local lock, lease, holder, count, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local lock, holder, tag = KEYS[1], ARGV[2], ARGV[4]
+local call = redis.call
 -- Where a cluster's slot moves, a node may refuse to say it of both at once.
 if redis.pcall('exists', lock, tag .. ':wheellock_writer') == 0 then
-    redis.call('set', tag .. ':' .. holder .. ':rwlock_timeout:1', '1', 'px', lease)
-    redis.call('hset', lock, 'mode', 'read', holder, 1)
-    redis.call('pexpire', lock, lease)
+    call('set', tag .. ':' .. holder .. ':rwlock_timeout:1', '1', 'px', ARGV[1])
+    call('hset', lock, 'mode', 'read', holder, '1')
+    call('pexpire', lock, ARGV[1])
     return nil
 end
+local lease, count = tonumber(ARGV[1]), tonumber(ARGV[3])
 local fields = redis.pcall('hlen', lock)
 if type(fields) ~= 'number' then
     return fields
 end
 local mode, held, writes = false, false, false
 if fields > 0 then
-    mode, held, writes = unpack(redis.call('hmget', lock, 'mode', holder, holder .. ':write'))
+    mode, held, writes = unpack(call('hmget', lock, 'mode', holder, holder .. ':write'))
 end
 if fields > 0 and mode ~= 'read' and mode ~= 'write' then
     return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
 elseif mode == 'write' and not writes then
-    return redis.call('pttl', lock)
+    return call('pttl', lock)
 end
 -- Who holds already must not wait for one who waits for it.
 if not held and not writes and ARGV[5] == '1' then
-    local waits = redis.call('pttl', tag .. ':wheellock_writer')
+    local waits = call('pttl', tag .. ':wheellock_writer')
     if waits ~= -2 and not mode then
         -- The writer takes the lock at any moment and tells nobody, or it has died.
         return {waits}
     elseif waits ~= -2 then
         -- The leases of those who read may end before, and then nobody is told either.
-        local left = redis.call('pttl', lock)
+        local left = call('pttl', lock)
         if left >= 0 and (waits < 0 or left < waits) then
             return left
         end
@@ -52,16 +54,16 @@ end
 if not held then
     count = 1
 end
-redis.call('set', tag .. ':' .. holder .. ':rwlock_timeout:' .. count, '1', 'px', lease)
+call('set', tag .. ':' .. holder .. ':rwlock_timeout:' .. count, '1', 'px', lease)
 if not mode then
-    redis.call('hset', lock, 'mode', 'read', holder, count)
-    redis.call('pexpire', lock, lease)
+    call('hset', lock, 'mode', 'read', holder, count)
+    call('pexpire', lock, lease)
     return nil
 end
-redis.call('hset', lock, holder, count)
+call('hset', lock, holder, count)
 -- Nobody's lease is shortened.
-if redis.call('pttl', lock) < lease then
-    redis.call('pexpire', lock, lease)
+if call('pttl', lock) < lease then
+    call('pexpire', lock, lease)
 end
 if held then
     return redis.status_reply('AGAIN')

@@ -12,14 +12,15 @@
 -- reads: it would wait for itself.
 --
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
-local lock, lease, holder, tag = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[4]
+local lock, holder, tag = KEYS[1], ARGV[2], ARGV[4]
 local waits = tag .. ':wheellock_writer'
 -- Where a cluster's slot moves, a node may refuse to say it of both at once.
 if redis.pcall('exists', lock, waits) == 0 then
-    redis.call('hset', lock, 'mode', 'write', holder, 1)
-    redis.call('pexpire', lock, lease)
+    redis.call('hset', lock, 'mode', 'write', holder, '1')
+    redis.call('pexpire', lock, ARGV[1])
     return nil
 end
+local lease = tonumber(ARGV[1])
 local reader = string.sub(holder, 1, -7)
 local found = redis.pcall('hmget', lock, 'mode', holder, reader)
 if found.err then
@@ -30,7 +31,7 @@ if not mode then
     if redis.call('exists', lock) == 1 then
         return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
     end
-    redis.call('hset', lock, 'mode', 'write', holder, 1)
+    redis.call('hset', lock, 'mode', 'write', holder, '1')
     redis.call('pexpire', lock, lease)
     redis.call('del', waits)
     return nil

@@ -21,11 +21,5 @@ end
 if call('del', KEYS[1]) == 0 then
     return 0
 end
-local head = call('lindex', queue, '0')
-if head then
-    head = living_head(head, clock())
-end
-if head then
-    try(ARGV[2], ARGV[1] .. ':' .. head, '0')
-end
+tell_first(ARGV[2], ARGV[1])
 return 1

@@ -49,3 +49,21 @@ local function living_head(head, now, asks)
     end
     return head, removed
 end
+
+-- Tells the first in the queue that the lock is free. Who hears of it lives; if nobody does, those whose time is over are removed, and the
+-- one who is the first then is told.
+local function tell_first(publish, channel)
+    local told = call('lindex', queue, '0')
+    if not told then
+        return
+    end
+    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    local heard = try(publish, channel .. ':' .. told, '0')
+    if type(heard) == 'number' and heard > 0 then
+        return
+    end
+    local head = living_head(told, clock())
+    if head and head ~= told then
+        try(publish, channel .. ':' .. head, '0')
+    end
+end

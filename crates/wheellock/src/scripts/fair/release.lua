@@ -49,12 +49,7 @@ if not held and (call('zrem', deadlines, holder) == 1 or call('zrem', waiters, h
     call('zrem', waiters, holder)
     free = first and call('exists', lock) == 0
 end
-local head = free and call('lindex', queue, '0')
-if head then
-    head = living_head(head, clock())
-end
-if head then
-    -- A user without the channel frees locks all the same; waiters then find out by asking.
-    try(ARGV[4], ARGV[1] .. ':' .. head, '0')
+if free then
+    tell_first(ARGV[4], ARGV[1])
 end
 return held and 1 or nil

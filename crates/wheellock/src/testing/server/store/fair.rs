@@ -119,8 +119,14 @@ impl Store {
         }
     }
 
-    pub(super) fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) -> Result<()> {
-        if let (Some(head), _) = self.head_of_queue(tag, "")? {
+    /// Tells the first in the queue; if nobody hears of that, the first who lives.
+    fn tell_the_head(&mut self, [verb, channel]: [&str; 2], tag: &str) -> Result<()> {
+        self.no_text(&queue(tag))?;
+        let Some((told, _)) = self.fields(&queue(tag)).into_iter().next() else { return Ok(()) };
+        if self.publish([verb, &format!("{channel}:{told}"), "0"]) == 0
+            && let (Some(head), _) = self.head_of_queue(tag, "")?
+            && head != told
+        {
             self.publish([verb, &format!("{channel}:{head}"), "0"]);
         }
         Ok(())

@@ -122,7 +122,11 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
         label: "read",
         acquire: Arc::new(Script::new(include_str!("scripts/read/acquire.lua"), 1, 5)),
         release: Some(Arc::new(Script::new(
-            concat!(include_str!("scripts/read_write/live.lua"), include_str!("scripts/read/release.lua")),
+            concat!(
+                include_str!("scripts/read/release.lua"),
+                include_str!("scripts/read_write/live.lua"),
+                include_str!("scripts/read/leave.lua")
+            ),
             1,
             5,
         ))),

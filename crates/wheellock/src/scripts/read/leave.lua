@@ -1,0 +1,35 @@
+-- The rest of `release.lua`: a hold of several, or of one reader of several.
+count, held = tonumber(count), tonumber(held)
+if not held then
+    return nil
+end
+-- How much longer the lock lives on its own account is told by what is left of the longest lease given back here.
+local longest = 0
+for hold = count + 1, math.min(held, count + 1000) do
+    local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
+    longest = math.max(longest, redis.call('pttl', timeout))
+    redis.call('del', timeout)
+end
+local lived = redis.call('pttl', lock)
+if count > 0 then
+    redis.call('hset', lock, holder, count)
+else
+    redis.call('hdel', lock, holder)
+end
+-- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0
+-- time goes on inside a script: of two leases set by one call the second may end 1 or 2 ms later.
+if mode == 'read' and lived >= 0 and longest + 2 >= lived or last then
+    local left = longest_read_lease(lock, tag, lived)
+    if left > 0 then
+        if left ~= lived then
+            redis.call('pexpire', lock, left)
+        end
+    elseif count == 0 or mode == 'read' then
+        -- Readers whose leases have ended hold nothing.
+        redis.call('del', lock)
+        -- A user without the channel frees locks all the same; waiters then find out by asking.
+        redis.pcall(ARGV[4], ARGV[1], '0')
+        return 1
+    end
+end
+return count > 0 and 0 or 1

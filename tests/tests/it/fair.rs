@@ -321,6 +321,27 @@ async fn a_release_tells_the_head_and_nobody_else() {
     assert!(gone(&server, NAME).await);
 }
 
+/// A message that nobody hears tells the release that it has to look for one who lives.
+#[tokio::test]
+async fn a_release_that_the_head_does_not_hear_tells_the_first_who_lives() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.fair_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let living = waiter(&lock);
+    assert!(queued(&server, 1).await);
+    let next = server.cli(&["LINDEX", QUEUE, "0"]);
+    set(&server, &["LPUSH", QUEUE, "dead:1"]);
+    set(&server, &["ZADD", DEADLINES, "1", "dead:1"]);
+    let monitor = server.monitor();
+    guard.release().await.unwrap();
+    let guard = living.await.unwrap();
+    let told = monitor.stop().unwrap().into_iter().rfind(|command| command.name() == "PUBLISH");
+    let channel = format!("redisson_lock__channel:{{{NAME}}}:{next}");
+    assert_eq!(told.expect("it is told").args[1..], [channel, "0".to_owned()]);
+    guard.release().await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), "");
+}
+
 /// One that expects to wait listens before it asks: it asks to stand in the queue, and when it is told.
 #[tokio::test]
 async fn a_wait_costs_two_questions() {

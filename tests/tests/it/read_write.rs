@@ -271,19 +271,27 @@ async fn a_reader_who_takes_the_lock_anew_after_it_was_deleted_is_counted_once()
     let (server, locks) = server_and_manager().await;
     let others = manager(&server.url()).await;
     let (reader, writer) = (locks.read_write_lock(NAME).read(), others.read_write_lock(NAME).write());
-    let old = reader.acquire().await.unwrap();
-    let owner = old.owner();
-    set(&server, &["DEL", NAME]);
-    let outer = reader.with_owner(owner.clone()).acquire().await.unwrap();
-    assert!(!old.is_valid() && outer.is_valid());
-    assert_eq!(server.cli(&["HGET", NAME, &owner.to_string()]), "1");
-    let inner = reader.with_owner(owner).acquire().await.unwrap();
-    inner.release().await.unwrap();
-    assert!(writer.try_acquire().await.unwrap().is_none());
-    assert!(outer.is_valid());
-    outer.release().await.unwrap();
-    assert_eq!(old.release().await.unwrap(), Released::AlreadyLost);
-    assert!(writer.try_acquire().await.unwrap().is_some());
+    for is_read_by_another in [false, true] {
+        let old = reader.acquire().await.unwrap();
+        let owner = old.owner();
+        set(&server, &["DEL", NAME]);
+        let another = if is_read_by_another {
+            others.read_write_lock(NAME).read().try_acquire().await.unwrap()
+        } else {
+            None
+        };
+        let outer = reader.with_owner(owner.clone()).acquire().await.unwrap();
+        assert!(!old.is_valid() && outer.is_valid());
+        assert_eq!(server.cli(&["HGET", NAME, &owner.to_string()]), "1");
+        let inner = reader.with_owner(owner).acquire().await.unwrap();
+        inner.release().await.unwrap();
+        assert!(writer.try_acquire().await.unwrap().is_none());
+        assert!(outer.is_valid());
+        drop(another);
+        outer.release().await.unwrap();
+        assert_eq!(old.release().await.unwrap(), Released::AlreadyLost);
+        assert!(writer.try_acquire_for(PATIENCE).await.unwrap().is_some());
+    }
 }
 
 /// Each hold of a reader has a lease of its own on the server, and what is given back takes its lease along.

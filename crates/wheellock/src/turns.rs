@@ -156,7 +156,7 @@ impl Turns {
     /// anew for each turn.
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
         let others = self.others.max(self.heard_before);
-        let between = (others * 2 * self.round_trip).min(budget / 2);
+        let between = (others * 2 * self.round_trip).min(budget / 4);
         (budget - between) / (others + 1)
     }
 }
@@ -272,11 +272,11 @@ mod tests {
         let (mut turns, start) = (Turns::default(), Instant::now());
         let (budget, ms) = (Duration::from_millis(12), Duration::from_millis(1));
         turns.give_back(true, start);
-        turns.others_heard(3, true, Some(true), start + ms);
-        assert_eq!(turns.share_of(budget), (budget - 4 * ms) / 3, "two others, two trips each");
+        turns.others_heard(3, true, Some(true), start + ms / 2);
+        assert_eq!(turns.share_of(budget), (budget - 2 * ms) / 3, "two others, two trips each");
         turns.give_back(true, start);
         turns.others_heard(3, true, Some(true), start + 100 * ms);
-        assert_eq!(turns.share_of(budget), budget / 6, "not all of it");
+        assert_eq!(turns.share_of(budget), budget / 4, "not all of it");
     }
 
     #[test]

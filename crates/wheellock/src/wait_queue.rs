@@ -362,7 +362,8 @@ impl WaitQueue {
             Then::Nothing => return None,
             Then::Ask => self.poll_now = self.queue.head().is_some_and(|head| !head.waiter.asks),
             Then::StandBack(until) => {
-                (self.poll_now, self.poll_at, self.look_at) = (false, Some(until), Some(until))
+                self.poll_now = false;
+                (self.poll_at, self.look_at) = (Some(until), Some(until));
             }
         }
         self.head_to_wake()

@@ -268,6 +268,8 @@ pub(super) struct Books {
     /// What killed JVMs certainly had, and was not given back yet.
     had_by_others: u64,
     refilled: u64,
+    /// How often permits had gone and come when that was last looked at.
+    moves: Option<u64>,
 }
 
 impl Books {
@@ -301,6 +303,27 @@ impl Books {
             let had_by_others = std::mem::take(&mut self.had_by_others);
             self.refilled += self.sum(&mut cli, Some(had_by_others));
         }
+        Ok(())
+    }
+
+    /// Gives the pool all its permits back if none has gone or come since this was last asked, for longer than any visit lasts: then
+    /// only the dead have them. Of what a JVM had no more is known than what it had written down.
+    pub(super) fn refill_if_nobody_moves(&mut self, server: &RedisServer) -> Result<()> {
+        let mut cli = server.connect()?;
+        let stats = cli.query(&["INFO", "commandstats"])?.to_string();
+        let calls = |command: &str| {
+            let line =
+                stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))?;
+            line.split(',').next()?.parse::<u64>().ok()
+        };
+        let moves = calls("incrby").unwrap_or_default() + calls("decrby").unwrap_or_default();
+        if self.moves.replace(moves) != Some(moves) {
+            return Ok(());
+        }
+        let missing = (PERMITS as i64).saturating_sub(integer(&cli.query(&["GET", NAME])));
+        let forgotten = missing.saturating_sub_unsigned(self.sum(&mut cli, None)).max(0).unsigned_abs();
+        self.had_by_others = 0;
+        self.refilled += self.sum(&mut cli, Some(forgotten));
         Ok(())
     }
 

@@ -221,12 +221,15 @@ impl Holds {
         // After a shutdown everything has been given back, or will be.
         let ours = hold.is_worth_releasing() && !shut;
         let tell_now = ours && !is_known && hold.releasing.change();
+        let waits = hold.may_have_left_a_mark() && !shut;
+        let waiter = waits.then(|| (Arc::clone(&hold.name), hold.owner, hold.is_presented()));
         self.schedule(index);
-        if !tell_now {
-            self.free_if_unused(index);
-            return None;
+        if tell_now {
+            return self.reconcile(index);
         }
-        self.reconcile(index)
+        self.free_if_unused(index);
+        let (name, owner, presented) = waiter?;
+        self.withdraw(&name, owner, presented, now)
     }
 
     /// As [`release`](Self::release) for a caller who waits, until `until` at most, for what becomes of it: the returned place

@@ -232,6 +232,24 @@ fn seed_324653_a_permit_that_is_asked_for_again_has_its_lease_from_then_on() {
     assert!(run(&Plan::of(324_653, None)).complaints.is_empty());
 }
 
+/// The server's clock was set back twice, and then it forgot the counter: two troubles at once, of which either was looked for.
+#[test]
+fn seed_10056074_a_token_falls_when_a_clock_is_set_back_and_the_counter_lost() {
+    assert!(run(&Plan::of(10_056_074, None)).complaints.is_empty());
+}
+
+/// A writer was granted a lock by the old primary only. At the new one it still waited, and its mark kept readers out for seconds.
+#[test]
+fn seed_10171149_who_lost_its_grant_by_a_failover_waits_no_more() {
+    assert!(run(&Plan::of(10_171_149, None)).complaints.is_empty());
+}
+
+/// A reader's question came late, and held the lock for a lease when the last reader who knew of its hold had gone.
+#[test]
+fn seed_10171154_a_reader_that_knows_nothing_of_its_hold_keeps_writers_out_for_its_lease() {
+    assert!(run(&Plan::of(10_171_154, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xad7da9c6fd152e00";
 /// About forty seconds of one processor.

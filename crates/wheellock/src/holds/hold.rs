@@ -94,6 +94,12 @@ impl Hold {
         }
     }
 
+    /// Whether a server that does not know this hold may know that its owner waits: after a failover it may have heard of that, and not of
+    /// the grant.
+    pub(super) fn may_have_left_a_mark(&self) -> bool {
+        self.state == State::Lost(LostReason::NotOwner) && self.guards == 0 && self.name.kind().leaves_mark
+    }
+
     /// Whether the server still has to be told what is wanted of it, or to answer.
     pub(super) fn is_unreconciled(&self) -> bool {
         self.releasing.is_unreconciled(self.is_worth_releasing())

@@ -167,6 +167,8 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
                 Some(_) => done.max(operation.valid_until),
                 None => done,
             };
+            // One whose question came late may read without knowing it. Its lease ends before that which was given back, and nobody is told.
+            let done = if may_be_read(case, lock, by, at) { done.max(operation.valid_until) } else { done };
             all.push(follow(case, by, at, done, &answers, &waiting));
         }
         if let Some((at, done)) = abandoned_at(operation)
@@ -180,6 +182,17 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
         }
     }
     all
+}
+
+/// Whether somebody may read a lock that this reader gives back, and does not know it.
+fn may_be_read(case: &Case<'_>, lock: &[usize], by: usize, at: u64) -> bool {
+    let reads_unknown = |of: &usize| match case.operations[*of].answer {
+        Some((answered, Answer::Failed(Outcome::MaybeExecuted))) => {
+            answered <= at && at < answered + case.terms.longest
+        }
+        _ => false,
+    };
+    case.operations[by].shared && lock.iter().any(reads_unknown)
 }
 
 /// When a holder was killed, and when its lease is over for certain: it may have been renewed just before.

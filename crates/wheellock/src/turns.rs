@@ -152,12 +152,12 @@ impl Turns {
     }
 
     /// For how much of its time a process may hand a lock over: those who want it share the time, so that all of them together keep
-    /// nobody waiting for longer than it, the time included in which the lock goes from one to the next. One who did not hear of the last release may have been about to listen: Redisson does so
-    /// anew for each turn.
+    /// nobody waiting for longer than it, the time included in which the lock goes from one to the next. One who did not hear of the
+    /// last release may have been about to listen: Redisson does so anew for each turn.
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
         let others = self.others.max(self.heard_before);
-        let between = (others * 2 * self.round_trip).min(budget / 4);
-        (budget - between) / (others + 1)
+        let between = self.round_trip.saturating_mul(others.saturating_mul(2)).min(budget / 4);
+        (budget - between) / others.saturating_add(1)
     }
 }
 
@@ -277,6 +277,9 @@ mod tests {
         turns.give_back(true, start);
         turns.others_heard(3, true, Some(true), start + 100 * ms);
         assert_eq!(turns.share_of(budget), budget / 4, "not all of it");
+        turns.give_back(true, start);
+        turns.others_heard(u32::MAX, false, None, start + 100 * ms);
+        assert!(turns.share_of(budget) < ms, "whatever a server says");
     }
 
     #[test]

@@ -398,10 +398,14 @@ fn put_all<'b, 'a: 'b>(
     args: impl Iterator<Item = &'b Arg<'a>> + Clone,
 ) {
     let most = front.most() + args.clone().map(Arg::most).sum::<usize>();
-    // Who has made room for exactly this is not to be given more.
-    if most > SHORT || out.capacity() - out.len() < most {
+    let room = out.capacity() - out.len();
+    if most > SHORT || room < most {
         let len = front.len() + args.clone().map(Arg::encoded_len).sum::<usize>();
-        return put_long(out, len, front, args);
+        // Who has made room for exactly this is not to be given more.
+        if most > SHORT || room >= len {
+            return put_long(out, len, front, args);
+        }
+        out.reserve(most);
     }
     Writer::append(out, most, |out| {
         match front {

@@ -82,9 +82,8 @@ mod tests {
         let second = Duration::from_secs(1);
         assert!(matches!(alone.known(), Known::Nothing));
         assert!(matches!(alone.turn(now, &mut cx), Turn::Ask { heard: false, since } if since == now));
-        let since = match alone.turn(now + second, &mut cx) {
-            Turn::Ask { since, .. } => since,
-            _ => panic!("it has no answer yet"),
+        let Turn::Ask { since, .. } = alone.turn(now + second, &mut cx) else {
+            panic!("it has no answer yet")
         };
         assert_eq!(since, now, "all questions that find no answer share one patience");
         alone.on_held(now + second, Some(second));

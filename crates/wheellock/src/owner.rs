@@ -86,41 +86,50 @@ impl fmt::Debug for PermitId {
 /// owner and what its kind of lock puts behind it, or the id of a permit.
 pub(crate) struct OwnerText {
     bytes: [u8; Self::LEN],
-    len: usize,
+    /// Where in them it begins and ends.
+    start: usize,
+    end: usize,
 }
 
 impl OwnerText {
     /// A uuid, a colon, the longest `u64`, and the longest of what a kind of lock puts behind it.
-    const LEN: usize = UUID + 1 + 20 + SUFFIX;
+    const LEN: usize = UUID + 1 + DIGITS + SUFFIX;
 
+    /// Written from its number's last digit to its beginning, so that nobody has to know how many there are.
     pub(crate) fn new(manager: &str, number: u64, suffix: &'static str) -> Self {
-        let mut bytes = [b':'; Self::LEN];
-        // A manager's identity is always a uuid; see `new_uuid`.
-        if let (Some(uuid), Some(manager)) =
-            (bytes.first_chunk_mut::<UUID>(), manager.as_bytes().first_chunk())
-        {
-            *uuid = *manager;
-        }
-        let number_at = UUID + 1;
-        let suffix_at = number_at + number.checked_ilog10().map_or(1, |power| power as usize + 1);
-        let mut left = number;
-        let mut pairs = bytes.get_mut(number_at..suffix_at).unwrap_or_default().rchunks_exact_mut(2);
-        for pair in pairs.by_ref() {
-            // A remainder of a hundred fits a byte.
-            let two = (left % 100) as u8;
-            left /= 100;
-            pair.copy_from_slice(&[b'0' + two / 10, b'0' + two % 10]);
-        }
-        if let [first] = pairs.into_remainder() {
-            *first = b'0' + (left % 10) as u8;
-        }
-        let len = suffix_at + suffix.len();
-        if len > suffix_at
-            && let Some(place) = bytes.get_mut(suffix_at..len)
+        let mut bytes = [0; Self::LEN];
+        let number_ends = Self::LEN - SUFFIX;
+        let end = number_ends + suffix.len();
+        if !suffix.is_empty()
+            && let Some(place) = bytes.get_mut(number_ends..end)
         {
             place.copy_from_slice(suffix.as_bytes());
         }
-        Self { bytes, len }
+        let (mut start, mut left) = (number_ends, number);
+        loop {
+            start -= 1;
+            if let Some(place) = bytes.get_mut(start) {
+                // A remainder of ten fits a byte.
+                *place = b'0' + (left % 10) as u8;
+            }
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        start -= 1;
+        if let Some(place) = bytes.get_mut(start) {
+            *place = b':';
+        }
+        start -= UUID;
+        // A manager's identity is always a uuid; see `new_uuid`.
+        if let (Some(uuid), Some(manager)) = (
+            bytes.get_mut(start..).and_then(<[u8]>::first_chunk_mut::<UUID>),
+            manager.as_bytes().first_chunk(),
+        ) {
+            *uuid = *manager;
+        }
+        Self { bytes, start, end }
     }
 
     /// The id of a permit: 16 bytes (source: Redisson), of which no two managers have the same.
@@ -130,16 +139,18 @@ impl OwnerText {
         for (place, byte) in bytes.iter_mut().zip(id) {
             *place = byte;
         }
-        Self { bytes, len: id.len() }
+        Self { bytes, start: 0, end: id.len() }
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 }
 
 /// Length of a uuid's text.
 const UUID: usize = 36;
+/// Length of the longest `u64`.
+const DIGITS: usize = 20;
 /// Length of `:write`.
 const SUFFIX: usize = 6;
 

@@ -208,6 +208,7 @@ impl<'a> Running<'a> {
         let mut state = shared.lock();
         state.epoch += 1;
         state.stats.connections += 1;
+        state.pipeline.meet(&info);
         state.info = Some(info);
         state.last_error = None;
         state.condemned = None;

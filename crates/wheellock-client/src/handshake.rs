@@ -43,6 +43,13 @@ pub struct ServerInfo {
     pub password_unchecked: bool,
 }
 
+impl ServerInfo {
+    /// Whether it is a server of this name, and of this version or a later one.
+    pub(crate) fn is(&self, name: &str, since: (u32, u32)) -> bool {
+        self.name == name && numbers(&self.version).is_some_and(|version| version >= since)
+    }
+}
+
 /// What to do after a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -285,12 +292,14 @@ impl<'a> Handshake<'a> {
 /// Whether a server of this version may know `CLIENT SETINFO`, which came with Redis 7.2. An older one must not be asked:
 /// Redis 6 takes it for a refusal of `CLIENT`, and writes that down in its ACL log.
 fn may_know_setinfo(version: &str) -> bool {
-    let mut numbers = version.split('.').map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (7, 2),
-        // A server of another make.
-        _ => true,
-    }
+    // Or a server of another make.
+    numbers(version).is_none_or(|version| version >= (7, 2))
+}
+
+/// The major and the minor number of a version, if these are numbers.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
 }
 
 /// A script that declares itself as writing and writes nothing. Redis 7 checks whether it could before running it

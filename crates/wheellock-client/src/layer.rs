@@ -14,6 +14,7 @@ pub use crate::config::{DetachedSink, Hooks};
 pub use crate::connection_id::ConnectionId;
 pub use crate::detached::Detached;
 pub use crate::retry::Retry;
+pub use crate::script::{Native, NativeReply, Word};
 pub use crate::started::Started;
 
 use crate::client::Client;

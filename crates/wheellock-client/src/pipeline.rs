@@ -5,6 +5,7 @@
 //! writer has taken (it may be on the wire) from what certainly never left: that is what makes `NotSent` true.
 
 mod bundles;
+mod natives;
 mod waits;
 
 use std::collections::VecDeque;
@@ -20,11 +21,14 @@ use crate::channels::{Channels, Order};
 use crate::connection_id::ConnectionId;
 use crate::detached::Detached;
 use crate::error::{Error, ErrorKind, Outcome};
+use crate::handshake::ServerInfo;
 use crate::histogram::Histogram;
 use crate::request::Request;
+use crate::script::NativeReply;
 
 pub(crate) use bundles::MOST as MOST_BUNDLED;
 use bundles::{Bundle, Bundles, MOST, PartId};
+use natives::{Natives, Replied};
 use waits::{Member, Waits};
 
 /// Who may use the room that is kept free for what must not be refused: renewals and releases.
@@ -94,8 +98,7 @@ pub(crate) struct Pipeline {
     slots: Slab<Slot>,
     waits: Waits,
     bundles: Bundles,
-    /// Whether calls may be bundled: those of a cluster may be about keys of different slots.
-    bundles_calls: bool,
+    natives: Natives,
     channels: Channels,
     /// Subscribe with SSUBSCRIBE.
     pub(crate) sharded: bool,
@@ -120,9 +123,13 @@ struct Entry {
     at: Instant,
     /// As what it may be bundled.
     part: PartId,
-    /// Of how many entries, this one and those behind it, the calls are one command; zero if this one's alone is, or stands before it.
+    /// Of how many entries, this one and those behind it, the calls are one command; zero if this one's alone is, or stands before it. One
+    /// if this one's is written in commands of the server's own.
     members: u8,
 }
+
+/// [`members`](Entry::members) of a call that is written in commands of the server's own.
+const NATIVE: u8 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
@@ -177,8 +184,8 @@ impl Pipeline {
             connection: ConnectionId { node, epoch: 0 },
             slots: Slab::new(),
             waits: Waits::default(),
-            bundles: Bundles::default(),
-            bundles_calls,
+            bundles: Bundles::new(bundles_calls),
+            natives: Natives::default(),
             channels: Channels::default(),
             sharded: false,
             detached: Vec::new(),
@@ -208,7 +215,7 @@ impl Pipeline {
         let sequence = self.first + self.entries.len() as u64;
         let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
         let slot = u32::try_from(slot).ok()?;
-        self.push_call(What::Call(slot), request, now);
+        self.push_call(What::Call(slot), request, now, asking);
         Some(slot)
     }
 
@@ -224,7 +231,7 @@ impl Pipeline {
             return false;
         }
         self.ask_if(asking, now);
-        self.push_call(What::Detached(token), request, now);
+        self.push_call(What::Detached(token), request, now, asking);
         true
     }
 
@@ -252,8 +259,9 @@ impl Pipeline {
         self.entries.push_back(Entry { what, start: self.queued, at: now, part, members: 0 });
     }
 
-    fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant) {
-        let part = if self.bundles_calls { self.bundles.part(request, now) } else { PartId::default() };
+    fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant, asking: bool) {
+        // ASKING is for one command.
+        let part = if asking { PartId::default() } else { self.bundles.part(request, now) };
         self.push_part(what, now, part);
         request.encode(&mut self.out);
         self.close_entry();
@@ -334,9 +342,7 @@ impl Pipeline {
 
     /// Hands all queued bytes to a writer. Exactly one writer may exist at a time.
     pub(crate) fn take_output(&mut self) -> BytesMut {
-        if self.bundles_calls {
-            self.bundle();
-        }
+        self.bundle();
         self.claimed = self.queued;
         std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
     }
@@ -370,6 +376,10 @@ impl Pipeline {
     }
 
     fn on_reply(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
+        if self.entries.front().is_some_and(|entry| entry.members == NATIVE && entry.start < self.claimed) {
+            self.last_reply = now;
+            return self.on_native(value, now, wakers);
+        }
         let Some(entry) = self.pop_written() else {
             return Err(Desync("a reply came that nothing asked for"));
         };
@@ -588,9 +598,13 @@ impl Pipeline {
         };
         let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
         while let Some(entry) = self.pop_written() {
-            if entry.members > 0 {
-                let bundle = self.bundles.next();
-                self.bundles.ended(bundle);
+            match entry.members {
+                0 => {}
+                NATIVE => drop(self.natives.end()),
+                _ => {
+                    let bundle = self.bundles.next();
+                    self.bundles.ended(bundle);
+                }
             }
             match entry.what {
                 What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
@@ -605,12 +619,16 @@ impl Pipeline {
         self.drop_unwritten(is_kept);
     }
 
+    /// The next connection is to this server.
+    pub(crate) fn meet(&mut self, server: &ServerInfo) {
+        self.bundles.meet(server);
+    }
+
     /// A connection is up: subscribes to what is wanted, in front of the calls that were queued meanwhile.
     pub(crate) fn reconnect(&mut self, now: Instant) {
         // Whoever gave up meanwhile was told that nothing was sent.
         self.drop_unwritten(is_kept);
         self.connected = true;
-        self.bundles.connected();
         self.connection.epoch = self.connection.epoch.wrapping_add(1);
         let calls = std::mem::take(&mut self.out);
         let entries = std::mem::take(&mut self.entries);
@@ -660,6 +678,7 @@ impl Pipeline {
         let failure = Failure { kind: cause.kind(), outcome: Outcome::NotSent, cause: Some(cause.clone()) };
         let entries = std::mem::take(&mut self.entries);
         self.bundles.forget_all();
+        self.natives.forget_all();
         self.first += entries.len() as u64;
         for entry in entries {
             match entry.what {
@@ -673,7 +692,8 @@ impl Pipeline {
         self.queued = self.claimed;
     }
 
-    /// Keeps of the unwritten entries only those that `keep` names, with their bytes; each alone, if they were bundled.
+    /// Keeps of the unwritten entries only those that `keep` names, with their bytes; each alone and as a script, if they were bundled or
+    /// native.
     fn drop_unwritten(&mut self, keep: impl Fn(What) -> bool) {
         let old_bytes = std::mem::take(&mut self.out);
         let old_entries = std::mem::take(&mut self.entries);
@@ -686,11 +706,15 @@ impl Pipeline {
         // The bundle whose members come, how many have come, and how many there are.
         let mut bundled = (Bundle::default(), 0, 0);
         for (entry, end) in old_entries.into_iter().zip(ends) {
-            if entry.members > 0 {
+            if entry.members > NATIVE {
                 bundled = (self.bundles.next(), 0, usize::from(entry.members));
             }
+            let native: Vec<u8> =
+                if entry.members == NATIVE { self.natives.end().collect() } else { Vec::new() };
             let (bundle, come, members) = &mut bundled;
-            let bytes = if *come < *members {
+            let bytes = if entry.members == NATIVE {
+                Some(&native[..])
+            } else if *come < *members {
                 *come += 1;
                 bundle.call(*come - 1)
             } else {
@@ -710,15 +734,21 @@ impl Pipeline {
     }
 }
 
-/// Calls that leave together as one command.
+/// Calls that leave together as one command, or in commands of the server's own.
 impl Pipeline {
-    /// Makes one command of neighbours that no writer has taken, where they can be one. What is left is shorter, and ends where it ended.
+    /// Makes one command of neighbours that no writer has taken, where they can be one and that costs less, and commands of the server's own
+    /// of the others, where it knows some. What is left is shorter, and ends where it ended.
     fn bundle(&mut self) {
         let base = self.queued - self.out.len() as u64;
         let first = self.entries.partition_point(|entry| entry.start < base);
         let unwritten = self.entries.range(first..);
-        let mut neighbours = unwritten.clone().zip(unwritten.skip(1));
-        if !neighbours.any(|(one, next)| one.part.goes_with(next.part)) {
+        let mut neighbours = unwritten.clone().zip(unwritten.clone().skip(1));
+        // What a server is not to answer cannot be sent once more if it is refused.
+        let may_be_native = !self.hushed;
+        let native = |part| self.bundles.native(part).filter(|_| may_be_native);
+        if !unwritten.clone().any(|entry| native(entry.part).is_some())
+            && !neighbours.any(|(one, next)| self.bundles.goes_together(one.part, next.part))
+        {
             return;
         }
         let old = std::mem::take(&mut self.out);
@@ -731,7 +761,8 @@ impl Pipeline {
         let (mut place, mut copied) = (first, 0);
         while let Some(entry) = self.entries.get(place) {
             let behind = self.entries.range(place + 1..).take(MOST - 1);
-            let others = behind.take_while(|other| entry.part.goes_with(other.part)).count();
+            let others =
+                behind.take_while(|other| self.bundles.goes_together(entry.part, other.part)).count();
             let begin = start(&self.entries, place);
             let next = place + 1 + others;
             if others > 0 {
@@ -760,6 +791,18 @@ impl Pipeline {
                 }
             } else {
                 starts.push(new.len() + begin - copied);
+                if let Some((form, head)) = self.bundles.native(entry.part).filter(|_| may_be_native) {
+                    let (part, end) = (entry.part, start(&self.entries, next));
+                    new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
+                    copied = begin;
+                    let call = (old.get(begin..end).unwrap_or_default(), head);
+                    if self.natives.write(form, part, call, &mut new)
+                        && let Some(entry) = self.entries.get_mut(place)
+                    {
+                        copied = end;
+                        (entry.members, entry.part) = (NATIVE, PartId::default());
+                    }
+                }
             }
             place = next;
         }
@@ -811,20 +854,59 @@ impl Pipeline {
         Ok(())
     }
 
+    /// A call that was written in commands of the server's own has a reply: to the last of them, or one that says whether they were
+    /// executed. If they did nothing, the script is asked.
+    fn on_native(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
+        let Some(Replied { form, part, first, second }) = self.natives.replied(value) else { return Ok(()) };
+        let Some(entry) = self.pop_written() else { return Ok(()) };
+        let done = match first.as_error() {
+            Some(text) => {
+                self.heard_error(text);
+                if is_of_the_command(text) {
+                    self.bundles.forgo_native(part);
+                }
+                None
+            }
+            None => match (form.read)(&first, second.as_ref()) {
+                Some(NativeReply::Done(value)) => Some(value),
+                Some(NativeReply::Refused) => None,
+                None => return Err(Desync("a command was answered with what it never returns")),
+            },
+        };
+        if let Some(value) = done {
+            drop(self.natives.end());
+            return self.answered(&entry, value, now, wakers);
+        }
+        let is_wanted = self.stands_behind(entry.what, now);
+        let call = self.natives.end();
+        if is_wanted {
+            self.out.extend(call);
+            self.close_entry();
+        }
+        Ok(())
+    }
+
     /// Queues a call once more, if anybody wants its answer.
     fn send_alone(&mut self, what: What, call: &[u8], now: Instant) {
+        if self.stands_behind(what, now) {
+            self.out.extend_from_slice(call);
+            self.close_entry();
+        }
+    }
+
+    /// A call that was sent is about to be queued once more. Returns whether anybody wants its answer.
+    fn stands_behind(&mut self, what: What, now: Instant) -> bool {
         let sequence = self.first + self.entries.len() as u64;
         match what {
             What::Call(slot) => match self.slots.get_mut(slot as usize) {
                 Some(slot) => slot.sequence = sequence,
-                None => return,
+                None => return false,
             },
             What::Detached(_) => {}
-            _ => return,
+            _ => return false,
         }
         self.push(what, now);
-        self.out.extend_from_slice(call);
-        self.close_entry();
+        true
     }
 }
 
@@ -928,6 +1010,13 @@ impl Pipeline {
             self.end_wait(group, &Err(Failure { outcome: Outcome::NotSent, ..lost.clone() }), wakers);
         }
     }
+}
+
+/// Whether a server does not know a command, or this user may not have it, whatever the key (sources: `processCommand` in server.c and
+/// `getAclErrorMessage` in acl.c).
+fn is_of_the_command(refusal: &[u8]) -> bool {
+    let is_said_of_commands = || crate::error::printable(refusal).contains("command");
+    matches!(crate::error::error_code(refusal), "ERR" | "NOPERM") && is_said_of_commands()
 }
 
 /// Error replies after which only a new connection helps. A primary that became a replica keeps its sockets open

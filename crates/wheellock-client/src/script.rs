@@ -1,10 +1,11 @@
-//! A Lua script and what is needed to call it by its hash. Owns the text and the encodings; knows no connection.
+//! A Lua script and what is needed to call it by its hash, or by commands of the server's own that do the same. Owns the text and the
+//! encodings; knows no connection.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use wheellock_resp::{Arg, Command, EvalSha};
+use wheellock_resp::{Arg, Command, EvalSha, Value};
 
 /// A Lua script.
 ///
@@ -25,12 +26,42 @@ pub struct Script {
     sha: String,
     fixed: Option<Fixed>,
     part: Option<Part>,
+    natives: &'static [Native],
 }
 
 /// Which part of another script a script is: that one does in one run what several calls of its parts ask for.
 pub(crate) struct Part {
     pub(crate) whole: Arc<Script>,
     pub(crate) number: u8,
+}
+
+/// Commands of the server's own that do what a script does, where it knows them: they cost it less than a script.
+#[derive(Debug)]
+pub struct Native {
+    /// Which servers know them, by name, and from which version on.
+    pub known_by: &'static [(&'static str, (u32, u32))],
+    /// One command, or two, of which the second is executed whatever comes of the first. Each begins with its name.
+    pub commands: &'static [&'static [Word]],
+    /// What they were answered with, the first of them not with an error; `None` if they never are.
+    pub read: fn(&Value, Option<&Value>) -> Option<NativeReply>,
+}
+
+/// One word of a command that does what a script does.
+#[derive(Debug)]
+pub enum Word {
+    /// This one.
+    Text(&'static str),
+    /// What the script's call has at this place of its parameters, the keys included.
+    Param(usize),
+}
+
+/// What commands say that do what a script does.
+#[derive(Debug)]
+pub enum NativeReply {
+    /// The same as the script would have returned.
+    Done(Value),
+    /// Nothing was done, and the script is to be asked why.
+    Refused,
 }
 
 /// A script that always takes the same number of parameters has the head of its command encoded beforehand.
@@ -52,7 +83,7 @@ impl Script {
     /// A script whose calls differ in how many keys and arguments they pass.
     pub fn variadic(text: &'static str) -> Self {
         let sha = sha1_smol::Sha1::from(text).digest().to_string();
-        Self { text, sha, fixed: None, part: None }
+        Self { text, sha, fixed: None, part: None, natives: &[] }
     }
 
     /// This script, of one key and up to nine parts, as a part of `whole`, which does in one run what several calls of its parts ask for.
@@ -66,7 +97,15 @@ impl Script {
             Some((keys, params)) => Self::new(self.text, keys, params - keys),
             None => Self::variadic(self.text),
         };
-        Self { part: Some(Part { whole: Arc::clone(whole), number }), ..script }
+        Self { part: Some(Part { whole: Arc::clone(whole), number }), natives: self.natives, ..script }
+    }
+
+    /// This script, of one key and of up to eight parameters, with commands that do the same. A server gets the first of them that it
+    /// knows. Whenever it refuses them, or they did nothing, the script is run.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn natively(self, natives: &'static [Native]) -> Self {
+        Self { natives, ..self }
     }
 
     /// The Lua text.
@@ -86,6 +125,10 @@ impl Script {
 
     pub(crate) fn part(&self) -> Option<&Part> {
         self.part.as_ref()
+    }
+
+    pub(crate) fn natives(&self) -> &'static [Native] {
+        self.natives
     }
 
     pub(crate) fn encode_evalsha(&self, keys: usize, params: &[Arg<'_>], out: &mut BytesMut) {

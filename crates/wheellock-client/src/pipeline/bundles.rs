@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use wheellock_resp::Arg;
 
+use crate::handshake::ServerInfo;
 use crate::request::Request;
-use crate::script::{Part, Script};
+use crate::script::{Native, Part, Script};
 
 /// What can be bundled, and what is under way bundled.
 #[derive(Default)]
@@ -25,6 +26,10 @@ pub(super) struct Bundles {
     room: Room,
     /// No bundle is made before this: the last one was refused.
     rests_until: Option<Instant>,
+    /// Whether calls may be bundled: those of a cluster may be about keys of different slots.
+    may_bundle: bool,
+    /// What the server is.
+    server: ServerInfo,
 }
 
 /// Room to make bundles in: bytes, where each entry begins in them, and the calls of one bundle.
@@ -39,6 +44,11 @@ struct Known {
     head: usize,
     /// Arguments behind it.
     args: usize,
+    natives: &'static [Native],
+    /// The one of these that the server knows.
+    native: Option<&'static Native>,
+    /// Whether the server knows one for every part of the script: then nobody needs that one.
+    all_native: bool,
 }
 
 /// The calls of one command as they would have been sent alone.
@@ -64,24 +74,51 @@ pub(super) struct PartId {
     whole: u8,
 }
 
-impl PartId {
-    /// Whether calls of these parts can be one command.
-    pub(super) fn goes_with(self, other: Self) -> bool {
-        self.whole == other.whole && self.whole != 0
-    }
-}
-
 impl Bundles {
-    /// Which part of which script this request is, if it may be bundled now.
+    pub(super) fn new(may_bundle: bool) -> Self {
+        Self { may_bundle, ..Self::default() }
+    }
+
+    /// Which part of which script this request is. One that is not to be bundled now is none of a whole.
     pub(super) fn part(&mut self, request: &Request<'_>, now: Instant) -> PartId {
         let Request::EvalSha(eval) = request else { return PartId::default() };
         let Some(Part { whole, number }) = eval.script.part() else { return PartId::default() };
-        if self.rests_until.is_some_and(|until| now < until) {
-            return PartId::default();
-        }
         let is_it = |known: &Known| known.number == *number && Arc::ptr_eq(&known.whole, whole);
         let known = self.known.iter().find(|known| is_it(known)).map(|known| known.id);
-        known.or_else(|| self.learn(eval.script, whole, *number)).unwrap_or_default()
+        let id = known.or_else(|| self.learn(eval.script, whole, *number)).unwrap_or_default();
+        let rests = !self.may_bundle || self.rests_until.is_some_and(|until| now < until);
+        PartId { whole: if rests { 0 } else { id.whole }, ..id }
+    }
+
+    /// Whether calls of these parts can be one command, and one that costs less than both.
+    pub(super) fn goes_together(&self, one: PartId, other: PartId) -> bool {
+        let is_worth_it = |part| self.known(part).is_some_and(|known| !known.all_native);
+        one.whole == other.whole && one.whole != 0 && is_worth_it(one)
+    }
+
+    /// The commands of the server's own that do what this part does, and the bytes of its calls before the key.
+    pub(super) fn native(&self, part: PartId) -> Option<(&'static Native, usize)> {
+        self.known(part).and_then(|known| Some((known.native?, known.head)))
+    }
+
+    /// The server does not let this user have these commands. It is asked for them no more on this connection: each time would stand in
+    /// its log of refusals.
+    pub(super) fn forgo_native(&mut self, part: PartId) {
+        if let Some(known) = self.known.iter_mut().find(|known| known.id.part == part.part) {
+            known.native = None;
+            self.see_natives();
+        }
+    }
+
+    /// What is native of which scripts has changed.
+    fn see_natives(&mut self) {
+        for place in 0..self.known.len() {
+            let Some(whole) = self.known.get(place).map(|known| known.id.whole) else { return };
+            let all = self.known.iter().filter(|known| known.id.whole == whole).all(|it| it.native.is_some());
+            if let Some(known) = self.known.get_mut(place) {
+                known.all_native = all;
+            }
+        }
     }
 
     /// A part that was not known.
@@ -94,7 +131,11 @@ impl Bundles {
         let part = u8::try_from(self.known.len() + 1).ok()?;
         let first = self.known.iter().find(|known| Arc::ptr_eq(&known.whole, whole));
         let id = PartId { part, whole: first.map_or(part, |first| first.id.part) };
-        self.known.push(Known { id, whole: Arc::clone(whole), number, head, args: params - keys });
+        let (whole, natives) = (Arc::clone(whole), script.natives());
+        let native = known_by(natives, &self.server);
+        let args = params - keys;
+        self.known.push(Known { id, whole, number, head, args, natives, native, all_native: false });
+        self.see_natives();
         Some(id)
     }
 
@@ -165,8 +206,13 @@ impl Bundles {
     }
 
     /// The next connection may be to another server, and as another user.
-    pub(super) fn connected(&mut self) {
+    pub(super) fn meet(&mut self, server: &ServerInfo) {
         self.rests_until = None;
+        self.server.clone_from(server);
+        for known in &mut self.known {
+            known.native = known_by(known.natives, server);
+        }
+        self.see_natives();
     }
 
     /// Room to make bundles in, which is given back.
@@ -204,6 +250,11 @@ impl Bundle {
         };
         self.bytes.get(start..self.calls.get(place)?.end)
     }
+}
+
+/// The first of these that a server knows.
+fn known_by(natives: &'static [Native], server: &ServerInfo) -> Option<&'static Native> {
+    natives.iter().find(|native| native.known_by.iter().any(|(name, since)| server.is(name, *since)))
 }
 
 /// The key of a call, with its length before it, and all that follows.

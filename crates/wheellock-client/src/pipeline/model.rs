@@ -8,7 +8,7 @@ use std::time::Duration;
 use wheellock_resp::Arg;
 
 use crate::request::Eval;
-use crate::script::Script;
+use crate::script::{Native, Script, Word};
 
 /// One thing that happens to a connection.
 #[derive(Clone, Debug)]
@@ -16,10 +16,12 @@ enum Step {
     Call,
     Detached,
     /// A script is called that can be bundled, as one of its parts.
-    Part(bool),
-    DetachedPart(bool),
+    Part(usize),
+    DetachedPart(usize),
     /// The next bundle that arrives is refused, for want of the script or of a permission.
     Refuse(bool),
+    /// The next native command that arrives does nothing, or is refused.
+    RefuseNative(usize),
     /// Whoever of those that were answered came n-th waits for acknowledgements.
     Wait(usize),
     DetachedWait(usize),
@@ -42,9 +44,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => Just(Step::Call),
         2 => Just(Step::Detached),
-        8 => any::<bool>().prop_map(Step::Part),
-        4 => any::<bool>().prop_map(Step::DetachedPart),
+        8 => (0..4_usize).prop_map(Step::Part),
+        4 => (0..4_usize).prop_map(Step::DetachedPart),
         1 => any::<bool>().prop_map(Step::Refuse),
+        1 => (0..3_usize).prop_map(Step::RefuseNative),
         3 => (0..8_usize).prop_map(Step::Wait),
         2 => (0..8_usize).prop_map(Step::DetachedWait),
         1 => Just(Step::Ping),
@@ -82,6 +85,10 @@ struct World {
     not_sent: Vec<String>,
     /// What the next bundle is answered with.
     refusal: Option<&'static str>,
+    /// What the next native command is answered with; in none of these words it is with nothing.
+    native_refusal: Option<&'static str>,
+    /// The server does not let this connection have native commands.
+    natives_are_denied: bool,
     next: u64,
     now: Instant,
     wakers: Vec<Waker>,
@@ -105,6 +112,8 @@ impl World {
             subscriptions: HashMap::new(),
             not_sent: Vec::new(),
             refusal: None,
+            native_refusal: None,
+            natives_are_denied: false,
             next: 0,
             now,
             wakers: Vec::new(),
@@ -152,6 +161,9 @@ impl World {
             Step::Refuse(is_unknown) => {
                 self.refusal =
                     Some(if is_unknown { "NOSCRIPT No matching script" } else { "NOPERM one of the keys" });
+            }
+            Step::RefuseNative(how) => {
+                self.native_refusal = Some(["", "WRONGTYPE for this one", "NOPERM to run the command"][how]);
             }
             Step::Wait(n) if n < self.answered.len() => {
                 let connection = self.answered[n];
@@ -234,6 +246,10 @@ impl World {
                 self.pending.clear();
             }
             Step::Connect if !self.connected => {
+                // Every other server knows native commands.
+                let is_native = self.pipeline.connection.epoch.is_multiple_of(2);
+                self.pipeline.meet(&server(is_native));
+                self.natives_are_denied = !is_native;
                 self.pipeline.reconnect(now);
                 self.connected = true;
             }
@@ -253,6 +269,17 @@ impl World {
             };
             let words: Vec<String> =
                 command.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+            let is_native = matches!(words[0].as_str(), "TAKE" | "GIVE");
+            assert!(
+                !is_native || !self.natives_are_denied,
+                "what is not known, or not allowed, is not tried"
+            );
+            if let Some(refusal) = self.native_refusal.take_if(|_| is_native) {
+                self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
+                self.received = rest;
+                decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
+                continue;
+            }
             let is_bundle = words.get(1).is_some_and(|sha| sha == WHOLE.sha());
             if let Some(refusal) = self.refusal.take_if(|_| is_bundle) {
                 self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
@@ -280,6 +307,10 @@ impl World {
             }
             "EVALSHA" => self.frame(Frame::Reply(Value::BulkString(command[3].as_bytes().to_vec().into()))),
             "SCRIPT" => self.frame(Frame::Reply(Value::BulkString(WHOLE.sha().as_bytes().to_vec().into()))),
+            "TAKE" | "GIVE" | "TELL" => {
+                self.frame(Frame::Reply(Value::BulkString(command[1].as_bytes().to_vec().into())));
+            }
+            "REFUSED" if command[1].is_empty() => self.frame(Frame::Reply(Value::Null)),
             "REFUSED" => self.frame(Frame::Reply(Value::Error(command[1].as_bytes().to_vec().into()))),
             // As many have acknowledged as this connection's number says.
             "WAIT" => {
@@ -369,14 +400,50 @@ impl World {
 }
 
 static WHOLE: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::variadic("whole")));
-static PARTS: LazyLock<[Script; 2]> = LazyLock::new(|| {
-    [Script::new("one", 1, 1).as_part(&WHOLE, 1), Script::new("two", 1, 2).as_part(&WHOLE, 2)]
+static PARTS: LazyLock<[Script; 4]> = LazyLock::new(|| {
+    [
+        Script::new("one", 1, 1).as_part(&WHOLE, 1),
+        Script::new("two", 1, 2).as_part(&WHOLE, 2),
+        Script::new("take", 1, 1).as_part(&WHOLE, 3).natively(&TAKE),
+        Script::new("give", 1, 2).natively(&GIVE).as_part(&WHOLE, 4),
+    ]
 });
 
+static TAKE: [Native; 1] = [Native {
+    known_by: &[("other", (1, 0)), ("native", (9, 0))],
+    commands: &[&[Word::Text("TAKE"), Word::Param(1)]],
+    read: |first, second| {
+        assert!(second.is_none());
+        Some(if first.is_null() { NativeReply::Refused } else { NativeReply::Done(first.clone()) })
+    },
+}];
+static GIVE: [Native; 2] = [
+    Native { known_by: &[("native", (9, 2))], commands: &[], read: |_, _| None },
+    Native {
+        known_by: &[("native", (9, 1))],
+        commands: &[
+            &[Word::Text("GIVE"), Word::Param(0), Word::Param(2)],
+            &[Word::Text("TELL"), Word::Param(0)],
+        ],
+        read: |first, second| match second {
+            Some(second) if first.is_null() || first == second => {
+                Some(if first.is_null() { NativeReply::Refused } else { NativeReply::Done(first.clone()) })
+            }
+            _ => None,
+        },
+    },
+];
+
+/// One that knows native commands, or does not.
+fn server(is_native: bool) -> ServerInfo {
+    let name = if is_native { "native" } else { "plain" };
+    ServerInfo { name: name.to_owned(), version: "9.1.0".to_owned(), ..ServerInfo::default() }
+}
+
 /// One of the scripts that can be bundled, and the parameters of a call of it.
-fn part(which: bool, nonce: &str) -> (&'static Script, Vec<Arg<'_>>) {
+fn part(which: usize, nonce: &str) -> (&'static Script, Vec<Arg<'_>>) {
     let params = [nonce.into(), nonce.into(), "second".into()];
-    (&PARTS[usize::from(which)], params.into_iter().take(2 + usize::from(which)).collect())
+    (&PARTS[which], params.into_iter().take(2 + which % 2).collect())
 }
 
 /// What is asked for by a command: of a bundle each of its keys, to which the parts and their arguments have to belong.
@@ -389,8 +456,8 @@ fn nonces(words: &[String]) -> &[String] {
                 for key in keys {
                     let (part, behind) = args.split_first().unwrap();
                     assert_eq!(behind[0], *key, "the first argument is the same nonce");
-                    let two = part == "2";
-                    assert!(two || part == "1");
+                    let two = part == "2" || part == "4";
+                    assert!(two || part == "1" || part == "3");
                     assert!(!two || behind[1] == "second");
                     args = &behind[1 + usize::from(two)..];
                 }
@@ -398,6 +465,8 @@ fn nonces(words: &[String]) -> &[String] {
             }
             keys
         }
+        // Belongs to the command before it.
+        [verb, ..] if verb == "TELL" => &[],
         words => words.get(1..2).unwrap_or_default(),
     }
 }
@@ -595,7 +664,7 @@ const NODE: u32 = 3;
 const WAIT: (Acks, u64) = (Acks::Replicas(1), 100);
 
 /// Queues calls of these parts, the n-th with the key `n`, and takes what a writer would; the slots and the command.
-fn bundle(pipeline: &mut Pipeline, parts: &[bool]) -> (Vec<u32>, String) {
+fn bundle(pipeline: &mut Pipeline, parts: &[usize]) -> (Vec<u32>, String) {
     let now = Instant::now();
     let slots = parts.iter().enumerate().map(|(number, which)| {
         let nonce = number.to_string();
@@ -623,7 +692,7 @@ fn text_of(pipeline: &mut Pipeline, slot: u32) -> Option<String> {
 #[test]
 fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
     let (mut pipeline, _) = connected(100);
-    let (slots, text) = bundle(&mut pipeline, &[false, true, false]);
+    let (slots, text) = bundle(&mut pipeline, &[0, 1, 0]);
     let sha = WHOLE.sha();
     let words = ["EVALSHA", sha, "3", "0", "1", "2", "1", "0", "2", "1", "second", "1", "2"];
     let mut expected = BytesMut::new();
@@ -640,14 +709,14 @@ fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
 #[test]
 fn one_call_alone_is_the_command_that_it_is() {
     let (mut pipeline, _) = connected(100);
-    let (_, text) = bundle(&mut pipeline, &[false]);
+    let (_, text) = bundle(&mut pipeline, &[0]);
     assert!(text.contains(PARTS[0].sha()) && !text.contains(WHOLE.sha()), "{text}");
 }
 
 #[test]
 fn no_bundle_has_more_calls_than_the_server_is_kept_busy_with() {
     let (mut pipeline, _) = connected(1000);
-    let (_, text) = bundle(&mut pipeline, &[true; 2 * MOST + 1]);
+    let (_, text) = bundle(&mut pipeline, &[1; 2 * MOST + 1]);
     assert_eq!((text.matches(WHOLE.sha()).count(), text.matches(PARTS[1].sha()).count()), (2, 1));
 }
 
@@ -655,7 +724,7 @@ fn no_bundle_has_more_calls_than_the_server_is_kept_busy_with() {
 fn a_bundle_that_is_refused_is_sent_call_by_call() {
     for (refusal, loads) in [("NOSCRIPT No matching script", true), ("NOPERM one of the keys", false)] {
         let (mut pipeline, _) = connected(100);
-        let (slots, _) = bundle(&mut pipeline, &[false, true, false]);
+        let (slots, _) = bundle(&mut pipeline, &[0, 1, 0]);
         drop(pipeline.leave(slots[2]));
         answer(&mut pipeline, Value::Error(refusal.as_bytes().to_vec().into())).unwrap();
         assert!(
@@ -673,7 +742,7 @@ fn a_bundle_that_is_refused_is_sent_call_by_call() {
             assert_eq!(text_of(&mut pipeline, *slot).unwrap(), "alone");
         }
         assert!(pipeline.is_empty() && pipeline.slots.is_empty());
-        let (_, text) = bundle(&mut pipeline, &[false, false]);
+        let (_, text) = bundle(&mut pipeline, &[0, 0]);
         assert_eq!(text.contains(WHOLE.sha()), loads, "one that may be refused again is not made at once");
     }
 }
@@ -689,7 +758,7 @@ fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
             .submit(&request, Lane::Normal, now, now + Duration::from_secs(60), Waker::noop().clone(), false)
             .unwrap()
     };
-    let slots = [call(&mut pipeline, false, "a"), call(&mut pipeline, true, "b")];
+    let slots = [call(&mut pipeline, 0, "a"), call(&mut pipeline, 1, "b")];
     let taken = pipeline.take_output();
     pipeline.give_back(taken);
     let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
@@ -706,7 +775,7 @@ fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
 fn another_number_of_answers_than_of_calls_is_a_desync() {
     for answers in [Value::Array(vec![Value::Null]), Value::Array(vec![Value::Null; 3]), Value::Integer(2)] {
         let (mut pipeline, _) = connected(100);
-        let (_, _) = bundle(&mut pipeline, &[false, true]);
+        let (_, _) = bundle(&mut pipeline, &[0, 1]);
         assert!(answer(&mut pipeline, answers).is_err());
     }
 }
@@ -716,6 +785,171 @@ fn who_may_not_bundle_does_not() {
     let now = Instant::now();
     let mut pipeline = Pipeline::new(Bounds { in_flight: 100, queued_bytes: 1 << 20 }, now, NODE, false);
     pipeline.reconnect(now);
-    let (_, text) = bundle(&mut pipeline, &[false, true]);
+    let (_, text) = bundle(&mut pipeline, &[0, 1]);
     assert!(!text.contains(WHOLE.sha()));
+}
+
+/// A pipeline whose connection is to a server that knows native commands.
+fn native(bundles_calls: bool) -> Pipeline {
+    let now = Instant::now();
+    let bounds = Bounds { in_flight: 100, queued_bytes: 1 << 20 };
+    let mut pipeline = Pipeline::new(bounds, now, NODE, bundles_calls);
+    pipeline.meet(&server(true));
+    pipeline.reconnect(now);
+    pipeline
+}
+
+fn words(commands: &[&[&str]]) -> String {
+    let mut out = BytesMut::new();
+    for words in commands {
+        Command::new(words[0]).args(words[1..].iter().copied()).encode(&mut out);
+    }
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+#[test]
+fn what_the_server_knows_by_itself_is_no_script() {
+    for bundles_calls in [true, false] {
+        let mut pipeline = native(bundles_calls);
+        let (taken, text) = bundle(&mut pipeline, &[2]);
+        assert_eq!(text, words(&[&["TAKE", "0"]]));
+        let (given, text) = bundle(&mut pipeline, &[3]);
+        assert_eq!(text, words(&[&["GIVE", "0", "second"], &["TELL", "0"]]));
+        let bulk = || Value::BulkString(b"0".to_vec().into());
+        answer(&mut pipeline, bulk()).unwrap();
+        assert_eq!(text_of(&mut pipeline, taken[0]).unwrap(), "0");
+        answer(&mut pipeline, bulk()).unwrap();
+        assert!(pipeline.take(given[0], Waker::noop()).is_none(), "the other reply belongs to it");
+        answer(&mut pipeline, bulk()).unwrap();
+        assert_eq!(text_of(&mut pipeline, given[0]).unwrap(), "0");
+        assert!(pipeline.is_empty() && pipeline.slots.is_empty());
+        let (_, text) = bundle(&mut pipeline, &[1]);
+        assert!(text.contains(PARTS[1].sha()), "this one has no other form");
+    }
+}
+
+#[test]
+fn what_did_nothing_or_was_refused_is_asked_of_the_script() {
+    let error = |text: &str| Value::Error(text.as_bytes().to_vec().into());
+    let refusals = [
+        (Value::Null, true),
+        (error("WRONGTYPE of this one"), true),
+        (error("NOPERM No permissions to access a key"), true),
+        (error("OOM command not allowed when used memory > 'maxmemory'."), true),
+        (error("NOPERM this user has no permissions to run the 'give' command"), false),
+        (error("ERR unknown command 'GIVE', with args beginning with: 'a' 'b'"), false),
+    ];
+    for (refusal, goes_on) in refusals {
+        let mut pipeline = native(true);
+        let (slots, _) = bundle(&mut pipeline, &[3]);
+        answer(&mut pipeline, refusal).unwrap();
+        answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
+        assert!(pipeline.take(slots[0], Waker::noop()).is_none(), "nobody was told");
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        assert_eq!(text, words(&[&["EVALSHA", PARTS[3].sha(), "1", "0", "0", "second"]]));
+        answer(&mut pipeline, Value::BulkString(b"said".to_vec().into())).unwrap();
+        assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "said");
+        let (_, text) = bundle(&mut pipeline, &[3]);
+        assert_eq!(text.contains("GIVE"), goes_on, "what this user may not do is not tried again");
+        let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+        pipeline.disconnect(&cause, &mut Vec::new());
+        pipeline.meet(&server(true));
+        pipeline.reconnect(Instant::now());
+        let (_, text) = bundle(&mut pipeline, &[3]);
+        assert!(text.contains("GIVE"), "the next connection may");
+    }
+}
+
+#[test]
+fn nobody_asks_the_script_for_who_has_left() {
+    let mut pipeline = native(true);
+    let (slots, _) = bundle(&mut pipeline, &[2]);
+    drop(pipeline.leave(slots[0]));
+    answer(&mut pipeline, Value::Null).unwrap();
+    assert!(pipeline.is_empty() && !pipeline.has_output() && pipeline.slots.is_empty());
+}
+
+#[test]
+fn a_native_call_that_was_not_written_is_a_script_for_the_next_server() {
+    let mut pipeline = native(true);
+    let (slots, _) = bundle(&mut pipeline, &[2]);
+    let (unwritten, text) = bundle(&mut pipeline, &[3]);
+    pipeline.give_back(text.as_bytes().into());
+    answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "0");
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    pipeline.meet(&server(false));
+    pipeline.reconnect(Instant::now());
+    let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    assert_eq!(text, words(&[&["EVALSHA", PARTS[3].sha(), "1", "0", "0", "second"]]));
+    answer(&mut pipeline, Value::BulkString(b"b".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, unwritten[0]).unwrap(), "b");
+}
+
+/// It may have given back, and told nobody.
+#[test]
+fn half_an_answer_is_none() {
+    let mut pipeline = native(true);
+    let (slots, _) = bundle(&mut pipeline, &[3]);
+    answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    let failure = pipeline.take(slots[0], Waker::noop()).unwrap().result.unwrap_err();
+    assert_eq!(failure.outcome, Outcome::MaybeExecuted);
+    pipeline.meet(&server(true));
+    pipeline.reconnect(Instant::now());
+    let (slots, _) = bundle(&mut pipeline, &[2]);
+    answer(&mut pipeline, Value::BulkString(b"new".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "new", "nothing is left of it");
+}
+
+#[test]
+fn nobody_bundles_what_the_server_does_for_less() {
+    let whole = Arc::new(Script::variadic("both"));
+    let both = [
+        Script::new("take", 1, 1).as_part(&whole, 1).natively(&TAKE),
+        Script::new("give", 1, 2).as_part(&whole, 2).natively(&GIVE),
+    ];
+    let now = Instant::now();
+    for (is_native, forms) in [(true, 2), (false, 0)] {
+        let mut pipeline = native(true);
+        pipeline.meet(&server(is_native));
+        for params in [&["a", "a"][..], &["b", "b", "second"], &["c", "c"]] {
+            let params: Vec<_> = params.iter().map(|param| Arg::from(*param)).collect();
+            let script = &both[params.len() - 2];
+            let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+            assert!(pipeline.submit_detached(&request, now, 1, false));
+        }
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        assert_eq!(text.matches("TAKE").count(), forms, "{text}");
+        assert_eq!(text.matches("EVALSHA").count(), usize::from(!is_native), "{text}");
+    }
+}
+
+#[test]
+fn who_asks_out_of_turn_asks_one_command() {
+    let mut pipeline = native(false);
+    let (script, params) = part(3, "n");
+    let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+    assert!(pipeline.submit_detached(&request, Instant::now(), 1, true));
+    let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    assert!(text.contains("ASKING") && text.contains("EVALSHA"), "{text}");
+}
+
+#[test]
+fn what_is_not_answered_is_not_tried() {
+    let mut pipeline = native(true);
+    pipeline.hush(Instant::now());
+    let (_, text) = bundle(&mut pipeline, &[3]);
+    assert!(text.contains("EVALSHA"), "{text}");
+}
+
+#[test]
+fn what_no_native_command_returns_is_a_desync() {
+    let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec().into());
+    let mut pipeline = native(true);
+    let (_, _) = bundle(&mut pipeline, &[3]);
+    answer(&mut pipeline, bulk("0")).unwrap();
+    assert!(answer(&mut pipeline, bulk("another")).is_err());
 }

@@ -28,6 +28,17 @@ pub fn kind_permissions(kind: &str, version: (u32, u32, u32)) -> Vec<&'static st
     rules.filter(|rule| known(rule) && !omitted.contains(rule)).collect()
 }
 
+/// What a user for simple locks is to be given besides, on a server that deletes by [this command](crate::RedisServer::deletes_by).
+///
+/// # Panics
+///
+/// As [`permissions`].
+#[must_use]
+pub fn deleting(verb: &str) -> &'static str {
+    let mut quoted = sentence("Newer servers give simple locks back").split('`').skip(1).step_by(2);
+    quoted.find(|rule| rule.strip_prefix('+') == Some(verb)).expect("the guide has the command")
+}
+
 /// The same in a cluster of Redis 7 or later.
 ///
 /// # Panics

@@ -258,6 +258,22 @@ impl RedisServer {
         }
     }
 
+    /// The command that deletes a key if it is one's own, if this server knows one: as its own version says, not the one that it is
+    /// compatible with.
+    ///
+    /// # Panics
+    ///
+    /// As [`redis_version`](Self::redis_version).
+    #[must_use]
+    pub fn deletes_by(&self) -> Option<&'static str> {
+        let info = self.cli(&["INFO", "server"]);
+        let major = |line: &str| line.split('.').next()?.parse::<u32>().ok();
+        match info.lines().find_map(|line| line.strip_prefix("valkey_version:")) {
+            Some(version) => major(version).is_some_and(|major| major >= 9).then_some("delifeq"),
+            None => (self.redis_version() >= (8, 4, 0)).then_some("delex"),
+        }
+    }
+
     /// Starts to observe every command the server executes.
     ///
     /// # Panics

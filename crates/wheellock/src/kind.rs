@@ -6,6 +6,8 @@ use std::sync::{Arc, LazyLock};
 
 use wheellock_client::Script;
 
+use crate::native;
+
 /// One kind of lock, as data.
 pub(crate) struct Kind {
     /// What is done with it, and what it is, for messages.
@@ -189,10 +191,14 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
 pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "simple_lock",
-        acquire: Arc::new(Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3)),
+        acquire: Arc::new(
+            Script::new(include_str!("scripts/simple/acquire.lua"), 1, 3).natively(&native::SET),
+        ),
         acquire_all: None,
         renew: Some(Arc::new(Script::variadic(include_str!("scripts/simple/renew.lua")))),
-        release: Some(Arc::new(Script::new(include_str!("scripts/simple/release.lua"), 1, 4))),
+        release: Some(Arc::new(
+            Script::new(include_str!("scripts/simple/release.lua"), 1, 4).natively(&native::DELETE),
+        )),
         force_release: Some(Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2))),
         show_holders: Some(Arc::new(Script::new(include_str!("scripts/simple/holders.lua"), 1, 1))),
         holders: Holders::Single,

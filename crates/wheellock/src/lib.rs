@@ -116,6 +116,7 @@ mod manager;
 mod metrics;
 mod multi_lock;
 mod name;
+mod native;
 mod once;
 mod owner;
 mod permit;

@@ -81,6 +81,9 @@ pub fn run(plan: &Plan) -> Outcome {
 
 async fn world(plan: &Plan) -> Vec<Event> {
     let machines = Machine::all(plan.kind);
+    for machine in &machines {
+        machine.change(|server| server.store.make = plan.make());
+    }
     let Some(machine) = machines.first() else { return Vec::new() };
     let log = machine.log.clone();
     let in_the_way = if plan.kind == Kind::Fair { DEAD_HEAD } else { 0 };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use wheellock::testing::server::{How, Side};
+use wheellock::testing::server::{How, Make, Side};
 
 use crate::fault::Random;
 
@@ -345,6 +345,12 @@ impl Plan {
 }
 
 impl Plan {
+    /// What the servers say that they are. Not drawn: seeds that found something decide all else as they did.
+    pub(super) fn make(&self) -> Make {
+        let place = usize::try_from(self.seed % 4).unwrap_or_default();
+        Make::ALL.get(place).copied().unwrap_or_default()
+    }
+
     /// Whether servers have replicas that may take over, and clients know of them.
     pub(super) fn is_replicated(&self) -> bool {
         self.durable || self.troubles.iter().any(|trouble| matches!(trouble.what, Wrong::FailedOver))
@@ -368,7 +374,8 @@ impl fmt::Display for Plan {
         } = self;
         writeln!(
             f,
-            "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms, durable {durable}"
+            "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms, durable {durable}, server {:?}",
+            self.make()
         )?;
         for (number, task) in (1..).zip(tasks) {
             writeln!(f, "  task {number} of process {}", task.process)?;

@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use wheellock::testing::server::{Answer, Published, Store, Which};
+use wheellock::testing::server::{Answer, Make, Published, Store, Which};
 use wheellock_tests::{Cli, RedisServer, Reply};
 
 #[test]
@@ -37,6 +37,40 @@ fn the_model_answers_as_a_real_server_does() {
     assert_eq!(model.published, messages(&mut listener, &mut real));
     assert!(told.iter().all(|count| *count > CALLS / 200), "too few answers of one kind: {told:?}");
     println!("{CALLS} calls, {} messages; answers by kind: {told:?}", model.published.len());
+}
+
+/// The commands that do what scripts of simple locks do, as far as the server has them.
+#[test]
+fn the_model_knows_commands_as_a_real_server_does() {
+    let server = RedisServer::start();
+    let mut real = server.connect().unwrap();
+    let deletes = server.deletes_by();
+    let make = match deletes {
+        Some("delifeq") => Make::Valkey90,
+        Some(_) => Make::Redis84,
+        None => Make::Redis70,
+    };
+    let (mut model, mut random) = (Store::default(), SplitMix(SEED));
+    model.make = make;
+    let mut told = [0_usize; KINDS];
+    for number in 0..CALLS / 10 {
+        let (key, token) = (random.of(&KEYS), random.of(&TOKENS));
+        let words = match (random.below(9), deletes) {
+            (0, _) => vec!["DEL", key],
+            (1, _) if random.below(4) == 0 => vec!["HSET", key, "java:7", "1"],
+            (2, _) => vec!["PUBLISH", key, "0"],
+            (3..6, Some("delifeq")) => vec!["DELIFEQ", key, token],
+            (3..6, Some(_)) => vec!["DELEX", key, "IFEQ", token],
+            _ => vec!["SET", key, token, "NX", "PX", random.of(&LIVE_LEASES)],
+        };
+        let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        model.set_now(u64::try_from(since_epoch.as_millis()).unwrap());
+        let answer = model.execute(&words).unwrap_or_else(|| panic!("the model does not know {words:?}"));
+        let reply = real.query(&words).unwrap();
+        assert!(agree(&answer, &reply), "call {number}: {words:?}\nmodel: {answer:?}\nreal:  {reply:?}");
+        told[kind(&answer)] += 1;
+    }
+    println!("answers by kind: {told:?}");
 }
 
 /// What a hand may have put under a name is no reason for the model to fall over: it refuses what a real server refuses.

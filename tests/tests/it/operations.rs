@@ -269,7 +269,8 @@ async fn the_guides_permissions_for_other_kinds_are_enough_and_not_too_many() {
     for kind in
         ["fair", "fenced", "election", "read-write", "simple", "semaphore", "permits", "latch", "labels"]
     {
-        let (base, added) = (guide::permissions(version), guide::kind_permissions(kind, version));
+        let (base, mut added) = (guide::permissions(version), guide::kind_permissions(kind, version));
+        added.extend(server.deletes_by().filter(|_| kind == "simple").map(guide::deleting));
         let rules: Vec<&str> = base.iter().chain(&added).copied().collect();
         assert_eq!(use_kind(&server, &rules, kind).await, Ok(()), "{kind}");
         for left_out in &added {

@@ -6,7 +6,7 @@ use wheellock::{Error, LockManager, LostReason, Outcome, RedLockManager, Release
 use wheellock_tests::locks::{
     PATIENCE, RENEWED, WOKEN, at_rest, brisk, exclude_each_other, gone, lost, manager, renewed,
 };
-use wheellock_tests::{RedisServer, eventually};
+use wheellock_tests::{RedisServer, eventually, guide};
 
 const NAME: &str = "backup";
 
@@ -46,6 +46,62 @@ async fn the_wire_contract_of_a_simple_lock() {
     assert_eq!(lock.hold_count(&owner).await.unwrap(), 0);
     assert!(taken_by_another(&server, 60_000));
     assert!(lock.try_acquire().await.unwrap().is_none());
+}
+
+/// How often the server has executed this, refusals not counted.
+fn executed(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    let calls = line.and_then(|line| line.split(',').next()).map(|calls| calls.parse().unwrap());
+    calls.unwrap_or_default()
+}
+
+#[tokio::test]
+async fn who_contends_with_nobody_runs_no_script() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.simple_lock(NAME);
+    for confirmed in [true, false, true] {
+        let guard = lock.acquire().await.unwrap();
+        if confirmed {
+            assert_eq!(guard.release().await.unwrap(), Released::Released);
+        } else {
+            drop(guard);
+            assert!(at_rest(&locks).await);
+        }
+    }
+    assert_eq!(executed(&server, "set"), 3);
+    let deletes = server.deletes_by();
+    assert_eq!(executed(&server, "evalsha"), if deletes.is_some() { 0 } else { 3 });
+    assert_eq!(deletes.map_or(3, |verb| executed(&server, verb)), 3);
+    assert_eq!(executed(&server, "publish"), 3);
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
+#[tokio::test]
+async fn who_may_not_run_a_command_runs_the_script() {
+    let server = RedisServer::builder().tcp().start();
+    let (version, name) = (server.redis_version(), "orders:1");
+    let rules = [guide::permissions(version), guide::kind_permissions("simple", version)].concat();
+    let url = server.tcp_url().replace("redis://", "redis://locks:secret@");
+    let allowed = server.deletes_by().map(|verb| format!("+{verb}"));
+    for denied in [None, Some("-publish"), Some("resetchannels")] {
+        if denied == Some("resetchannels") && version < (6, 2, 0) {
+            continue;
+        }
+        for allowed in [None, allowed.as_deref()] {
+            let user = ["ACL", "SETUSER", "locks", "reset", "on", ">secret"];
+            let words: Vec<&str> =
+                user.into_iter().chain(rules.clone()).chain(denied).chain(allowed).collect();
+            assert_eq!(server.cli(&words), "OK");
+            let locks = manager(&url).await;
+            for _ in 0..3 {
+                let guard = locks.simple_lock(name).acquire().await.unwrap();
+                assert_eq!(server.cli(&["EXISTS", name]), "1");
+                assert_eq!(guard.release().await.unwrap(), Released::Released, "{denied:?} {allowed:?}");
+                assert_eq!(server.cli(&["EXISTS", name]), "0");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ pub use faults::{Cut, Faults, How, Side};
 pub use host::Host;
 pub use network::Network;
 pub use scripts::Which;
-pub use store::{Answer, Executed, Published, Snapshot, Store, late_renewals};
+pub use store::{Answer, Executed, Make, Published, Snapshot, Store, late_renewals};
 
 /// Answers complete commands, of each connection in their order.
 #[derive(Debug)]
@@ -205,7 +205,15 @@ impl Server {
 
     fn answer(&mut self, place: usize, words: &[&str]) {
         let reply = match *words {
-            ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
+            ["HELLO", ..] => {
+                let fields = "+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n";
+                match self.store.make.name() {
+                    None => format!("%3\r\n{fields}"),
+                    Some((name, version)) => {
+                        format!("%5\r\n{fields}+server\r\n+{name}\r\n+version\r\n+{version}\r\n")
+                    }
+                }
+            }
             ["CLIENT", ..] => "+OK\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING" | "ECHO", nonce] => bulk(nonce),
@@ -229,12 +237,11 @@ impl Server {
                 }
                 confirmation("unsubscribe", channel)
             }
-            ["EVALSHA" | "EVAL", _, keys, _, ..] if self.faults.refuses(keys) => {
+            _ if faults::keys_of(words).is_some_and(|keys| self.faults.refuses(keys)) => {
                 encode(&Answer::Error(self.faults.refusal.map_or("", |(_, text)| text).to_owned()))
             }
             _ => {
-                self.connections[place].wrote |=
-                    matches!(words, ["EVALSHA" | "EVAL", _, keys, ..] if *keys != "0");
+                self.connections[place].wrote |= faults::keys_of(words).is_some();
                 match self.store.execute(words) {
                     Some(answer) => encode(&answer),
                     None if self.strict => panic!("unexpected command {words:?}"),

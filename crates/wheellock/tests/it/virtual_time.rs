@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use wheellock::client::Timer;
-use wheellock::testing::server::{Cut, How, Network, Server, Side, Which, late_renewals};
+use wheellock::testing::server::{Answer, Cut, How, Make, Network, Server, Side, Which, late_renewals};
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Outcome, Released};
 use wheellock_wheel::ManualClock;
 
@@ -53,6 +53,8 @@ enum Kind {
     Fenced,
     Fair,
     Simple,
+    /// The same of a server that does without scripts.
+    Native,
     /// Behind a writer.
     Read,
     /// Behind a reader.
@@ -60,13 +62,13 @@ enum Kind {
 }
 
 /// Those that are not the plain lock.
-const KINDS: [Kind; 5] = [Kind::Fenced, Kind::Fair, Kind::Simple, Kind::Read, Kind::Write];
+const KINDS: [Kind; 6] = [Kind::Fenced, Kind::Fair, Kind::Simple, Kind::Native, Kind::Read, Kind::Write];
 
 impl Kind {
     fn channel(self) -> &'static str {
         match self {
             Self::Plain | Self::Fenced | Self::Fair => "redisson_lock__channel:{n}",
-            Self::Simple => "wheellock_simple:{n}",
+            Self::Simple | Self::Native => "wheellock_simple:{n}",
             Self::Read | Self::Write => "redisson_rwlock:{n}",
         }
     }
@@ -76,7 +78,7 @@ impl Kind {
         let reentrant =
             [Reentrant, ReentrantInner, ReleaseInner, ReleaseBoth, DropAndAcquire, DropAndRelease, Downgrade];
         let possible = move |operation: &Operation| match self {
-            Self::Simple => !reentrant.contains(operation),
+            Self::Simple | Self::Native => !reentrant.contains(operation),
             Self::Write => true,
             _ => *operation != Downgrade,
         };
@@ -279,6 +281,7 @@ impl World {
         });
         let connecting = tokio::spawn(builder.connect());
         let mut server = Server::new(Arc::clone(&network));
+        server.store.make = if kind == Kind::Native { Make::Valkey90 } else { Make::Unknown };
         while !connecting.is_finished() {
             tokio::task::yield_now().await;
             server.serve();
@@ -555,7 +558,7 @@ impl World {
                 Which::FairAcquire,
                 &[NAME, "60000", STRANGER, "1", "0", self.kind.channel(), "PUBLISH", TAG],
             ),
-            Kind::Simple => (Which::SimpleAcquire, &[NAME, "60000", STRANGER, "1"]),
+            Kind::Simple | Kind::Native => (Which::SimpleAcquire, &[NAME, "60000", STRANGER, "1"]),
             Kind::Read => (Which::WriteAcquire, &[NAME, "60000", &writer, "1", TAG, "0"]),
             Kind::Write => (Which::ReadAcquire, &[NAME, "60000", STRANGER, "1", TAG, "0"]),
         };
@@ -573,7 +576,9 @@ impl World {
                         (Which::Release, &[NAME, channel, STRANGER, "0", "PUBLISH"])
                     }
                     Kind::Fair => (Which::FairRelease, &[NAME, channel, STRANGER, "0", "PUBLISH", TAG]),
-                    Kind::Simple => (Which::SimpleRelease, &[NAME, channel, STRANGER, "0", "PUBLISH"]),
+                    Kind::Simple | Kind::Native => {
+                        (Which::SimpleRelease, &[NAME, channel, STRANGER, "0", "PUBLISH"])
+                    }
                     Kind::Read => (Which::WriteRelease, &[NAME, channel, &writer, "0", "PUBLISH", TAG]),
                     Kind::Write => (Which::ReadRelease, &[NAME, channel, STRANGER, "0", "PUBLISH", TAG]),
                 };
@@ -600,7 +605,9 @@ impl World {
         match self.kind {
             Kind::Plain | Kind::Fenced => self.server.run_for_another(Which::ForceRelease, "1", &plain),
             Kind::Fair => self.server.run_for_another(Which::FairForceRelease, "1", &with_tag),
-            Kind::Simple => self.server.run_for_another(Which::SimpleForceRelease, "1", &plain),
+            Kind::Simple | Kind::Native => {
+                self.server.run_for_another(Which::SimpleForceRelease, "1", &plain);
+            }
             Kind::Read | Kind::Write => {
                 for side in ["read", "write"] {
                     let params = [NAME, channel, "PUBLISH", TAG, side];
@@ -855,7 +862,7 @@ fn lock_of(locks: &LockManager, kind: Kind) -> Lock {
         Kind::Plain => locks.lock(NAME),
         Kind::Fenced => locks.fenced_lock(NAME).as_lock().clone(),
         Kind::Fair => locks.fair_lock(NAME),
-        Kind::Simple => locks.simple_lock(NAME),
+        Kind::Simple | Kind::Native => locks.simple_lock(NAME),
         Kind::Read => locks.read_write_lock(NAME).read(),
         Kind::Write => locks.read_write_lock(NAME).write(),
     }
@@ -1004,12 +1011,36 @@ fn every_kind_two_at_once_dropped_at_every_pair_of_polls() {
         let mut worlds = 0;
         for kind in KINDS {
             let reentrant = [Pair::OneOwner, Pair::BothRelease, Pair::ReleaseAndAcquire];
-            let pairs = PAIRS.iter().filter(|pair| kind != Kind::Simple || !reentrant.contains(pair));
+            let pairs = PAIRS
+                .iter()
+                .filter(|pair| !matches!(kind, Kind::Simple | Kind::Native) || !reentrant.contains(pair));
             for pair in pairs {
                 worlds += drop_both_everywhere(*pair, Setting { kind, ..Setting::default() }).await;
             }
         }
         println!("{worlds} worlds");
+    });
+}
+
+/// Whoever has taken it meanwhile keeps it.
+#[test]
+fn a_native_release_that_finds_nothing_gave_nothing_back() {
+    virtual_time(async {
+        let mut world = World::new(Kind::Native, Durability::Primary).await;
+        let lock = world.lock();
+        for taken in [false, true] {
+            let guard = world.acquire(&lock).await;
+            if taken {
+                world.server.store.execute(&["SET", NAME, "another", "PX", "60000"]).unwrap();
+            }
+            let releasing = tokio::spawn(async move { guard.release().await });
+            while !releasing.is_finished() {
+                world.turn().await;
+            }
+            let expected = if taken { Released::AlreadyLost } else { Released::Released };
+            assert_eq!(releasing.await.unwrap().unwrap(), expected);
+        }
+        assert_eq!(world.server.store.execute(&["GET", NAME]), Some(Answer::Bulk("another".to_owned())));
     });
 }
 

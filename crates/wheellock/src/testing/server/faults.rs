@@ -143,7 +143,16 @@ impl Faults {
     }
 }
 
-/// Whether it is a call of a script that has keys.
+/// Whether it is a call of a script that has keys, or does what one does.
 fn is_script(words: &[&str]) -> bool {
-    matches!(words, ["EVALSHA" | "EVAL", _, keys, _, ..] if *keys != "0")
+    keys_of(words).is_some()
+}
+
+/// How many keys it has, if it is a call of a script that has some, or does what one does.
+pub(super) fn keys_of<'a>(words: &[&'a str]) -> Option<&'a str> {
+    match *words {
+        ["EVALSHA" | "EVAL", _, keys, _, ..] if keys != "0" => Some(keys),
+        ["SET", _, _, "NX", ..] | ["DELIFEQ" | "DELEX", ..] => Some("1"),
+        _ => None,
+    }
 }

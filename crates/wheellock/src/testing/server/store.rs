@@ -15,6 +15,7 @@ mod simple;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scripts::Which;
+pub use simple::Make;
 
 /// One server's data, and a log of what its scripts did.
 #[derive(Debug, Default)]
@@ -33,6 +34,8 @@ pub struct Store {
     pub log: Vec<Executed>,
     /// Whether nothing is written there.
     pub forgets: bool,
+    /// What it says that it is.
+    pub make: Make,
 }
 
 /// What a replica has of it.
@@ -186,6 +189,12 @@ impl Store {
             ["SET", key, text, "PX", lease] => {
                 self.set_text(key, text, Some(integer(lease)?));
                 Answer::Status("OK".to_owned())
+            }
+            ["SET", key, token, "NX", "PX", lease] => self.set_if_free(key, token, lease)?,
+            ["DELIFEQ", key, token] if self.make == Make::Valkey90 => self.delete_if_own(key, token)?,
+            ["DELEX", key, "IFEQ", token] if self.make == Make::Redis84 => self.delete_if_own(key, token)?,
+            [verb @ ("PUBLISH" | "SPUBLISH"), channel, text] => {
+                Answer::Integer(self.publish([verb, channel, text]))
             }
             ["SET", key, text] => {
                 self.set_text(key, text, None);

@@ -1,6 +1,34 @@
-//! What the scripts of simple locks mean: the store's part for a key with a token.
+//! What the scripts of simple locks mean, and the commands that do the same: the store's part for a key with a token.
 
 use super::{Answer, Result, Store, Which, integer, wrong_type};
+
+/// What a server says that it is, which tells what it knows without scripts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Make {
+    /// It does not say.
+    #[default]
+    Unknown,
+    /// SET, as every server does.
+    Redis70,
+    /// DELEX, too.
+    Redis84,
+    /// DELIFEQ, too.
+    Valkey90,
+}
+
+impl Make {
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Redis70, Self::Redis84, Self::Valkey90];
+
+    /// Its name and version.
+    pub(in super::super) fn name(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Unknown => None,
+            Self::Redis70 => Some(("redis", "7.0.15")),
+            Self::Redis84 => Some(("redis", "8.4.0")),
+            Self::Valkey90 => Some(("valkey", "9.0.1")),
+        }
+    }
+}
 
 impl Store {
     pub(super) fn simple_acquire(&mut self, key: &str, lease: &str, token: &str) -> Result {
@@ -25,6 +53,27 @@ impl Store {
         let left = Answer::Integer(self.pttl(key));
         self.note(Which::SimpleAcquire, key, token, None);
         Ok(if is_ours { left } else { Answer::Array(vec![left]) })
+    }
+
+    /// SET, where nothing is.
+    pub(super) fn set_if_free(&mut self, key: &str, token: &str, lease: &str) -> Result {
+        let lease = integer(lease)?;
+        if self.keys.contains_key(key) {
+            return Ok(Answer::Nil);
+        }
+        self.set_text(key, token, Some(lease));
+        self.note(Which::SimpleAcquire, key, token, Some("1"));
+        Ok(Answer::Status("OK".to_owned()))
+    }
+
+    /// DELIFEQ and DELEX.
+    pub(super) fn delete_if_own(&mut self, key: &str, token: &str) -> Result {
+        self.note(Which::SimpleRelease, key, token, Some("0"));
+        if self.text(key).is_none() && self.keys.contains_key(key) {
+            return Err(wrong_type());
+        }
+        let is_own = self.text(key) == Some(token);
+        Ok(Answer::flag(is_own && self.keys.remove(key).is_some()))
     }
 
     pub(super) fn simple_release(&mut self, key: &str, tell: [&str; 2], token: &str, count: &str) -> Result {

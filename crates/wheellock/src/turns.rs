@@ -161,9 +161,9 @@ impl Turns {
     }
 }
 
-/// For how many times in a row nobody else has heard that this process gave the lock back before it asks again at once. Redisson's
-/// processes may miss one.
-const ALONE_FOR: u32 = 2;
+/// For how many times in a row nobody else has heard that this process gave the lock back before it asks again at once. A process of
+/// Redisson's that takes turns listens anew for each, and may miss two in a row: it would wait for one turn more.
+pub(crate) const ALONE_FOR: u32 = 16;
 
 /// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.
 pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);

@@ -547,7 +547,7 @@ const POLL_WHEN_DEAF: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turns::STAND_BACK_AT_LEAST;
+    use crate::turns::{ALONE_FOR, STAND_BACK_AT_LEAST};
 
     fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
@@ -719,7 +719,7 @@ mod tests {
         for too_early in [false, true] {
             let now = Instant::now();
             let (mut waiters, [first, second]) = two_asleep(now);
-            for _ in 0..2 {
+            for _ in 0..ALONE_FOR {
                 waiters.give_back(true, now);
                 assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
                 waiters.others_heard(0, now);

@@ -156,13 +156,15 @@ impl Turns {
     /// last release may have been about to listen: Redisson does so anew for each turn.
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
         let others = self.others.max(self.heard_before);
+        // A trip for each one's release and one for the next one's question. On a busy machine that would be all there is.
         let between = self.round_trip.saturating_mul(others.saturating_mul(2)).min(budget / 4);
         (budget - between) / others.saturating_add(1)
     }
 }
 
 /// For how many times in a row nobody else has heard that this process gave the lock back before it asks again at once. A process of
-/// Redisson's that takes turns listens anew for each, and may miss two in a row: it would wait for one turn more.
+/// Redisson's that takes turns listens anew for each, and may miss two in a row: it would wait for one turn more. With sixteen
+/// that was no longer to be seen among 3000 turns, and they are 80 ms of a process that is alone.
 pub(crate) const ALONE_FOR: u32 = 16;
 
 /// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.

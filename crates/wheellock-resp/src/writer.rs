@@ -41,6 +41,19 @@ impl Writer<'_> {
     /// Writes a bulk string.
     #[inline]
     pub(crate) fn bulk(&mut self, bytes: &[u8]) {
+        let Ok(len @ 10..=99) = u8::try_from(bytes.len()) else { return self.any_bulk(bytes) };
+        // What most strings are, in one piece.
+        let Some(place) = self.take(5 + bytes.len() + 2) else { return };
+        if let Some((header, rest)) = place.split_first_chunk_mut()
+            && let Some((text, end)) = rest.split_last_chunk_mut()
+        {
+            *header = [b'$', b'0' + len / 10, b'0' + len % 10, b'\r', b'\n'];
+            copy(text, bytes);
+            *end = *b"\r\n";
+        }
+    }
+
+    fn any_bulk(&mut self, bytes: &[u8]) {
         self.header(b'$', bytes.len());
         self.bytes(bytes);
         self.chunk(b"\r\n");
@@ -63,13 +76,8 @@ impl Writer<'_> {
 
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        let Some(place) = self.take(bytes.len()) else { return };
-        // Two chunks that overlap cover every length from one to two of them.
-        match bytes.len() {
-            8..=16 => overlapping::<8>(place, bytes),
-            17..=32 => overlapping::<16>(place, bytes),
-            33..=64 => overlapping::<32>(place, bytes),
-            _ => place.copy_from_slice(bytes),
+        if let Some(place) = self.take(bytes.len()) {
+            copy(place, bytes);
         }
     }
 
@@ -99,6 +107,18 @@ impl Writer<'_> {
         let (place, rest) = std::mem::take(&mut self.room).split_at_mut_checked(len)?;
         self.room = rest;
         Some(place)
+    }
+}
+
+/// Fills the place with as many bytes.
+#[inline]
+fn copy(place: &mut [u8], bytes: &[u8]) {
+    // Two chunks that overlap cover every length from one to two of them.
+    match bytes.len() {
+        8..=16 => overlapping::<8>(place, bytes),
+        17..=32 => overlapping::<16>(place, bytes),
+        33..=64 => overlapping::<32>(place, bytes),
+        _ => place.copy_from_slice(bytes),
     }
 }
 

@@ -10,6 +10,13 @@
 -- Returns 1 (given back, or nobody reads any more), 0 (still held) or nil (this holder does not read, or what is there is no read-write lock; nothing
 -- was changed).
 local lock, holder, count, tag = KEYS[1], ARGV[2], ARGV[3], ARGV[5]
+local call = redis.call
+-- What most releases are: one of two fields is this reader's only hold, the other can be `mode` alone, and nobody's lease is of interest.
+if count == '0' and redis.pcall('hlen', lock) == 2 and call('hget', lock, holder) == '1' then
+    call('del', tag .. ':' .. holder .. ':rwlock_timeout:1', lock)
+    redis.pcall(ARGV[4], ARGV[1], '0')
+    return 1
+end
 local found = redis.pcall('hmget', lock, 'mode', holder)
 if found.err then
     if string.find(found.err, 'WRONGTYPE', 1, true) then
@@ -21,10 +28,4 @@ local mode, held = found[1], found[2]
 if (mode ~= 'read' and mode ~= 'write') or not held then
     return nil
 end
-local last = count == '0' and redis.call('hlen', lock) == 2
-if last and held == '1' and mode == 'read' then
-    -- What most releases are: nobody else is in the way, and nobody's lease is of interest.
-    redis.call('del', tag .. ':' .. holder .. ':rwlock_timeout:1', lock)
-    redis.pcall(ARGV[4], ARGV[1], '0')
-    return 1
-end
+local last = count == '0' and call('hlen', lock) == 2

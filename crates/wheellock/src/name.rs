@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
     use crate::kind::{FENCED, REENTRANT};
-    use crate::wait_queue::Turn;
+    use crate::questions::Turn;
 
     /// One who asks, and two who come, look whether they may ask, and go: whoever is left at the head either may ask or is
     /// woken, in whatever order the steps happen. Each step is one atomic access, or one turn of the queue's lock.

@@ -33,8 +33,8 @@ pub(crate) struct WaitQueue {
     open_since: Option<u64>,
     /// What was handed over within this process last.
     handed: Option<Handed>,
-    /// The head has not been told that it is one: nothing was to be done as long as the lock was handed over.
-    unwatched: bool,
+    /// The head has not been told that it is one: as long as the lock was handed over, no waiter had to look after it.
+    head_is_untold: bool,
     /// What was handed over is looked after from time to time.
     looked_after: bool,
     turns: Turns,
@@ -166,7 +166,7 @@ impl WaitQueue {
         if !is_head || asked_for {
             return Turn::Wait(None);
         }
-        self.unwatched = false;
+        self.head_is_untold = false;
         let due = self.questions.is_due(now);
         if self.turns.is_unanswered() && !self.turns.goes_ahead() && !due {
             // What is heard now is this process' own release.
@@ -245,12 +245,12 @@ impl WaitQueue {
     }
 
     /// A waiter leaves who took what was handed over to it. The next one is not woken: before long it is handed over to that one,
-    /// or it is given back, or somebody [looks after](Self::look_after) it.
+    /// or it is given back, or the watchdog [looks after](Self::look_after) it.
     pub(crate) fn leave_with_handed(&mut self, ticket: u64, now: Instant) {
         self.queue.leave(ticket);
         self.questions.answered();
         self.questions.poll_at = Some(now + REPOLL);
-        self.unwatched = true;
+        self.head_is_untold = true;
     }
 
     /// Whether something was handed over to the waiter with this ticket.
@@ -263,7 +263,7 @@ impl WaitQueue {
         self.queue.get_mut(ticket)?.handed.take()
     }
 
-    /// Whether nobody looks after what is handed over; from now on somebody does.
+    /// Whether the watchdog is to be told to look after what is handed over; from now on it does.
     pub(crate) fn begin_looking_after(&mut self) -> bool {
         !std::mem::replace(&mut self.looked_after, true)
     }
@@ -288,7 +288,7 @@ impl WaitQueue {
     /// waits until it is known whether others [heard](Self::others_heard) of it, or [goes ahead](Turns::goes_ahead). Returns the head's
     /// waker if it has to look.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
-        if !out_of_time && !self.unwatched && self.questions.subscription.is_some() {
+        if !out_of_time && !self.head_is_untold && self.questions.subscription.is_some() {
             return None;
         }
         if let Some(news) = self.questions.subscription.as_mut().filter(|_| out_of_time) {
@@ -386,8 +386,9 @@ impl WaitQueue {
         }
     }
 
-    /// A latch has ended: if it `is_open` for all but those who joined only after somebody had been told so, as `asked` says; and
-    /// for those in any case who looked for the first time before it `ended`. The others look again. Returns who is to be woken.
+    /// A waiter was told that a latch has ended; so many had joined when it `asked`. If the latch `is_open`, it has ended for all who had
+    /// joined by then; in any case it has for those who looked for the first time before it `ended`. The others look again. Returns the
+    /// wakers of those who have something to do now.
     pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         for Entry { waker, waiter, .. } in self.queue.entries() {
@@ -476,7 +477,7 @@ pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turns::{ALONE_FOR, STAND_BACK_AT_LEAST};
+    use crate::turns::{AHEAD_AFTER, STAND_BACK_AT_LEAST};
 
     fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
@@ -648,7 +649,7 @@ mod tests {
         for too_early in [false, true] {
             let now = Instant::now();
             let (mut waiters, [first, second]) = two_asleep(now);
-            for _ in 0..ALONE_FOR {
+            for _ in 0..AHEAD_AFTER {
                 waiters.give_back(true, now);
                 assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
                 waiters.others_heard(0, now);
@@ -731,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_head_asks_and_the_line_is_first_come_first_served() {
+    fn only_the_head_asks_and_the_queue_is_first_come_first_served() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
         assert!(ask(&mut waiters, a, now), "nothing is known yet");
@@ -753,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn while_somebody_asks_alone_the_line_waits_and_lets_him_in_front() {
+    fn a_caller_who_asks_from_outside_is_waited_for_and_joins_in_front() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b) = (waiters.join(1), waiters.join(1));
         let turn = |waiters: &mut WaitQueue, ticket, asked_for| {
@@ -770,7 +771,7 @@ mod tests {
         assert!(waiters.is_head(first) && matches!(known, Known::Held { unanswered_since: None }));
         assert!(!turn(&mut waiters, a, false), "it stands behind");
         assert!(waiters.leave(first, None, now).is_some());
-        assert!(!turn(&mut waiters, a, false), "whoever left had its answer");
+        assert!(!turn(&mut waiters, a, false), "the one that left had its answer");
         assert!(turn(&mut waiters, a, false) || waiters.poll_now().is_some());
         assert!(turn(&mut waiters, a, false));
     }

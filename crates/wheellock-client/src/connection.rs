@@ -254,8 +254,8 @@ impl Shared {
         (self.listener)(event);
     }
 
-    /// Enters another phase, unlocks, and lets everybody know: whoever asked for what has ended with the last phase, the
-    /// listener, and last those who wait.
+    /// Enters another phase, unlocks, and tells of it: the sink of detached calls what has ended with the last phase, the
+    /// listener, and last the tasks that wait.
     pub(crate) fn enter(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -482,7 +482,7 @@ impl Shared {
         }
     }
 
-    /// Hands the results of detached calls to whoever asked for them. Not called under the lock.
+    /// Hands the results of detached calls to their sink (`Hooks::on_detached`). Not called under the lock.
     pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
         if !detached.is_empty() {
             if let Some(sink) = &self.config.hooks.on_detached {
@@ -529,7 +529,7 @@ impl State {
                 self.writing = true;
                 return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };
             }
-            // Whoever is writing looks again when done, and a corked driver is about to flush.
+            // A writer looks again when it is done, and a corked driver is about to flush.
             if (self.writing || self.corked.is_some()) && !earlier {
                 return Next::Nothing;
             }

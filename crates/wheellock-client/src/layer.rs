@@ -111,7 +111,7 @@ impl Client {
     /// wait fails.
     ///
     /// The server answers nothing else on this connection before it has answered this, so `timeout` must be well below the
-    /// response timeout. Whoever comes while such a wait is queued and not yet on its way shares it. `deadline` only ends the
+    /// response timeout. A caller who comes while such a wait is queued and not yet on its way shares it. `deadline` only ends the
     /// caller's own waiting.
     ///
     /// # Cancel safety

@@ -200,7 +200,7 @@ impl Client {
     }
 }
 
-/// Sends what [`Client::queue_eval`] queued when it is dropped: writes it right here if the line is idle, and leaves it
+/// Sends what [`Client::queue_eval`] queued when it is dropped: writes it right here if the connection is idle, and leaves it
 /// to the connection's task otherwise.
 #[must_use = "drop it outside of your own locks: it may make a system call"]
 pub struct Flush<'a> {

@@ -319,7 +319,7 @@ impl Pipeline {
         }
     }
 
-    /// Whether nothing that was written still waits for a reply: then the line is free, and a caller may write.
+    /// Whether nothing that was written still waits for a reply: then the connection is idle, and a caller may write.
     pub(crate) fn is_idle(&self) -> bool {
         self.entries.front().is_none_or(|entry| entry.start >= self.claimed)
     }

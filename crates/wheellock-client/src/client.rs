@@ -1,4 +1,4 @@
-//! The handle that users hold: calls, scripts, subscriptions. Does no I/O of its own unless the line is idle.
+//! The handle that users hold: calls, scripts, subscriptions. Does no I/O of its own unless the connection is idle.
 
 use std::fmt;
 use std::future::Future;

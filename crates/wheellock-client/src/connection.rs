@@ -1,7 +1,7 @@
 //! The state that callers and the driver share, and the rules by which they share it.
 //!
 //! One short mutex guards everything; nobody holds it during a system call or while waking a caller. A caller that
-//! finds the line idle writes to the socket itself, because one task switch costs more than the write. Otherwise it
+//! finds the connection idle writes to the socket itself, because one task switch costs more than the write. Otherwise it
 //! only appends, and one flush by the driver serves the whole batch. While the driver is `corked` it has just woken
 //! several callers and gone once to the back of the run queue, so that what they append goes out in a single write; or
 //! in two, if they are many: then the server is at work on the first half while callers append the other.
@@ -50,7 +50,7 @@ pub(crate) struct State {
     pub(crate) pipeline: Pipeline,
     /// A writer is inside a system call with the bytes it took; nobody else may write.
     pub(crate) writing: bool,
-    /// The driver has woken callers and is about to write what they append. A caller who finds the line idle writes only what has become so
+    /// The driver has woken callers and is about to write what they append. A caller who finds the connection idle writes only what has become so
     /// many calls with its own.
     pub(crate) corked: Option<usize>,
     /// The driver waits for a wake-up.
@@ -114,7 +114,7 @@ pub struct Stats {
     pub bytes_written: u64,
     /// Bytes read from sockets.
     pub bytes_read: u64,
-    /// Writes made by callers who found the line idle.
+    /// Writes made by callers who found the connection idle.
     pub idle_writes: u64,
     /// Writes made by the driver for a batch.
     pub batch_writes: u64,
@@ -254,8 +254,8 @@ impl Shared {
         (self.listener)(event);
     }
 
-    /// Enters another phase, unlocks, and lets everybody know: whoever asked for what has ended with the last phase, the
-    /// listener, and last those who wait.
+    /// Enters another phase, unlocks, and tells of it: the sink of detached calls what has ended with the last phase, the
+    /// listener, and last the tasks that wait.
     pub(crate) fn enter(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -482,7 +482,7 @@ impl Shared {
         }
     }
 
-    /// Hands the results of detached calls to whoever asked for them. Not called under the lock.
+    /// Hands the results of detached calls to their sink (`Hooks::on_detached`). Not called under the lock.
     pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
         if !detached.is_empty() {
             if let Some(sink) = &self.config.hooks.on_detached {
@@ -507,7 +507,7 @@ impl Shared {
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
 impl State {
-    /// Called right after something was appended: who writes it? `at_once`: the caller, however busy the line is.
+    /// Called right after something was appended: who writes it? `at_once`: the caller, however busy the connection is.
     pub(crate) fn after_append(&mut self, deadline: Option<Instant>, at_once: bool) -> Next {
         let earlier = deadline.is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed));
         if earlier {
@@ -529,7 +529,7 @@ impl State {
                 self.writing = true;
                 return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };
             }
-            // Whoever is writing looks again when done, and a corked driver is about to flush.
+            // A writer looks again when it is done, and a corked driver is about to flush.
             if (self.writing || self.corked.is_some()) && !earlier {
                 return Next::Nothing;
             }

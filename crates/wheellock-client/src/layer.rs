@@ -111,7 +111,7 @@ impl Client {
     /// wait fails.
     ///
     /// The server answers nothing else on this connection before it has answered this, so `timeout` must be well below the
-    /// response timeout. Whoever comes while such a wait is queued and not yet on its way shares it. `deadline` only ends the
+    /// response timeout. A caller who comes while such a wait is queued and not yet on its way shares it. `deadline` only ends the
     /// caller's own waiting.
     ///
     /// # Cancel safety
@@ -200,7 +200,7 @@ impl Client {
     }
 }
 
-/// Sends what [`Client::queue_eval`] queued when it is dropped: writes it right here if the line is idle, and leaves it
+/// Sends what [`Client::queue_eval`] queued when it is dropped: writes it right here if the connection is idle, and leaves it
 /// to the connection's task otherwise.
 #[must_use = "drop it outside of your own locks: it may make a system call"]
 pub struct Flush<'a> {

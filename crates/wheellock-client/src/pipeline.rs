@@ -123,8 +123,8 @@ struct Entry {
     at: Instant,
     /// As what it may be bundled.
     part: PartId,
-    /// Of how many entries, this one and those behind it, the calls are one command; zero if this one's alone is, or stands before it. One
-    /// if this one's is written in commands of the server's own.
+    /// For how many calls the command stands that begins here: this entry's and those of the entries behind it. Zero if it is this call's
+    /// alone, or if it begins with an entry before; [`NATIVE`] if this call is written in commands of the server's own.
     members: u8,
 }
 
@@ -319,7 +319,7 @@ impl Pipeline {
         }
     }
 
-    /// Whether nothing that was written still waits for a reply: then the line is free, and a caller may write.
+    /// Whether nothing that was written still waits for a reply: then the connection is idle, and a caller may write.
     pub(crate) fn is_idle(&self) -> bool {
         self.entries.front().is_none_or(|entry| entry.start >= self.claimed)
     }

@@ -22,7 +22,7 @@ use crate::topology::redirect;
 
 /// A call that is under way: it was queued when this was made, by [`Client::start_eval`](crate::Client::start_eval).
 ///
-/// Its parameters need not live on, so whoever keeps many calls keeps little.
+/// Its parameters need not live on, so a caller who keeps many calls keeps little.
 #[must_use = "the result is lost"]
 pub struct Started<'a> {
     under_way: Result<UnderWay<'a>, Option<Error>>,

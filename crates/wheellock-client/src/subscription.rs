@@ -12,7 +12,7 @@ use crate::topology::cluster::Cluster;
 ///
 /// A subscription is a coalesced wake-up, not a queue: it tells that there was a reason to look, however many
 /// messages there were. Reasons are messages, and everything that may have hidden one: a lost connection, a refusal.
-/// So whoever looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
+/// So a user who looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
 ///
 /// ```no_run
 /// use wheellock_client::Command;
@@ -52,7 +52,7 @@ impl Subscription {
     }
 
     /// Goes where the channel's slot has gone. That is a reason to look: a message may have been missed on the way. The
-    /// SUBSCRIBE is queued there when this returns, so whoever looks now looks after it.
+    /// SUBSCRIBE is queued there when this returns, so a user who looks now looks after it.
     fn follow(&mut self) -> bool {
         let gone_to = self.gone_to();
         if let Some((node, channel)) = &gone_to {

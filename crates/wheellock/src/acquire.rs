@@ -67,7 +67,7 @@ impl Awaited for OpenLatch {
 /// Takes one hold, or waits until a latch is open. `end` makes of it what the caller is told, or of the limit that has ended the wait
 /// while another holder still had the lock, or the latch was not open.
 ///
-/// The server is asked at least once, and has [`FIRST_ANSWER`] to answer, however short the wait: a lock that was never asked
+/// The server is asked at least once, and has `FIRST_ANSWER` to answer, however short the wait: a lock that was never asked
 /// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
 pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<T, L>) -> E>(
     request: Result<Request<'a>, Error>,

@@ -5,10 +5,13 @@
 //!
 //! A thread that has one of these mutexes takes only such as stand below it:
 //!
-//! 1. the table of names;
-//! 2. a name's wait queue;
-//! 3. the table of holds;
-//! 4. the client's: cluster, then connection.
+//! 1. what a majority's servers are, the members of its guard (`redlock`), and what was reported last (`report`);
+//! 2. the table of names;
+//! 3. a name's wait queue;
+//! 4. the table of holds;
+//! 5. the client's: cluster, then connection.
+//!
+//! Under those of a majority's queues (`redlock::queue`) and of the places of requests (`places`) no other is taken.
 //!
 //! Nothing is written to a socket, woken or logged under any of them: a change collects what follows from it, and that is carried
 //! out after unlocking.
@@ -44,12 +47,12 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     /// Who we are on the wire: the part of every owner before the colon.
     pub(crate) uuid: Arc<str>,
-    /// Its permits have the ids that follow.
+    /// The same as a number: permits have the ids that follow it.
     pub(crate) first_permit: u128,
     pub(crate) watchdog_lease: Lease,
     /// For how long after a grant the lock may be handed over within this process.
     pub(crate) hand_over: Duration,
-    /// What is waited for after each grant and renewal.
+    /// Which acknowledgements are waited for after each grant and renewal.
     pub(crate) wanted: Option<Wanted>,
     /// What it calls itself, for people.
     label: Option<Label>,

@@ -47,6 +47,7 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
         // Nothing follows from it for others: no request, nobody to wake, nothing to log.
         context.holds().hand_over(hold, share, (waiters.last_handed(), budget), now)
     } else {
+        // No waiter takes it as it is.
         Err(GiveBack::Unfit)
     };
     let (waker, is_first) = match handed {
@@ -89,5 +90,5 @@ pub(crate) fn others_heard(context: &Context, name: &Name, heard: u32) {
     head.into_iter().for_each(Waker::wake);
 }
 
-/// What is handed over.
+/// The share that is handed over: the lock is held once, and the watchdog keeps it.
 pub(crate) const HANDED: Share = Share { count: 1, renew: true };

@@ -547,7 +547,7 @@ impl Holds {
         None
     }
 
-    /// If no request is to come any more, whoever waits for one is told, and what nobody needs is freed.
+    /// If no request is to come any more, callers that wait for one are told, and a hold that is of no use any more is freed.
     fn settle(&mut self, index: HoldIndex, effects: &mut Effects) {
         if let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.releasing.is_settled()) {
             self.awaited.given_up(hold.releasing.views_mut(), |waker| effects.wake_one(waker));

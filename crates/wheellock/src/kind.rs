@@ -1,5 +1,6 @@
-//! The rows of the table of kinds: what tells one kind of lock from another. The only place that knows key and channel names; a
-//! new kind is a row here and its Lua files. What goes into the scripts and comes out of them is `wire`'s.
+//! The rows of the table of kinds: what tells one kind of lock from another. The only place that knows what a lock's key and channel
+//! are called; a new kind is a row here and its Lua files. The names of what belongs to a lock besides, what goes into the scripts and what
+//! comes out of them are `wire`'s.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -23,7 +24,8 @@ pub(crate) struct Kind {
     pub(crate) renew: Option<Arc<Script>>,
     /// Brings a holder's count down, and tells the waiters when the lock is free; `None` if nothing is held.
     pub(crate) release: Option<Arc<Script>>,
-    /// Does several of the first and the last of these at once, each of which says that it is a part of it; `None` if each is run alone.
+    /// Does in one run what several calls of `acquire` and `release` ask for, both of which say that they are parts of it; `None` if each
+    /// call is a run of its own.
     pub(crate) bundle: Option<Arc<Script>>,
     /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
     pub(crate) force_release: Option<Arc<Script>>,
@@ -347,12 +349,12 @@ impl Kind {
         }
     }
 
-    /// The same, with what several callers take and give back at once done in one run of a script, which runs the kind's own for each.
+    /// The same, with one script more, which does what several callers want at once: it runs this kind's own two for each of them.
     fn bundled(self) -> Self {
         self.bundled_with("local many\n")
     }
 
-    /// The same, where `many` does at once what neighbours want of one lock.
+    /// The same, where the Lua function `many` does at once what neighbours want of one lock.
     fn bundled_with(self, many: &str) -> Self {
         let Some(release) = &self.release else { return self };
         let args = |script: &Script| {
@@ -368,7 +370,7 @@ impl Kind {
         self.bundled_by(text.leak())
     }
 
-    /// The same by a script that was written for it, and does it faster.
+    /// The same by a script that was written for this kind, and does it faster.
     fn bundled_by(self, text: &'static str) -> Self {
         let Some(release) = &self.release else { return self };
         let whole = Arc::new(Script::variadic(text));
@@ -380,7 +382,7 @@ impl Kind {
         }
     }
 
-    /// What it runs to take, keep and give back.
+    /// What it runs to take, keep and give back. Scripts that only show something are sent when they are asked for first.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
         let Self { acquire, acquire_all, renew, release, bundle, force_release, .. } = self;
         let others = [acquire_all, renew, release, bundle, force_release];

@@ -113,12 +113,12 @@ impl Lease {
 
     /// How long the watchdog waits after a renewal or a release that failed; of a lease of hours, too, others wait for the release.
     pub(crate) fn retry_after(self) -> Duration {
-        (self.duration() / 20).clamp(Duration::from_millis(1), RETRY_AT_LEAST)
+        (self.duration() / 20).clamp(Duration::from_millis(1), LONGEST_PAUSE)
     }
 }
 
-/// As often is tried again, however long the lease is: as with the default one.
-const RETRY_AT_LEAST: Duration = Duration::from_millis(1_500);
+/// Between two attempts, however long the lease is: the pause of the default one.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1_500);
 
 /// How much of `left`, the time that a lease still runs by the server's clock, may be believed. Both in nanoseconds.
 pub(crate) fn less_drift(left: u64) -> u64 {
@@ -143,8 +143,8 @@ mod tests {
     fn what_failed_is_tried_again_soon_however_long_the_lease() {
         let after = |seconds| Lease::new(Duration::from_secs(seconds)).unwrap().retry_after();
         assert_eq!(after(10), Duration::from_millis(500));
-        assert_eq!(after(30), RETRY_AT_LEAST);
-        assert_eq!(after(24 * 3600), RETRY_AT_LEAST);
+        assert_eq!(after(30), LONGEST_PAUSE);
+        assert_eq!(after(24 * 3600), LONGEST_PAUSE);
     }
 
     #[test]

@@ -88,7 +88,6 @@
 )]
 
 mod acquire;
-mod alone;
 mod backoff;
 pub mod blocking;
 mod clock;
@@ -121,6 +120,7 @@ mod once;
 mod owner;
 mod permit;
 mod places;
+mod questions;
 mod queue;
 mod quorum;
 mod read_write;

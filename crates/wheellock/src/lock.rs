@@ -52,7 +52,7 @@ pub struct Lock {
     owner: Option<Owner>,
     /// Of a side of a read-write lock.
     pub(crate) sides: Option<Sides>,
-    /// Where there are no messages to wait for.
+    /// Of a handle whose callers ask again after pauses, and do not listen.
     /// Shared by its copies: few have one, and every task that waits has a copy.
     backoff: Option<Arc<Backoff>>,
 }

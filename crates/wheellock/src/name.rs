@@ -147,7 +147,7 @@ impl Name {
         }
     }
 
-    /// Returns whether there may be a waiter who has seen that somebody asks.
+    /// Returns whether there may be a waiter who has seen that a caller outside the queue asks.
     fn no_longer_asked_for(&self) -> bool {
         self.interest.fetch_sub(ASKED_FOR, Ordering::AcqRel) & WAITED_FOR != 0
     }
@@ -235,9 +235,9 @@ mod tests {
 
     use super::*;
     use crate::kind::{FENCED, REENTRANT};
-    use crate::wait_queue::Turn;
+    use crate::questions::Turn;
 
-    /// One who asks, and two who come, look whether they may ask, and go: whoever is left at the head either may ask or is
+    /// One who asks, and two who come, look whether they may ask, and go: the one that is left at the head either may ask or is
     /// woken, in whatever order the steps happen. Each step is one atomic access, or one turn of the queue's lock.
     #[test]
     fn a_waiter_is_never_left_asleep_behind_one_who_asked() {

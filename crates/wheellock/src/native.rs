@@ -9,14 +9,14 @@ use Word::{Param, Text};
 
 /// For `simple/acquire.lua`.
 pub(crate) static SET: [Native; 1] = [Native {
-    // All of them do, if they say what they are.
+    // Every version of both knows it. A server that calls itself something else in HELLO, or nothing, gets the script.
     known_by: &[("redis", (0, 0)), ("valkey", (0, 0))],
     commands: &[&[Text("SET"), Param(KEY), Param(TOKEN), Text("NX"), Text("PX"), Param(LEASE)]],
     read: read_set,
 }];
 
-/// For `simple/release.lua`. The message goes out behind the key's end, also if that was not this token's: a release may be a repetition,
-/// whose first message got lost.
+/// For `simple/release.lua`. The message goes out behind the key's end, and also if the key was not this token's: a release may be a
+/// repetition of one whose message got lost.
 pub(crate) static DELETE: [Native; 2] = [
     Native {
         known_by: &[("valkey", (9, 0))],
@@ -33,7 +33,7 @@ pub(crate) static DELETE: [Native; 2] = [
 /// PUBLISH or SPUBLISH, as the script is told.
 const MESSAGE: &[Word] = &[Param(PUBLISH), Param(CHANNEL), Text("0")];
 
-// Places of both scripts' parameters.
+// Where `wire::acquire` (the lease) and `wire::release` (the channel and how to publish) put the parameters of the two scripts.
 const KEY: usize = 0;
 const LEASE: usize = 1;
 const CHANNEL: usize = 1;

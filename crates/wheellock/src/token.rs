@@ -2,7 +2,7 @@
 
 use wheellock_client::layer::Retry;
 
-/// See above.
+/// Which request comes back, and how it was sent.
 pub(crate) struct Token {
     pub(crate) about: About,
     /// The script's text was sent.

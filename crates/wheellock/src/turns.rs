@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Turns {
     /// This process gave the lock back because its time was over, and does not know yet whether others heard of it.
     gave_back: Option<Unanswered>,
-    /// For how many times in a row nobody else had heard of it.
-    alone: u32,
+    /// How many of its last releases in a row no other process had heard of.
+    unheard: u32,
     /// How long the last answer took.
     round_trip: Duration,
     /// How many others heard of it the time before,
@@ -63,7 +63,7 @@ pub(crate) enum Message {
 impl Turns {
     /// The lock is given back; `out_of_time` if only to let others have it.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) {
-        let goes_ahead = self.alone >= ALONE_FOR;
+        let goes_ahead = self.unheard >= AHEAD_AFTER;
         let unanswered = Unanswered { since: now, goes_ahead, is_over: false, heard: false };
         self.gave_back = out_of_time.then_some(unanswered);
     }
@@ -73,13 +73,13 @@ impl Turns {
         self.gave_back.is_some()
     }
 
-    /// Whether the head asks before it is known: for so long nobody else has wanted the lock. Whoever does since the last time has a turn
-    /// the next time.
+    /// Whether the head asks before that is known, because no other process has wanted the lock for so long. One that has come since is
+    /// counted by the answer, and has its turn after the next release.
     pub(crate) fn goes_ahead(&self) -> bool {
         self.gave_back.as_ref().is_some_and(|unanswered| unanswered.goes_ahead)
     }
 
-    /// Nobody waits any more for whether others heard of it.
+    /// The head does not wait any longer for whether others heard of it.
     pub(crate) fn give_up(&mut self) {
         self.gave_back = self.gave_back.take().filter(|unanswered| unanswered.goes_ahead);
     }
@@ -105,7 +105,7 @@ impl Turns {
         let Some(unanswered) = self.gave_back.take() else { return Then::Nothing };
         let others = heard.saturating_sub(listens.into());
         self.heard_before = std::mem::replace(&mut self.others, others);
-        self.alone = if others == 0 { self.alone.saturating_add(1) } else { 0 };
+        self.unheard = if others == 0 { self.unheard.saturating_add(1) } else { 0 };
         self.round_trip = now.saturating_duration_since(unanswered.since);
         if let Some(has_come) = has_come {
             let has_come = has_come || unanswered.heard;
@@ -162,15 +162,15 @@ impl Turns {
     }
 }
 
-/// For how many times in a row nobody else has heard that this process gave the lock back before it asks again at once. A process of
+/// After how many releases in a row of which no other process heard this one asks again without waiting for the answer. A process of
 /// Redisson's that takes turns listens anew for each, and may miss two in a row: it would wait for one turn more. With sixteen
-/// that was no longer to be seen among 3000 turns, and they are 80 ms of a process that is alone.
-pub(crate) const ALONE_FOR: u32 = 16;
+/// that was no longer to be seen among 3000 turns, and they are 80 ms of a process that has no others beside it.
+pub(crate) const AHEAD_AFTER: u32 = 16;
 
 /// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.
 pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
 
-/// The same if one of them took it the last time: whoever wants it still comes, though its thread may have to wait for a processor.
+/// The same if one of them took it the last time: if it still wants the lock it comes, though its thread may have to wait for a processor.
 const STAND_BACK_FOR_WHO_CAME: Duration = Duration::from_millis(2);
 
 /// And how long at most: so much is lost if none of them comes.
@@ -234,11 +234,11 @@ mod tests {
         }
     }
 
-    /// Where nobody else has wanted the lock for a while there is no answer to wait for; but whoever does has a turn the next time.
+    /// Where nobody else has wanted the lock for a while there is no answer to wait for; but a process that has come has a turn the next time.
     #[test]
     fn who_was_alone_asks_at_once_and_stands_back_after_it_was_not() {
         let (mut turns, now) = (Turns::default(), Instant::now());
-        for _ in 0..ALONE_FOR {
+        for _ in 0..AHEAD_AFTER {
             turns.give_back(true, now);
             assert!(!turns.goes_ahead(), "who heard of it is not known");
             assert_eq!(turns.others_heard(1, true, Some(true), now), Then::Ask);
@@ -257,7 +257,7 @@ mod tests {
     fn an_answer_counts_though_the_lock_was_had_again_before() {
         for heard in [1, 2] {
             let (mut turns, now) = (Turns::default(), Instant::now());
-            (0..ALONE_FOR).for_each(|_| _ = given_back(&mut turns, 0, now));
+            (0..AHEAD_AFTER).for_each(|_| _ = given_back(&mut turns, 0, now));
             turns.give_back(true, now);
             turns.give_up();
             turns.end();

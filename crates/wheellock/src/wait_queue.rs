@@ -1,17 +1,19 @@
-//! When the waiters for one lock in this process ask its server. Pure but for the subscription it keeps; their order is `queue`'s.
+//! When the waiters for one lock in this process ask its server. Their order is `queue`'s; when the head asks, as long as nothing comes
+//! from the other waiters, is `questions`'.
 //!
 //! Only the head of the queue asks the server, and only when there is a reason: a message, the end of the holder's lease,
 //! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
 //! leaves passes on what it may have learnt and not used: the baton.
 
 use std::num::NonZeroU64;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_client::Subscription;
 
 use crate::clock::BootInstant;
 use crate::error::Error;
+use crate::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
 use crate::queue::{Entry, Queue};
 use crate::turns::{Message, Then, Turns};
 
@@ -20,27 +22,19 @@ pub(crate) struct WaitQueue {
     queue: Queue<Waiter>,
     /// How many have joined so far.
     joined: u64,
-    /// Kept while there are waiters, and a little longer.
-    subscription: Option<Subscription>,
-    /// When the head asks again even if it hears nothing; `None` until the server has said that the lock is held.
-    poll_at: Option<Instant>,
+    /// The head's, passed on from head to head. Its subscription is kept while there are waiters, and a little longer.
+    questions: Questions,
     /// After a release of this process, when the head asks again whatever the server says meanwhile: that may be its answer to a
     /// question from before the release.
     look_at: Option<Instant>,
-    /// The head has a reason to ask at once.
-    poll_now: bool,
     /// The end of the subscription is planned.
     lingering: bool,
-    /// When the head asked for the first time after the last answer.
-    unanswered_since: Option<Instant>,
-    /// What kept the last question from being answered, other than the end of its own waiter's wait.
-    last_error: Option<Error>,
     /// Those who share the lock could have it when so many had joined: who came later has not been told that it is held.
     open_since: Option<u64>,
     /// What was handed over within this process last.
     handed: Option<Handed>,
-    /// The head has not been told that it is one: nothing was to be done as long as the lock was handed over.
-    unwatched: bool,
+    /// The head has not been told that it is one: as long as the lock was handed over, no waiter had to look after it.
+    head_is_untold: bool,
     /// What was handed over is looked after from time to time.
     looked_after: bool,
     turns: Turns,
@@ -93,35 +87,6 @@ impl Ended {
     }
 }
 
-/// What a waiter has to do.
-pub(crate) enum Turn {
-    /// Ask the server now.
-    Ask {
-        /// There was a message.
-        heard: bool,
-        /// Since when the server owes an answer.
-        since: Instant,
-    },
-    /// Sleep; if a time is given, until then at most.
-    Wait(Option<Instant>),
-    /// The server cannot be asked; every waiter is told.
-    Failed(Error),
-    /// There is nothing left to wait for.
-    Open,
-    /// Take this hold, which was handed over.
-    Take(u32),
-}
-
-/// What is known of the lock when a wait ends.
-pub(crate) enum Known {
-    /// The server has not said anything yet.
-    Nothing,
-    /// It was held when the server was last heard of, and a question is unanswered since this instant, if there is one.
-    Held { unanswered_since: Option<Instant> },
-    /// The last question failed.
-    Trouble(Error),
-}
-
 impl WaitQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
@@ -152,32 +117,28 @@ impl WaitQueue {
 
     /// A caller outside the queue is about to ask the server: what was heard so far is not news to the answer.
     pub(crate) fn about_to_ask(&mut self) {
-        if let Some(subscription) = self.subscription.as_mut().filter(|_| self.queue.is_empty()) {
+        if let Some(subscription) = self.questions.subscription.as_mut().filter(|_| self.queue.is_empty()) {
             subscription.take_changed();
         }
     }
 
-    /// Makes sure that messages arrive. A new subscription is followed by a question at once: the answer to an earlier
-    /// one may have been overtaken by a message that found no listener.
+    /// See [`Questions::listen`].
     pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
-        if self.subscription.is_none() {
-            self.subscription = Some(subscribe());
-            self.poll_now = true;
-        }
+        self.questions.listen(subscribe);
     }
 
     /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
     pub(crate) fn on_held(&mut self, now: Instant, lease_left: Option<Duration>) {
-        self.unanswered_since = None;
-        self.last_error = None;
         self.open_since = None;
-        let at = next_question(now, lease_left, self.subscription.as_ref());
-        self.poll_at = Some(self.look_at.map_or(at, |look| look.min(at)));
+        self.questions.on_held(now, lease_left);
+        if let Some(look_at) = self.look_at {
+            self.questions.poll_by(look_at);
+        }
     }
 
     /// The head's question failed, and not because its own wait has ended.
     pub(crate) fn on_unanswered(&mut self, error: &Error) {
-        self.last_error = Some(error.clone());
+        self.questions.on_unanswered(error);
     }
 
     /// What the holder of `ticket` has to do; leaves its waker if it has to wait. The head waits, too, while a caller
@@ -205,38 +166,32 @@ impl WaitQueue {
         if !is_head || asked_for {
             return Turn::Wait(None);
         }
-        self.unwatched = false;
-        let due = self.poll_at.is_none_or(|at| now >= at);
+        self.head_is_untold = false;
+        let due = self.questions.is_due(now);
         if self.turns.is_unanswered() && !self.turns.goes_ahead() && !due {
             // What is heard now is this process' own release.
-            return Turn::Wait(self.poll_at);
+            return Turn::Wait(self.questions.poll_at);
         }
         self.turns.give_up();
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
-        if std::mem::take(&mut self.poll_now) || heard || due {
-            if let Some(waiter) = self.queue.get_mut(ticket) {
-                waiter.asks = true;
-            }
-            return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
+        let turn = self.questions.ask_or_wait(heard, due, now);
+        if let (Turn::Ask { .. }, Some(waiter)) = (&turn, self.queue.get_mut(ticket)) {
+            waiter.asks = true;
         }
-        Turn::Wait(self.poll_at)
+        turn
     }
 
     /// Whether a message was heard that the head has to follow at once. While others are to have their turns it is theirs, and the
     /// head looks after a while whether they have come.
     fn hears(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
-        let Some(news) = &mut self.subscription else { return false };
-        while news.poll_changed(cx) == Poll::Ready(()) {
-            self.poll_at = match self.turns.hear(now) {
+        while self.questions.hears(cx) {
+            match self.turns.hear(now) {
                 Message::Free => return true,
-                Message::NextTurn(until) => Some(until),
-                Message::Own => {
-                    let soon = now + POLL_WHEN_DEAF;
-                    Some(self.poll_at.map_or(soon, |at| at.min(soon)))
-                }
-            };
-            self.look_at = self.poll_at;
+                Message::NextTurn(until) => self.questions.poll_at = Some(until),
+                Message::Own => self.questions.poll_by(now + POLL_UNTOLD),
+            }
+            self.look_at = self.questions.poll_at;
         }
         false
     }
@@ -258,7 +213,7 @@ impl WaitQueue {
 
     /// Whether something was heard that speaks against a hold of this process: not its own release.
     pub(crate) fn has_heard(&mut self, now: Instant) -> bool {
-        let Some(news) = &mut self.subscription else { return false };
+        let Some(news) = &mut self.questions.subscription else { return false };
         if !news.has_changed() {
             return false;
         }
@@ -290,13 +245,12 @@ impl WaitQueue {
     }
 
     /// A waiter leaves who took what was handed over to it. The next one is not woken: before long it is handed over to that one,
-    /// or it is given back, or somebody [looks after](Self::look_after) it.
+    /// or it is given back, or the watchdog [looks after](Self::look_after) it.
     pub(crate) fn leave_with_handed(&mut self, ticket: u64, now: Instant) {
         self.queue.leave(ticket);
-        self.unanswered_since = None;
-        self.last_error = None;
-        self.poll_at = Some(now + REPOLL);
-        self.unwatched = true;
+        self.questions.answered();
+        self.questions.poll_at = Some(now + REPOLL);
+        self.head_is_untold = true;
     }
 
     /// Whether something was handed over to the waiter with this ticket.
@@ -309,7 +263,7 @@ impl WaitQueue {
         self.queue.get_mut(ticket)?.handed.take()
     }
 
-    /// Whether nobody looks after what is handed over; from now on somebody does.
+    /// Whether the watchdog is to be told to look after what is handed over; from now on it does.
     pub(crate) fn begin_looking_after(&mut self) -> bool {
         !std::mem::replace(&mut self.looked_after, true)
     }
@@ -326,7 +280,7 @@ impl WaitQueue {
         });
         self.looked_after = !is_old;
         // Nobody has asked for as long as the lock was handed over, so nobody listens.
-        self.poll_now |= is_old && untaken.is_none() && self.subscription.is_none();
+        self.questions.poll_now |= is_old && untaken.is_none() && self.questions.subscription.is_none();
         (untaken, self.head_to_wake(), !is_old)
     }
 
@@ -334,18 +288,17 @@ impl WaitQueue {
     /// waits until it is known whether others [heard](Self::others_heard) of it, or [goes ahead](Turns::goes_ahead). Returns the head's
     /// waker if it has to look.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
-        if !out_of_time && !self.unwatched && self.subscription.is_some() {
+        if !out_of_time && !self.head_is_untold && self.questions.subscription.is_some() {
             return None;
         }
-        if let Some(news) = self.subscription.as_mut().filter(|_| out_of_time) {
+        if let Some(news) = self.questions.subscription.as_mut().filter(|_| out_of_time) {
             // What was heard so far is no news of the release that follows.
             news.take_changed();
         }
-        let soon = now + POLL_WHEN_DEAF;
-        self.poll_at = Some(self.poll_at.map_or(soon, |at| at.min(soon)));
-        self.look_at = self.poll_at;
+        self.questions.poll_by(now + POLL_UNTOLD);
+        self.look_at = self.questions.poll_at;
         self.turns.give_back(out_of_time, now);
-        self.poll_now |= self.subscription.is_none() || self.turns.goes_ahead();
+        self.questions.poll_now |= self.questions.subscription.is_none() || self.turns.goes_ahead();
         self.head_to_wake()
     }
 
@@ -355,15 +308,15 @@ impl WaitQueue {
         if !self.turns.is_unanswered() {
             return None;
         }
-        let listens = self.subscription.is_some();
-        let news = self.subscription.as_mut().filter(|news| news.is_confirmed());
+        let listens = self.questions.subscription.is_some();
+        let news = self.questions.subscription.as_mut().filter(|news| news.is_confirmed());
         let has_come = news.map(|news| news.take_changed());
         match self.turns.others_heard(heard, listens, has_come, now) {
             Then::Nothing => return None,
-            Then::Ask => self.poll_now = self.queue.head().is_some_and(|head| !head.waiter.asks),
+            Then::Ask => self.questions.poll_now = self.queue.head().is_some_and(|head| !head.waiter.asks),
             Then::StandBack(until) => {
-                self.poll_now = false;
-                (self.poll_at, self.look_at) = (Some(until), Some(until));
+                self.questions.poll_now = false;
+                (self.questions.poll_at, self.look_at) = (Some(until), Some(until));
             }
         }
         self.head_to_wake()
@@ -377,15 +330,15 @@ impl WaitQueue {
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
         let was_let_in = self.queue.leave(ticket).is_some_and(|waiter| waiter.may_ask);
-        self.poll_now |= was_let_in;
+        self.questions.poll_now |= was_let_in;
         if self.queue.is_empty() || lease.is_some() {
             self.turns.end();
             self.look_at = None;
         }
         if self.queue.is_empty() {
             // No waiter is left to whom an old error would matter; one that comes later asks anew.
-            self.last_error = None;
-            self.poll_now |= self.unanswered_since.take().is_some();
+            self.questions.last_error = None;
+            self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         }
         if !was_head {
             return if was_let_in { self.head_to_wake() } else { None };
@@ -394,9 +347,9 @@ impl WaitQueue {
             Some(_) => {
                 self.on_held(now, lease);
                 // Without a subscription no waiter would hear of the release.
-                self.poll_now = self.subscription.is_none();
+                self.questions.poll_now = self.questions.subscription.is_none();
             }
-            None => self.poll_now |= self.unanswered_since.is_some(),
+            None => self.questions.poll_now |= self.questions.unanswered_since.is_some(),
         }
         self.head_to_wake()
     }
@@ -405,8 +358,7 @@ impl WaitQueue {
     /// once, each for itself, but nobody before one who came earlier. So many had `joined` when it asked. Returns their wakers.
     pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32, joined: u64) -> Vec<Waker> {
         self.queue.leave(ticket);
-        self.unanswered_since = None;
-        self.last_error = None;
+        self.questions.answered();
         if room == u32::MAX {
             self.open_since.get_or_insert(joined);
         }
@@ -421,7 +373,7 @@ impl WaitQueue {
         }
         if let_in.is_empty() {
             // Without a subscription the head would not hear of the next release.
-            self.poll_now |= self.subscription.is_none();
+            self.questions.poll_now |= self.questions.subscription.is_none();
             let_in.extend(self.head_to_wake());
         }
         let_in
@@ -434,8 +386,9 @@ impl WaitQueue {
         }
     }
 
-    /// A latch has ended: if it `is_open` for all but those who joined only after somebody had been told so, as `asked` says; and
-    /// for those in any case who looked for the first time before it `ended`. The others look again. Returns who is to be woken.
+    /// A waiter was told that a latch has ended; so many had joined when it `asked`. If the latch `is_open`, it has ended for all who had
+    /// joined by then; in any case it has for those who looked for the first time before it `ended`. The others look again. Returns the
+    /// wakers of those who have something to do now.
     pub(crate) fn open(&mut self, is_open: bool, ended: u64, asked: u64) -> Vec<Waker> {
         let mut woken = Vec::new();
         for Entry { waker, waiter, .. } in self.queue.entries() {
@@ -444,10 +397,10 @@ impl WaitQueue {
                 waiter.open = true;
                 woken.extend(waker.take());
             } else {
-                self.poll_now = true;
+                self.questions.poll_now = true;
             }
         }
-        if self.poll_now {
+        if self.questions.poll_now {
             woken.extend(self.head_to_wake());
         }
         woken
@@ -462,14 +415,13 @@ impl WaitQueue {
     pub(crate) fn leave_opened(&mut self, ticket: u64) -> Option<Waker> {
         let was_head = self.is_head(ticket);
         self.queue.leave(ticket);
-        self.unanswered_since = None;
-        self.last_error = None;
+        self.questions.answered();
         if was_head { self.head_to_wake() } else { None }
     }
 
     /// The lock may be free, though no message says so: the head is to ask. Returns its waker.
     pub(crate) fn poll_now(&mut self) -> Option<Waker> {
-        self.poll_now = true;
+        self.questions.poll_now = true;
         self.head_to_wake()
     }
 
@@ -483,36 +435,34 @@ impl WaitQueue {
     pub(crate) fn known(&mut self, ticket: u64, waits_for_its_first_answer: bool) -> Known {
         let joined = self.queue.get_mut(ticket).map(|waiter| waiter.joined);
         let came_later = joined.zip(self.open_since).is_some_and(|(joined, open)| joined >= open);
-        match (&self.last_error, self.poll_at) {
-            (Some(error), _) => Known::Trouble(error.clone()),
-            (None, None) => Known::Nothing,
-            (None, Some(_)) if came_later && waits_for_its_first_answer => Known::Nothing,
-            (None, Some(_)) => Known::Held { unanswered_since: self.unanswered_since },
+        match self.questions.known() {
+            Known::Held { .. } if came_later && waits_for_its_first_answer => Known::Nothing,
+            known => known,
         }
     }
 
     /// The server could not be asked for as long as any question waits for its answer, or refused: what stopped the head stops
     /// every waiter who is in the queue now. Who comes later has a patience of its own, whether or not the queue was empty in between.
     pub(crate) fn fail_all(&mut self, error: &Error) -> Vec<Waker> {
-        self.poll_now |= self.unanswered_since.take().is_some();
+        self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         self.queue.fail_all(error)
     }
 
     /// Whether the last waiter has just left, and the end of its subscription is to be planned.
     pub(crate) fn begin_lingering(&mut self) -> bool {
-        let quiet = self.queue.is_empty() && self.subscription.is_some();
+        let quiet = self.queue.is_empty() && self.questions.subscription.is_some();
         quiet && !std::mem::replace(&mut self.lingering, true)
     }
 
     /// Gives the subscription up if there are no waiters. The caller drops it after unlocking.
     pub(crate) fn stop_listening(&mut self) -> Option<Subscription> {
         self.lingering = false;
-        if self.queue.is_empty() { self.subscription.take() } else { None }
+        if self.queue.is_empty() { self.questions.subscription.take() } else { None }
     }
 
     /// Whether there are no waiters and nothing is listened to.
     pub(crate) fn is_over(&self) -> bool {
-        self.queue.is_empty() && self.subscription.is_none()
+        self.queue.is_empty() && self.questions.subscription.is_none()
     }
 
     /// Whether the waiter with `ticket` is the head.
@@ -521,33 +471,13 @@ impl WaitQueue {
     }
 }
 
-/// When to ask again about a lock that is held for at least `lease_left` (not at all bounded if `None`).
-pub(crate) fn next_question(
-    now: Instant,
-    lease_left: Option<Duration>,
-    subscription: Option<&Subscription>,
-) -> Instant {
-    // One millisecond more, because the server rounds down.
-    let left = lease_left.map_or(REPOLL, |left| (left + Duration::from_millis(1)).min(REPOLL));
-    // Without messages (an ACL may forbid the channel) only asking helps.
-    let deaf = subscription.is_some_and(|news| news.refusal().is_some());
-    now + if deaf { left.min(POLL_WHEN_DEAF) } else { left }
-}
-
-/// Longest time between two questions of a waiting process. Only matters if a message got lost without the connection
-/// breaking; so it costs latency then, and one small command per process and lock until then.
-const REPOLL: Duration = Duration::from_secs(5);
-
 /// How long a waiter may take to take what was handed over to it: long beside any delay of a task that its runtime polls.
 pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
-
-/// Time between two questions where the server refuses the subscription.
-const POLL_WHEN_DEAF: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::turns::{ALONE_FOR, STAND_BACK_AT_LEAST};
+    use crate::turns::{AHEAD_AFTER, STAND_BACK_AT_LEAST};
 
     fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
@@ -708,7 +638,7 @@ mod tests {
         let (mut waiters, [first, _]) = two_asleep(now);
         waiters.give_back(true, now);
         assert!(
-            ask(&mut waiters, first, now + POLL_WHEN_DEAF),
+            ask(&mut waiters, first, now + POLL_UNTOLD),
             "an answer that never comes keeps nobody for long"
         );
     }
@@ -719,7 +649,7 @@ mod tests {
         for too_early in [false, true] {
             let now = Instant::now();
             let (mut waiters, [first, second]) = two_asleep(now);
-            for _ in 0..ALONE_FOR {
+            for _ in 0..AHEAD_AFTER {
                 waiters.give_back(true, now);
                 assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
                 waiters.others_heard(0, now);
@@ -736,7 +666,7 @@ mod tests {
             } else {
                 waiters.others_heard(0, now);
                 waiters.leave(first, Some(REPOLL), now);
-                waiters.poll_now = false;
+                waiters.questions.poll_now = false;
                 assert!(!ask(&mut waiters, second, now), "the lock is this process'");
             }
         }
@@ -752,7 +682,7 @@ mod tests {
         waiters.on_held(now, Some(Duration::from_secs(30)));
         assert!(ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
         waiters.on_held(now, Some(Duration::from_secs(30)));
-        assert!(!ask(&mut waiters, first, now + POLL_WHEN_DEAF), "this answer is a new one");
+        assert!(!ask(&mut waiters, first, now + POLL_UNTOLD), "this answer is a new one");
     }
 
     /// Invariant 6: one that was let in and goes before it has asked passes that on.
@@ -802,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_head_asks_and_the_line_is_first_come_first_served() {
+    fn only_the_head_asks_and_the_queue_is_first_come_first_served() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
         assert!(ask(&mut waiters, a, now), "nothing is known yet");
@@ -824,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn while_somebody_asks_alone_the_line_waits_and_lets_him_in_front() {
+    fn a_caller_who_asks_from_outside_is_waited_for_and_joins_in_front() {
         let (mut waiters, now) = (WaitQueue::default(), Instant::now());
         let (a, b) = (waiters.join(1), waiters.join(1));
         let turn = |waiters: &mut WaitQueue, ticket, asked_for| {
@@ -841,7 +771,7 @@ mod tests {
         assert!(waiters.is_head(first) && matches!(known, Known::Held { unanswered_since: None }));
         assert!(!turn(&mut waiters, a, false), "it stands behind");
         assert!(waiters.leave(first, None, now).is_some());
-        assert!(!turn(&mut waiters, a, false), "whoever left had its answer");
+        assert!(!turn(&mut waiters, a, false), "the one that left had its answer");
         assert!(turn(&mut waiters, a, false) || waiters.poll_now().is_some());
         assert!(turn(&mut waiters, a, false));
     }
@@ -853,9 +783,9 @@ mod tests {
         waiters.on_held(now, None);
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
         assert!(ask(&mut waiters, a, now + REPOLL));
-        waiters.poll_at = None;
+        waiters.questions.poll_at = None;
         waiters.on_held(now, None);
-        waiters.poll_now = true;
+        waiters.questions.poll_now = true;
         assert!(ask(&mut waiters, a, now), "it has heard something");
         assert!(waiters.leave(a, None, now).is_some());
         assert!(ask(&mut waiters, b, now));

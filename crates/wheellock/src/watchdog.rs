@@ -110,6 +110,8 @@ fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl 
     renewals.chunk_by(together).flat_map(|group| group.chunks(BATCH))
 }
 
+/// Queues the script that renews a group, on the server `node` if that is certain. If there is no room for it, or nothing will be heard of
+/// it, guards that wait for it are told why, or will be if no later one succeeds in time.
 fn queue_renewal<'a>(
     context: &'a Context,
     holds: &mut Holds,

@@ -1,5 +1,5 @@
 //! Calls that leave together as one command. The server pays for each run of a script, and several locks that are asked for at once need
-//! no more than one: neighbours in line that are parts of the same script become a run of that one, at the moment at which a writer takes
+//! no more than one: neighbours in wire order that are parts of the same script become a run of that one, at the moment at which a writer takes
 //! them. Owns which calls can, how their bytes become one command, and those bytes until the server has answered: a command that it
 //! refuses as a whole, for one member's sake or for all, is sent once more, call by call. Pure.
 

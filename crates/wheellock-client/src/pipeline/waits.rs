@@ -23,7 +23,7 @@ pub(super) struct Group {
     millis: u64,
     /// Offset of its first byte.
     start: u64,
-    /// Its place in line.
+    /// Its place in wire order.
     pub(super) sequence: u64,
     members: Vec<Member>,
 }

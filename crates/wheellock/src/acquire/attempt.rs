@@ -34,7 +34,7 @@ pub(crate) struct Request<'a> {
     pub(crate) share: Share,
     /// Of a side of a read-write lock.
     pub(crate) sides: Option<&'a Sides>,
-    /// Where there are no messages to wait for.
+    /// Of a caller who asks again after pauses, and does not listen.
     pub(crate) backoff: Option<&'a Backoff>,
     /// Of a latch, which is waited for and not held.
     pub(crate) latch: Option<&'a Seen>,
@@ -72,7 +72,7 @@ pub(super) struct Opened {
 
 /// What the server said to one attempt.
 pub(crate) enum Answer {
-    /// With for how many more there is room.
+    /// And for how many more there is room.
     Granted(Guard, u32),
     Held(Refusal),
 }

@@ -11,7 +11,6 @@ use wheellock_client::{Client, ErrorKind};
 
 use super::attempt::{Opened, Request};
 use super::wait::{Limit, Wait};
-use crate::alone::Alone;
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::context::Context;
@@ -20,15 +19,16 @@ use crate::guard::Guard;
 use crate::hand_over::{self, HANDED};
 use crate::kind::Wake;
 use crate::name::Name;
-use crate::wait_queue::{Known, Turn, WaitQueue};
+use crate::questions::{Known, Questions, Turn};
+use crate::wait_queue::WaitQueue;
 use crate::wire::{self, Refusal};
 
 /// A place in the wait queue; left when dropped.
 pub(super) struct Waiter<'a> {
     request: &'a Request<'a>,
     ticket: u64,
-    /// Where every waiter asks for itself: when. In the name's queue it only hears what stops all.
-    own: Option<Box<Alone>>,
+    /// Of a lock whose waiters each ask for themselves. In the name's queue such a waiter only hears what stops all.
+    own: Option<Box<Questions>>,
     since: BootInstant,
     /// The last question was asked because a release was heard.
     heard: bool,
@@ -45,7 +45,7 @@ pub(super) struct Waiter<'a> {
     /// How many had joined when this one asked last.
     asked: u64,
     /// How often it has asked in vain.
-    questions: u32,
+    refusals: u32,
 }
 
 impl<'a> Waiter<'a> {
@@ -74,7 +74,7 @@ impl<'a> Waiter<'a> {
             took_over: false,
             open: false,
             asked: 0,
-            questions: 0,
+            refusals: 0,
         };
         if let Some(own) = &mut waiter.own
             && request.backoff.is_none()
@@ -299,8 +299,8 @@ impl<'a> Waiter<'a> {
         let unheard = refusal.is_silent.then(Backoff::default);
         let random = self.request.context.client.config().random;
         let pause =
-            self.request.backoff.copied().or(unheard).map(|backoff| backoff.pause(self.questions, random));
-        self.questions = self.questions.saturating_add(1);
+            self.request.backoff.copied().or(unheard).map(|backoff| backoff.pause(self.refusals, random));
+        self.refusals = self.refusals.saturating_add(1);
         // If there is a pause, it asks when that is over or the lease ends.
         let lease_left = refusal.lease_left.into_iter().chain(pause).min();
         if let Some(own) = &mut self.own {

@@ -15,7 +15,7 @@ use crate::wait_queue::Handed;
 pub(crate) enum GiveBack {
     /// This process has had it for so long that others come first.
     OutOfTime,
-    /// The server knows, or is to know, more of it than that it is held once; or it is doubted.
+    /// The server knows, or is to know, more of it than that it is held once; or it is doubted; or no waiter takes it as it is.
     Unfit,
 }
 

@@ -50,7 +50,7 @@ pub(super) enum KnownBy {
     Nobody,
     /// As before; and the hold has had several guards, one after the other, or would have had if there had been time.
     HandedOver,
-    /// Somebody who may present it again.
+    /// Code outside of the library, which may present it again.
     Others,
 }
 
@@ -250,7 +250,7 @@ impl Hold {
         is_believed && (wished || self.renewing.is_to_be_asked())
     }
 
-    /// Whether the next reconciling request is to be made at `now`, after one that had no answer or no effect. Somebody who
+    /// Whether the next reconciling request is to be made at `now`, after one that had no answer or no effect. A caller who
     /// waits for the server's word gets it though the lease has ended.
     pub(super) fn is_to_be_released(&self, now: BootInstant) -> bool {
         self.is_worth_releasing() && (now < self.expired_by || self.releasing.is_awaited())

@@ -241,7 +241,7 @@ fn poll_late(members: &Mutex<Members>, cx: &mut Context<'_>) -> Poll<()> {
 }
 
 impl RedLockGuard {
-    /// `flight` is what has not ready yet.
+    /// The requests in `flight` have not been answered yet.
     pub(super) fn new(
         locks: Arc<[Lock]>,
         members: Vec<Member>,

@@ -114,10 +114,8 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
         loop {
             let by = match &mut waiter {
                 None => {
-                    if fast_path.is_none()
-                        && let Some(waiters) = &mut *request.name.wait_queue()
-                    {
-                        waiters.about_to_ask();
+                    if fast_path.is_none() {
+                        request.name.about_to_ask();
                     }
                     AnswerBy::first(request.context, request.name, Duration::ZERO, wait.deadline())
                 }
@@ -226,19 +224,15 @@ struct FastPath<'a> {
 
 impl<'a> FastPath<'a> {
     fn begin(name: &'a Name) -> Option<Self> {
-        let mut queue = name.wait_queue();
-        let somebody_waits = queue.as_ref().is_some_and(|waiters| !waiters.is_empty());
         // Where the server keeps the order, one who expects to wait listens first, so that it need not ask once more after that.
         // Who waits for a latch has to know what had ended when it came: from then on it counts.
         let only_waited_for = name.kind().is_only_waited_for();
-        let may_ask = || if Self::is_counted(name) { name.begin_asking() } else { !name.was_refused() };
-        if !only_waited_for && (somebody_waits || !may_ask()) {
+        let is_uncontended = || !name.is_waited_for() && !name.was_refused();
+        let may_ask = || if Self::is_counted(name) { name.begin_asking() } else { is_uncontended() };
+        if !only_waited_for && !may_ask() {
             return None;
         }
-        if let Some(waiters) = &mut *queue {
-            waiters.about_to_ask();
-        }
-        drop(queue);
+        name.about_to_ask();
         Some(Self { name })
     }
 

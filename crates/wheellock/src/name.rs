@@ -25,8 +25,8 @@ pub(crate) struct Name {
     family: Family,
     kind: &'static Kind,
     waiters: Mutex<Option<Box<WaitQueue>>>,
-    /// [`WAITED_FOR`], and how many ask from outside the queue: in one word, so that of a caller that has its answer and a
-    /// waiter that comes one sees the other. And [`REFUSED`], which stands alone.
+    /// [`WAITED_FOR`], and how many ask from outside the queue: in one word, so that of a caller that comes or has its answer and a
+    /// waiter that comes one sees the other. And [`REFUSED`] and [`HAS_QUEUE`], which stand alone.
     interest: AtomicU16,
     /// The hold that had the lock last, or of readers the one that was let in last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
@@ -125,15 +125,37 @@ impl Name {
 
     /// Does something with the wait queue, under its lock.
     pub(crate) fn waiters<T>(&self, with: impl FnOnce(&mut WaitQueue) -> T) -> T {
-        with(self.wait_queue().get_or_insert_default())
+        let mut queue = self.wait_queue();
+        if queue.is_none() {
+            self.interest.fetch_or(HAS_QUEUE, Ordering::AcqRel);
+        }
+        with(queue.get_or_insert_default())
     }
 
-    /// Whether fewer callers ask for this lock than may at once; if so, this one does from now on. Where only one may hold it,
-    /// only one asks; where many may, no more than a burst, so that no crowd fills the connection before the first has its
-    /// answer.
+    /// Under the wait queue's lock: drops the queue if nobody needs it any more.
+    pub(crate) fn drop_unused(&self, queue: &mut Option<Box<WaitQueue>>) {
+        if queue.as_ref().is_some_and(|waiters| waiters.is_over()) {
+            *queue = None;
+            self.interest.fetch_and(!HAS_QUEUE, Ordering::AcqRel);
+        }
+    }
+
+    /// See [`WaitQueue::about_to_ask`]. Takes the wait queue's lock only if there is a queue: one that is made meanwhile is not empty.
+    pub(crate) fn about_to_ask(&self) {
+        if self.interest.load(Ordering::Acquire) & HAS_QUEUE != 0
+            && let Some(waiters) = &mut *self.wait_queue()
+        {
+            waiters.about_to_ask();
+        }
+    }
+
+    /// Whether nobody waits for this lock and fewer callers ask for it than may at once; if so, this one does from now on. Where only
+    /// one may hold it, only one asks; where many may, no more than a burst, so that no crowd fills the connection before the first
+    /// has its answer.
     pub(crate) fn begin_asking(&self) -> bool {
         let most = if self.kind.is_shared() { MOST_ASKING } else { 1 };
-        let one_more = |interest: u16| (interest / ASKED_FOR < most).then(|| interest + ASKED_FOR);
+        let may_ask = |interest: u16| interest & WAITED_FOR == 0 && interest / ASKED_FOR < most;
+        let one_more = |interest: u16| may_ask(interest).then(|| interest + ASKED_FOR);
         self.interest.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more).is_ok()
     }
 
@@ -215,8 +237,10 @@ impl Name {
 const WAITED_FOR: u16 = 1;
 /// The last caller was refused; a guess at what becomes of the next one.
 const REFUSED: u16 = 2;
+/// There is a wait queue, with waiters or without.
+const HAS_QUEUE: u16 = 4;
 /// A caller asks the server from outside the queue, and will join it if the lock is held. Counted.
-const ASKED_FOR: u16 = 4;
+const ASKED_FOR: u16 = 8;
 /// How many may ask at once for what many may hold.
 const MOST_ASKING: u16 = 256;
 
@@ -248,6 +272,8 @@ mod tests {
             tickets: [Option<u64>; 2],
             /// Who has left a waker, and has not been woken since.
             asleep: [bool; 2],
+            /// The asker found nobody waiting.
+            asks: bool,
             /// The asker is about to take the queue's lock.
             looks: bool,
         }
@@ -256,8 +282,12 @@ mod tests {
             let (at, waiter) = (world.steps[actor], actor.wrapping_sub(1));
             world.steps[actor] += 1;
             match (actor, at) {
-                (0, 0) => assert!(name.begin_asking()),
-                (0, 1) => world.looks = name.no_longer_asked_for(),
+                (0, 0) => {
+                    let somebody_waits = world.tickets.iter().any(Option::is_some);
+                    world.asks = name.begin_asking();
+                    assert_ne!(world.asks, somebody_waits);
+                }
+                (0, 1) if world.asks => world.looks = name.no_longer_asked_for(),
                 (0, _) if world.looks => {
                     let head = name.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake());
                     head.into_iter().for_each(Waker::wake);

@@ -72,9 +72,7 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     for name in quiet {
         let mut wait_queue = name.wait_queue();
         let subscription = wait_queue.as_mut().and_then(|waiters| waiters.stop_listening());
-        if wait_queue.as_ref().is_some_and(|waiters| waiters.is_over()) {
-            *wait_queue = None;
-        }
+        name.drop_unused(&mut wait_queue);
         drop(wait_queue);
         drop(subscription);
     }

@@ -178,9 +178,7 @@ impl<'a> Request<'a> {
     /// Asks once and from outside the wait queue.
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
-        if let Some(waiters) = &mut *self.name.wait_queue() {
-            waiters.about_to_ask();
-        }
+        self.name.about_to_ask();
         self.attempt(self.precedence(Wait::NO), deadline).await
     }
 

@@ -408,10 +408,8 @@ impl Drop for Waiter<'_> {
             }
             name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();
-            if waiters.is_over() {
-                *wait_queue = None;
-            }
         }
+        name.drop_unused(&mut wait_queue);
         drop(wait_queue);
         next.into_iter().chain(more).for_each(Waker::wake);
         context.waiting.leave(name);

@@ -53,11 +53,15 @@ if head and head ~= holder then
 end
 if free and (not head or head == holder) then
     if head then
-        call('lpop', queue)
-        call('zrem', deadlines, holder)
-        call('zrem', waiters, holder)
-        if (removed or first[2]) and not all_are_ours(call('llen', queue)) then
-            move_up(call('zrange', deadlines, '0', '-1'))
+        -- The last in the queue takes along what is left of those whom another library has removed. A cluster's node may refuse to see to
+        -- several keys at once.
+        if removed or first[2] or type(try('del', queue, deadlines, waiters)) ~= 'number' then
+            call('lpop', queue)
+            call('zrem', deadlines, holder)
+            call('zrem', waiters, holder)
+            if not all_are_ours(call('llen', queue)) then
+                move_up(call('zrange', deadlines, '0', '-1'))
+            end
         end
     else
         -- Another library may have deleted the queue, and does not know of this.

@@ -11,8 +11,8 @@
 -- was changed).
 local lock, holder, count, tag = KEYS[1], ARGV[2], ARGV[3], ARGV[5]
 local call = redis.call
--- What most releases are: one of two fields is this reader's only hold, the other can be `mode` alone, and nobody's lease is of interest.
-if count == '0' and redis.pcall('hlen', lock) == 2 and call('hget', lock, holder) == '1' then
+-- What most releases are: one of two fields is this reader's only hold, the other is `mode`, and nobody's lease is of interest.
+if count == '0' and redis.pcall('hlen', lock) == 2 and call('hget', lock, holder) == '1' and call('hexists', lock, 'mode') == 1 then
     call('del', tag .. ':' .. holder .. ':rwlock_timeout:1', lock)
     redis.pcall(ARGV[4], ARGV[1], '0')
     return 1

@@ -360,6 +360,12 @@ fn b30_a_lock_is_released_long_after_its_lease() {
 fn b31_a_lock_is_held_on_the_server_long_after_its_release() {
     broken(&format!("{A}@101.1 0 0 0 l holder a:1\n@400 0 0 0 l holder a:1"), Checker::Leaks);
     broken(&format!("{A_HOLDS}@100 1 1 1 l dropped\n@500 0 0 0 l holder a:1"), Checker::Leaks);
+    let killed_at =
+        |at| format!("{A_HOLDS}@100 1 1 1 l dropped\n@{at} 1 0 0 - killed\n@500 0 0 0 l holder a:1");
+    broken(&killed_at(400), Checker::Leaks);
+    broken(&format!("{A}@101.1 1 0 0 - killed\n@400 0 0 0 l holder a:1"), Checker::Leaks);
+    // It may have been killed before it had sent anything.
+    right(&killed_at(101));
 }
 
 #[test]

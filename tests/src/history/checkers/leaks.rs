@@ -23,19 +23,24 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
 
 /// Whoever has given its lock back, or has dropped its attempt, is not to be found on the server any more.
 fn still_there(case: &Case<'_>) -> Vec<Verdict> {
-    let mut owners: HashMap<&str, (Option<u64>, &Operation)> = HashMap::new();
+    // Of each owner's operations the last one to go, if all have.
+    let mut owners: HashMap<&str, Option<(u64, &Operation)>> = HashMap::new();
     for operation in case.operations.iter().filter(|operation| !operation.owner.is_empty()) {
-        let gone = gone_by(operation);
-        let owner = owners.entry(&operation.owner).or_insert((gone, operation));
-        owner.0 = owner.0.zip(gone).map(|(one, other)| one.max(other));
+        let gone = gone_by(operation).map(|at| (at, operation));
+        let last = owners.entry(&operation.owner).or_insert(gone);
+        *last = last.zip(gone).map(|(one, other)| if other.0 > one.0 { other } else { one });
     }
+    let kills = case.events.iter().filter(|event| event.what == What::Killed);
+    let kills: HashMap<u32, u64> = kills.map(|event| (event.process, event.at)).collect();
+    let killed = |operation: &Operation| kills.get(&operation.id.0).copied();
     let mut verdicts = Vec::new();
     for (place, event) in case.events.iter().enumerate() {
         let What::Holder { owner } = &event.what else { continue };
-        let Some(&(Some(gone), operation)) = owners.get(owner.as_str()) else { continue };
+        let Some(&Some((gone, operation))) = owners.get(owner.as_str()) else { continue };
         let early = gone.saturating_sub(AFTERMATH);
         let hindered = case.disturbed.touching(early, event.at, None).is_some()
-            || case.stalled(operation.id.0, gone, event.at);
+            || case.stalled(operation.id.0, gone, event.at)
+            || is_unconfirmed(operation) && killed(operation).is_some_and(|at| at <= gone + SCHEDULING);
         if event.at > gone + SCHEDULING && !hindered {
             // Once is enough.
             owners.remove(owner.as_str());
@@ -52,6 +57,11 @@ fn still_there(case: &Case<'_>) -> Vec<Verdict> {
         }
     }
     verdicts
+}
+
+/// Whether nobody was told that it has given back what it may have had: a process that is killed just then takes the request along.
+fn is_unconfirmed(operation: &Operation) -> bool {
+    !matches!(operation.ending, Some((_, Ending::Released)))
 }
 
 /// When the operation had given back what it may have had, if that can be said.

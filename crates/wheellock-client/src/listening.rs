@@ -32,7 +32,8 @@ impl Listening {
         Self { link: Link::to(shared), index, waiter, seen: count }
     }
 
-    pub(crate) fn poll_changed(&mut self, cx: &Context<'_>) -> Poll<()> {
+    /// How many reasons to look there were since the last time.
+    pub(crate) fn poll_changes(&mut self, cx: &Context<'_>) -> Poll<u64> {
         let mut state = self.link.lock();
         let channels = state.pipeline.channels();
         let count = channels.count(self.index);
@@ -40,8 +41,7 @@ impl Listening {
             channels.wait(self.index, self.waiter, cx.waker());
             return Poll::Pending;
         }
-        self.seen = count;
-        Poll::Ready(())
+        Poll::Ready(count.wrapping_sub(std::mem::replace(&mut self.seen, count)))
     }
 
     pub(crate) fn poll_settled(&self, cx: &Context<'_>) -> Poll<()> {
@@ -58,9 +58,9 @@ impl Listening {
         self.link.lock().pipeline.channels().count(self.index) != self.seen
     }
 
-    pub(crate) fn take_changed(&mut self) -> bool {
+    pub(crate) fn take_changes(&mut self) -> u64 {
         let count = self.link.lock().pipeline.channels().count(self.index);
-        std::mem::replace(&mut self.seen, count) != count
+        count.wrapping_sub(std::mem::replace(&mut self.seen, count))
     }
 
     pub(crate) fn is_confirmed(&self) -> bool {

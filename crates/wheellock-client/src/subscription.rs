@@ -79,7 +79,13 @@ impl Subscription {
 
     /// [`changed`](Self::changed) for hand-written futures.
     pub fn poll_changed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.follow() { Poll::Ready(()) } else { self.at.poll_changed(cx) }
+        self.poll_changes(cx).map(drop)
+    }
+
+    /// [`poll_changed`](Self::poll_changed), with how many reasons there were since the last time: for who counts messages, of which
+    /// several may have come before it could look.
+    pub fn poll_changes(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
+        if self.follow() { Poll::Ready(1) } else { self.at.poll_changes(cx) }
     }
 
     /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal).
@@ -98,8 +104,12 @@ impl Subscription {
 
     /// Whether there was a reason to look since the last time; forgets it.
     pub fn take_changed(&mut self) -> bool {
-        let followed = self.follow();
-        followed || self.at.take_changed()
+        self.take_changes() > 0
+    }
+
+    /// How many reasons to look there were since the last time; forgets them.
+    pub fn take_changes(&mut self) -> u64 {
+        if self.follow() { 1 } else { self.at.take_changes() }
     }
 
     /// Whether the server has confirmed the subscription on the present connection.

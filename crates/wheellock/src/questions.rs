@@ -95,14 +95,17 @@ impl Questions {
         self.poll_at.is_none_or(|at| now >= at)
     }
 
-    /// Whether there was a message since the last time; otherwise leaves the waker of the one who waits with the subscription.
-    pub(crate) fn hears(&mut self, cx: &mut Context<'_>) -> bool {
-        self.subscription.as_mut().is_some_and(|news| news.poll_changed(cx) == Poll::Ready(()))
+    /// How many messages there were since the last time; if none, leaves the waker of the one who waits with the subscription.
+    pub(crate) fn messages(&mut self, cx: &mut Context<'_>) -> u64 {
+        match self.subscription.as_mut().map(|news| news.poll_changes(cx)) {
+            Some(Poll::Ready(messages)) => messages,
+            Some(Poll::Pending) | None => 0,
+        }
     }
 
     /// What one who asks for itself has to do.
     pub(crate) fn turn(&mut self, now: Instant, cx: &mut Context<'_>) -> Turn {
-        let heard = self.hears(cx);
+        let heard = self.messages(cx) > 0;
         self.ask_or_wait(heard, self.is_due(now), now)
     }
 

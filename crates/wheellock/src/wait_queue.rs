@@ -175,7 +175,8 @@ impl WaitQueue {
         self.turns.give_up();
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
-        let turn = self.questions.ask_or_wait(heard, due, now);
+        // With each of the others' turns it is due later.
+        let turn = self.questions.ask_or_wait(heard, self.questions.is_due(now), now);
         if let (Turn::Ask { .. }, Some(waiter)) = (&turn, self.queue.get_mut(ticket)) {
             waiter.asks = true;
         }
@@ -185,7 +186,19 @@ impl WaitQueue {
     /// Whether a message was heard that the head has to follow at once. While others are to have their turns it is theirs, and the
     /// head looks after a while whether they have come.
     fn hears(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
-        while self.questions.hears(cx) {
+        loop {
+            match self.questions.messages(cx) {
+                0 => return false,
+                messages if self.follows(messages, now) => return true,
+                _ => {}
+            }
+        }
+    }
+
+    /// The same, of so many messages. Each is a turn: a thread that had to wait for a processor finds several at once, and would stand
+    /// back for one turn too many.
+    fn follows(&mut self, messages: u64, now: Instant) -> bool {
+        for _ in 0..messages {
             match self.turns.hear(now) {
                 Message::Free => return true,
                 Message::NextTurn(until) => self.questions.poll_at = Some(until),
@@ -291,9 +304,10 @@ impl WaitQueue {
         if !out_of_time && !self.head_is_untold && self.questions.subscription.is_some() {
             return None;
         }
-        if let Some(news) = self.questions.subscription.as_mut().filter(|_| out_of_time) {
-            // What was heard so far is no news of the release that follows.
-            news.take_changed();
+        if out_of_time {
+            // What was heard so far, and when the others' turns were to be over, is no news of the release that follows.
+            self.questions.subscription.as_mut().map(Subscription::take_changes);
+            self.questions.poll_at = None;
         }
         self.questions.poll_by(now + POLL_UNTOLD);
         self.look_at = self.questions.poll_at;
@@ -310,15 +324,17 @@ impl WaitQueue {
         }
         let listens = self.questions.subscription.is_some();
         let news = self.questions.subscription.as_mut().filter(|news| news.is_confirmed());
-        let has_come = news.map(|news| news.take_changed());
-        match self.turns.others_heard(heard, listens, has_come, now) {
+        let messages = news.map(Subscription::take_changes);
+        let asks = match self.turns.others_heard(heard, listens, messages.map(|messages| messages > 0), now) {
             Then::Nothing => return None,
-            Then::Ask => self.questions.poll_now = self.queue.head().is_some_and(|head| !head.waiter.asks),
+            Then::Ask => true,
             Then::StandBack(until) => {
-                self.questions.poll_now = false;
                 (self.questions.poll_at, self.look_at) = (Some(until), Some(until));
+                // The first is this process' own. Behind it are those of others who have had their turns meanwhile.
+                self.follows(messages.unwrap_or_default().saturating_sub(1), now)
             }
-        }
+        };
+        self.questions.poll_now = asks && self.queue.head().is_some_and(|head| !head.waiter.asks);
         self.head_to_wake()
     }
 
@@ -835,6 +851,22 @@ mod tests {
         for ticket in tickets {
             let turn = waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()));
             assert!(matches!(turn, Turn::Failed(Error::NoRandomness)));
+        }
+    }
+
+    /// Three others are to have their turns; however many messages are found at once, the lock is free for this process after the third.
+    #[test]
+    fn messages_that_come_at_once_are_a_turn_each() {
+        for together in 1..=3 {
+            let (mut queue, now) = (WaitQueue::default(), Instant::now());
+            queue.join(1);
+            queue.give_back(true, now);
+            queue.others_heard(3, now);
+            let mut come = 0;
+            while !queue.follows(together, now) {
+                come += together;
+            }
+            assert!((3 - together..3).contains(&come), "{come} of them came before");
         }
     }
 }

@@ -108,7 +108,7 @@ impl Scout {
                     return Poll::Ready(true);
                 };
                 let hurried = hurries_now != hurries && !hurried;
-                let told = news.iter_mut().any(|news| news.poll_changed(cx).is_ready());
+                let told = news.iter_mut().any(|news| news.poll_changes(cx).is_ready());
                 if hurried || told || Pin::new(&mut sleep).poll(cx).is_ready() {
                     return Poll::Ready(false);
                 }

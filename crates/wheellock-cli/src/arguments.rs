@@ -64,15 +64,17 @@ pub(crate) enum Verb {
 ///
 /// Exit codes: that of the command; 128 and the signal's number if a signal ended it, or this tool while it waited; 1, or what
 /// `--conflict-exit-code` says, if others held the lock for the whole wait; 64 for wrong arguments; 65 if there is other data under
-/// the name; 69 if the server cannot be reached, or does not serve; 75 if the lock was lost and the command stopped; 126 or 127 if the
-/// command cannot be run.
+/// the name; 69 if the server cannot be reached when the tool starts, or does not serve; 75 if the lock was lost before the command had
+/// ended, whether the command was stopped for it or had ended by itself, and whatever its own code was; 126 or 127 if the command cannot
+/// be run. If the server does not answer at the end, the tool takes some seconds more to say so.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// The lock's name, which is its key on the server
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) server: Server,
-    /// How long to wait for the lock, as in 500ms, 10s or 2m; 0 asks once. Without it, as long as it takes
+    /// How long to wait for the lock, as in 500ms, 1.5s, 2m or 1h; a number alone is seconds, and 0 asks once. Without it, as long as it
+    /// takes. A server that cannot be reached is not waited for
     #[arg(long, value_name = "TIME", value_parser = time::parse)]
     pub(crate) wait: Option<Duration>,
     /// How long the lock outlives this tool, should it die; at least 1s. It is renewed after every third of it

@@ -20,7 +20,8 @@ pub(crate) enum End {
     OtherData,
     /// 69: the server cannot be reached, or does not serve.
     Unavailable,
-    /// 75: the lock was lost, or about to be, and the command was stopped. To try again may help.
+    /// 75: the lock was lost, or about to be, before the command had ended, which was stopped for it or ended by itself. To try again may
+    /// help.
     Lost,
     /// 126: the command cannot be run (as shells have it).
     NotExecutable,

@@ -11,7 +11,8 @@ use crate::topology::cluster::Cluster;
 /// Interest in a channel; ends when dropped.
 ///
 /// A subscription is a coalesced wake-up, not a queue: it tells that there was a reason to look, however many
-/// messages there were. Reasons are messages, and everything that may have hidden one: a lost connection, a refusal.
+/// messages there were (how many, [`poll_changes`](Self::poll_changes) says). Reasons are messages, and everything
+/// that may have hidden one: a lost connection, a refusal.
 /// So a user who looks once after subscribing, and again whenever [`changed`](Self::changed) resolves, misses nothing.
 ///
 /// ```no_run

@@ -106,12 +106,13 @@ impl Questions {
     /// What one who asks for itself has to do.
     pub(crate) fn turn(&mut self, now: Instant, cx: &mut Context<'_>) -> Turn {
         let heard = self.messages(cx) > 0;
-        self.ask_or_wait(heard, self.is_due(now), now)
+        self.ask_or_wait(heard, now)
     }
 
-    /// Asks if a message was `heard`, if the next question is `due`, or if there is another reason to ask at once.
-    pub(crate) fn ask_or_wait(&mut self, heard: bool, due: bool, now: Instant) -> Turn {
-        if std::mem::take(&mut self.poll_now) || heard || due {
+    /// Asks if a message was `heard` that is to be followed, if the next question is due, which a message may have put off, or if there is
+    /// another reason to ask at once.
+    pub(crate) fn ask_or_wait(&mut self, heard: bool, now: Instant) -> Turn {
+        if std::mem::take(&mut self.poll_now) || heard || self.is_due(now) {
             return Turn::Ask { heard, since: *self.unanswered_since.get_or_insert(now) };
         }
         Turn::Wait(self.poll_at)

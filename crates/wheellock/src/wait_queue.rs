@@ -167,16 +167,14 @@ impl WaitQueue {
             return Turn::Wait(None);
         }
         self.head_is_untold = false;
-        let due = self.questions.is_due(now);
-        if self.turns.is_unanswered() && !self.turns.goes_ahead() && !due {
+        if self.turns.is_unanswered() && !self.turns.goes_ahead() && !self.questions.is_due(now) {
             // What is heard now is this process' own release.
             return Turn::Wait(self.questions.poll_at);
         }
         self.turns.give_up();
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
-        // With each of the others' turns it is due later.
-        let turn = self.questions.ask_or_wait(heard, self.questions.is_due(now), now);
+        let turn = self.questions.ask_or_wait(heard, now);
         if let (Turn::Ask { .. }, Some(waiter)) = (&turn, self.queue.get_mut(ticket)) {
             waiter.asks = true;
         }
@@ -304,10 +302,9 @@ impl WaitQueue {
         if !out_of_time && !self.head_is_untold && self.questions.subscription.is_some() {
             return None;
         }
-        if out_of_time {
-            // What was heard so far, and when the others' turns were to be over, is no news of the release that follows.
-            self.questions.subscription.as_mut().map(Subscription::take_changes);
-            self.questions.poll_at = None;
+        if let Some(news) = self.questions.subscription.as_mut().filter(|_| out_of_time) {
+            // What was heard so far is no news of the release that follows.
+            news.take_changed();
         }
         self.questions.poll_by(now + POLL_UNTOLD);
         self.look_at = self.questions.poll_at;
@@ -867,6 +864,22 @@ mod tests {
                 come += together;
             }
             assert!((3 - together..3).contains(&come), "{come} of them came before");
+        }
+    }
+
+    /// The head looks after a while whether the others have come, and not when a message has just said that they have.
+    #[test]
+    fn a_turn_of_the_others_puts_the_heads_question_off() {
+        for is_heard in [false, true] {
+            let (mut queue, now) = (WaitQueue::default(), Instant::now());
+            let head = queue.join(1);
+            queue.give_back(true, now);
+            queue.others_heard(3, now);
+            let late = now + STAND_BACK_AT_LEAST;
+            if is_heard {
+                assert!(!queue.follows(1, late), "it is the next one's turn");
+            }
+            assert_eq!(ask(&mut queue, head, late), !is_heard);
         }
     }
 }

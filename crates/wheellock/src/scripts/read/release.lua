@@ -12,7 +12,8 @@
 local lock, holder, count, tag = KEYS[1], ARGV[2], ARGV[3], ARGV[5]
 local call = redis.call
 -- What most releases are: one of two fields is this reader's only hold, the other is `mode`, and nobody's lease is of interest.
-if count == '0' and redis.pcall('hlen', lock) == 2 and call('hget', lock, holder) == '1' and call('hexists', lock, 'mode') == 1 then
+local last = count == '0' and redis.pcall('hlen', lock) == 2
+if last and call('hget', lock, holder) == '1' and call('hexists', lock, 'mode') == 1 then
     call('del', tag .. ':' .. holder .. ':rwlock_timeout:1', lock)
     redis.pcall(ARGV[4], ARGV[1], '0')
     return 1
@@ -28,4 +29,3 @@ local mode, held = found[1], found[2]
 if (mode ~= 'read' and mode ~= 'write') or not held then
     return nil
 end
-local last = count == '0' and call('hlen', lock) == 2

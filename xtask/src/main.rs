@@ -46,7 +46,7 @@ enum Task {
     Demo,
     /// Run every check that must pass before a push
     ///
-    /// Formatting, tidy, lints, unit, integration and doc tests, examples, every feature alone and all together, documentation,
+    /// Formatting, tidy, lints, unit, integration and doc tests, examples, packages without features and with all, documentation,
     /// packages, loom models, planted bugs and a short run of every fuzz target. The last line is `N passed, N failed`. What takes
     /// longer is `gates features` (all combinations), `fuzz`, `campaign` and `simulate`.
     Test(test::Options),

@@ -15,21 +15,23 @@ use crate::run;
 
 /// The groups that take longest, the longest first: one that begins last would be waited for alone. `cargo xtask test --quick`
 /// leaves them out.
-pub(crate) const LONGEST: [&str; 14] = [
+pub(crate) const LONGEST: [&str; 16] = [
+    "campaigns",
     "virtual_time",
     "simulation",
-    "campaigns",
     "interop",
     "interop_kinds",
     "topologies",
     "cluster",
-    "interop_fair",
+    "virtual_permits",
+    "cancellation",
     "redlock",
+    "interop_fair",
+    "interop_topologies",
     "interop_semaphores",
     "redisson_defects",
     "cli",
     "operations",
-    "interop_topologies",
 ];
 
 /// A program that cargo has built, of one target of one package.

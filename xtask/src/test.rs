@@ -341,8 +341,8 @@ fn run_groups(groups: &[Group<'_>]) -> Result<Tally> {
     let folder = run::target_directory().join("test-output");
     let (all, done) = (groups.iter().map(|group| group.tests.len()).sum::<usize>(), Mutex::new(0));
     let began = Instant::now();
-    // More would compete: each runs as many tests at a time as there are processors.
-    Ok(several(run::processors() + 1, groups, |group| {
+    // Each runs as many tests at a time as there are processors, and most of these mostly wait.
+    Ok(several(run::processors() + 2, groups, |group| {
         let start = Instant::now();
         let Ended { succeeded, printed } = group.run(group.command(), &folder)?;
         let (took, shown, count) = (start.elapsed().as_secs_f64(), group.shown(), group.tests.len());
@@ -368,7 +368,7 @@ pub(crate) fn tally_of(printed: &str, succeeded: bool, tests: usize) -> Tally {
     tally
 }
 
-/// Every package with no feature, each alone, and all.
+/// Every package with no feature, and with all.
 fn features(packages: &[Value]) -> Vec<Command> {
     packages.iter().flat_map(|package| features::lints(package, &features::few(package))).collect()
 }

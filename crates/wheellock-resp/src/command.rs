@@ -38,9 +38,10 @@ impl Arg<'_> {
         }
     }
 
-    /// The bytes of the argument on the wire.
+    /// The bytes of the argument on the wire, its header included.
     #[inline]
-    fn encoded_len(&self) -> usize {
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
         let len = self.len();
         1 + number::digits(len as u64) + 2 + len + 2
     }
@@ -60,7 +61,7 @@ impl Arg<'_> {
         reason = "left to itself the compiler stopped at the second caller: 285 instructions per lock"
     )]
     #[inline(always)]
-    fn write(&self, out: &mut Writer<'_>) {
+    fn write<'w>(&self, out: Writer<'w>) -> Writer<'w> {
         match self {
             Self::Bytes(bytes) => out.bulk(bytes),
             Self::Int(number) => out.number(*number < 0, number.unsigned_abs()),
@@ -328,11 +329,17 @@ impl EvalSha {
     pub fn new(sha1_hex: &str, keys: usize, args: usize) -> Self {
         let mut front = BytesMut::new();
         let rest = keys.saturating_add(args);
-        put_header(&mut front, b'*', rest.saturating_add(3));
-        put_bulk(&mut front, b"EVALSHA");
-        put_bulk(&mut front, sha1_hex.as_bytes());
-        put_bulk(&mut front, Decimal::unsigned(keys as u64).as_bytes());
+        Self::begin(sha1_hex, keys, rest, &mut front);
         Self { front: front[..].into(), rest }
+    }
+
+    /// Appends the beginning of a call of the script with this SHA-1: everything before its keys and other arguments, of which there are
+    /// `rest` and which the caller appends.
+    pub fn begin(sha1_hex: &str, keys: usize, rest: usize, out: &mut BytesMut) {
+        put_header(out, b'*', rest.saturating_add(3));
+        put_bulk(out, b"EVALSHA");
+        put_bulk(out, sha1_hex.as_bytes());
+        put_bulk(out, Decimal::unsigned(keys as u64).as_bytes());
     }
 
     /// Exactly how many bytes [`encode`](Self::encode) appends for these keys and arguments.
@@ -407,15 +414,17 @@ fn put_all<'b, 'a: 'b>(
         }
         out.reserve(most);
     }
-    Writer::append(out, most, |out| {
-        match front {
-            Front::Count(count) => out.header(b'*', count),
-            Front::Encoded(bytes) => out.bytes(bytes),
-        }
-        for arg in args {
-            arg.write(out);
-        }
-    });
+    let end = out.len() + most;
+    let mut room = Writer::behind(out, most);
+    room = match front {
+        Front::Count(count) => room.header(b'*', count),
+        Front::Encoded(bytes) => room.bytes(bytes),
+    };
+    for arg in args {
+        room = arg.write(room);
+    }
+    let left = room.left();
+    out.truncate(end - left);
 }
 
 /// The same, piece by piece into room of the exact size.

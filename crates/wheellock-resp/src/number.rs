@@ -62,20 +62,35 @@ pub(crate) fn digits(number: u64) -> usize {
     }
 }
 
+/// The two digits of every number below a hundred.
+pub(crate) static PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut number = 0_u8;
+    while number < 100 {
+        pairs[number as usize] = [b'0' + number / 10, b'0' + number % 10];
+        number += 1;
+    }
+    pairs
+};
+
 /// Writes the digits of `number` into a place that has room for exactly them. Two at a time: a division costs more than what is
 /// done with its remainder.
 #[inline]
 pub(crate) fn write_digits(place: &mut [u8], number: u64) {
-    let mut left = number;
-    let mut pairs = place.rchunks_exact_mut(2);
-    for pair in pairs.by_ref() {
-        // A remainder of a hundred fits a byte.
-        let two = (left % 100) as u8;
-        left /= 100;
-        pair.copy_from_slice(&[b'0' + two / 10, b'0' + two % 10]);
-    }
-    if let [first] = pairs.into_remainder() {
-        *first = b'0' + (left % 10) as u8;
+    let (mut left, mut rest) = (number, place);
+    loop {
+        rest = match rest {
+            [front @ .., ten, one] => {
+                [*ten, *one] = PAIRS[(left % 100) as usize];
+                left /= 100;
+                front
+            }
+            [one] => {
+                *one = b'0' + (left % 10) as u8;
+                return;
+            }
+            [] => return,
+        };
     }
 }
 

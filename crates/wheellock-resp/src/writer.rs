@@ -1,128 +1,147 @@
 //! Bytes into a buffer, fast: small pieces are written as chunks of fixed size into room made beforehand, which costs a few
 //! instructions each where a copy of variable length costs a call. Knows headers and bulks, no commands.
 
+#![expect(
+    clippy::inline_always,
+    reason = "see `Arg::write`: a call saves and restores more than a piece takes"
+)]
+
 use bytes::BytesMut;
 
-use crate::number::{digits, write_digits};
+use crate::number::{PAIRS, digits, write_digits};
 
 /// The room that is left at the end of a buffer. What does not fit is not written.
+///
+/// Each piece takes it and gives back what is left of it: so it stays in registers, also where one is written by a call.
 pub(crate) struct Writer<'a> {
     room: &'a mut [u8],
 }
 
-impl Writer<'_> {
-    /// Appends what `write` writes, `most` bytes at most.
-    #[inline]
-    pub(crate) fn append(out: &mut BytesMut, most: usize, write: impl FnOnce(&mut Writer<'_>)) {
+impl<'a> Writer<'a> {
+    /// Makes room for `most` bytes behind `out`, to be cut off there as far as it is [left](Self::left).
+    #[inline(always)]
+    pub(crate) fn behind(out: &'a mut BytesMut, most: usize) -> Self {
         let start = out.len();
-        // The place is zeroed first, which for a few hundred bytes is a handful of instructions.
+        // It is zeroed first, which for a few hundred bytes is a handful of instructions.
         out.resize(start + most, 0);
-        let mut writer = Writer { room: out.get_mut(start..).unwrap_or_default() };
-        write(&mut writer);
-        let written = most - writer.room.len();
-        out.truncate(start + written);
+        Self { room: out.get_mut(start..).unwrap_or_default() }
+    }
+
+    /// Bytes that were not written.
+    #[inline(always)]
+    pub(crate) fn left(self) -> usize {
+        self.room.len()
     }
 
     /// Writes a header: the type, the number, CR LF.
-    #[expect(clippy::inline_always, reason = "see `Arg::write`")]
-    #[inline(always)]
-    pub(crate) fn header(&mut self, kind: u8, number: usize) {
-        match u8::try_from(number) {
-            Ok(ones @ 0..=9) => self.chunk(&[kind, b'0' + ones, b'\r', b'\n']),
-            Ok(both @ 10..=99) => self.chunk(&[kind, b'0' + both / 10, b'0' + both % 10, b'\r', b'\n']),
-            _ => {
-                self.chunk(&[kind]);
-                self.digits(number as u64, digits(number as u64));
-                self.chunk(b"\r\n");
-            }
-        }
+    #[inline]
+    pub(crate) fn header(self, kind: u8, number: usize) -> Self {
+        let number = number as u64;
+        self.chunk(&[kind]).digits(number, digits(number)).chunk(b"\r\n")
     }
 
     /// Writes a bulk string.
-    #[inline]
-    pub(crate) fn bulk(&mut self, bytes: &[u8]) {
-        let Ok(len @ 10..=99) = u8::try_from(bytes.len()) else { return self.any_bulk(bytes) };
-        // What most strings are, in one piece.
-        let Some(place) = self.take(5 + bytes.len() + 2) else { return };
-        if let Some((header, rest)) = place.split_first_chunk_mut()
-            && let Some((text, end)) = rest.split_last_chunk_mut()
-        {
-            *header = [b'$', b'0' + len / 10, b'0' + len % 10, b'\r', b'\n'];
-            copy(text, bytes);
-            *end = *b"\r\n";
+    #[inline(always)]
+    pub(crate) fn bulk(self, bytes: &[u8]) -> Self {
+        match bytes.len() {
+            4..=99 => self.framed(bytes.len(), |place| copy(place, bytes)),
+            _ => self.any_bulk(bytes),
         }
     }
 
-    fn any_bulk(&mut self, bytes: &[u8]) {
-        self.header(b'$', bytes.len());
-        self.bytes(bytes);
-        self.chunk(b"\r\n");
+    #[inline(never)]
+    fn any_bulk(self, bytes: &[u8]) -> Self {
+        self.header(b'$', bytes.len()).bytes(bytes).chunk(b"\r\n")
     }
 
     /// Writes a number as a bulk string.
     #[inline]
-    pub(crate) fn number(&mut self, negative: bool, magnitude: u64) {
+    pub(crate) fn number(self, negative: bool, magnitude: u64) -> Self {
         if let (false, Ok(ones @ 0..=9)) = (negative, u8::try_from(magnitude)) {
             return self.chunk(&[b'$', b'1', b'\r', b'\n', b'0' + ones, b'\r', b'\n']);
         }
-        let count = digits(magnitude);
-        self.header(b'$', count + usize::from(negative));
-        if negative {
-            self.chunk(b"-");
-        }
-        self.digits(magnitude, count);
-        self.chunk(b"\r\n");
+        self.framed(digits(magnitude) + usize::from(negative), |place| {
+            write_digits(place, magnitude);
+            if let (true, Some(sign)) = (negative, place.first_mut()) {
+                *sign = b'-';
+            }
+        })
     }
 
-    #[inline]
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
-        if let Some(place) = self.take(bytes.len()) {
-            copy(place, bytes);
-        }
+    /// Writes a bulk string of `len` bytes, less than a hundred, which `fill` writes: in one piece.
+    #[inline(always)]
+    fn framed(self, len: usize, fill: impl FnOnce(&mut [u8])) -> Self {
+        let Some([ten, one]) = PAIRS.get(len) else { return Self::full() };
+        let head = if len < 10 { 4 } else { 5 };
+        self.place(head + len + 2, |place| {
+            if let Some((head, rest)) = place.split_at_mut_checked(head)
+                && let Some((text, end)) = rest.split_last_chunk_mut()
+            {
+                // The second covers the ten, where there is none.
+                head.first_chunk_mut().into_iter().for_each(|place| *place = [b'$', *ten]);
+                head.last_chunk_mut().into_iter().for_each(|place| *place = [*one, b'\r', b'\n']);
+                fill(text);
+                *end = *b"\r\n";
+            }
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
+        self.place(bytes.len(), |place| copy(place, bytes))
     }
 
     /// Writes the `count` digits of a number.
     #[inline]
-    fn digits(&mut self, number: u64, count: usize) {
-        if let Some(place) = self.take(count) {
-            write_digits(place, number);
-        }
+    fn digits(self, number: u64, count: usize) -> Self {
+        self.place(count, |place| write_digits(place, number))
     }
 
-    #[inline]
-    fn chunk<const N: usize>(&mut self, chunk: &[u8; N]) {
-        let room = std::mem::take(&mut self.room);
-        match room.split_first_chunk_mut() {
-            Some((place, rest)) => {
+    #[inline(always)]
+    fn chunk<const N: usize>(self, chunk: &[u8; N]) -> Self {
+        match self.room.split_first_chunk_mut() {
+            Some((place, room)) => {
                 *place = *chunk;
-                self.room = rest;
+                Self { room }
             }
-            None => debug_assert!(false, "there is room for the most that is written"),
+            None => Self::full(),
         }
     }
 
-    /// The next `len` bytes.
-    #[inline]
-    fn take(&mut self, len: usize) -> Option<&mut [u8]> {
-        let (place, rest) = std::mem::take(&mut self.room).split_at_mut_checked(len)?;
-        self.room = rest;
-        Some(place)
+    /// Fills the next `len` bytes.
+    #[inline(always)]
+    fn place(self, len: usize, fill: impl FnOnce(&mut [u8])) -> Self {
+        match self.room.split_at_mut_checked(len) {
+            Some((place, room)) => {
+                fill(place);
+                Self { room }
+            }
+            None => Self::full(),
+        }
+    }
+
+    #[cold]
+    fn full() -> Self {
+        debug_assert!(false, "there is room for the most that is written");
+        Self { room: &mut [] }
     }
 }
 
 /// Fills the place with as many bytes.
-#[inline]
+#[inline(always)]
 fn copy(place: &mut [u8], bytes: &[u8]) {
     // Two chunks that overlap cover every length from one to two of them.
     match bytes.len() {
-        8..=16 => overlapping::<8>(place, bytes),
-        17..=32 => overlapping::<16>(place, bytes),
         33..=64 => overlapping::<32>(place, bytes),
+        17..=32 => overlapping::<16>(place, bytes),
+        8..=16 => overlapping::<8>(place, bytes),
+        4..=7 => overlapping::<4>(place, bytes),
+        65..=128 => overlapping::<64>(place, bytes),
         _ => place.copy_from_slice(bytes),
     }
 }
 
-#[inline]
+#[inline(always)]
 fn overlapping<const N: usize>(place: &mut [u8], bytes: &[u8]) {
     if let (Some(to), Some(from)) = (place.first_chunk_mut::<N>(), bytes.first_chunk()) {
         *to = *from;

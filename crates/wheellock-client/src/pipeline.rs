@@ -27,7 +27,7 @@ use crate::request::Request;
 use crate::script::NativeReply;
 
 pub(crate) use bundles::MOST as MOST_BUNDLED;
-use bundles::{Bundle, Bundles, MOST, PartId};
+use bundles::{Bundle, Bundles, Shape};
 use natives::{Natives, Replied};
 use waits::{Member, Waits};
 
@@ -122,7 +122,7 @@ struct Entry {
     /// When it was queued on this connection.
     at: Instant,
     /// As what it may be bundled.
-    part: PartId,
+    shape: Shape,
     /// For how many calls the command stands that begins here: this entry's and those of the entries behind it. Zero if it is this call's
     /// alone, or if it begins with an entry before; [`NATIVE`] if this call is written in commands of the server's own.
     members: u8,
@@ -252,18 +252,20 @@ impl Pipeline {
     }
 
     fn push(&mut self, what: What, now: Instant) {
-        self.push_part(what, now, PartId::default());
+        self.push_shaped(what, now, Shape::default());
     }
 
-    fn push_part(&mut self, what: What, now: Instant, part: PartId) {
-        self.entries.push_back(Entry { what, start: self.queued, at: now, part, members: 0 });
+    fn push_shaped(&mut self, what: What, now: Instant, shape: Shape) {
+        self.entries.push_back(Entry { what, start: self.queued, at: now, shape, members: 0 });
     }
 
     fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant, asking: bool) {
-        // ASKING is for one command.
-        let part = if asking { PartId::default() } else { self.bundles.part(request, now) };
-        self.push_part(what, now, part);
+        let before = self.out.len();
         request.encode(&mut self.out);
+        let len = self.out.len() - before;
+        // ASKING is for one command.
+        let shape = if asking { Shape::default() } else { self.bundles.shape(request, len, now) };
+        self.push_shaped(what, now, shape);
         self.close_entry();
     }
 
@@ -351,8 +353,10 @@ impl Pipeline {
     pub(crate) fn give_back(&mut self, mut rest: BytesMut) {
         if rest.is_empty() {
             rest.clear();
-            // One flood must not keep megabytes for ever. The capacity does not tell: what was written stood before it.
-            if !rest.try_reclaim(SPARE_LIMIT + 1) {
+            // What was written stood before its room, and is room again.
+            let _has_moved = rest.try_reclaim(rest.capacity() + 1);
+            // One flood must not keep megabytes for ever.
+            if rest.capacity() <= SPARE_LIMIT {
                 self.spare = rest;
             }
             return;
@@ -741,78 +745,61 @@ impl Pipeline {
     fn bundle(&mut self) {
         let base = self.queued - self.out.len() as u64;
         let first = self.entries.partition_point(|entry| entry.start < base);
-        let unwritten = self.entries.range(first..);
-        let mut neighbours = unwritten.clone().zip(unwritten.clone().skip(1));
-        // What a server is not to answer cannot be sent once more if it is refused.
-        let may_be_native = !self.hushed;
-        let native = |part| self.bundles.native(part).filter(|_| may_be_native);
-        if !unwritten.clone().any(|entry| native(entry.part).is_some())
-            && !neighbours.any(|(one, next)| self.bundles.goes_together(one.part, next.part))
-        {
+        if self.entries.range(first..).all(|entry| entry.shape.part.is_of_none()) {
             return;
         }
-        let old = std::mem::take(&mut self.out);
-        let (mut new, mut starts, mut calls) = self.bundles.take_room();
-        // Where the entry at a place began, or would begin.
-        let start = |entries: &VecDeque<Entry>, place: usize| {
-            let offset = entries.get(place).map_or(self.queued, |entry| entry.start);
-            usize::try_from(offset - base).unwrap_or(usize::MAX).min(old.len())
-        };
+        let (old, mut new) = (std::mem::take(&mut self.out), self.bundles.take_room());
+        new.reserve(old.len());
+        let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX).min(old.len());
+        // Where an entry begins is counted from the beginning of `new` until all of it is written.
         let (mut place, mut copied) = (first, 0);
         while let Some(entry) = self.entries.get(place) {
-            let behind = self.entries.range(place + 1..).take(MOST - 1);
-            let others =
-                behind.take_while(|other| self.bundles.goes_together(entry.part, other.part)).count();
-            let begin = start(&self.entries, place);
-            let next = place + 1 + others;
-            if others > 0 {
+            let (part, begin) = (entry.shape.part, within(entry.start));
+            let shapes = self.entries.range(place..).map(|entry| entry.shape);
+            let calls = self.bundles.go_together(shapes.clone());
+            // What a server is not to answer cannot be sent once more if it is refused.
+            let native = self.bundles.native(part).filter(|_| calls == 1 && !self.hushed);
+            if calls > 1 || native.is_some() {
                 new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
                 copied = begin;
-                calls.clear();
-                let (mut at, mut end) = (new.len(), begin);
-                for (behind, member) in (place + 1..).zip(self.entries.range(place..next)) {
-                    let begin = std::mem::replace(&mut end, start(&self.entries, behind));
-                    calls.push((member.part, end - begin));
-                }
-                if self.bundles.write(&calls, old.get(begin..end).unwrap_or_default(), &mut new) {
-                    copied = end;
-                    starts.extend(std::iter::repeat_n(at, others + 1));
-                    for member in self.entries.range_mut(place..next) {
-                        member.part = PartId::default();
-                    }
-                    if let Some(entry) = self.entries.get_mut(place) {
-                        entry.members = u8::try_from(others + 1).unwrap_or(u8::MAX);
-                    }
-                } else {
-                    for (_, len) in &calls {
-                        starts.push(at);
-                        at += len;
-                    }
-                }
-            } else {
-                starts.push(new.len() + begin - copied);
-                if let Some((form, head)) = self.bundles.native(entry.part).filter(|_| may_be_native) {
-                    let (part, end) = (entry.part, start(&self.entries, next));
-                    new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
-                    copied = begin;
-                    let call = (old.get(begin..end).unwrap_or_default(), head);
-                    if self.natives.write(form, part, call, &mut new)
-                        && let Some(entry) = self.entries.get_mut(place)
-                    {
-                        copied = end;
-                        (entry.members, entry.part) = (NATIVE, PartId::default());
-                    }
-                }
             }
-            place = next;
+            let start = (new.len() + begin - copied) as u64;
+            let end = self.entries.get(place + calls).map_or(old.len(), |next| within(next.start));
+            let bytes = old.get(begin..end).unwrap_or_default();
+            let members = match native {
+                Some((form, head)) => {
+                    self.natives.write(form, part, (bytes, head), &mut new).then_some(NATIVE)
+                }
+                None if calls > 1 && self.bundles.write(shapes.take(calls), bytes, &mut new) => {
+                    Some(u8::try_from(calls).unwrap_or(u8::MAX))
+                }
+                None => None,
+            };
+            let Some(entry) = self.entries.get_mut(place) else { break };
+            let Some(members) = members else {
+                entry.start = start;
+                place += 1;
+                continue;
+            };
+            entry.members = members;
+            for entry in self.entries.range_mut(place..place + calls) {
+                (entry.start, entry.shape) = (start, Shape::default());
+            }
+            copied = end;
+            place += calls;
         }
-        new.extend_from_slice(old.get(copied..).unwrap_or_default());
-        let base = self.queued.saturating_sub(new.len() as u64);
-        for (entry, start) in self.entries.range_mut(first..).zip(&starts) {
-            entry.start = base + *start as u64;
+        let (out, room) = if new.is_empty() {
+            (old, new)
+        } else {
+            new.extend_from_slice(old.get(copied..).unwrap_or_default());
+            (new, old)
+        };
+        let base = self.queued.saturating_sub(out.len() as u64);
+        for entry in self.entries.range_mut(first..) {
+            entry.start += base;
         }
-        self.out = new;
-        self.bundles.give_room(old, starts, calls);
+        self.out = out;
+        self.bundles.give_room(room);
     }
 
     /// A command has its answer that stands for several calls: each has its own in it. Or it was refused, and had no effect: each call is
@@ -842,9 +829,11 @@ impl Pipeline {
             refusal if refusal.is_error() => Vec::new().into_iter(),
             _ => return Err(SHIFTED),
         };
-        let mut member = Some(first);
+        let mut entry = first;
         for place in 0..members {
-            let Some(entry) = member.take().or_else(|| self.pop_written()) else { return Err(SHIFTED) };
+            if place > 0 {
+                entry = self.pop_written().ok_or(SHIFTED)?;
+            }
             match answers.next() {
                 Some(answer) => self.answered(&entry, answer, now, wakers)?,
                 None => self.send_alone(entry.what, bundle.call(place).unwrap_or_default(), now),

@@ -61,11 +61,19 @@ impl Route {
     }
 
     /// The server to which a request goes, and whether it has to be told that it is asked out of turn.
+    #[inline]
     pub(crate) fn server(&self, request: &Request<'_>, retry: &Retry) -> Result<(Server<'_>, bool), Error> {
-        let cluster = match self {
-            Self::One(link) => return Ok((Server::Only(link), false)),
-            Self::Cluster(cluster) => cluster,
-        };
+        match self {
+            Self::One(link) => Ok((Server::Only(link), false)),
+            Self::Cluster(cluster) => Self::node(cluster, request, retry),
+        }
+    }
+
+    fn node<'a>(
+        cluster: &'a Cluster,
+        request: &Request<'_>,
+        retry: &Retry,
+    ) -> Result<(Server<'a>, bool), Error> {
         if let Some(node) = retry.asking().and_then(|address| cluster.node_at(address)) {
             return Ok((Server::Node(node), true));
         }

@@ -138,6 +138,11 @@ impl Script {
         }
     }
 
+    /// The beginning of a call, behind which its parameters are still to be written.
+    pub(crate) fn begin_evalsha(&self, keys: usize, params: usize, out: &mut BytesMut) {
+        EvalSha::begin(&self.sha, keys, params, out);
+    }
+
     pub(crate) fn encode_eval(&self, keys: usize, params: &[Arg<'_>], out: &mut BytesMut) {
         encode("EVAL", self.text, keys, params, out);
     }

@@ -4,7 +4,6 @@
 //! refuses as a whole, for one member's sake or for all, is sent once more, call by call. Pure.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,8 @@ pub(super) struct Bundles {
     sent: VecDeque<Bundle>,
     /// Room for others.
     spare: Vec<Bundle>,
-    room: Room,
+    /// Room to make the next ones in.
+    room: BytesMut,
     /// No bundle is made before this: the last one was refused.
     rests_until: Option<Instant>,
     /// Whether calls may be bundled: those of a cluster may be about keys of different slots.
@@ -31,9 +31,6 @@ pub(super) struct Bundles {
     /// What the server is.
     server: ServerInfo,
 }
-
-/// Room to make bundles in: bytes, where each entry begins in them, and the calls of one bundle.
-type Room = (BytesMut, Vec<usize>, Vec<(PartId, usize)>);
 
 /// A part of a script, with what its calls look like.
 struct Known {
@@ -59,11 +56,23 @@ pub(super) struct Bundle {
     calls: Vec<Kept>,
 }
 
-/// A call among the bytes of a bundle.
+/// A call among the bytes of a bundle: its last are its arguments, and before them stands its key.
 struct Kept {
     end: usize,
-    /// How many bytes its arguments take, which are its last.
-    args: usize,
+    key: u16,
+    args: u16,
+    /// Which part it is.
+    number: u8,
+}
+
+/// What a call is to those who bundle it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shape {
+    pub(super) part: PartId,
+    /// Bytes of its key, with the length before it.
+    key: u16,
+    /// Bytes of what follows the key.
+    args: u16,
 }
 
 /// Which part of which script a call is: places of what is known, counted from one; zero if of none.
@@ -74,26 +83,42 @@ pub(super) struct PartId {
     whole: u8,
 }
 
+impl PartId {
+    /// Whether it is no part of a script, or of one that is not known.
+    pub(super) fn is_of_none(self) -> bool {
+        self.part == 0
+    }
+}
+
 impl Bundles {
     pub(super) fn new(may_bundle: bool) -> Self {
         Self { may_bundle, ..Self::default() }
     }
 
-    /// Which part of which script this request is. One that is not to be bundled now is none of a whole.
-    pub(super) fn part(&mut self, request: &Request<'_>, now: Instant) -> PartId {
-        let Request::EvalSha(eval) = request else { return PartId::default() };
-        let Some(Part { whole, number }) = eval.script.part() else { return PartId::default() };
-        let is_it = |known: &Known| known.number == *number && Arc::ptr_eq(&known.whole, whole);
-        let known = self.known.iter().find(|known| is_it(known)).map(|known| known.id);
-        let id = known.or_else(|| self.learn(eval.script, whole, *number)).unwrap_or_default();
+    /// What this request, which takes so many bytes, is to those who bundle it. One that is not to be bundled now is none of a whole.
+    pub(super) fn shape(&mut self, request: &Request<'_>, len: usize, now: Instant) -> Shape {
+        let Request::EvalSha(eval) = request else { return Shape::default() };
+        let Some(Part { whole, number }) = eval.script.part() else { return Shape::default() };
+        let is_it = |known: &&Known| known.number == *number && Arc::ptr_eq(&known.whole, whole);
+        let known = self.known.iter().find(is_it).map(|known| (known.id, known.head));
+        let Some((id, head)) = known.or_else(|| self.learn(eval.script, whole, *number)) else {
+            return Shape::default();
+        };
+        let key = eval.params.first().map_or(0, |key| key.encoded_len());
         let rests = !self.may_bundle || self.rests_until.is_some_and(|until| now < until);
-        PartId { whole: if rests { 0 } else { id.whole }, ..id }
+        match (u16::try_from(key), u16::try_from(len.saturating_sub(head + key))) {
+            (Ok(key), Ok(args)) if !rests => Shape { part: id, key, args },
+            _ => Shape { part: PartId { whole: 0, ..id }, key: 0, args: 0 },
+        }
     }
 
-    /// Whether calls of these parts can be one command, and one that costs less than both.
-    pub(super) fn goes_together(&self, one: PartId, other: PartId) -> bool {
-        let is_worth_it = |part| self.known(part).is_some_and(|known| !known.all_native);
-        one.whole == other.whole && one.whole != 0 && is_worth_it(one)
+    /// How many of these calls, from the first on, can be one command, and one that costs less than all of them.
+    pub(super) fn go_together(&self, mut calls: impl Iterator<Item = Shape>) -> usize {
+        let Some(Shape { part: first, .. }) = calls.next() else { return 0 };
+        if first.whole == 0 || self.known(first).is_none_or(|known| known.all_native) {
+            return 1;
+        }
+        1 + calls.take(MOST - 1).take_while(|call| call.part.whole == first.whole).count()
     }
 
     /// The commands of the server's own that do what this part does, and the bytes of its calls before the key.
@@ -121,8 +146,9 @@ impl Bundles {
         }
     }
 
-    /// A part that was not known.
-    fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<PartId> {
+    /// A part that was not known, and the bytes of its calls before the key.
+    #[cold]
+    fn learn(&mut self, script: &Script, whole: &Arc<Script>, number: u8) -> Option<(PartId, usize)> {
         let (keys, params) = script.arity().filter(|(keys, _)| *keys == 1)?;
         // With nothing in them, parameters are six bytes each.
         let mut empty = BytesMut::new();
@@ -136,48 +162,41 @@ impl Bundles {
         let args = params - keys;
         self.known.push(Known { id, whole, number, head, args, natives, native, all_native: false });
         self.see_natives();
-        Some(id)
+        Some((id, head))
     }
 
     fn known(&self, part: PartId) -> Option<&Known> {
         self.known.get(usize::from(part.part).checked_sub(1)?)
     }
 
-    /// Writes calls that follow each other, such parts and of so many bytes each, to `out` as one command, and keeps them as they are.
-    /// Returns whether that was done.
-    pub(super) fn write(&mut self, calls: &[(PartId, usize)], bytes: &[u8], out: &mut BytesMut) -> bool {
+    /// Writes calls that follow each other, all of which are these bytes, to `out` as one command, and keeps them as they are. Returns
+    /// whether that was done.
+    pub(super) fn write(
+        &mut self,
+        calls: impl Iterator<Item = Shape>,
+        bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> bool {
         let mut bundle = self.spare.pop().unwrap_or_default();
-        let parts = || calls.iter().map(|(part, _)| self.known(*part));
-        let Some(whole) = parts().next().flatten().map(|known| Arc::clone(&known.whole)) else {
-            return false;
-        };
-        let args: usize = parts().flatten().map(|known| known.args).sum();
-        let (words, sha, count) = (3 + 2 * calls.len() + args, whole.sha(), calls.len());
-        let digits = if count < 10 { 1 } else { 2 };
-        let before = out.len();
-        let _infallible =
-            write!(out, "*{words}\r\n$7\r\nEVALSHA\r\n${}\r\n{sha}\r\n${digits}\r\n{count}\r\n", sha.len());
-        let (mut rest, mut end) = (bytes, 0);
-        for (known, (_, len)) in parts().zip(calls) {
-            let call = rest.split_at_checked(*len).and_then(|(call, behind)| {
-                rest = behind;
-                key_and_args(call, known?.head)
-            });
-            let Some((key, args)) = call else {
-                out.truncate(before);
-                return false;
-            };
-            out.extend_from_slice(key);
-            end += len;
-            bundle.calls.push(Kept { end, args: args.len() });
+        let (mut whole, mut end, mut words) = (None, 0, 0);
+        for Shape { part, key, args } in calls {
+            let Some(known) = self.known(part) else { return false };
+            end += known.head + usize::from(key) + usize::from(args);
+            words += 2 + known.args;
+            whole = Some(known);
+            bundle.calls.push(Kept { end, key, args, number: known.number });
         }
-        for (known, call) in parts().zip(&bundle.calls) {
-            let number = known.map_or(0, |known| known.number);
-            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(number), b'\r', b'\n']);
-            out.extend_from_slice(bytes.get(call.end - call.args..call.end).unwrap_or_default());
-        }
+        let Some(Known { whole, .. }) = whole.filter(|_| end == bytes.len()) else { return false };
+        bundle.whole = Some(Arc::clone(whole));
         bundle.bytes.extend_from_slice(bytes);
-        bundle.whole = Some(whole);
+        whole.begin_evalsha(bundle.calls.len(), words, out);
+        for call in &bundle.calls {
+            out.extend_from_slice(call.key(bytes));
+        }
+        for call in &bundle.calls {
+            out.extend_from_slice(&[b'$', b'1', b'\r', b'\n', b'0'.wrapping_add(call.number), b'\r', b'\n']);
+            out.extend_from_slice(call.args(bytes));
+        }
         self.sent.push_back(bundle);
         true
     }
@@ -216,23 +235,28 @@ impl Bundles {
     }
 
     /// Room to make bundles in, which is given back.
-    pub(super) fn take_room(&mut self) -> Room {
+    pub(super) fn take_room(&mut self) -> BytesMut {
         std::mem::take(&mut self.room)
     }
 
-    pub(super) fn give_room(
-        &mut self,
-        mut bytes: BytesMut,
-        mut starts: Vec<usize>,
-        mut calls: Vec<(PartId, usize)>,
-    ) {
-        bytes.clear();
-        starts.clear();
-        calls.clear();
+    pub(super) fn give_room(&mut self, mut room: BytesMut) {
+        room.clear();
         // One flood must not keep megabytes for ever.
-        if bytes.capacity() <= ROOM {
-            self.room = (bytes, starts, calls);
+        if room.capacity() <= ROOM {
+            self.room = room;
         }
+    }
+}
+
+impl Kept {
+    /// Its key, with the length before it.
+    fn key<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        let end = self.end - usize::from(self.args);
+        bytes.get(end - usize::from(self.key)..end).unwrap_or_default()
+    }
+
+    fn args<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        bytes.get(self.end - usize::from(self.args)..self.end).unwrap_or_default()
     }
 }
 
@@ -255,17 +279,6 @@ impl Bundle {
 /// The first of these that a server knows.
 fn known_by(natives: &'static [Native], server: &ServerInfo) -> Option<&'static Native> {
     natives.iter().find(|native| native.known_by.iter().any(|(name, since)| server.is(name, *since)))
-}
-
-/// The key of a call, with its length before it, and all that follows.
-fn key_and_args(call: &[u8], head: usize) -> Option<(&[u8], &[u8])> {
-    let behind = call.get(head..)?;
-    let (mut len, mut at) = (0_usize, 1);
-    while let digit @ b'0'..=b'9' = behind.get(at)? {
-        len = len.checked_mul(10)?.checked_add(usize::from(digit - b'0'))?;
-        at += 1;
-    }
-    behind.split_at_checked(at.checked_add(2)?.checked_add(len)?.checked_add(2)?)
 }
 
 /// Calls of one command at most: the server does nothing else meanwhile.

@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wheellock_resp::Arg;
 
+use super::bundles::MOST;
 use crate::request::Eval;
 use crate::script::{Native, Script, Word};
 

@@ -190,14 +190,12 @@ impl Context {
         let changed = change(&mut holds, now, &mut effects);
         let first = effects.next_request();
         let first = first.and_then(|request| self.queue_reconcile(&mut holds, &request, &mut effects));
-        let more = if effects.has_more_requests() || holds.may_send_postponed(&effects) {
-            self.queue_more(&mut holds, now, &mut effects)
-        } else {
-            Vec::new()
-        };
+        let more = (effects.has_more_requests() || holds.may_send_postponed(&effects))
+            .then(|| self.queue_more(&mut holds, now, &mut effects));
         let watchdog = holds.watchdog_to_wake();
         drop(holds);
-        drop((first, more));
+        drop(first);
+        drop(more);
         if let Some(watchdog) = watchdog {
             watchdog.wake();
         }

@@ -549,10 +549,13 @@ impl Holds {
 
     /// If no request is to come any more, callers that wait for one are told, and a hold that is of no use any more is freed.
     fn settle(&mut self, index: HoldIndex, effects: &mut Effects) {
-        if let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.releasing.is_settled()) {
-            self.awaited.given_up(hold.releasing.views_mut(), |waker| effects.wake_one(waker));
+        let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.releasing.is_settled()) else {
+            return;
+        };
+        self.awaited.given_up(hold.releasing.views_mut(), |waker| effects.wake_one(waker));
+        if hold.guards == 0 {
+            self.free(index);
         }
-        self.free_if_unused(index);
     }
 
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
@@ -688,7 +691,7 @@ impl Holds {
         let in_turn = hold.is_kept_alive() && hold.renewing.is_in_turn();
         let held = hold.state == State::Held && hold.guards > 0;
         let lost_at = (held && !in_turn).then(|| hold.lost_at());
-        let at = [hold.releasing.planned(), lost_at, hold.renewing.planned()].into_iter().flatten().min();
+        let at = earlier(lost_at, earlier(hold.releasing.planned(), hold.renewing.planned()));
         if let Some(old) = hold.alarm.take() {
             self.wheel.remove(old);
         }
@@ -703,10 +706,14 @@ impl Holds {
 
     fn free_if_unused(&mut self, index: HoldIndex) {
         let unused = |hold: &Hold| hold.guards == 0 && hold.releasing.is_settled();
-        if !self.get(index).is_some_and(unused) {
-            return;
+        if self.get(index).is_some_and(unused) {
+            self.free(index);
         }
-        let hold = self.holds.remove(index as usize);
+    }
+
+    /// A hold that is there is of no use any more.
+    fn free(&mut self, index: HoldIndex) {
+        let Some(hold) = self.holds.try_remove(index as usize) else { return };
         if hold.state == State::GivenBack {
             self.end_repetition();
         }
@@ -727,15 +734,23 @@ impl Holds {
     }
 
     fn start_of(&self, tick: u64) -> BootInstant {
-        self.start + Duration::from_nanos(tick.saturating_mul(TICK_NANOS))
+        self.start.plus_nanos(tick.saturating_mul(TICK_NANOS))
     }
 
     fn start_of_beat(&self, beat: u64) -> BootInstant {
-        self.start + Duration::from_nanos(beat.saturating_mul(self.beat_nanos))
+        self.start.plus_nanos(beat.saturating_mul(self.beat_nanos))
     }
 
     fn beat_at(&self, now: BootInstant) -> u64 {
         self.since_start(now) / self.beat_nanos
+    }
+}
+
+/// The earlier one of what is planned.
+fn earlier(one: Option<BootInstant>, other: Option<BootInstant>) -> Option<BootInstant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }
 

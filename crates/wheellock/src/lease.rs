@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use crate::clock::{BootInstant, nanos};
+use crate::clock::BootInstant;
 use crate::error::Error;
 
 /// A lease's length: whole milliseconds, enough of them to be believed, small enough for Redis.
@@ -102,12 +102,16 @@ impl Lease {
 
     /// When the watchdog renews: after a third of the lease, as Redisson's does.
     pub(crate) fn renew_after(self) -> Duration {
-        self.duration() / 3
+        Duration::from_nanos(self.renew_after_nanos())
+    }
+
+    pub(crate) fn renew_after_nanos(self) -> u64 {
+        self.nanos() / 3
     }
 
     /// When the renewal was planned of a lease that is believed until `valid_until`.
     pub(crate) fn renewal_before(self, valid_until: BootInstant) -> BootInstant {
-        let spare = self.validity().saturating_sub(nanos(self.renew_after()));
+        let spare = self.validity().saturating_sub(self.renew_after_nanos());
         valid_until.saturating_sub(Duration::from_nanos(spare))
     }
 

@@ -148,10 +148,10 @@ impl Holds {
         hold.guards += terms.share.count;
         if terms.share.renew {
             hold.renewing.want(terms.share.count);
-            let first = terms.sent + hold.lease.renew_after();
-            if now.saturating_duration_since(terms.sent) > hold.lease.renew_after() / 2 {
+            let renew_after = hold.lease.renew_after_nanos();
+            if now.nanos_since(terms.sent) > renew_after / 2 {
                 // The grant took so long that its first beat may come too late.
-                hold.renewing.plan(first);
+                hold.renewing.plan(terms.sent.plus_nanos(renew_after));
             }
         }
         if server_may_have_changed {
@@ -181,13 +181,14 @@ impl Holds {
         now: BootInstant,
         effects: &mut Effects,
     ) {
-        let Some(name) = self.get(granted).map(|hold| Arc::clone(&hold.name)) else { return };
+        let Some(Hold { name, .. }) = self.get(granted) else { return };
         if name.kind().is_shared() {
             return;
         }
-        let rival = self.believed_holder(&name).filter(|rival| *rival != granted);
+        let rival = self.believed_holder(name).filter(|rival| *rival != granted);
         name.set_last_holder(granted);
         let Some(rival) = rival else { return };
+        let name = Arc::clone(name);
         let rival_is_later = self.get(rival).is_some_and(|hold| hold.was_extended_after(sent));
         let (lost, left) = if rival_is_later { (granted, rival) } else { (rival, granted) };
         name.set_last_holder(left);

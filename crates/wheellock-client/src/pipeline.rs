@@ -745,7 +745,9 @@ impl Pipeline {
     fn bundle(&mut self) {
         let base = self.queued - self.out.len() as u64;
         let first = self.entries.partition_point(|entry| entry.start < base);
-        if self.entries.range(first..).all(|entry| entry.shape.part.is_of_none()) {
+        let mut parts = self.entries.range(first..).map(|entry| entry.shape.part);
+        let is_alone = parts.len() == 1;
+        if parts.all(|part| part.is_of_none() || is_alone && self.bundles.native(part).is_none()) {
             return;
         }
         let (old, mut new) = (std::mem::take(&mut self.out), self.bundles.take_room());

@@ -55,11 +55,18 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes a number as a bulk string.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn number(self, negative: bool, magnitude: u64) -> Self {
-        if let (false, Ok(ones @ 0..=9)) = (negative, u8::try_from(magnitude)) {
-            return self.chunk(&[b'$', b'1', b'\r', b'\n', b'0' + ones, b'\r', b'\n']);
+        match u8::try_from(magnitude) {
+            Ok(ones @ 0..=9) if !negative => {
+                self.chunk(&[b'$', b'1', b'\r', b'\n', b'0' + ones, b'\r', b'\n'])
+            }
+            _ => self.any_number(negative, magnitude),
         }
+    }
+
+    #[inline(never)]
+    fn any_number(self, negative: bool, magnitude: u64) -> Self {
         self.framed(digits(magnitude) + usize::from(negative), |place| {
             write_digits(place, magnitude);
             if let (true, Some(sign)) = (negative, place.first_mut()) {

@@ -107,7 +107,8 @@ async fn w03_no_renewal_comes_after_a_release() {
     const TASKS: u64 = 64;
     const ROUNDS: u64 = 8;
     let server = RedisServer::start();
-    let lease = Duration::from_millis(300);
+    // Two thirds of it are what a machine may be late that does something else as well.
+    let lease = Duration::from_millis(900);
     let locks = brisk(&server.url(), lease).await;
     let clock = locks.lock("clock").acquire().await.unwrap();
     let monitor = server.monitor();
@@ -119,7 +120,7 @@ async fn w03_no_renewal_comes_after_a_release() {
             for _ in 0..ROUNDS {
                 let guard = lock.try_acquire_for(PATIENCE).await.unwrap().expect("freed by the last round");
                 // Around the first renewal, which is due after a third of the lease.
-                tokio::time::sleep(Duration::from_micros(90_000 + random.below(25_000))).await;
+                tokio::time::sleep(Duration::from_micros(290_000 + random.below(25_000))).await;
                 if random.below(2) == 0 {
                     drop(guard);
                 } else {

@@ -59,7 +59,8 @@ pub(crate) fn documentation<'a>(
             command
         })
     });
-    let mut published = run::cargo(["doc", "--quiet", "--workspace", "--no-deps", "--all-features"]);
+    let mut published = run::cargo(["doc", "--quiet", "--no-deps", "--all-features"]);
+    published.args(packages.iter().flat_map(|package| ["--package", name(package)]));
     // The marks are a feature of nightly, which docs.rs uses; this lets a stable compiler make them, for our crates alone.
     let crates: Vec<_> = packages.iter().map(|package| name(package).replace('-', "_")).collect();
     published.env("RUSTC_BOOTSTRAP", crates.join(",")).env("RUSTDOCFLAGS", "-D warnings --cfg docsrs");

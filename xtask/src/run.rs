@@ -27,6 +27,22 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Comma
     command
 }
 
+/// The same command, for which what others leave of the processors is enough.
+pub(crate) fn patient(command: &Command) -> Command {
+    let mut patient = Command::new("nice");
+    patient.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => patient.env(name, value),
+            None => patient.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        patient.current_dir(folder);
+    }
+    patient
+}
+
 /// Runs a command to its end; anything but success is an error that shows the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
@@ -83,6 +99,17 @@ mod tests {
     use std::sync::{Barrier, Mutex};
 
     use super::*;
+
+    #[test]
+    fn a_patient_command_is_the_same_command() {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "echo $(nice) $TOLD ${HOME-nowhere} $(pwd)"])
+            .env("TOLD", "told")
+            .env_remove("HOME");
+        let output = patient(command.current_dir("/")).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "19 told nowhere /\n");
+    }
 
     #[test]
     fn every_item_is_worked_on_once_and_several_at_a_time() {

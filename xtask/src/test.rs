@@ -61,33 +61,33 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         ensure!(built.set(all).is_ok(), "built twice");
         Ok(Tally::ONE_PASSED)
     });
-    steps.add("tests", || {
-        let tests = &built_earlier()?.tests;
-        if options.quick { run_quick_ones(tests) } else { run_groups(&programs::groups(tests)?) }
-    });
     if options.quick {
+        steps.add("tests", || run_quick_ones(&built_earlier()?.tests));
         return Ok(steps.run());
     }
+    // Tests wait for a fifth of their time. Compilers with target directories of their own have that, and no more.
+    let (mut tests, mut patient) = (Lane::default(), Lane::default());
+    tests.add("tests", || run_groups(&programs::groups(&built_earlier()?.tests)?));
+    patient.add("packages", || {
+        let complaints = packages::complaints(&shipped)?;
+        complaints.iter().for_each(|complaint| println!("{complaint}"));
+        let complete = if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
+        Ok(complete + run_each_quietly([run::patient(&packages::build(&shipped)?)]))
+    });
+    if !options.no_loom {
+        patient.add("loom models", || run_tests_quietly(loom_models(&shipped).iter().map(run::patient)));
+    }
+    if !targets.is_empty() {
+        patient.add("building fuzz", || {
+            fuzz::ensure_cargo_fuzz()?;
+            Ok(run_each_quietly([run::patient(&fuzz::building())]))
+        });
+    }
+    steps.beside([tests, patient]);
     steps.add("examples", || run_examples(&built_earlier()?.examples, &shipped));
     let mut doc_tests = run::cargo(TESTED);
     doc_tests.args(["--doc", "--no-fail-fast"]);
     steps.tests("doc tests", [doc_tests]);
-    // These wait for one compiler most of the time. Each lane has a target directory that the other has not, and nothing in them
-    // measures time.
-    let mut ours = Lane::default();
-    ours.add("features", || Ok(run_each_quietly(features(&shipped))));
-    ours.add("documentation", || Ok(run_each_quietly(features::documentation(&shipped, features::fewest))));
-    let mut others = Lane::default();
-    others.add("packages", || {
-        let complaints = packages::complaints(&shipped)?;
-        complaints.iter().for_each(|complaint| println!("{complaint}"));
-        let complete = if complaints.is_empty() { Tally::ONE_PASSED } else { Tally::ONE_FAILED };
-        Ok(complete + run_each_quietly([packages::build(&shipped)?]))
-    });
-    if !options.no_loom {
-        others.add("loom models", || run_tests_quietly(loom_models(&shipped)));
-    }
-    steps.beside([ours, others]);
     // Tests that mostly wait, and compilers and fuzzers that never do.
     let (mut waiting, mut working) = (Lane::default(), Lane::default());
     if !options.no_planted {
@@ -98,16 +98,15 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         });
     }
     if !targets.is_empty() {
-        working.add("building fuzz", || {
-            fuzz::ensure_cargo_fuzz()?;
-            Ok(run_each_quietly([fuzz::building()]))
-        });
         working.add("fuzz", || {
             Ok(several(run::processors(), &targets, |target| {
                 run_quietly(target, &mut fuzz::command(target, options.fuzz_seconds)?)
             }))
         });
     }
+    working.add("features", || Ok(run_each_quietly(features(&shipped))));
+    working
+        .add("documentation", || Ok(run_each_quietly(features::documentation(&shipped, features::fewest))));
     steps.beside([waiting, working]);
     Ok(steps.run())
 }

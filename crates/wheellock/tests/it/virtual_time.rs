@@ -42,6 +42,9 @@ const IDLE: usize = 3;
 const ENDLESS: usize = 200_000;
 /// Turns until one who waits has asked twice and sleeps.
 const SETTLED: usize = 20;
+/// The suite looks at one place of so many, where any operation is broken; and where an operation of each kind is broken or dropped.
+const OF_ANY: usize = 4;
+const OF_A_KIND: usize = 2 * KINDS.len();
 /// Locks that passed from task to task, in all worlds.
 static HAND_OVERS: AtomicU64 = AtomicU64::new(0);
 
@@ -923,11 +926,11 @@ async fn drop_after(turns: impl Iterator<Item = usize>, operation: Operation, se
     unreachable!("every operation ends")
 }
 
-/// The places at which a kind is looked at: some of all there are, each kind at others. With `WHEELLOCK_EVERY_BYTE=1`, as every night, at
-/// all of them.
-fn places(kind: usize) -> impl Iterator<Item = usize> {
-    let stride = if std::env::var_os("WHEELLOCK_EVERY_BYTE").is_some() { 1 } else { 2 * KINDS.len() };
-    (2 * kind % stride..).step_by(stride)
+/// The places that the suite looks at: one of so many, each series of worlds at others. With `WHEELLOCK_EVERY_BYTE=1`, as every night, all
+/// of them.
+fn places(series: usize, one_of: usize) -> impl Iterator<Item = usize> {
+    let stride = if std::env::var_os("WHEELLOCK_EVERY_BYTE").is_some() { 1 } else { one_of };
+    (series % stride..).step_by(stride)
 }
 
 #[test]
@@ -985,7 +988,7 @@ fn every_kind_dropped_at_many_bytes() {
         for (number, kind) in KINDS.into_iter().enumerate() {
             for operation in kind.operations() {
                 let setting = Setting { kind, trickle: Some(1), ..Setting::default() };
-                worlds += drop_after(places(number), operation, setting).await;
+                worlds += drop_after(places(2 * number, OF_A_KIND), operation, setting).await;
             }
         }
         println!("{worlds} worlds");
@@ -999,7 +1002,7 @@ fn every_kind_broken_at_many_bytes() {
         for (number, kind) in KINDS.into_iter().enumerate() {
             for operation in kind.operations() {
                 for (side, how, down) in breaks() {
-                    for after in places(number) {
+                    for after in places(2 * number, OF_A_KIND) {
                         let cut = Some(Cut { side, after, how });
                         let setting = Setting { kind, cut, down, ..Setting::default() };
                         worlds += 1;
@@ -1085,8 +1088,8 @@ fn nothing_is_granted_without_its_replica_wherever_the_connection_breaks() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in GRANTING {
-            for (side, how, down) in breaks() {
-                for after in 0.. {
+            for (series, (side, how, down)) in breaks().enumerate() {
+                for after in places(series, OF_ANY) {
                     let cut = Some(Cut { side, after, how });
                     let setting = Setting { cut, down, durable: true, starved: true, ..Setting::default() };
                     worlds += 1;
@@ -1324,10 +1327,13 @@ fn dropped_at_every_poll_after_a_break_at_every_byte_of_the_answers() {
         let mut worlds = 0;
         for operation in CORE {
             // What the server has not received whole it has not done, however the connection ended.
-            let breaks =
-                [(Side::Answers, How::Fin, 1), (Side::Answers, How::Rst, 1), (Side::Requests, How::Fin, 13)];
-            for (side, how, stride) in breaks {
-                for after in (0..).step_by(stride) {
+            let breaks = [
+                (Side::Answers, How::Fin, OF_ANY),
+                (Side::Answers, How::Rst, OF_ANY),
+                (Side::Requests, How::Fin, 13),
+            ];
+            for (series, (side, how, one_of)) in breaks.into_iter().enumerate() {
+                for after in places(series, one_of) {
                     let setting = Setting { cut: Some(Cut { side, after, how }), ..Setting::default() };
                     let mut broke = false;
                     for turns in 0.. {
@@ -1353,8 +1359,8 @@ fn broken_at_every_byte() {
     virtual_time(async {
         let mut worlds = 0;
         for operation in OPERATIONS {
-            for (side, how, down) in breaks() {
-                for after in 0.. {
+            for (series, (side, how, down)) in breaks().enumerate() {
+                for after in places(series, OF_ANY) {
                     let cut = Some(Cut { side, after, how });
                     worlds += 1;
                     if !world(operation, Setting { cut, down, ..Setting::default() }, ENDLESS).await.1 {

@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Read,
     /// The side of a read-write lock that one may hold, alone
     Write,
-    /// As plain, and every grant has a number, in WHEELLOCK_TOKEN
+    /// As plain, and every grant has a number, in WHEELLOCK_TOKEN; the counter redisson_lock_token:{NAME} stays on the server
     Fenced,
     /// As plain, waited for by asking again and again
     Spin,

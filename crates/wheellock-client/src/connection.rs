@@ -108,7 +108,7 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Calls queued.
+    /// Calls of the client's users that were queued. What it asks for itself is not among them: handshakes, subscriptions, probes.
     pub calls: u64,
     /// Bytes handed to sockets.
     pub bytes_written: u64,

@@ -7,6 +7,8 @@
 //! [simple]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md#simple-locks-beside-everybody-else
 //! [failovers]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#failovers
 //! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock
+//! [examples]: https://github.com/wheellock/wheellock/tree/main/crates/wheellock/examples
+//! [a service]: https://github.com/wheellock/wheellock/blob/main/examples/service/src/main.rs
 //! [observability]: crate::guide::observability
 //! [alerts]: crate::guide::observability#three-alerts
 //!
@@ -16,6 +18,7 @@
 /// What an operator sees: the page `docs/observability.md` of the repository.
 ///
 /// [fixed leases]: crate::guide#fixed-leases
+/// [a service]: https://github.com/wheellock/wheellock/blob/main/examples/service/src/main.rs
 ///
 #[doc = include_str!("../docs/observability.md")]
 pub mod observability {}

@@ -221,7 +221,8 @@ impl LockManager {
     /// [`guide::observability`](crate::guide::observability) lists, labelled with this manager's
     /// [name](LockManagerBuilder::metrics_name) and the [families](LockManagerBuilder::classify) of its locks.
     ///
-    /// To be called before the numbers are read, as by the handler of a scrape; or from time to time, which
+    /// The recorder has to be installed before: a report without one tells nobody, and nothing is told twice. To be called before the
+    /// numbers are read, as by the handler of a scrape; or from time to time, which
     /// [`report_metrics_every`](LockManagerBuilder::report_metrics_every) does. What is counted is the same with and without the
     /// feature, so taking locks costs no more. Observations of a histogram are told as the middle of their
     /// [`Bucket`](crate::Bucket), at most an eighth off; at most ten thousand of each in one report, in the same proportions, if there were

@@ -161,6 +161,41 @@ impl Double {
         Ok(locks)
     }
 
+    /// A manager that connects to this server in the background, as [`LockManagerBuilder::lazy`] makes it: for tests of a service that
+    /// starts before its server.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), wheellock::Error> {
+    /// use wheellock::testing::{Double, Outage};
+    ///
+    /// let double = Double::new();
+    /// double.outage(Outage::Down);
+    /// assert!(double.manager().await.is_err());
+    /// let locks = double.lazy_manager_with(|settings| settings)?;
+    /// assert!(!locks.is_healthy());
+    /// double.come_back();
+    /// locks.lock("orders:42").acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`LockManagerBuilder::lazy`].
+    ///
+    /// # Panics
+    ///
+    /// If called outside a tokio runtime.
+    pub fn lazy_manager_with(
+        &self,
+        adjust: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder,
+    ) -> Result<LockManager, Error> {
+        let locks = self.settings(adjust).lazy()?;
+        self.remember(&locks);
+        Ok(locks)
+    }
+
     /// A manager for threads that is connected to this server, with default settings.
     ///
     /// ```

@@ -17,10 +17,14 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 use wheellock::LockManager;
 
 /// How long a request waits for its order's lock.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long requests that are under way have when the service is told to end, before they are cut off.
+const UNDER_WAY: Duration = Duration::from_secs(5);
 /// How long the server has to confirm that everything was given back.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Bounds of buckets, in seconds: waits and holds of this service lie between.
@@ -55,8 +59,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(std::env::var("LISTEN").as_deref().unwrap_or("127.0.0.1:8080")).await?;
     println!("listening on {}", listener.local_addr()?);
     let mut terminated = signal(SignalKind::terminate())?;
-    // Requests under way are answered, and no new ones taken; then the locks go.
-    axum::serve(listener, routes).with_graceful_shutdown(async move { _ = terminated.recv().await }).await?;
+    let (tell, told) = oneshot::channel();
+    let served = axum::serve(listener, routes).with_graceful_shutdown(async move {
+        terminated.recv().await;
+        let _told = tell.send(());
+    });
+    // From then on no new requests are taken, and those under way are answered; then the locks go.
+    tokio::select! {
+        ended = served => ended?,
+        () = async { _ = told.await; sleep(UNDER_WAY).await } => eprintln!("requests under way are cut off"),
+    }
     let left = locks.shutdown(LAST_WORDS).await;
     println!("{left}");
     Ok(())
@@ -76,7 +88,7 @@ async fn pay(State(service): State<Service>, Path(id): Path<u64>) -> Result<Stri
 
 /// What the service is for.
 async fn charge(id: u64) -> String {
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    sleep(Duration::from_millis(5)).await;
     format!("order {id} is paid\n")
 }
 

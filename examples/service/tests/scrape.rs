@@ -149,3 +149,18 @@ fn a_service_that_is_told_to_end_gives_its_locks_back() {
     assert!(service.process.wait().unwrap().success());
     assert_eq!(server.cli(&["EXISTS", "orders:7"]), "0");
 }
+
+#[test]
+fn a_client_that_never_ends_its_request_does_not_keep_the_service() {
+    let server = RedisServer::start();
+    let mut service = Service::start(&server);
+    let mut socket = TcpStream::connect(service.address).unwrap();
+    write!(socket, "POST /orders/7/pay HTTP/1.1\r\nHost: service\r\nContent-Le").unwrap();
+    // It is answered after what was sent before it.
+    assert_eq!(service.ask("GET", "/livez").0, 200);
+    kill_process(Pid::from_child(&service.process), Signal::TERM).unwrap();
+    let mut last = String::new();
+    service.output.read_to_string(&mut last).unwrap();
+    assert_eq!(last, "every lock was released\n");
+    assert!(service.process.wait().unwrap().success());
+}

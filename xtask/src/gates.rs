@@ -12,18 +12,19 @@ use crate::{features, packages, planted, run, tidy};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Only these: features, msrv, minimal, platforms, deny, workflows
+    /// Only these: features, msrv, minimal, platforms, deny, publish, workflows
     names: Vec<String>,
 }
 
 type Gate = fn() -> Result<Verdict>;
 
-const GATES: [(&str, Gate); 6] = [
+const GATES: [(&str, Gate); 7] = [
     ("features", features),
     ("msrv", msrv),
     ("minimal", minimal_versions),
     ("platforms", platforms),
     ("deny", deny),
+    ("publish", publish),
     ("workflows", workflows),
 ];
 
@@ -147,6 +148,11 @@ fn deny() -> Result<Verdict> {
 
 /// The version in `.github/workflows`.
 const CARGO_DENY: &str = "0.20.2";
+
+/// All packages as they would be uploaded, in their order. `cargo xtask test` has built them from what was packed.
+fn publish() -> Result<Verdict> {
+    passed(&mut run::cargo(["publish", "--quiet", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"]))
+}
 
 fn workflows() -> Result<Verdict> {
     if run::which("actionlint").is_none() {

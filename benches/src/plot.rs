@@ -37,6 +37,19 @@ pub struct Curves {
     pub title: &'static str,
 }
 
+/// Which bench's times are drawn into which file, as curves over how rare they are: the metrics `p50`, `p90`, `p99` and `p99.9`.
+#[derive(Clone, Copy, Debug)]
+pub struct Distribution {
+    /// The bench.
+    pub bench: &'static str,
+    /// Of which contenders.
+    pub subjects: &'static [&'static str],
+    /// The file's name.
+    pub file: &'static str,
+    /// What a reader is told that it is.
+    pub title: &'static str,
+}
+
 /// Draws figures of an area's last run into a folder.
 ///
 /// # Errors
@@ -68,7 +81,32 @@ pub fn draw_curves(area: &str, plots: &[Curves], folder: &str) -> Result<()> {
         let points: Vec<(f64, Point)> =
             rows.iter().filter(of).filter_map(|row| Some((count(row)?, Point::read(row)?))).collect();
         ensure!(!points.is_empty(), "the last run has nothing of {plot:?}");
-        write(folder, plot.file, &curves(plot, &points))?;
+        write(folder, plot.file, &curves(plot.title, ("more", plot.count), &points))?;
+    }
+    Ok(())
+}
+
+/// Draws distributions of an area's last run into a folder.
+///
+/// # Errors
+///
+/// The area was never run, or without one of these benches, or the folder cannot be written.
+pub fn draw_distributions(area: &str, plots: &[Distribution], folder: &str) -> Result<()> {
+    let rows = rows(area)?;
+    for plot in plots {
+        // A percentile is what one in so many exceeds.
+        let one_in = |row: &Value| {
+            let percent: f64 = row["metric"].as_str()?.strip_prefix('p')?.parse().ok()?;
+            Some((100.0 / (100.0 - percent)).round())
+        };
+        let of = |row: &&Value| {
+            row["bench"] == plot.bench && plot.subjects.iter().any(|subject| row["subject"] == *subject)
+        };
+        let points: Vec<(f64, Point)> =
+            rows.iter().filter(of).filter_map(|row| Some((one_in(row)?, Point::read(row)?))).collect();
+        ensure!(!points.is_empty(), "the last run has nothing of {plot:?}");
+        let count = "one in so many takes longer (p50, p90, p99, p99.9)";
+        write(folder, plot.file, &curves(plot.title, ("less", count), &points))?;
     }
     Ok(())
 }
@@ -213,8 +251,8 @@ fn bars(plot: &Plot, points: &[Point]) -> String {
     out + &foot(bottom + 46.0, "Bar and figure", points.iter())
 }
 
-/// One curve per contender over the number, both axes logarithmic.
-fn curves(plot: &Curves, points: &[(f64, Point)]) -> String {
+/// One curve per contender over the number, of which the axis is logarithmic; `better` is less or more.
+fn curves(title: &str, (better, count): (&str, &str), points: &[(f64, Point)]) -> String {
     const HEIGHT: f64 = 300.0;
     const LEFT: f64 = 90.0;
     let mut subjects: Vec<&str> = Vec::new();
@@ -236,8 +274,8 @@ fn curves(plot: &Curves, points: &[(f64, Point)]) -> String {
     let x = |count: f64| LEFT + across.place(count) * width;
     let y = |value: f64| bottom - up.place(value) * HEIGHT;
     let unit = points.first().map_or("", |(_, point)| &point.unit);
-    let subtitle = format!("{unit}{}; more is better. Across: {}", up.scale(), plot.count);
-    let mut out = head(bottom + 62.0, plot.title, &subtitle);
+    let subtitle = format!("{unit}{}; {better} is better. Across: {count}", up.scale());
+    let mut out = head(bottom + 62.0, title, &subtitle);
     for tick in up.ticks() {
         let _ = writeln!(
             out,

@@ -158,7 +158,7 @@ fn lane<C: Caller>(
         alone.sort_unstable();
         small.sort_unstable();
         #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-        let (alone, p99) = (percentile(&alone, 50) as f64 / 1e3, percentile(&small, 99) as f64 / 1e3);
+        let (alone, p99) = (percentile(&alone, 500) as f64 / 1e3, percentile(&small, 990) as f64 / 1e3);
         Ok([alone, p99, p99 / alone])
     };
     Ok((name, Box::new(round)))
@@ -271,7 +271,9 @@ fn bench(
         row("cpu", "us/op", &|round| round.cpu_us);
         if rig.name() != "raw batch" {
             row("p50", "us", &|round| round.p50_us);
+            row("p90", "us", &|round| round.p90_us);
             row("p99", "us", &|round| round.p99_us);
+            row("p99.9", "us", &|round| round.p999_us);
         }
         if own.iter().any(|round| round.wrong > 0.0) {
             row("failed", "1/op", &|round| round.wrong);

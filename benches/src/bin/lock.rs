@@ -13,9 +13,13 @@ mod by_hand;
 mod calls;
 #[path = "lock/contenders.rs"]
 mod contenders;
+#[path = "lock/crash.rs"]
+mod crash;
 #[expect(dead_code, reason = "one way of placement is for multi-thread runtimes only")]
 #[path = "client/placement.rs"]
 mod placement;
+#[path = "lock/price.rs"]
+mod price;
 #[path = "lock/redisson.rs"]
 mod redisson;
 #[path = "client/rig.rs"]
@@ -40,13 +44,15 @@ use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
 use wheellock::LockManager;
 use wheellock_benches::Report;
-use wheellock_benches::plot::{self, Plot};
+use wheellock_benches::plot::{self, Distribution, Plot};
 use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     if let Some("--plot") = args.first().map(String::as_str) {
-        return plot::draw("lock", &PLOTS, args.get(1).map_or("docs/img", String::as_str));
+        let folder = args.get(1).map_or("docs/img", String::as_str);
+        plot::draw_distributions("lock", &DISTRIBUTIONS, folder)?;
+        return plot::draw("lock", &PLOTS, folder);
     }
     let target = Target::start()?;
     let server = &target.server;
@@ -60,13 +66,19 @@ fn main() -> Result<()> {
     let placement = Placement::find()?;
     placement.together(server)?;
     uncontended(&mut report, &target, 1, "uncontended, 1 task, one vCPU")?;
+    price::bench(&mut report, &placement, server)?;
     placement.apart(server)?;
     uncontended(&mut report, &target, 64, "uncontended, 64 tasks")?;
     readers(&mut report, server)?;
     thousand_waiters(&mut report, server)?;
-    for scene in
-        [Scene::IdleWaiters, Scene::Handoff, Scene::OneKey, Scene::ManyManagers, Scene::EightManagers]
-    {
+    for scene in [
+        Scene::IdleWaiters,
+        Scene::Handoff,
+        Scene::Crash,
+        Scene::OneKey,
+        Scene::ManyManagers,
+        Scene::EightManagers,
+    ] {
         contended(&mut report, server, scene)?;
     }
     report.finish()
@@ -110,7 +122,9 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
             report.row(bench, rig.name(), metric, unit, &rounds.iter().map(of).collect::<Vec<_>>());
         };
         row("p50", "us", &|(round, _)| round.p50_us);
+        row("p90", "us", &|(round, _)| round.p90_us);
         row("p99", "us", &|(round, _)| round.p99_us);
+        row("p99.9", "us", &|(round, _)| round.p999_us);
         row("throughput", "k/s", &|(round, _)| round.per_second / 1e3);
         row("cpu", "us/pair", &|(round, _)| round.cpu_us);
         row("allocations", "1/pair", &|(round, _)| round.allocations);
@@ -177,6 +191,7 @@ impl<L: Lock> Session for Pairs<L> {
 enum Scene {
     IdleWaiters,
     Handoff,
+    Crash,
     OneKey,
     ManyManagers,
     EightManagers,
@@ -187,6 +202,7 @@ impl Scene {
         match self {
             Self::IdleWaiters => "64 idle waiters",
             Self::Handoff => "handoff between two managers",
+            Self::Crash => "a dead holder's lease ends",
             Self::OneKey => "64 tasks, one key, hold 2 ms",
             Self::ManyManagers => "1000 waiters, 10 managers",
             Self::EightManagers => "8 managers, 4 tasks each, one key, hold 2 ms",
@@ -197,6 +213,7 @@ impl Scene {
         match self {
             Self::IdleWaiters => idle_waiters::<M>(stage).await,
             Self::Handoff => handoff::<M>(stage).await,
+            Self::Crash => crash::play::<M>(stage).await,
             Self::OneKey => one_key::<M>(stage).await,
             Self::ManyManagers => many_managers::<M>(stage).await,
             Self::EightManagers => eight_managers::<M>(stage).await,
@@ -321,11 +338,11 @@ async fn handoff<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     from_return.sort_unstable();
     from_call.sort_unstable();
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-    let at = |samples: &[u64], percent| percentile(samples, percent) as f64 / 1e6;
+    let at = |samples: &[u64], per_mille| percentile(samples, per_mille) as f64 / 1e6;
     Ok(vec![
-        ("p50", "ms", at(&from_return, 50)),
-        ("p99", "ms", at(&from_return, 99)),
-        ("p50 from call", "ms", at(&from_call, 50)),
+        ("p50", "ms", at(&from_return, 500)),
+        ("p99", "ms", at(&from_return, 990)),
+        ("p50 from call", "ms", at(&from_call, 500)),
     ])
 }
 
@@ -646,7 +663,23 @@ const CONTENDERS: [(&str, Polling); 11] = [
     ("distkit 5 ms", Polling::Fast),
 ];
 
-const PLOTS: [Plot; 6] = [
+/// Contenders at their defaults, and one kind of ours.
+const DISTRIBUTIONS: [Distribution; 2] = [
+    Distribution {
+        bench: "uncontended, 1 task, one vCPU",
+        subjects: &["raw tokio", "wheellock", "rslock", "rlock", "async-redis-lock", "Redisson on the JVM"],
+        file: "lock-latency.svg",
+        title: "A free lock taken and given back, one at a time: how long it takes",
+    },
+    Distribution {
+        bench: "uncontended, 64 tasks",
+        subjects: &["wheellock", "wheellock simple", "rslock", "rlock", "async-redis-lock", "distkit"],
+        file: "lock-latency-64.svg",
+        title: "64 tasks, each its own lock: how long taking it and giving it back takes",
+    },
+];
+
+const PLOTS: [Plot; 8] = [
     plot(
         "uncontended, 1 task, one vCPU",
         "p50",
@@ -678,6 +711,19 @@ const PLOTS: [Plot; 6] = [
         "lock-never-served.svg",
         "64 tasks, one lock, held for 2 ms: tasks that never got it in 2 s",
     ),
+    plot(
+        "a dead holder's lease ends",
+        "p50",
+        "lock-takeover.svg",
+        "A holder has died: from the end of its lease to the guard of one who waits, p50",
+    ),
+    Plot {
+        bench: "the price of TLS and replicas, 1 task",
+        metric: "p50",
+        file: "lock-price.svg",
+        title: "A free lock taken and given back, by the way to the server and who has to know: p50",
+        note: "All servers and the client on one vCPU",
+    },
 ];
 
 const fn plot(bench: &'static str, metric: &'static str, file: &'static str, title: &'static str) -> Plot {

@@ -51,7 +51,9 @@ pub(crate) struct Round {
     pub(crate) per_second: f64,
     pub(crate) cpu_us: f64,
     pub(crate) p50_us: f64,
+    pub(crate) p90_us: f64,
     pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
     /// Of the thread that runs a current-thread runtime; of nothing else.
     pub(crate) allocations: f64,
     /// Wrong answers, errors included.
@@ -104,18 +106,19 @@ impl Rig {
         #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
         let per_unit = |total: f64| total / units as f64;
         #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-        let (p50, p99) = self.latencies(|latencies| {
+        let [p50_us, p90_us, p99_us, p999_us] = self.latencies(|latencies| {
             latencies.sort_unstable();
-            let at = |percent| percentile(latencies, percent) as f64 / 1e3;
-            (at(50), at(99))
+            [500, 900, 990, 999].map(|per_mille| percentile(latencies, per_mille) as f64 / 1e3)
         });
         #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
         let (allocations, wrong) = (allocated.count_total as f64, wrong as f64);
         Ok(Round {
             per_second: 1.0 / per_unit(elapsed.as_secs_f64()),
             cpu_us: per_unit(cpu.as_secs_f64() * 1e6),
-            p50_us: p50,
-            p99_us: p99,
+            p50_us,
+            p90_us,
+            p99_us,
+            p999_us,
             allocations: per_unit(allocations),
             wrong: per_unit(wrong),
         })
@@ -171,10 +174,10 @@ async fn serve<S: Session>(mut session: S, board: Arc<Board>, mut orders: watch:
     }
 }
 
-/// The value that so many percent of the sorted samples do not exceed.
-pub(crate) fn percentile(sorted: &[u64], percent: usize) -> u64 {
+/// The value that so many of a thousand sorted samples do not exceed.
+pub(crate) fn percentile(sorted: &[u64], per_mille: usize) -> u64 {
     let last = sorted.len().saturating_sub(1);
-    sorted.get((sorted.len() * percent / 100).min(last)).copied().unwrap_or_default()
+    sorted.get((sorted.len() * per_mille / 1000).min(last)).copied().unwrap_or_default()
 }
 
 /// Calls of each task within a round, at the least: starting a round wakes every task once, and that is not what is measured.

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use wheellock_benches::Report;
 use wheellock_tests::RedisServer;
 
+use crate::crash::{self, DEATHS, left, nanos};
 use crate::{Commands, Figure, HANDOFF_TIME, HANDOFFS, IDLE, MANY_TIME, ONE_KEY, ROUND, SETTLE, Scene};
 
 pub(crate) struct Redisson {
@@ -80,7 +81,8 @@ impl Pairs {
 
     /// `base`: p50 of the first contender in each round.
     pub(crate) fn report(&self, report: &mut Report, bench: &str, base: &[f64]) -> Result<()> {
-        let metrics = [("p50", "us"), ("p99", "us"), ("throughput", "k/s"), ("cpu", "us/pair")];
+        let times = ["p50", "p90", "p99", "p99.9"].map(|metric| (metric, "us"));
+        let metrics = times.into_iter().chain([("throughput", "k/s"), ("cpu", "us/pair")]);
         for (metric, unit) in metrics {
             let samples: Result<Vec<f64>> =
                 self.rounds.iter().map(|(figures, _)| figures.get(metric)).collect();
@@ -128,6 +130,18 @@ pub(crate) fn play(
             let figures = redisson.ask(&format!("handoffs {key} {HANDOFFS} {}", HANDOFF_TIME.as_millis()))?;
             let names = ["p50", "p99", "p50 from call"];
             names.into_iter().map(|name| Ok((name, "ms", figures.get(name)?))).collect()
+        }
+        Scene::Crash => {
+            let mut late = Vec::new();
+            for death in 0..DEATHS {
+                // As a holder of Redisson's that has died.
+                ensure!(server.cli(&["HSET", key, "somebody:1", "1"]) == "1", "{key} is held");
+                let over = left(server, death)?;
+                redisson.ask(&format!("take {key}"))?;
+                late.push(nanos(over.elapsed()));
+                redisson.ask(&format!("give {key}"))?;
+            }
+            Ok(crash::figures(late))
         }
         Scene::OneKey => {
             let figures = redisson.ask(&format!("turns {key} 1 64 2 {}", ONE_KEY.as_millis()))?;

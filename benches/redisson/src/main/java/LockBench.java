@@ -40,6 +40,8 @@ public final class LockBench {
                 case "pairs" -> pairs(number(words[1]), number(words[2]));
                 case "wait" -> await(words[1], number(words[2]));
                 case "leave" -> leave(words[1]);
+                case "take" -> take(words[1]);
+                case "give" -> give(words[1]);
                 case "handoffs" -> handoffs(words[1], number(words[2]), number(words[3]));
                 case "turns" -> turns(words[1], number(words[2]), number(words[3]), number(words[4]), number(words[5]));
                 case "served" ->
@@ -97,7 +99,8 @@ public final class LockBench {
         double wall = System.nanoTime() - before;
         double spent = cpu() - cpu;
         Arrays.sort(nanos);
-        return figures("p50", nanos[nanos.length / 2] / 1e3, "p99", nanos[(int) (nanos.length * 0.99)] / 1e3,
+        return figures("p50", nanos[nanos.length / 2] / 1e3, "p90", nanos[(int) (nanos.length * 0.9)] / 1e3,
+            "p99", nanos[(int) (nanos.length * 0.99)] / 1e3, "p99.9", nanos[(int) (nanos.length * 0.999)] / 1e3,
             "throughput", nanos.length / wall * 1e6, "cpu", spent / 1e3 / nanos.length);
     }
 
@@ -124,6 +127,16 @@ public final class LockBench {
         WAITERS.clear();
         client(0).getLock(key).unlock();
         return figures("waiting", 0);
+    }
+
+    private static String take(String key) {
+        client(0).getLock(key).lock();
+        return figures("held", 1);
+    }
+
+    private static String give(String key) {
+        client(0).getLock(key).unlock();
+        return figures("held", 0);
     }
 
     /** One client releases, another has been waiting: how long until its lock returns? */

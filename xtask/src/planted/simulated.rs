@@ -74,5 +74,5 @@ fn first_seed(planted: &Planted, seeds: u64) -> Result<Option<String>> {
 }
 
 /// Several times what a world takes on a machine that is busy.
-const PER_SEED: Duration = Duration::from_millis(100);
+const PER_SEED: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -29,7 +29,8 @@ pub(crate) struct WaitQueue {
     look_at: Option<Instant>,
     /// The end of the subscription is planned.
     lingering: bool,
-    /// Those who share the lock could have it when so many had joined: who came later has not been told that it is held.
+    /// Those who share the lock could have it when so many had joined, or the head asked whether they can: who came later has not been
+    /// told that it is held.
     open_since: Option<u64>,
     /// What was handed over within this process last.
     handed: Option<Handed>,
@@ -419,8 +420,8 @@ impl WaitQueue {
         woken
     }
 
-    /// The head has heard that those who share the lock may have it: who comes from now on has not been told that it is held.
-    pub(crate) fn heard_open(&mut self) {
+    /// The head asks whether those who share the lock can have it: who comes from now on has not been told that it is held.
+    pub(crate) fn head_asks(&mut self) {
         self.open_since.get_or_insert(self.joined);
     }
 
@@ -728,7 +729,7 @@ mod tests {
         assert!(matches!(waiters.known(late, false), Known::Held { .. }), "it has waited for long enough");
         waiters.on_held(now, None);
         assert!(matches!(waiters.known(late, true), Known::Held { .. }));
-        waiters.heard_open();
+        waiters.head_asks();
         let later = waiters.join(1);
         assert!(matches!(waiters.known(late, true), Known::Held { .. }));
         assert!(matches!(waiters.known(later, true), Known::Nothing));

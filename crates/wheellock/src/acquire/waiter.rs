@@ -164,10 +164,10 @@ impl<'a> Waiter<'a> {
                 let until = match turn {
                     Turn::Ask { heard, since } => {
                         (self.heard, self.asked) = (heard, joined);
+                        if self.request.name.kind().is_shared() {
+                            self.waiters(|waiters, _| waiters.head_asks());
+                        }
                         if heard {
-                            if self.request.name.kind().is_shared() {
-                                self.waiters(|waiters, _| waiters.heard_open());
-                            }
                             // Only a holder that releases sends messages: a lock that this process holds was freed by force.
                             self.request.context.verify(self.request.name);
                         }

@@ -151,7 +151,14 @@ const CARGO_DENY: &str = "0.20.2";
 
 /// All packages as they would be uploaded, in their order. `cargo xtask test` has built them from what was packed.
 fn publish() -> Result<Verdict> {
-    passed(&mut run::cargo(["publish", "--quiet", "--workspace", "--dry-run", "--no-verify", "--allow-dirty"]))
+    passed(&mut run::cargo([
+        "publish",
+        "--quiet",
+        "--workspace",
+        "--dry-run",
+        "--no-verify",
+        "--allow-dirty",
+    ]))
 }
 
 fn workflows() -> Result<Verdict> {

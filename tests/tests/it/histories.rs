@@ -748,6 +748,25 @@ fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
     ));
 }
 
+/// A server that has lost its data knows of the writers again who wait when they have asked.
+#[test]
+fn b38_a_writer_is_forgotten_and_a_reader_comes_before_it_asks_again() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @10 1 1 1 l invoked acquire false =1200 - - shared
+        @12 1 1 1 l granted a:1 @1195
+        @20 3 1 1 l invoked acquire true =600 - -
+        @FORGOT 0 0 0 - begins forgot -
+        @FORGOT.1 0 0 0 - ends forgot
+        @2300 2 1 1 l invoked acquire true =600 - - shared
+        @2301 2 1 1 l granted b:1 @2890
+        @2310 2 1 1 l releasing
+        @2311 2 1 1 l released
+        @2315 3 1 1 l granted c:1 @2900
+        @2320 3 1 1 l dropped";
+    right(&text.replace("FORGOT", "1100"));
+    broken(&text.replace("FORGOT", "800"), Checker::Turns);
+}
+
 #[test]
 fn b39_the_last_readers_release_wakes_no_writer() {
     let text = format!(
@@ -976,6 +995,13 @@ fn b45_a_waiter_is_shut_down_and_its_place_stays() {
     right(text);
     // What begins with the shutdown is the shutdown.
     broken(&text.replace("@40 0 0 0", "@50 0 0 0"), Checker::WakeUps);
+    // Who asks once is refused for it.
+    let refused = text
+        .replace("@30 2 1 1 l invoked acquire", "@1030 2 1 1 l invoked try")
+        .replace("@5040 2 1 1 l granted b:1 @5640", "@1032 2 1 1 l not-granted");
+    let refused: String = refused.lines().take(12).map(|line| format!("{line}\n")).collect();
+    right(&refused);
+    broken(&refused.replace("@40 0 0 0", "@50 0 0 0"), Checker::Honesty);
 }
 
 /// Of what the server had forgotten before it was given back nobody is told: who waits asks when the lease ends of which it knows.

@@ -434,11 +434,15 @@ async fn writers_are_alone_and_never_starve_among_many_readers() {
     let managers = [manager(&server.url()).await, manager(&server.url()).await];
     let (readers, writers) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let written = Arc::new(AtomicU32::new(0));
+    // Or the writers may be done before the readers are there.
+    let all_there = Arc::new(Barrier::new(16));
     let mut tasks = Vec::new();
     for number in 0..16 {
         let lock = managers[number % 2].read_write_lock(NAME);
         let (readers, writers, written) = (Arc::clone(&readers), Arc::clone(&writers), Arc::clone(&written));
+        let all_there = Arc::clone(&all_there);
         tasks.push(tokio::spawn(async move {
+            all_there.wait().await;
             if number < 2 {
                 for _ in 0..50 {
                     let guard = lock.write().acquire().await.unwrap();

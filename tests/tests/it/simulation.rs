@@ -250,6 +250,25 @@ fn seed_10171154_a_reader_that_knows_nothing_of_its_hold_keeps_writers_out_for_i
     assert!(run(&Plan::of(10_171_154, None)).complaints.is_empty());
 }
 
+/// A reader came while the one before it asked once more, and its short wait ended before that answer: it was told what had been known
+/// before it came.
+#[test]
+fn seed_30365228_who_comes_while_the_first_in_line_asks_is_not_told_what_was_known_before() {
+    assert!(run(&Plan::of(30_365_228, None)).complaints.is_empty());
+}
+
+/// The server was flushed, and a reader came before the writer asked again, when the lease would have ended of which it knew.
+#[test]
+fn seed_30593257_a_writer_that_was_forgotten_is_passed_until_it_asks_again() {
+    assert!(run(&Plan::of(30_593_257, None)).complaints.is_empty());
+}
+
+/// A waiter was shut down while the server refused everything, and its place in the queue was in the way of one who asked once.
+#[test]
+fn seed_30616316_a_place_that_could_not_be_given_back_is_in_the_way() {
+    assert!(run(&Plan::of(30_616_316, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x119aad6c812f09f5";
 /// About forty seconds of one processor.

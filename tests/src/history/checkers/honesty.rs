@@ -6,6 +6,7 @@ use super::super::event::{Fault, Outcome, Reason, What};
 use super::super::operations::{Answer, Ending, Operation};
 use super::super::spans::{Span, Spans};
 use super::turns::in_the_way;
+use super::wakeups::place_left;
 use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Verdict> {
@@ -58,7 +59,9 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
     // What is not released with confirmation ends with its lease, which may have begun as late as its last request ended.
     let forgotten = |from: u64| from + 2 * case.terms.longest + case.terms.patience;
     let to = match answer {
-        Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => return None,
+        Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => {
+            return place_left(case, of).map(|place| Span { whose: of, ..place });
+        }
         // Its last question may have been on its way when its time was up; what that was granted is taken back.
         Some(Answer::NotGranted) if operation.waits() => {
             let at = answered.unwrap_or(case.terms.end);

@@ -175,6 +175,11 @@ fn readers_stand_behind_writers(case: &Case<'_>, lock: &[usize], absent: &Spans)
             continue;
         }
         let writer = &case.operations[writer.of];
+        // A server that has forgotten the writer learns of it when the writer asks again: when the lease ends of which it knows.
+        let learns = early.saturating_sub(case.terms.longest).max(writer.invoked);
+        if case.lost_by(learns, at).is_some() {
+            continue;
+        }
         verdicts.push(Verdict {
             checker: Checker::Turns,
             text: format!(

@@ -92,22 +92,28 @@ impl Freed {
 /// After the death of a process, or while it is stopped, it may hold locks of which it could not tell. So may one that was shut down
 /// while its connection was broken have a place in a queue.
 pub(super) fn absences(case: &Case<'_>) -> Spans {
-    let lasting = case.terms.longest + AFTERMATH;
-    let absence = |process: u32, at: u64, of: usize| {
-        let to = at + lasting;
-        // A place in a queue ends by the server's clock, and later if that is set back.
-        let set = case.clock_set.touching(at, to, None).filter(|_| case.is_fair);
-        Span { from: at, to: set.map_or(to, |set| to.max(set.to + lasting)), whose: process as usize, of }
-    };
     let events = case.events.iter().enumerate();
     let gone =
         events.filter(|(_, event)| matches!(event.what, What::Killed | What::Stopped | What::Continued));
-    let shut_down = case.operations.iter().enumerate().filter_map(|(of, operation)| {
-        let (at, answer) = operation.answer.filter(|_| case.is_fair && operation.waits())?;
-        let is_cut_off = || case.disturbed.touching(at.saturating_sub(AFTERMATH), at - 1, None).is_some();
-        (answer == Answer::Failed(Outcome::NotSent) && is_cut_off()).then(|| absence(operation.id.0, at, of))
-    });
-    Spans::new(gone.map(|(of, event)| absence(event.process, event.at, of)).chain(shut_down).collect())
+    let gone = gone.map(|(of, event)| absence(case, event.process, event.at, of));
+    Spans::new(gone.chain((0..case.operations.len()).filter_map(|of| place_left(case, of))).collect())
+}
+
+fn absence(case: &Case<'_>, process: u32, at: u64, of: usize) -> Span {
+    let lasting = case.terms.longest + AFTERMATH;
+    let to = at + lasting;
+    // A place in a queue ends by the server's clock, and later if that is set back.
+    let set = case.clock_set.touching(at, to, None).filter(|_| case.is_fair);
+    Span { from: at, to: set.map_or(to, |set| to.max(set.to + lasting)), whose: process as usize, of }
+}
+
+/// While a waiter's place may be in a queue although it was shut down: the server could not be told.
+pub(super) fn place_left(case: &Case<'_>, of: usize) -> Option<Span> {
+    let operation = &case.operations[of];
+    let (at, answer) = operation.answer.filter(|_| case.is_fair && operation.waits())?;
+    let is_cut_off = || case.disturbed.touching(at.saturating_sub(AFTERMATH), at - 1, None).is_some();
+    (answer == Answer::Failed(Outcome::NotSent) && is_cut_off())
+        .then(|| absence(case, operation.id.0, at, of))
 }
 
 fn freed(case: &Case<'_>) -> Vec<Freed> {

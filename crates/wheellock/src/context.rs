@@ -205,6 +205,9 @@ impl Context {
         }
         if let Some(rest) = rest {
             self.log(&rest);
+            // No message tells of it, and of a lease that was handed over nobody here has heard.
+            let lost = rest.lost.iter().map(|(name, _)| name).filter(|name| name.is_waited_for());
+            lost.for_each(|name| self.let_waiters_ask(name));
         }
         changed
     }

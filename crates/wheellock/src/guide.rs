@@ -7,8 +7,6 @@
 //! [simple]: https://github.com/wheellock/wheellock/blob/main/docs/interop.md#simple-locks-beside-everybody-else
 //! [failovers]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#failovers
 //! [hot]: https://github.com/wheellock/wheellock/blob/main/docs/benchmarks.md#a-hot-lock
-//! [examples]: https://github.com/wheellock/wheellock/tree/main/crates/wheellock/examples
-//! [a service]: https://github.com/wheellock/wheellock/blob/main/examples/service/src/main.rs
 //! [observability]: crate::guide::observability
 //! [alerts]: crate::guide::observability#three-alerts
 //!

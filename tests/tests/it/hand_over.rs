@@ -8,9 +8,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Released, multi_lock};
 use wheellock_tests::beside::attempts as scripts;
-use wheellock_tests::locks::{PATIENCE, gone, listeners, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, gone, listeners, lost, manager};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "hot";
@@ -158,10 +159,10 @@ async fn what_nobody_takes_is_given_back_soon() {
     let guard = held_and_waited_for(&locks, &lock, sleeper.as_mut()).await;
     drop(guard);
     let others = manager(&server.url()).await.lock(NAME);
-    let theirs = tokio::time::timeout(PATIENCE, others.acquire()).await.expect("it was given back").unwrap();
+    let theirs = timeout(PATIENCE, others.acquire()).await.expect("it was given back").unwrap();
     assert!(poll(sleeper.as_mut()).is_pending(), "it came too late");
     drop(theirs);
-    let guard = tokio::time::timeout(PATIENCE, sleeper).await.expect("it is served as any other").unwrap();
+    let guard = timeout(PATIENCE, sleeper).await.expect("it is served as any other").unwrap();
     drop(guard);
     assert!(gone(&server, NAME).await);
 }
@@ -231,7 +232,7 @@ async fn closures_do_not_hand_over_and_learn_of_a_loss() {
         assert_eq!(server.cli(&["DEL", NAME]), "1");
     });
     assert!(matches!(ran.await, Err(Error::Lost { reason: LostReason::NotOwner, .. })));
-    drop(tokio::time::timeout(PATIENCE, waiter).await.expect("it is free").unwrap());
+    drop(timeout(PATIENCE, waiter).await.expect("it is free").unwrap());
     assert_eq!(locks.metrics().hand_overs, 0);
 }
 
@@ -250,12 +251,31 @@ async fn a_hot_lock_that_is_freed_by_force_is_asked_for_again() {
     let next = tokio::spawn(async move { waiting.acquire().await.unwrap() });
     assert!(listeners(&server, NAME, 1).await);
     assert!(others.lock(NAME).force_release().await.unwrap());
-    let reason =
-        tokio::time::timeout(PATIENCE, guard.lost()).await.expect("the waiter heard of it, and asked");
+    let reason = timeout(PATIENCE, guard.lost()).await.expect("the waiter heard of it, and asked");
     assert_eq!(reason, LostReason::NotOwner);
     let next = next.await.unwrap();
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
     assert!(next.is_valid() && next.release().await.unwrap() == Released::Released);
+    assert!(gone(&server, NAME).await);
+}
+
+/// Evicted after it was handed over: no message tells of it, but its holder learns of it, and so does who waits in the same process.
+#[tokio::test]
+async fn who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder(&server.url()).hand_over(ALWAYS);
+    let locks = builder.watchdog_lease(Duration::from_millis(900)).connect().await.unwrap();
+    let lock = locks.lock(NAME);
+    let (mut second, mut third) = (Box::pin(lock.acquire()), Box::pin(lock.acquire()));
+    let first = held_and_waited_for(&locks, &lock, second.as_mut()).await;
+    asleep(&locks, third.as_mut()).await;
+    drop(first);
+    let Poll::Ready(Ok(second)) = poll(second.as_mut()) else { panic!("it is handed over") };
+    assert_eq!(server.cli(&["DEL", NAME]), "1");
+    assert_eq!(lost(&second).await, LostReason::NotOwner);
+    let third = timeout(WOKEN, third).await.expect("it was woken").unwrap();
+    assert_eq!(second.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(third.release().await.unwrap(), Released::Released);
     assert!(gone(&server, NAME).await);
 }
 
@@ -383,7 +403,7 @@ async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
     let guard = waiter.await.unwrap();
     assert_eq!(locks.metrics().hand_overs, 1);
     guard.release().await.unwrap();
-    let reader = tokio::time::timeout(Duration::from_secs(2), read.acquire()).await.expect("nobody writes");
+    let reader = timeout(Duration::from_secs(2), read.acquire()).await.expect("nobody writes");
     drop(reader.unwrap());
 }
 
@@ -414,7 +434,7 @@ async fn readers_of_a_process_join_each_other_and_never_past_a_writer() {
     let write = manager(&server.url()).await.read_write_lock(NAME).write();
     assert!(write.try_acquire().await.unwrap().is_none(), "some still read");
     readers.clear();
-    let writing = tokio::time::timeout(PATIENCE, write.acquire()).await.expect("nobody reads").unwrap();
+    let writing = timeout(PATIENCE, write.acquire()).await.expect("nobody reads").unwrap();
     assert!(read.try_acquire().await.unwrap().is_none(), "somebody writes");
     drop(writing);
     assert!(

@@ -149,7 +149,7 @@ async fn renewing_by_hand_extends_a_fixed_lease_and_tells_a_loss() {
 #[tokio::test]
 async fn a_renewal_by_hand_without_an_answer_changes_nothing() {
     let server = RedisServer::start();
-    let patience = Duration::from_millis(300);
+    let patience = Duration::from_secs(1);
     let configure = |config: &mut wheellock::client::Config| {
         config.response_timeout = patience;
         // No question of the connection's own is to find out before the renewal is on its way that nobody answers.

@@ -263,6 +263,12 @@ fn seed_30593257_a_writer_that_was_forgotten_is_passed_until_it_asks_again() {
     assert!(run(&Plan::of(30_593_257, None)).complaints.is_empty());
 }
 
+/// A lock that was handed over was evicted, and the waiter of the same process slept on when the holder was told: no message came.
+#[test]
+fn seed_30737444_who_waits_for_a_lock_that_its_own_process_has_lost_asks() {
+    assert!(run(&Plan::of(30_737_444, None)).complaints.is_empty());
+}
+
 /// A waiter was shut down while the server refused everything, and its place in the queue was in the way of one who asked once.
 #[test]
 fn seed_30616316_a_place_that_could_not_be_given_back_is_in_the_way() {

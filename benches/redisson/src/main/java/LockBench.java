@@ -13,6 +13,7 @@ import java.util.concurrent.atomic.AtomicLongArray;
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
+import org.redisson.client.RedisException;
 import org.redisson.config.Config;
 
 /**
@@ -223,6 +224,11 @@ public final class LockBench {
                     lock.unlock();
                 } catch (InterruptedException left) {
                     Thread.currentThread().interrupt();
+                } catch (RedisException failed) {
+                    // As it calls an interruption while it asks the server.
+                    if (!(failed.getCause() instanceof InterruptedException)) {
+                        throw failed;
+                    }
                 }
             });
         }

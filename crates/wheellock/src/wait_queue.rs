@@ -60,7 +60,7 @@ impl Handed {
 
 #[derive(Default)]
 struct Waiter {
-    /// It asks at once, head or not: another waiter was let in who does not keep it out.
+    /// It asks at once, head or not: another waiter was let in who does not keep it out, or it may have the lock without knowing.
     may_ask: bool,
     /// It takes a hold of this process as it is.
     takes_over: bool,
@@ -245,6 +245,13 @@ impl WaitQueue {
     /// What was handed over last, whether or not that is over.
     pub(crate) fn last_handed(&self) -> Option<Handed> {
         self.handed
+    }
+
+    /// The waiter with this ticket asks at its next turn, head or not.
+    pub(crate) fn let_ask(&mut self, ticket: u64) {
+        if let Some(waiter) = self.queue.get_mut(ticket) {
+            waiter.may_ask = true;
+        }
     }
 
     /// The head has this hold from now on. Returns its waker.

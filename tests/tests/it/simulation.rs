@@ -275,6 +275,13 @@ fn seed_30616316_a_place_that_could_not_be_given_back_is_in_the_way() {
     assert!(run(&Plan::of(30_616_316, None)).complaints.is_empty());
 }
 
+/// A request came late, after its connection had broken: permits were taken for one who waited behind another, whose questions could not
+/// find them, and both waited for ever.
+#[test]
+fn seed_40370138_who_may_have_been_granted_what_it_asked_for_looks_itself() {
+    assert!(run(&Plan::of(40_370_138, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x119aad6c812f09f5";
 /// About forty seconds of one processor.

@@ -19,7 +19,7 @@ use crate::guard::Guard;
 use crate::hand_over::{self, HANDED};
 use crate::kind::Wake;
 use crate::name::Name;
-use crate::questions::{Known, Questions, Turn};
+use crate::questions::{Known, Questions, REPOLL, Turn};
 use crate::wait_queue::WaitQueue;
 use crate::wire::{self, Refusal};
 
@@ -145,6 +145,9 @@ impl<'a> Waiter<'a> {
     pub(super) async fn turn<L: Copy + Into<Limit>>(&mut self, wait: Wait<L>) -> Result<Next<L>, Error> {
         let timer = &self.request.context.client.config().timer;
         let mut sleep = timer.sleep_until(timer.now());
+        // What it asked for on a connection that broke may be granted late, and the head's question, which is another owner's, does not
+        // find that. One who asks for itself does so from time to time in any case.
+        let asks_at = (self.may_come_late && self.own.is_none()).then(|| timer.now() + REPOLL);
         std::future::poll_fn(|cx| {
             loop {
                 let (now, deadline) = (timer.now(), wait.deadline());
@@ -186,7 +189,11 @@ impl<'a> Waiter<'a> {
                     Turn::Wait(_) if self.request.context.holds().is_shut() => {
                         return Poll::Ready(Err(self.request.name.shut_down(Outcome::NotSent)));
                     }
-                    Turn::Wait(until) => until.into_iter().chain(deadline).min(),
+                    Turn::Wait(_) if asks_at.is_some_and(|at| now >= at) => {
+                        self.waiters(|waiters, ticket| waiters.let_ask(ticket));
+                        continue;
+                    }
+                    Turn::Wait(until) => until.into_iter().chain(deadline).chain(asks_at).min(),
                 };
                 let Some(until) = until else { return Poll::Pending };
                 if sleep.deadline() != until {

@@ -434,7 +434,7 @@ impl Holds {
             }
         }
         if self.released.is_some() {
-            self.remember_release(index, known, node, now);
+            self.remember_release(index, node, now);
         }
         if known && self.get(index)?.is_released_twice() {
             return self.reconcile(index);

@@ -809,7 +809,12 @@ fn right_readers_stand_behind_a_writer_who_has_died() {
         @6050 2 1 2 l dropped"
     );
     right(&text);
-    broken(&text.replace("@60", "@70").replace("@6600", "@7600"), Checker::Turns);
+    let later = text.replace("@60", "@70").replace("@6600", "@7600");
+    broken(&later, Checker::Turns);
+    // Its question may be read when the server answers again.
+    let silent = "@20 0 0 0 - begins silent -\n@END 0 0 0 - ends silent";
+    right(&format!("{later}\n{}", silent.replace("END", "1100")));
+    broken(&format!("{later}\n{}", silent.replace("END", "400")), Checker::Turns);
 }
 
 /// A and B are granted a lock with tokens, one after the other.

@@ -282,6 +282,21 @@ fn seed_40370138_who_may_have_been_granted_what_it_asked_for_looks_itself() {
     assert!(run(&Plan::of(40_370_138, None)).complaints.is_empty());
 }
 
+/// Two servers took over, one right after the other. The first had been told of the releases once more, and had known of them; the second
+/// had not: a writer who had left long before kept readers out for seconds.
+#[test]
+fn seeds_50202258_and_50228693_what_one_server_knew_of_is_told_the_next_one_too() {
+    for seed in [50_202_258, 50_228_693] {
+        assert!(run(&Plan::of(seed, None)).complaints.is_empty(), "{seed}");
+    }
+}
+
+/// A writer's question was read when it had been dead for long, and readers stood behind it from then on.
+#[test]
+fn seed_50279273_a_dead_writers_question_may_be_read_late() {
+    assert!(run(&Plan::of(50_279_273, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x119aad6c812f09f5";
 /// About forty seconds of one processor.

@@ -84,13 +84,10 @@ impl Holds {
     /// A request of this hold was answered by the server with the number `node`. If it was a release, and the last, that
     /// server may be replaced by one that has not heard of it.
     #[inline(never)] // It is not on a single server's way.
-    pub(super) fn remember_release(&mut self, index: HoldIndex, known: bool, node: u32, now: BootInstant) {
+    pub(super) fn remember_release(&mut self, index: HoldIndex, node: u32, now: BootInstant) {
         let Some(released) = &mut self.released else { return };
-        let Some(hold) = self.holds.get(index as usize) else { return };
-        // One that was sent again and found nothing was not lost.
-        if hold.wanted() > 0 || hold.state == State::GivenBack && !known {
-            return;
-        }
+        // One that was sent again, and found nothing, may still be news to whoever takes over next.
+        let Some(hold) = self.holds.get(index as usize).filter(|hold| hold.wanted() == 0) else { return };
         released.remember(node, &hold.name, hold.owner, now);
         if !std::mem::replace(&mut released.will_forget, true) {
             self.forget_releases_at(now + KEPT);

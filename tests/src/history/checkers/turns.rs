@@ -87,11 +87,14 @@ pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
         answer => {
             let at = answer.map(|(at, _)| at).or(operation.killed).unwrap_or(case.terms.end);
             let quiet = answer.is_some() && !case.hindered(operation.id.0, operation.invoked, at);
+            // What was on its way may be read when the fault is over, long after who sent it has died.
+            let read = case.disturbed.touching(operation.invoked, at, None).filter(|_| !quiet);
+            let at = read.map_or(at, |fault| at.max(fault.to));
             // What a waiter has left for readers to see is taken back when it gives up, or ends by itself: by the server's clock, and
             // later if that is set back.
             let lasting = MARK.max(2 * case.terms.longest + case.terms.patience);
-            let set = case.clock_set.touching(at, at + lasting, None).filter(|_| !quiet);
-            let to = at + if quiet { case.terms.wake } else { lasting };
+            let to = at.saturating_add(if quiet { case.terms.wake } else { lasting });
+            let set = case.clock_set.touching(at, to, None).filter(|_| !quiet);
             set.map_or(to, |set| to.max(set.to + lasting))
         }
     };

@@ -1,7 +1,7 @@
 //! Support for tests and tools that need real servers: private `redis-server` processes that cannot
 //! outlive their owner, a small blocking client to look at them from outside, and bounded polling.
 //!
-//! Only [`worker`], [`ending`], [`locks`], [`beside`] and the workers of [`campaign`] know the project's own crates: what a test sees through the
+//! Only [`worker`], [`ending`], [`locks`], [`beside`] and the workers of [`campaign`], and what simulates, know the project's own crates: what a test sees through the
 //! rest of this library is seen by a second, independent pair of eyes.
 
 pub mod beside;
@@ -22,6 +22,7 @@ mod port;
 mod server;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+mod told;
 pub mod topology;
 pub mod wire;
 pub mod worker;

@@ -12,11 +12,11 @@ use tokio::time::{sleep, timeout};
 use wheellock::{Error, Permit, Permits, Released};
 
 use super::fleet::Locks;
-use super::worker::{CLAIM_INTERVAL, ENTRY_ATTEMPTS, SLICE, Worker, nanos, outcome, reason_of};
+use super::worker::{CLAIM_INTERVAL, ENTRY_ATTEMPTS, SLICE, Worker, nanos};
 use crate::cli::{Cli, Reply};
 use crate::fault::Random;
 use crate::history::{DEAD_TOOK, Kind, OTHERS, Recorder, Slots, Way, What, now};
-use crate::{RedisServer, poll_until};
+use crate::{RedisServer, poll_until, told};
 
 /// A task that goes in and out.
 pub(super) struct Visitor<'a> {
@@ -140,7 +140,7 @@ impl Visit<'_> {
             }
             Some(Ok(None)) => self.record(What::NotGranted),
             Some(Err(error)) => {
-                self.record(What::Failed { outcome: outcome(&error), text: error.to_string() });
+                self.record(What::Failed { outcome: told::outcome(&error), text: error.to_string() });
             }
             None => self.record(What::Cancelled),
         }
@@ -164,7 +164,7 @@ impl Visit<'_> {
             Some(permit) => tokio::select! {
                 biased;
                 reason = permit.lost() => {
-                    self.record(What::Lost { reason: reason_of(reason), valid_until: held.valid_until() });
+                    self.record(What::Lost { reason: told::reason(reason), valid_until: held.valid_until() });
                 }
                 () = work => {}
             },

@@ -14,12 +14,13 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::{sleep, timeout};
-use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager, LostReason, Owner, Released};
+use wheellock::{Error, FencedGuard, FencedLock, Guard, Lock, LockManager, Owner, Released};
 
 use super::fleet::{Locks, Orders, Style};
 use super::pool;
 use crate::fault::Random;
-use crate::history::{Cell, Entry, Kind, Outcome, Reason, Recorder, What, Witness, now};
+use crate::history::{Cell, Entry, Kind, Recorder, What, Witness, now};
+use crate::told;
 
 /// The worker's `main`.
 ///
@@ -365,7 +366,7 @@ impl Op<'_> {
     }
 
     fn failed(&self, error: &Error) {
-        self.record(What::Failed { outcome: outcome(error), text: error.to_string() });
+        self.record(What::Failed { outcome: told::outcome(error), text: error.to_string() });
     }
 
     async fn attempt(&self, manner: &Manner) -> Option<Held> {
@@ -404,7 +405,7 @@ impl Op<'_> {
             Ok(()) => {}
             Err(Error::Lost { reason, .. }) if granted.get() => {
                 // The guard is gone already; what it last said stands in the history.
-                self.record(What::Lost { reason: reason_of(reason), valid_until: now() });
+                self.record(What::Lost { reason: told::reason(reason), valid_until: now() });
                 self.record(What::Dropped);
             }
             Err(error) => self.failed(&error),
@@ -424,7 +425,7 @@ impl Op<'_> {
         tokio::select! {
             biased;
             reason = guard.lost() => {
-                self.record(What::Lost { reason: reason_of(reason), valid_until: self.valid_until(guard) });
+                self.record(What::Lost { reason: told::reason(reason), valid_until: self.valid_until(guard) });
                 let at = now();
                 if guard.is_valid() {
                     let (recorder, name) = (&self.worker.recorder, self.lock.name());
@@ -633,21 +634,6 @@ impl Look<'_> {
         }
         self.op.cell.leave(entry).expect("a cell can be written");
         self.op.record(What::Left);
-    }
-}
-
-pub(super) fn outcome(error: &Error) -> Outcome {
-    match error.outcome() {
-        wheellock::Outcome::NotSent => Outcome::NotSent,
-        wheellock::Outcome::Rejected => Outcome::Rejected,
-        wheellock::Outcome::MaybeExecuted => Outcome::MaybeExecuted,
-    }
-}
-
-pub(super) fn reason_of(reason: LostReason) -> Reason {
-    match reason {
-        LostReason::NotOwner => Reason::NotOwner,
-        _ => Reason::Expired,
     }
 }
 

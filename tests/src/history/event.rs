@@ -178,6 +178,30 @@ pub enum What {
         /// The owner's text.
         owner: String,
     },
+    /// The latch is about to be waited for.
+    Awaits {
+        /// When the wait is to end, if it is to.
+        deadline: Option<u64>,
+    },
+    /// The wait for a latch ended because it was open.
+    Passed,
+    /// A latch is about to be changed.
+    Changes {
+        /// How.
+        how: Change,
+    },
+    /// The latch was changed, or needed no change.
+    Changed {
+        /// What the call returned.
+        answer: u64,
+    },
+    /// What the server knows of a latch from here on.
+    Latch {
+        /// How often it is to be counted down still; 0 if it is open.
+        left: u64,
+        /// When the last one of this name has opened, by the server's clock: another one has since then if this is not what it was.
+        opened: u64,
+    },
     /// From here on nothing is disturbed, and no new operation begins.
     Healed,
     /// Something was counted after everything had ended.
@@ -204,6 +228,17 @@ pub enum Kind {
     Again,
     /// `Lock::run`
     Run,
+}
+
+/// What may be done to a latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// `try_set_count`
+    Set(u64),
+    /// `count_down`
+    CountDown,
+    /// `delete`
+    Delete,
 }
 
 /// Whether a failed operation may have taken effect.

@@ -14,10 +14,10 @@ mod text;
 mod witness;
 
 pub use checkers::{
-    Checker, DEAD_TOOK, Verdict, WritersWaits, check, handoffs, most_inside, queued_grants, takeovers,
-    writers_waits,
+    COUNTED_DOWN, Checker, DEAD_TOOK, Verdict, WritersWaits, check, handoffs, most_inside, queued_grants,
+    takeovers, writers_waits,
 };
-pub use event::{Event, Fault, Kind, OTHERS, Outcome, Reason, What};
+pub use event::{Change, Event, Fault, Kind, OTHERS, Outcome, Reason, What};
 pub use operations::{Answer, Belief, Ending, Operation, operations};
 pub use recorder::{Recorder, now};
 pub use slots::{Slots, Way};

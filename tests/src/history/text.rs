@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::str::{FromStr, SplitAsciiWhitespace};
 
-use super::event::{Event, Fault, Kind, Outcome, Reason, What};
+use super::event::{Change, Event, Fault, Kind, Outcome, Reason, What};
 
 /// Events of several processes in the order of their times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -133,6 +133,14 @@ impl fmt::Display for Event {
             What::Watched => f.write_str("watched"),
             What::Queued { owner } => write!(f, "queued {}", Word(owner)),
             What::Served { owner } => write!(f, "served {}", Word(owner)),
+            What::Awaits { deadline: None } => write!(f, "awaits {NONE}"),
+            What::Awaits { deadline: Some(deadline) } => write!(f, "awaits {deadline}"),
+            What::Passed => f.write_str("passed"),
+            What::Changes { how: Change::Set(count) } => write!(f, "changes set {count}"),
+            What::Changes { how: Change::CountDown } => f.write_str("changes count-down"),
+            What::Changes { how: Change::Delete } => f.write_str("changes delete"),
+            What::Changed { answer } => write!(f, "changed {answer}"),
+            What::Latch { left, opened } => write!(f, "latch {left} {opened}"),
             What::Healed => f.write_str("healed"),
             What::Probe { name, found, allowed } => write!(f, "probe {} {found} {allowed}", Word(name)),
         }
@@ -172,10 +180,7 @@ impl Words<'_> {
                 kind: self.named(KINDS)?,
                 renewed: self.parse()?,
                 lease: self.parse()?,
-                deadline: match self.0.next()? {
-                    NONE => None,
-                    deadline => Some(deadline.parse().ok()?),
-                },
+                deadline: self.deadline()?,
                 owner: self.text()?,
                 shared: match self.0.next() {
                     None => false,
@@ -219,9 +224,28 @@ impl Words<'_> {
             "watched" => What::Watched,
             "queued" => What::Queued { owner: self.text()? },
             "served" => What::Served { owner: self.text()? },
+            "awaits" => What::Awaits { deadline: self.deadline()? },
+            "passed" => What::Passed,
+            "changes" => What::Changes {
+                how: match self.0.next()? {
+                    "set" => Change::Set(self.parse()?),
+                    "count-down" => Change::CountDown,
+                    "delete" => Change::Delete,
+                    _ => return None,
+                },
+            },
+            "changed" => What::Changed { answer: self.parse()? },
+            "latch" => What::Latch { left: self.parse()?, opened: self.parse()? },
             "healed" => What::Healed,
             "probe" => What::Probe { name: self.text()?, found: self.parse()?, allowed: self.parse()? },
             _ => return None,
+        })
+    }
+
+    fn deadline(&mut self) -> Option<Option<u64>> {
+        Some(match self.0.next()? {
+            NONE => None,
+            deadline => Some(deadline.parse().ok()?),
         })
     }
 
@@ -365,6 +389,14 @@ mod tests {
             What::Watched,
             What::Queued { owner: odd() },
             What::Served { owner: odd() },
+            What::Awaits { deadline: None },
+            What::Awaits { deadline: Some(7) },
+            What::Passed,
+            What::Changes { how: Change::Set(3) },
+            What::Changes { how: Change::CountDown },
+            What::Changes { how: Change::Delete },
+            What::Changed { answer: 2 },
+            What::Latch { left: 1, opened: u64::MAX },
             What::Healed,
             What::Probe { name: "keys left".into(), found: 1, allowed: 0 },
         ];

@@ -1,6 +1,6 @@
 //! The simulated machine: one server, its clock, the way to it, and the log of all that happens. Nothing in it reads a real clock.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,13 +66,18 @@ impl Machine {
 
     fn new(kind: Kind, number: u64, timer: &Timer, log: &Log) -> Arc<Self> {
         let (timer, log) = (timer.clone(), log.clone());
-        let books = (kind == Kind::Fair).then(|| Mutex::new(Books::new(log.clone())));
+        let books =
+            matches!(kind, Kind::Fair | Kind::Latch).then(|| Mutex::new(Books::new(kind, log.clone())));
         let host = Host::new(timer, BEGAN, move |server| {
             if let Some(books) = &books {
                 books.lock().unwrap_or_else(PoisonError::into_inner).keep(server);
             }
         });
-        host.change(|server| server.run_id = format!("model-{number}"));
+        host.change(|server| {
+            server.run_id = format!("model-{number}");
+            // How often it was counted down.
+            server.store.forgets = kind != Kind::Latch;
+        });
         Arc::new(Self { host, log })
     }
 
@@ -82,19 +87,37 @@ impl Machine {
     }
 }
 
-/// What the log knows of the queues of fair locks.
+/// What the log knows of the queues of fair locks, and of latches.
 struct Books {
+    kind: Kind,
     log: Log,
+    latches: HashMap<String, What>,
     queued: HashSet<String>,
     served: HashSet<String>,
 }
 
 impl Books {
-    fn new(log: Log) -> Self {
-        Self { log, queued: HashSet::new(), served: HashSet::new() }
+    fn new(kind: Kind, log: Log) -> Self {
+        Self { kind, log, latches: HashMap::new(), queued: HashSet::new(), served: HashSet::new() }
     }
 
     fn keep(&mut self, server: &Server) {
+        match self.kind {
+            Kind::Latch => self.keep_latches(server),
+            _ => self.keep_queues(server),
+        }
+    }
+
+    fn keep_latches(&mut self, server: &Server) {
+        for name in (0..LOCKS).map(lock_name) {
+            let latch = latch(server, &name);
+            if self.latches.insert(name.clone(), latch.clone()).as_ref() != Some(&latch) {
+                self.log.note(&name, latch);
+            }
+        }
+    }
+
+    fn keep_queues(&mut self, server: &Server) {
         for lock in (0..LOCKS).map(lock_name) {
             for (_, holder, _) in server.store.holds().filter(|(key, ..)| *key == lock) {
                 if self.served.insert(holder.to_owned()) {
@@ -146,6 +169,12 @@ impl Way {
     pub(super) fn open(&self) {
         self.is_shut.store(false, Ordering::SeqCst);
     }
+}
+
+/// What the server knows of a latch.
+pub(super) fn latch(server: &Server, name: &str) -> What {
+    let (left, opened) = server.store.latch(name, &format!("{{{name}}}"));
+    What::Latch { left, opened }
 }
 
 pub(super) fn lock_name(number: u64) -> String {

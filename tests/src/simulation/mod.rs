@@ -5,6 +5,7 @@
 //! other. So a world can be run again, and made smaller as long as the same complaint comes out of it.
 
 mod foreigner;
+mod latches;
 mod machine;
 mod night;
 mod plan;
@@ -138,6 +139,7 @@ async fn world(plan: &Plan) -> Vec<Event> {
         foreigner.await.expect("a foreigner leaves");
     }
     log.note("", What::Healed);
+    let opener = (plan.kind == Kind::Latch).then(|| spawn_local(latches::open_all(Arc::clone(machine))));
     for process in &fleet {
         let tasks = std::mem::take(&mut *process.tasks.borrow_mut());
         let all = async {
@@ -153,6 +155,10 @@ async fn world(plan: &Plan) -> Vec<Event> {
         if is_done && !process.is_dead.get() {
             log.record(process.number, 0, 0, "", What::Finished);
         }
+    }
+    if let Some(opener) = opener {
+        opener.abort();
+        latches::count(machine);
     }
     probe(plan, &fleet, &machines, &log).await;
     log.take()
@@ -202,7 +208,8 @@ async fn probe(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], lo
         // It looks who has closed its connection.
         machine.change(|_| {});
         machine.change(|server| {
-            let locks: Vec<String> = (0..LOCKS).map(lock_name).collect();
+            // A latch is nobody's, and may stay set.
+            let locks: Vec<String> = (0..LOCKS).map(lock_name).filter(|_| plan.kind != Kind::Latch).collect();
             holders += server.store.holds().filter(|(key, ..)| locks.iter().any(|lock| lock == key)).count();
             channels += server.store.channels.len();
         });

@@ -107,18 +107,21 @@ impl Night {
                             return;
                         }
                         let Some(seed) = self.from.checked_add(number) else { return };
-                        let plan = Plan::of(seed, self.kind);
-                        let (grants, events, finding) = self.judge(&plan);
-                        let mut morning = morning.lock().unwrap_or_else(PoisonError::into_inner);
-                        morning.worlds += 1;
-                        morning.grants += grants;
-                        morning.events += events;
-                        morning.troubles += plan.troubles.len() as u64;
-                        morning.findings.extend(finding);
-                        let most = if self.until_found { 1 } else { MOST_FINDINGS };
-                        is_over.store(morning.findings.len() >= most, Ordering::Relaxed);
-                        if morning.worlds.is_multiple_of(TOLD_EVERY) {
-                            told(&morning);
+                        let latches = self.kind.is_none() && seed.is_multiple_of(LATCHES_EVERY);
+                        for kind in [self.kind].into_iter().chain(latches.then_some(Some(Kind::Latch))) {
+                            let plan = Plan::of(seed, kind);
+                            let (grants, events, finding) = Self { kind, ..self }.judge(&plan);
+                            let mut morning = morning.lock().unwrap_or_else(PoisonError::into_inner);
+                            morning.worlds += 1;
+                            morning.grants += grants;
+                            morning.events += events;
+                            morning.troubles += plan.troubles.len() as u64;
+                            morning.findings.extend(finding);
+                            let most = if self.until_found { 1 } else { MOST_FINDINGS };
+                            is_over.store(morning.findings.len() >= most, Ordering::Relaxed);
+                            if morning.worlds.is_multiple_of(TOLD_EVERY) {
+                                told(&morning);
+                            }
                         }
                     }
                 });
@@ -204,6 +207,8 @@ const OPTIONS: &str = "--seeds, --from, --kind, --minutes and --until-found";
 /// More than that is one mistake told many times.
 const MOST_FINDINGS: usize = 3;
 const TOLD_EVERY: u64 = 10_000;
+/// A seed like that is a fleet with latches besides: their kind is not among those that a seed chooses from.
+const LATCHES_EVERY: u64 = 16;
 
 #[cfg(test)]
 mod tests {

@@ -33,11 +33,13 @@ pub enum Kind {
     Set,
     /// `RedLockManager::lock`, on three independent servers
     Quorum,
+    /// `count_down_latch`
+    Latch,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Plain,
         Self::Hot,
         Self::Fair,
@@ -50,7 +52,10 @@ impl Kind {
         Self::Election,
         Self::Set,
         Self::Quorum,
+        Self::Latch,
     ];
+    /// How many of them a seed chooses from. A later one would have every seed decide for another fleet than before.
+    const DRAWN: usize = 12;
 
     /// The kind that is called so.
     #[must_use]
@@ -83,6 +88,7 @@ impl fmt::Display for Kind {
             Self::Election => "election",
             Self::Set => "set",
             Self::Quorum => "quorum",
+            Self::Latch => "latch",
         })
     }
 }
@@ -230,13 +236,14 @@ impl Wrong {
     fn is_left_out(&self, kind: Kind) -> bool {
         match self {
             // What is gone of a pool nobody gives back: it would have to be filled again by an operator.
-            Self::Down { forgets } => *forgets && kind.is_pool(),
-            Self::Flushed | Self::Evicted(_) | Self::Forced(..) => kind.is_pool(),
+            Self::Down { forgets } => *forgets && (kind.is_pool() || kind == Kind::Latch),
+            // Nor does anybody count a latch down again that was forgotten.
+            Self::Flushed | Self::Evicted(_) | Self::Forced(..) => kind.is_pool() || kind == Kind::Latch,
             Self::Killed(_) => kind == Kind::Semaphore,
             // Counted permits have no lease and no news of a loss: whoever has some has to stop before its manager does.
             Self::ShutDown(_) => kind == Kind::Semaphore,
             // Nor does anybody know of what was given back, and not replicated; and a quorum is of servers that nobody takes over from.
-            Self::FailedOver => matches!(kind, Kind::Semaphore | Kind::Quorum),
+            Self::FailedOver => matches!(kind, Kind::Semaphore | Kind::Quorum | Kind::Latch),
             // Who comes late stands in the queue of a fair lock until its deadline of five seconds has passed.
             Self::Late(..) => kind == Kind::Fair,
             _ => false,
@@ -306,7 +313,7 @@ impl Plan {
     pub fn narrow(seed: u64, kind: Option<Kind>) -> Self {
         let mut random = Random::new(seed ^ 0x5EED_0F0F_1EE7_u64.rotate_left(17));
         let _first_of_similar_seeds_is_similar = random.number();
-        let drawn = pick(&mut random, &Kind::ALL);
+        let drawn = pick(&mut random, &Kind::ALL[..Kind::DRAWN]);
         let kind = kind.unwrap_or(drawn);
         let processes = 2 + u32_below(&mut random, 4);
         let tasks_each = 1 + random.below(4);

@@ -15,10 +15,12 @@ use wheellock::{
     RedLockManager, Released, Semaphore, multi_lock,
 };
 
+use super::latches::Turn;
 use super::machine::{Log, Machine, Way, lock_name};
 use super::plan::{GiveBack, GiveUp, Kind, LEASE, LOCKS, Manner, PATIENCE, Plan, Step};
 use crate::fault::{Random, cancel_at};
-use crate::history::{Kind as Asked, Outcome, Reason, What};
+use crate::history::{Kind as Asked, Outcome, What};
+use crate::told;
 
 pub(super) struct Process {
     pub(super) number: u32,
@@ -136,6 +138,10 @@ impl Process {
     }
 
     async fn step(&self, task: u32, step: &Step) {
+        if self.kind == Kind::Latch {
+            let turn = Turn { locks: &self.locks, log: &self.log, process: self.number, task };
+            return turn.take(self.next_number(1), step).await;
+        }
         let name = if self.kind.is_pool() { POOL.to_owned() } else { lock_name(step.lock) };
         let mut wanted = self.wanted(&name, step);
         // A leader has the watchdog's.
@@ -196,13 +202,18 @@ impl Process {
             }
             Kind::Set => Wanted::Plain(locks.lock(name)),
             Kind::Quorum => Wanted::Quorum(self.quorum.as_ref().expect("it has one").lock(name)),
+            Kind::Latch => unreachable!("nobody has a latch"),
         }
     }
 
     fn begin<'a>(&'a self, task: u32, lock: &'a str, wanted: Wanted, shared: bool) -> Op<'a> {
-        let number = self.next_op.get();
-        self.next_op.set(number + if matches!(wanted, Wanted::Set(_)) { LOCKS } else { 1 });
+        let number = self.next_number(if matches!(wanted, Wanted::Set(_)) { LOCKS } else { 1 });
         Op { process: self, task, number, lock, wanted, shared, inner: Cell::new(None) }
+    }
+
+    /// The number of the next operation, after which there are so many more.
+    fn next_number(&self, operations: u64) -> u64 {
+        self.next_op.replace(self.next_op.get() + operations)
     }
 
     /// Gives everything back, and begins nothing any more.
@@ -439,13 +450,9 @@ impl Op<'_> {
     }
 
     fn failed(&self, error: &Error) {
-        let outcome = match error.outcome() {
-            // One of a set may have been had meanwhile, and so may the lead be that is to be announced; it was given back.
-            _ if self.is_set() || self.process.kind == Kind::Election => Outcome::MaybeExecuted,
-            wheellock::Outcome::NotSent => Outcome::NotSent,
-            wheellock::Outcome::Rejected => Outcome::Rejected,
-            wheellock::Outcome::MaybeExecuted => Outcome::MaybeExecuted,
-        };
+        // One of a set may have been had meanwhile, and so may the lead be that is to be announced; it was given back.
+        let is_unsure = self.is_set() || self.process.kind == Kind::Election;
+        let outcome = if is_unsure { Outcome::MaybeExecuted } else { told::outcome(error) };
         self.record(What::Failed { outcome, text: error.to_string() });
     }
 
@@ -499,7 +506,7 @@ impl Op<'_> {
             }
             Err(Error::Lost { reason, .. }) if is_granted.get() => {
                 let valid_until = self.process.log.now();
-                self.record(What::Lost { reason: reason_of(reason), valid_until });
+                self.record(What::Lost { reason: told::reason(reason), valid_until });
                 self.record(What::Dropped);
             }
             Err(error) => self.failed(&error),
@@ -524,7 +531,7 @@ impl Op<'_> {
             reason = held.lost() => {
                 self.record(match reason {
                     LostReason::ShutDown => What::Disclaimed,
-                    reason => What::Lost { reason: reason_of(reason), valid_until: held.valid_until() },
+                    reason => What::Lost { reason: told::reason(reason), valid_until: held.valid_until() },
                 });
                 if held.is_valid() {
                     self.record(What::Claimed { until: held.valid_until() });
@@ -611,13 +618,6 @@ impl Op<'_> {
 
 fn nanos(instant: BootInstant) -> u64 {
     u64::try_from(instant.since_boot().as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn reason_of(reason: LostReason) -> Reason {
-    match reason {
-        LostReason::NotOwner => Reason::NotOwner,
-        _ => Reason::Expired,
-    }
 }
 
 thread_local! {

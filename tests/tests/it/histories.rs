@@ -3,6 +3,8 @@
 //!
 //! Times are in microseconds here, and written as they are in a history's file otherwise.
 
+mod latches;
+
 use wheellock_tests::history::{Checker, History, check};
 
 /// Runs the checkers; returns who complained without an excuse, each once.

@@ -99,7 +99,7 @@ fn unfinished(case: &Case<'_>) -> Vec<Verdict> {
 }
 
 /// However short a wait, a connected server has so long to give its first answer.
-const FIRST_ANSWER: u64 = 300 * MILLISECOND;
+pub(super) const FIRST_ANSWER: u64 = 300 * MILLISECOND;
 
 /// For those who are still in line after the last fault to get the lock and give it back, one after the other.
 const SETTLING: u64 = 2_000 * MILLISECOND;

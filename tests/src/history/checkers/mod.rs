@@ -4,6 +4,7 @@
 
 mod exclusion;
 mod honesty;
+mod latches;
 mod leaks;
 mod liveness;
 mod order;
@@ -21,6 +22,7 @@ use super::operations::{Operation, operations};
 use super::spans::{Span, Spans};
 use super::text::History;
 
+pub use latches::COUNTED_DOWN;
 pub use order::queued_grants;
 pub use pools::{DEAD_TOOK, most_inside};
 pub use turns::{WritersWaits, writers_waits};
@@ -111,6 +113,7 @@ pub fn check(history: &History) -> Vec<Verdict> {
     verdicts.extend(tokens::check(&case));
     verdicts.extend(order::check(&case));
     verdicts.extend(pools::check(&case));
+    verdicts.extend(latches::check(&case));
     verdicts
 }
 

@@ -314,6 +314,12 @@ impl Store {
         Ok(Answer::Array(vec![Answer::Integer(count), Answer::Bulk(ended)]))
     }
 
+    /// How often a latch is to be counted down still, and when the last one of this name has opened, in microseconds since 1970.
+    pub fn latch(&self, key: &str, tag: &str) -> (u64, u64) {
+        let number = |key: &str| self.text(key).and_then(|text| text.parse().ok()).unwrap_or_default();
+        (number(key), number(&ended(tag)))
+    }
+
     fn count_down(&mut self, key: &str, tell: [&str; 2], tag: &str) -> Result<i64> {
         match self.number(key)? {
             None => Ok(0),

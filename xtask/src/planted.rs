@@ -242,13 +242,22 @@ fn library(scripts: &[(&String, &str, String)]) -> Result<String> {
 const MANIFEST: &str = "[package]\nname = \"wheellock-planted\"\nversion = \"0.0.0\"\nedition = \"2024\"\n";
 
 const LIBRARY: &str = r#"
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Once};
 
 static CHOSEN: LazyLock<String> = LazyLock::new(|| std::env::var("WHEELLOCK_PLANTED").unwrap_or_default());
+static REACHED: Once = Once::new();
 
-/// Whether the bug `name` is to be had.
+/// Whether the bug `name` is to be had. Where it is asked for the first time, an empty file says so to whoever wants to know.
 pub fn bug(name: &str) -> bool {
-    *CHOSEN == name
+    let is_chosen = *CHOSEN == name;
+    if is_chosen && !REACHED.is_completed() {
+        REACHED.call_once(|| {
+            if let Ok(file) = std::env::var("WHEELLOCK_PLANTED_REACHED") {
+                std::fs::write(file, "").expect("the file of a bug that was reached");
+            }
+        });
+    }
+    is_chosen
 }
 
 /// Scripts that are put together of parts.

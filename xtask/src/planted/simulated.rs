@@ -1,5 +1,7 @@
 //! After how many simulated fleets each planted bug is found: what the simulator is worth. Knows the bugs only by their patches.
 
+use std::fs;
+use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,7 +42,10 @@ pub(crate) fn check(names: &[String], seeds: u64) -> Result<ExitCode> {
                 looked_for += 1;
                 let told = first_seed(planted, seeds)?;
                 found += usize::from(told.is_some());
-                told.unwrap_or_else(|| format!("NOT FOUND in {seeds} seeds"))
+                told.unwrap_or_else(|| {
+                    let line = if reached().exists() { "reached" } else { "never reached" };
+                    format!("NOT FOUND in {seeds} seeds; its line was {line}")
+                })
             }
         };
         println!("{:<60} {told}", planted.bug);
@@ -49,11 +54,20 @@ pub(crate) fn check(names: &[String], seeds: u64) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Is there when the last bug that was looked for has been asked for.
+fn reached() -> PathBuf {
+    target().join("reached")
+}
+
 /// The first seed that finds it, and what is said of it.
 fn first_seed(planted: &Planted, seeds: u64) -> Result<Option<String>> {
     let mut simulate = std::process::Command::new(target().join("release/simulate"));
     simulate.args(["--until-found", "--seeds", &seeds.to_string()]);
     simulate.env("WHEELLOCK_PLANTED", &planted.bug).env("RUST_BACKTRACE", "0");
+    if reached().exists() {
+        fs::remove_file(reached())?;
+    }
+    simulate.env("WHEELLOCK_PLANTED_REACHED", reached());
     let mut child = simulate.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let start = Instant::now();
     while child.try_wait()?.is_none() {

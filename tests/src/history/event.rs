@@ -138,6 +138,8 @@ pub enum What {
     Started,
     /// The process ended in good order: nothing of its is pending.
     Finished,
+    /// The process' manager begins to shut down: from here on nothing that it gave back is given back again.
+    ShutDown,
     /// The process was killed.
     Killed,
     /// The process was stopped (SIGSTOP).

@@ -219,6 +219,7 @@ impl Process {
     /// Gives everything back, and begins nothing any more.
     pub(super) async fn shut_down(&self) {
         self.is_shut.set(true);
+        self.log.record(self.number, 0, 0, "", What::ShutDown);
         let within = Duration::from_millis(PATIENCE);
         let left = match &self.quorum {
             Some(quorum) => quorum.shutdown(within).await,

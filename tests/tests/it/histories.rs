@@ -3,6 +3,7 @@
 //!
 //! Times are in microseconds here, and written as they are in a history's file otherwise.
 
+mod gone;
 mod latches;
 
 use wheellock_tests::history::{Checker, History, check};

@@ -298,7 +298,19 @@ fn seed_50279273_a_dead_writers_question_may_be_read_late() {
     assert!(run(&Plan::of(50_279_273, None)).complaints.is_empty());
 }
 
+/// A reader had left who read for longer than the one who died, and a writer had been told of its lease.
+#[test]
+fn seed_50465108_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
+    assert!(run(&Plan::of(50_465_108, None)).complaints.is_empty());
+}
+
+/// A server took over that knew a writer as one who waits, and the writer's manager had been shut down.
+#[test]
+fn seed_50559774_who_was_shut_down_gives_nothing_back_again() {
+    assert!(run(&Plan::of(50_559_774, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
-const SEEN: &str = "0x119aad6c812f09f5";
+const SEEN: &str = "0xcfa02f3a2b29753c";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;

@@ -135,6 +135,8 @@ struct Case<'a> {
     replaced: Spans,
     /// When the server's clock was set.
     clock_set: Spans,
+    /// When each process that has ended had nobody left who would give back again what it had given back.
+    gone: HashMap<u32, u64>,
     /// Times in which a process did not run.
     stalls: HashMap<u32, Spans>,
     any_stall: Spans,
@@ -174,6 +176,10 @@ impl<'a> Case<'a> {
             let chosen = faults.iter().filter(|(fault, _)| wanted(*fault)).map(|(_, span)| *span);
             Spans::new(chosen.collect())
         };
+        let ends = events
+            .iter()
+            .rev()
+            .filter(|event| matches!(event.what, What::ShutDown | What::Killed | What::Finished));
         let stalls = stalls(events);
         let any_stall = Spans::new(stalls.values().flatten().copied().collect());
         Self {
@@ -187,6 +193,7 @@ impl<'a> Case<'a> {
             losing: of(Fault::loses_locks),
             replaced: of(|fault| fault == Fault::Replaced),
             clock_set: of(|fault| fault == Fault::Clock),
+            gone: ends.map(|event| (event.process, event.at)).collect(),
             stalls: stalls.into_iter().map(|(process, spans)| (process, Spans::new(spans))).collect(),
             any_stall,
             is_fair: events.iter().any(|event| event.what == What::Watched),
@@ -232,6 +239,13 @@ impl<'a> Case<'a> {
     /// Whether another server took over in this time.
     fn was_replaced(&self, from: u64, to: u64) -> bool {
         self.replaced.touching(from, to, None).is_some()
+    }
+
+    /// When a server took over that had not heard how this operation ended, by the time `ended`, and nobody was left to tell it.
+    fn revived(&self, operation: &Operation, ended: u64) -> Option<u64> {
+        let gone = *self.gone.get(&operation.id.0)?;
+        let replaced = self.replaced.touching(operation.invoked, ended.saturating_add(REPLICA_LAG), None)?;
+        (gone <= replaced.to).then_some(replaced.to)
     }
 
     /// The fault by which a lock may have vanished in this time.

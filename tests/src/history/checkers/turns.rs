@@ -80,9 +80,14 @@ fn end_of_hold(case: &Case<'_>, operation: &Operation) -> u64 {
 /// While an operation that wants its lock alone may keep others from it, by holding it or by waiting for it.
 pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
     let operation = &case.operations[of];
+    // What a waiter has left for readers to see ends by itself.
+    let lasting = MARK.max(2 * case.terms.longest + case.terms.patience);
     let to = match operation.answer {
         _ if operation.shared => return None,
-        Some((_, Answer::Granted)) => end_of_hold(case, operation),
+        Some((_, Answer::Granted)) => {
+            let end = end_of_hold(case, operation);
+            case.revived(operation, end).map_or(end, |at| end.max(at.saturating_add(lasting)))
+        }
         Some((_, Answer::NotGranted | Answer::Failed(_))) if !operation.waits() => return None,
         answer => {
             let at = answer.map(|(at, _)| at).or(operation.killed).unwrap_or(case.terms.end);
@@ -90,9 +95,7 @@ pub(super) fn in_the_way(case: &Case<'_>, of: usize) -> Option<Span> {
             // What was on its way may be read when the fault is over, long after who sent it has died.
             let read = case.disturbed.touching(operation.invoked, at, None).filter(|_| !quiet);
             let at = read.map_or(at, |fault| at.max(fault.to));
-            // What a waiter has left for readers to see is taken back when it gives up, or ends by itself: by the server's clock, and
-            // later if that is set back.
-            let lasting = MARK.max(2 * case.terms.longest + case.terms.patience);
+            // It is taken back when the waiter gives up, or ends by the server's clock, and later if that is set back.
             let to = at.saturating_add(if quiet { case.terms.wake } else { lasting });
             let set = case.clock_set.touching(at, to, None).filter(|_| !quiet);
             set.map_or(to, |set| to.max(set.to + lasting))

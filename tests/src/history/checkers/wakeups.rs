@@ -181,6 +181,9 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             && !is_held(by, at, done)
         {
             let dead = Some(operation.id.0 as usize);
+            // Who was told of the lease of a reader who has left since asks when that would have ended, or from time to time in any case.
+            let told = if operation.shared { longest_read(case, lock, at).min(done + REPOLL) } else { done };
+            let done = done.max(told);
             // Who has become the first since it asked last does not know the lease of the one before, and those who died with the holder
             // may stand before it.
             let done = if case.is_fair { done.max(places_end(case, lock, by, at)) + ASKS } else { done };
@@ -206,6 +209,15 @@ fn abandoned_at(operation: &Operation) -> Option<(u64, u64)> {
     let killed = operation.killed?;
     let held = operation.belief.is_some_and(|belief| belief.from < killed && belief.to == killed);
     held.then(|| (killed, killed + operation.lease + operation.lease / 50))
+}
+
+/// When the last lease ends of those who read with one who died then, or had done so.
+fn longest_read(case: &Case<'_>, lock: &[usize], died: u64) -> u64 {
+    let readers = lock.iter().map(|of| &case.operations[*of]).filter(|other| other.shared);
+    readers
+        .filter_map(|other| (other.belief?.from <= died).then_some(other.valid_until))
+        .max()
+        .unwrap_or(died)
 }
 
 /// When those places in the queue of a fair lock end that the process of the operation `by` may have had when it died.

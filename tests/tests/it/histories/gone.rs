@@ -1,0 +1,50 @@
+//! What those leave behind who have ended: as long as it may be in the way, and no longer.
+
+use super::{Checker, broken, right};
+
+/// A and B read, B for longer; a writer who came meanwhile was told of B's lease. B leaves, and A dies.
+#[test]
+fn b57_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @10 1 1 1 l invoked acquire true =600 - - shared
+        @12 1 1 1 l granted a:1 @610
+        @20 2 1 1 l invoked acquire false =1200 - - shared
+        @22 2 1 1 l granted b:1 @1200
+        @30 3 1 1 l invoked acquire true =600 - -
+        @100 2 1 1 l releasing
+        @101 2 1 1 l released
+        @200 1 0 0 - killed
+        @1230 3 1 1 l granted c:1 @1800
+        @1240 3 1 1 l dropped";
+    right(text);
+    broken(&text.replace("@1230", "@1450").replace("@1240", "@1460"), Checker::WakeUps);
+    let told_of_no_other = text.replace("b:1 @1200", "b:1 @500");
+    broken(&told_of_no_other.replace("false =1200", "false =500"), Checker::WakeUps);
+}
+
+/// A server takes over that knows a writer as one who waits still. Its process gives back again what it had given back, unless it was
+/// shut down.
+#[test]
+fn b58_a_writer_that_a_failover_has_wait_again_keeps_readers_out_if_nobody_is_left() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @800 2 1 1 l invoked acquire true =600 - - shared
+        @802 2 1 1 l granted b:1 @1400
+        @850 1 1 1 l invoked acquire true =600 - -
+        @900 0 0 0 - begins replaced -
+        @1000 2 1 1 l releasing
+        @1001 2 1 1 l released
+        @1002 1 1 1 l granted a:1 @1600
+        @1010 1 1 1 l releasing
+        @1011 1 1 1 l released
+        @1100 1 0 0 - shut-down
+        @1200 0 0 0 - ends replaced
+        @1900 2 1 2 l invoked acquire true =600 - - shared
+        @6800 2 1 2 l granted b:2 @7400
+        @6810 2 1 2 l dropped";
+    right(text);
+    broken(&text.replace("@1100 1 0 0 - shut-down\n", ""), Checker::Turns);
+    broken(
+        &text.replace("@6800", "@7500").replace("@6810", "@7600").replace("@7400", "@8100"),
+        Checker::Turns,
+    );
+}

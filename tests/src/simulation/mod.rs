@@ -118,6 +118,9 @@ async fn world(plan: &Plan) -> Vec<Event> {
             spawn_local(async move { machine.host.take_turns().await });
         }
     }
+    if plan.observed {
+        fleet.iter().for_each(Process::observe);
+    }
     let begin = Instant::now();
     let end = log.now() + DAY * MILLISECOND;
     for (number, task) in (1..).zip(&plan.tasks) {
@@ -160,6 +163,9 @@ async fn world(plan: &Plan) -> Vec<Event> {
         opener.abort();
         latches::count(machine);
     }
+    if plan.observed {
+        ask_observers(&fleet, &log).await;
+    }
     probe(plan, &fleet, &machines, &log).await;
     log.take()
 }
@@ -173,6 +179,22 @@ async fn fill_the_pool(plan: &Plan, fleet: &[Rc<Process>]) {
         _ => return,
     };
     assert!(filled.expect("nothing is wrong yet"), "the pool is new");
+}
+
+/// When everything has ended nobody leads, and whoever watches knows.
+async fn ask_observers(fleet: &[Rc<Process>], log: &Log) {
+    sleep(Duration::from_millis(2 * LEASE + UNHEARD)).await;
+    for process in fleet {
+        process.observe_no_more();
+        if process.is_dead.get() || process.is_shut.get() {
+            continue;
+        }
+        let seen = process.seen.borrow();
+        let astray = (0..LOCKS).filter(|number| seen.get(number) != Some(&0)).count();
+        let found = u64::try_from(astray).unwrap_or(u64::MAX);
+        let name = "elections in which an observer sees a leader".to_owned();
+        log.record(process.number, 0, 0, "", What::Probe { name, found, allowed: 0 });
+    }
 }
 
 /// Counts what is left when everything has ended.
@@ -252,6 +274,8 @@ const WAKE: u64 = 200;
 const WAKE_OF_MANY: u64 = 1_000;
 /// For how long a dead waiter of a fair lock is in the way of others.
 const DEAD_HEAD: u64 = 5_000;
+/// Within which an observer makes up for a message that was lost, and gets its answer.
+const UNHEARD: u64 = 6_000;
 /// A world that is not over then never is.
 const ENDLESS: u64 = 120_000;
 /// How often is looked whether a process is quiet.

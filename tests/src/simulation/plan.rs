@@ -110,6 +110,8 @@ pub struct Plan {
     pub(super) hand_over: u64,
     /// Each server has a replica, and grants count when it has them.
     pub(super) durable: bool,
+    /// Every process watches who leads.
+    pub(super) observed: bool,
     pub(super) tasks: Vec<Task>,
     pub(super) troubles: Vec<Trouble>,
     pub(super) foreigners: Vec<Foreigner>,
@@ -304,6 +306,7 @@ impl Plan {
                 plan.troubles.extend((!what.is_left_out(plan.kind)).then_some(Trouble { at, lasts, what }));
             }
         }
+        plan.observed = plan.kind == Kind::Election && random.below(4) == 0;
         plan.troubles.sort_by_key(|trouble| trouble.at);
         plan
     }
@@ -329,6 +332,7 @@ impl Plan {
             messages_last: random.below(2) == 0,
             hand_over: pick(&mut random, &[0, 5, 5, 50]),
             durable: false,
+            observed: false,
             tasks: Vec::new(),
             troubles: Vec::new(),
             foreigners: Vec::new(),
@@ -374,6 +378,7 @@ impl fmt::Display for Plan {
             messages_last,
             hand_over,
             durable,
+            observed,
             tasks,
             troubles,
             foreigners,
@@ -381,7 +386,7 @@ impl fmt::Display for Plan {
         } = self;
         writeln!(
             f,
-            "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms, durable {durable}, server {:?}",
+            "{processes} processes, {kind}; latency {latency} ms, trickle {trickle:?}, messages last {messages_last}, hand-over {hand_over} ms, durable {durable}, observed {observed}, server {:?}",
             self.make()
         )?;
         for (number, task) in (1..).zip(tasks) {

@@ -1,13 +1,14 @@
 //! One simulated process: a manager, and tasks that do what the plan says and write down what they see.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 use wheellock::{
     BootInstant, Durability, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager,
@@ -30,6 +31,9 @@ pub(super) struct Process {
     pub(super) ways: Vec<Way>,
     quorum: Option<RedLockManager>,
     pub(super) tasks: RefCell<Vec<JoinHandle<()>>>,
+    observers: RefCell<Vec<JoinHandle<()>>>,
+    /// The token of who leads, as an observer was told last, by the election's number; 0 for nobody.
+    pub(super) seen: RefCell<BTreeMap<u64, u64>>,
     pub(super) is_dead: Cell<bool>,
     pub(super) is_shut: Cell<bool>,
     kind: Kind,
@@ -118,6 +122,8 @@ impl Process {
             ways,
             quorum,
             tasks: RefCell::default(),
+            observers: RefCell::default(),
+            seen: RefCell::default(),
             is_dead: Cell::new(false),
             is_shut: Cell::new(false),
             kind: plan.kind,
@@ -216,6 +222,31 @@ impl Process {
         self.next_op.replace(self.next_op.get() + operations)
     }
 
+    /// Watches who leads each election, until it is told to stop.
+    pub(super) fn observe(self: &Rc<Self>) {
+        for number in 0..LOCKS {
+            let process = Rc::clone(self);
+            let observes = async move {
+                let mut observer = process.locks.election(&lock_name(number)).observe();
+                loop {
+                    match observer.changed().await {
+                        Ok(leader) => {
+                            let token = leader.map_or(0, |leader| leader.token());
+                            process.seen.borrow_mut().insert(number, token);
+                        }
+                        Err(_) if process.is_shut.get() => return,
+                        Err(_) => sleep(Duration::from_millis(PATIENCE)).await,
+                    }
+                }
+            };
+            self.observers.borrow_mut().push(spawn_local(observes));
+        }
+    }
+
+    pub(super) fn observe_no_more(&self) {
+        self.observers.borrow().iter().for_each(JoinHandle::abort);
+    }
+
     /// Gives everything back, and begins nothing any more.
     pub(super) async fn shut_down(&self) {
         self.is_shut.set(true);
@@ -245,6 +276,7 @@ impl Process {
         self.is_dead.set(true);
         self.ways.iter().for_each(Way::shut);
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
+        self.observe_no_more();
     }
 }
 

@@ -32,6 +32,34 @@ async fn releases_that_a_failover_lost_are_repeated() {
     told_no_loss(&here);
 }
 
+/// B2: the first server that takes over knows of a release; the second, which follows soon, does not, and is told all the same.
+#[tokio::test]
+async fn what_one_server_knew_of_is_told_the_next_one_too() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let locks = connect(&set.url(), LONG).await.unwrap();
+    let guards = take_and_replicate(&locks, &["orders".to_owned()], 2).await;
+    cut_off(set.servers(), 0, &[2]);
+    release(guards, &set.servers()[0]).await;
+    let first = &set.servers()[1];
+    assert!(eventually(NO_HANG, async || first.cli(&["DBSIZE"]) == "0").await, "it hears of the release");
+    assert_eq!(first.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    set.servers_mut()[0].kill();
+    let first = &set.servers()[1];
+    // What is replicated is no script: this is the release, once more.
+    let is_told =
+        eventually(NO_HANG, async || first.cli(&["INFO", "commandstats"]).contains("cmdstat_evalsha:"));
+    assert!(is_told.await);
+    set.servers()[2].resume();
+    let second = &set.servers()[2];
+    assert_eq!(second.cli(&["EXISTS", "orders"]), "1", "it has not heard of the release");
+    assert_eq!(second.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    set.servers_mut()[1].kill();
+
+    let second = &set.servers()[2];
+    assert!(eventually(NO_HANG, async || second.cli(&["EXISTS", "orders"]) == "0").await, "held by nobody");
+    told_no_loss(&locks);
+}
+
 /// B2: in a cluster the releases of the dead node's slots are sent again to its replica.
 #[tokio::test]
 async fn releases_that_a_node_took_with_it_are_repeated() {

@@ -26,18 +26,20 @@ public final class WheelBench {
         // The worker takes 100 000 per tick; in smaller portions with pauses it keeps up, and the pauses are not counted.
         int portion = 50_000;
         double[] samples = new double[rounds];
+        double[] all = new double[rounds];
         for (int round = -3; round < rounds; round++) {
             AtomicLong nanos = new AtomicLong();
+            long before = cpu();
             int portions = 20;
             for (int part = 0; part < portions; part++) {
                 Thread[] running = new Thread[threads];
                 for (int thread = 0; thread < threads; thread++) {
                     running[thread] = new Thread(() -> {
-                        long before = System.nanoTime();
+                        long start = System.nanoTime();
                         for (int id = 0; id < portion; id++) {
                             timer.newTimeout(NOTHING, 100 + (id & 2047), TimeUnit.MILLISECONDS).cancel();
                         }
-                        nanos.addAndGet(System.nanoTime() - before);
+                        nanos.addAndGet(System.nanoTime() - start);
                     });
                     running[thread].start();
                 }
@@ -47,11 +49,15 @@ public final class WheelBench {
                 Thread.sleep(5);
             }
             if (round >= 0) {
-                samples[round] = (double) nanos.get() / ((double) portion * portions * threads);
+                double pairs = (double) portion * portions * threads;
+                samples[round] = nanos.get() / pairs;
+                all[round] = (cpu() - before) / pairs;
             }
         }
         timer.stop();
         print(bench, "time", threads == 1 ? "ns/pair" : "ns/pair of each thread", samples);
+        // Of the whole process: a caller leaves the rest to the worker and to the collector.
+        print(bench, "cpu", "ns/pair", all);
     }
 
     private static void million(int rounds) throws Exception {

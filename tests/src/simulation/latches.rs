@@ -35,36 +35,36 @@ impl Turn<'_> {
                 record(What::Awaits { deadline: Some(deadline(wait)) });
                 let passes = latch.wait_for(Duration::from_millis(wait));
                 record(
-                    what(step, passes, |passed| if passed { What::Passed } else { What::NotGranted }).await,
+                    end(step, passes, |passed| if passed { What::Passed } else { What::NotGranted }).await,
                 );
             }
             Manner::Acquire if step.hold.is_multiple_of(3) => {
                 record(What::Awaits { deadline: None });
-                record(what(step, latch.wait(), |()| What::Passed).await);
+                record(end(step, latch.wait(), |()| What::Passed).await);
             }
             Manner::Acquire | Manner::Try => {
                 record(What::Changes { how: Change::CountDown });
-                record(what(step, latch.count_down(), |answer| What::Changed { answer }).await);
+                record(end(step, latch.count_down(), |answer| What::Changed { answer }).await);
             }
             Manner::Run if step.renews => {
                 record(What::Changes { how: Change::Delete });
-                record(what(step, latch.delete(), |was| What::Changed { answer: was.into() }).await);
+                record(end(step, latch.delete(), |was| What::Changed { answer: was.into() }).await);
             }
             Manner::Run => {
                 let to = 1 + step.hold % 3;
                 record(What::Changes { how: Change::Set(to) });
                 let to = u32::try_from(to).ok().and_then(NonZeroU32::new).expect("at least once");
-                record(what(step, latch.try_set_count(to), |set| What::Changed { answer: set.into() }).await);
+                record(end(step, latch.try_set_count(to), |set| What::Changed { answer: set.into() }).await);
             }
         }
     }
 }
 
 /// What is to be written down of a call's end.
-async fn what<T>(
+async fn end<T>(
     step: &Step,
     call: impl Future<Output = Result<T, Error>>,
-    told: impl FnOnce(T) -> What,
+    says: impl FnOnce(T) -> What,
 ) -> What {
     let answer = match step.give_up {
         Some(GiveUp::Polls(polls)) => cancel_at(polls, call).await,
@@ -72,7 +72,7 @@ async fn what<T>(
         None => Some(call.await),
     };
     match answer {
-        Some(Ok(answer)) => told(answer),
+        Some(Ok(answer)) => says(answer),
         Some(Err(error)) => What::Failed { outcome: told::outcome(&error), text: error.to_string() },
         None => What::Cancelled,
     }

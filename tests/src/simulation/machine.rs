@@ -75,8 +75,8 @@ impl Machine {
         });
         host.change(|server| {
             server.run_id = format!("model-{number}");
-            // How often it was counted down.
-            server.store.forgets = kind != Kind::Latch;
+            // What it has executed is counted at the end.
+            server.store.forgets = false;
         });
         Arc::new(Self { host, log })
     }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use wheellock::testing::server::late_renewals;
 
 pub use night::{Morning, Night, main};
 pub use plan::{Kind, Plan};
@@ -235,6 +236,11 @@ async fn probe(plan: &Plan, fleet: &[Rc<Process>], machines: &[Arc<Machine>], lo
             holders += server.store.holds().filter(|(key, ..)| locks.iter().any(|lock| lock == key)).count();
             channels += server.store.channels.len();
         });
+    }
+    if plan.is_in_order() {
+        let late = |machine: &Arc<Machine>| machine.change(|server| late_renewals(&server.store.log).len());
+        let late = machines.iter().map(late).sum::<usize>();
+        told(0, "renewals after a release", u64::try_from(late).unwrap_or(u64::MAX));
     }
     told(0, "holders on the server", u64::try_from(holders).unwrap_or(u64::MAX));
     if fleet.iter().all(|process| !process.is_dead.get()) {

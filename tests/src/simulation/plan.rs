@@ -235,6 +235,11 @@ pub(super) enum Wrong {
 }
 
 impl Wrong {
+    /// Whether requests may be executed in another order than they were made in.
+    fn reorders(&self) -> bool {
+        matches!(self, Self::Late(..) | Self::Silent)
+    }
+
     fn is_left_out(&self, kind: Kind) -> bool {
         match self {
             // What is gone of a pool nobody gives back: it would have to be filled again by an operator.
@@ -360,6 +365,11 @@ impl Plan {
     pub(super) fn make(&self) -> Make {
         let place = usize::try_from(self.seed % 4).unwrap_or_default();
         Make::ALL.get(place).copied().unwrap_or_default()
+    }
+
+    /// Whether servers execute what one process asks for in the order in which it asks.
+    pub(super) fn is_in_order(&self) -> bool {
+        !self.troubles.iter().any(|trouble| trouble.what.reorders())
     }
 
     /// Whether servers have replicas that may take over, and clients know of them.

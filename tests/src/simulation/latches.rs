@@ -5,13 +5,13 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use wheellock::testing::server::Which;
 use wheellock::{Error, LockManager};
 
+use super::give_up::outcome_unless;
 use super::machine::{Log, Machine, latch, lock_name};
-use super::plan::{GiveUp, LOCKS, Manner, Step};
-use crate::fault::cancel_at;
+use super::plan::{LOCKS, Manner, Step};
 use crate::history::{COUNTED_DOWN, Change, What};
 use crate::told;
 
@@ -24,12 +24,12 @@ pub(super) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Waits, counts down, sets or deletes, as the step is.
+    /// Waits, counts down, sets or deletes: what other kinds draw for a hold decides which, so that steps are drawn alike for all.
     pub(super) async fn take(self, number: u64, step: &Step) {
         let name = lock_name(step.lock);
         let latch = self.locks.count_down_latch(&name);
         let record = |what| self.log.record(self.process, self.task, number, &name, what);
-        let deadline = |wait: u64| self.log.now() + wait * 1_000_000;
+        let deadline = |wait: u64| self.log.now() + wait * MILLISECOND;
         match step.manner {
             Manner::TryFor(wait) => {
                 record(What::Awaits { deadline: Some(deadline(wait)) });
@@ -66,12 +66,7 @@ async fn end<T>(
     call: impl Future<Output = Result<T, Error>>,
     says: impl FnOnce(T) -> What,
 ) -> What {
-    let answer = match step.give_up {
-        Some(GiveUp::Polls(polls)) => cancel_at(polls, call).await,
-        Some(GiveUp::After(after)) => timeout(Duration::from_millis(after), call).await.ok(),
-        None => Some(call.await),
-    };
-    match answer {
+    match outcome_unless(step.give_up, call).await {
         Some(Ok(answer)) => says(answer),
         Some(Err(error)) => What::Failed { outcome: told::outcome(&error), text: error.to_string() },
         None => What::Cancelled,
@@ -91,9 +86,12 @@ pub(super) async fn open_all(machine: Arc<Machine>) {
                 machine.log.note(&name, latch(server, &name));
             });
         }
-        sleep(Duration::from_millis(50)).await;
+        sleep(OPENED_AGAIN).await;
     }
 }
+
+/// Often enough that a latch which a task sets after this began keeps nobody for long. In virtual time.
+const OPENED_AGAIN: Duration = Duration::from_millis(50);
 
 /// Writes down how often the server has counted each latch down.
 pub(super) fn count(machine: &Machine) {
@@ -106,3 +104,5 @@ pub(super) fn count(machine: &Machine) {
         machine.log.note(&name, What::Probe { name: COUNTED_DOWN.to_owned(), found, allowed: u64::MAX });
     }
 }
+
+const MILLISECOND: u64 = 1_000_000;

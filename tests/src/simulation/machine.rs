@@ -66,12 +66,9 @@ impl Machine {
 
     fn new(kind: Kind, number: u64, timer: &Timer, log: &Log) -> Arc<Self> {
         let (timer, log) = (timer.clone(), log.clone());
-        let books =
-            matches!(kind, Kind::Fair | Kind::Latch).then(|| Mutex::new(Books::new(kind, log.clone())));
+        let books = Mutex::new(Books::of(kind, log.clone()));
         let host = Host::new(timer, BEGAN, move |server| {
-            if let Some(books) = &books {
-                books.lock().unwrap_or_else(PoisonError::into_inner).keep(server);
-            }
+            books.lock().unwrap_or_else(PoisonError::into_inner).keep(server);
         });
         host.change(|server| {
             server.run_id = format!("model-{number}");
@@ -87,37 +84,57 @@ impl Machine {
     }
 }
 
-/// What the log knows of the queues of fair locks, and of latches.
-struct Books {
-    kind: Kind,
-    log: Log,
-    latches: HashMap<String, What>,
-    queued: HashSet<String>,
-    served: HashSet<String>,
+/// What the log is to know of a server whenever that has done something.
+enum Books {
+    Queues(Queues),
+    Latches(Latches),
+    None,
 }
 
 impl Books {
-    fn new(kind: Kind, log: Log) -> Self {
-        Self { kind, log, latches: HashMap::new(), queued: HashSet::new(), served: HashSet::new() }
-    }
-
-    fn keep(&mut self, server: &Server) {
-        match self.kind {
-            Kind::Latch => self.keep_latches(server),
-            _ => self.keep_queues(server),
+    fn of(kind: Kind, log: Log) -> Self {
+        match kind {
+            Kind::Fair => Self::Queues(Queues { log, queued: HashSet::new(), served: HashSet::new() }),
+            Kind::Latch => Self::Latches(Latches { log, known: HashMap::new() }),
+            _ => Self::None,
         }
     }
 
-    fn keep_latches(&mut self, server: &Server) {
+    fn keep(&mut self, server: &Server) {
+        match self {
+            Self::Queues(queues) => queues.keep(server),
+            Self::Latches(latches) => latches.keep(server),
+            Self::None => {}
+        }
+    }
+}
+
+/// What the log knows of latches.
+struct Latches {
+    log: Log,
+    known: HashMap<String, What>,
+}
+
+impl Latches {
+    fn keep(&mut self, server: &Server) {
         for name in (0..LOCKS).map(lock_name) {
             let latch = latch(server, &name);
-            if self.latches.insert(name.clone(), latch.clone()).as_ref() != Some(&latch) {
+            if self.known.insert(name.clone(), latch.clone()).as_ref() != Some(&latch) {
                 self.log.note(&name, latch);
             }
         }
     }
+}
 
-    fn keep_queues(&mut self, server: &Server) {
+/// What the log knows of the queues of fair locks.
+struct Queues {
+    log: Log,
+    queued: HashSet<String>,
+    served: HashSet<String>,
+}
+
+impl Queues {
+    fn keep(&mut self, server: &Server) {
         for lock in (0..LOCKS).map(lock_name) {
             for (_, holder, _) in server.store.holds().filter(|(key, ..)| *key == lock) {
                 if self.served.insert(holder.to_owned()) {

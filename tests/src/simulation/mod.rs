@@ -5,6 +5,7 @@
 //! other. So a world can be run again, and made smaller as long as the same complaint comes out of it.
 
 mod foreigner;
+mod give_up;
 mod latches;
 mod machine;
 mod night;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use wheellock::testing::server::{How, Make, Side};
 
+use super::give_up::GiveUp;
 use crate::fault::Random;
 
 /// What is locked.
@@ -70,6 +71,11 @@ impl Kind {
 
     pub(super) fn is_pool(self) -> bool {
         matches!(self, Self::Permits | Self::Semaphore)
+    }
+
+    /// Whether the server keeps a number, and not who holds what.
+    pub(super) fn is_counted(self) -> bool {
+        self.is_pool() || self == Self::Latch
     }
 }
 
@@ -167,14 +173,6 @@ pub(super) enum Manner {
     Run,
 }
 
-/// When the future of an acquire is dropped.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum GiveUp {
-    /// At so many polls in vain.
-    Polls(usize),
-    After(u64),
-}
-
 #[derive(Clone, Copy, Debug)]
 pub(super) enum GiveBack {
     Release,
@@ -242,10 +240,9 @@ impl Wrong {
 
     fn is_left_out(&self, kind: Kind) -> bool {
         match self {
-            // What is gone of a pool nobody gives back: it would have to be filled again by an operator.
-            Self::Down { forgets } => *forgets && (kind.is_pool() || kind == Kind::Latch),
-            // Nor does anybody count a latch down again that was forgotten.
-            Self::Flushed | Self::Evicted(_) | Self::Forced(..) => kind.is_pool() || kind == Kind::Latch,
+            // Nobody brings back a count that is gone: an operator would have to.
+            Self::Down { forgets } => *forgets && kind.is_counted(),
+            Self::Flushed | Self::Evicted(_) | Self::Forced(..) => kind.is_counted(),
             Self::Killed(_) => kind == Kind::Semaphore,
             // Counted permits have no lease and no news of a loss: whoever has some has to stop before its manager does.
             Self::ShutDown(_) => kind == Kind::Semaphore,

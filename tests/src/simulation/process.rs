@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use wheellock::{
     BootInstant, Durability, Election, Error, FencedGuard, FencedLock, Guard, Leadership, Lock, LockManager,
     LostReason, MultiGuard, MultiLock, Owner, Permit, PermitSemaphore, Permits, RedLock, RedLockGuard,
     RedLockManager, Released, Semaphore, multi_lock,
 };
 
+use super::give_up::{GiveUp, outcome_unless};
 use super::latches::Turn;
 use super::machine::{Log, Machine, Way, lock_name};
-use super::plan::{GiveBack, GiveUp, Kind, LEASE, LOCKS, Manner, PATIENCE, Plan, Step};
+use super::plan::{GiveBack, Kind, LEASE, LOCKS, Manner, PATIENCE, Plan, Step};
 use crate::fault::{Random, cancel_at};
 use crate::history::{Kind as Asked, Outcome, What};
 use crate::told;
@@ -235,6 +236,7 @@ impl Process {
                             process.seen.borrow_mut().insert(number, token);
                         }
                         Err(_) if process.is_shut.get() => return,
+                        // The server cannot be asked: that was said after this long.
                         Err(_) => sleep(Duration::from_millis(PATIENCE)).await,
                     }
                 }
@@ -465,12 +467,7 @@ impl Op<'_> {
     async fn attempt(&self, attempt: &Attempt) -> Option<Held> {
         self.invoked(attempt);
         let acquire = self.wanted.ask(attempt.asked, attempt.wait.map(Duration::from_millis));
-        let answer = match attempt.give_up {
-            Some(GiveUp::Polls(polls)) => cancel_at(polls, acquire).await,
-            Some(GiveUp::After(after)) => timeout(Duration::from_millis(after), acquire).await.ok(),
-            None => Some(acquire.await),
-        };
-        match answer {
+        match outcome_unless(attempt.give_up, acquire).await {
             Some(Ok(Some(held))) => {
                 self.granted(self.owner_of(&held), held.valid_until(), held.token());
                 return Some(held);

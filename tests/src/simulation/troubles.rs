@@ -84,7 +84,7 @@ async fn happens(plan: &Plan, trouble: &Trouble, fleet: &[Rc<Process>], machine:
                 server.faults.delay = None;
                 server.read_late()
             });
-            if late > 0 && !kind.is_pool() && kind != Kind::Latch {
+            if late > 0 && !kind.is_counted() {
                 haunt(log);
             }
         }

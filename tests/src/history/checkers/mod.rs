@@ -176,6 +176,7 @@ impl<'a> Case<'a> {
             let chosen = faults.iter().filter(|(fault, _)| wanted(*fault)).map(|(_, span)| *span);
             Spans::new(chosen.collect())
         };
+        // The first of them counts, so it comes last.
         let ends = events
             .iter()
             .rev()

@@ -1,0 +1,152 @@
+//! The checkers of fair locks bite.
+
+use super::{A, Checker, broken, right};
+
+/// B came to the queue before C while A held the lock, and was served after it.
+const OVERTAKEN: &str = "@1 0 0 0 - watched
+    @11 0 0 0 l served a:1
+    @20 2 1 1 l invoked acquire true =600 - -
+    @21 0 0 0 l queued b:1
+    @30 3 1 1 l invoked acquire true =600 - -
+    @31 0 0 0 l queued c:1
+    @101 0 0 0 l served c:1
+    @102 3 1 1 l granted c:1 @690
+    @110 3 1 1 l releasing
+    @111 3 1 1 l released
+    @112 0 0 0 l served b:1
+    @113 2 1 1 l granted b:1 @700
+    @120 2 1 1 l releasing
+    @121 2 1 1 l released
+    ";
+
+#[test]
+fn b44_a_waiter_in_the_queue_is_overtaken() {
+    let text = format!("{A}{OVERTAKEN}");
+    broken(&text, Checker::Order);
+    // By one who did not even stand there.
+    broken(&text.replace("@31 0 0 0 l queued c:1\n", ""), Checker::Order);
+    right(&text.replace("@21 0 0 0 l queued b:1", "@32 0 0 0 l queued b:1"));
+    // Who was served before, gave that back, and stands there by a question that came late, has overtaken nobody.
+    let asked_late = "@102 3 1 1 l granted c:1 @690
+    @110 3 1 1 l releasing
+    @111 3 1 1 l released";
+    let text_of_late =
+        text.replace("@101 0 0 0 l served c:1\n", "").replace(asked_late, "@32 3 1 1 l cancelled");
+    right(
+        &text_of_late
+            .replace("@11 0 0 0 l served a:1", "@10.5 0 0 0 l served c:1\n    @11 0 0 0 l served a:1"),
+    );
+    // Only data that was lost excuses it.
+    right(&format!("{text}@40 0 0 0 - begins forgot -\n@41 0 0 0 - ends forgot\n"));
+    broken(&format!("{text}@40 0 0 0 - begins down -\n@41 0 0 0 - ends down\n"), Checker::Order);
+    broken(&format!("{text}@40 2 0 0 - stalled @90\n"), Checker::Order);
+}
+
+/// Who became the first while A held a fair lock finds out within 2 s that A has died.
+#[test]
+fn b45_a_dead_holder_of_a_fair_lock_is_succeeded_late() {
+    let text = "@1 0 0 0 - watched
+        @10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @20 2 1 1 l invoked acquire true =600 - -
+        @50 1 0 0 - killed
+        @2500 2 1 1 l granted b:1 @3100
+        @2510 2 1 1 l releasing
+        @2511 2 1 1 l released";
+    right(text);
+    broken(&text.replace("@1 0 0 0 - watched", ""), Checker::WakeUps);
+    let late = [("@2500", "@2900"), ("@3100", "@3500"), ("@2510", "@2910"), ("@2511", "@2911")];
+    broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
+}
+
+/// Who stands behind one who died with the holder is held up by it, too, and no longer than by any other dead waiter.
+#[test]
+fn b45_a_holder_of_a_fair_lock_and_the_first_in_its_queue_die_together() {
+    let text = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @20 1 2 2 l invoked acquire true =600 - -
+        @30 2 1 1 l invoked acquire true =600 - -
+        @50 1 0 0 - killed
+        @6900 2 1 1 l granted b:1 @7500
+        @6910 2 1 1 l releasing
+        @6911 2 1 1 l released";
+    right(text);
+    broken(&text.replace("@20 1 2 2 l", "@20 1 2 2 another"), Checker::WakeUps);
+    let of_another = text.replace("@20 1 2 2 l", "@20 3 2 2 l");
+    broken(&format!("{of_another}\n@40 3 2 2 l cancelled"), Checker::WakeUps);
+    // Who left right before may not have told the server.
+    right(&format!("{text}\n@40 1 2 2 l cancelled"));
+    broken(
+        &text.replace(
+            "l invoked acquire true =600 - -\n        @30",
+            "l invoked try true =600 - -\n        @30",
+        ),
+        Checker::WakeUps,
+    );
+    let late = [("@6900", "@7300"), ("@7500", "@7900"), ("@6910", "@7310"), ("@6911", "@7311")];
+    broken(&late.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to)), Checker::WakeUps);
+}
+
+/// The place of a dead waiter ends by the server's clock, and later if that was set back.
+#[test]
+fn b45_a_dead_waiter_keeps_its_place_for_longer_when_the_clock_is_set_back() {
+    let text = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 3 1 1 l invoked acquire false =7000 - -
+        @12 3 1 1 l granted c:1 @6940
+        @20 1 2 2 l invoked acquire true =600 - -
+        @30 2 1 1 l invoked acquire true =600 - -
+        @50 1 0 0 - killed
+        @6700 3 1 1 l releasing
+        @6701 3 1 1 l released
+        @7300 2 1 1 l granted b:1 @7900
+        @7310 2 1 1 l releasing
+        @7311 2 1 1 l released";
+    broken(text, Checker::WakeUps);
+    right(&format!("{text}\n@1000 0 0 0 - begins clock -\n@2000 0 0 0 - ends clock"));
+    broken(&format!("{text}\n@1000 0 0 0 - begins down -\n@2000 0 0 0 - ends down"), Checker::WakeUps);
+}
+
+/// Who is shut down while its connection is broken cannot give its place back.
+#[test]
+fn b45_a_waiter_is_shut_down_and_its_place_stays() {
+    let text = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 3 1 1 l invoked acquire false =2000 - -
+        @12 3 1 1 l granted c:1 @1980
+        @20 1 2 2 l invoked acquire true =600 - -
+        @30 2 1 1 l invoked acquire true =600 - -
+        @40 0 0 0 - begins cut -
+        @50 1 2 2 l failed not-sent -
+        @60 0 0 0 - ends cut
+        @1000 3 1 1 l releasing
+        @1001 3 1 1 l released
+        @5040 2 1 1 l granted b:1 @5640
+        @5050 2 1 1 l releasing
+        @5051 2 1 1 l released";
+    right(text);
+    // What begins with the shutdown is the shutdown.
+    broken(&text.replace("@40 0 0 0", "@50 0 0 0"), Checker::WakeUps);
+    // Who asks once is refused for it.
+    let refused = text
+        .replace("@30 2 1 1 l invoked acquire", "@1030 2 1 1 l invoked try")
+        .replace("@5040 2 1 1 l granted b:1 @5640", "@1032 2 1 1 l not-granted");
+    let refused: String = refused.lines().take(12).map(|line| format!("{line}\n")).collect();
+    right(&refused);
+    broken(&refused.replace("@40 0 0 0", "@50 0 0 0"), Checker::Honesty);
+}
+
+#[test]
+fn right_what_was_not_watched_is_not_judged() {
+    let text = format!("{A}{OVERTAKEN}");
+    // C may have stood in the queue before.
+    let unwatched = text.replace("@1 0 0 0 - watched", "@35 0 0 0 - watched");
+    right(&unwatched.replace("@31 0 0 0 l queued c:1\n", ""));
+    // The grant of B was missed, and what was seen later is not it.
+    let text = format!("{A}{OVERTAKEN}")
+        .replace("@112 0 0 0 l served b:1", "@119 0 0 0 - watched\n@119.5 0 0 0 l served b:1")
+        .replace("@101 0 0 0 l served c:1", "@118 0 0 0 l served c:1");
+    right(&text);
+}

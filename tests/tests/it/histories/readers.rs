@@ -1,0 +1,206 @@
+//! Readers and writers: the checkers of turns bite.
+
+use super::{A, Checker, broken, complaints, right};
+
+/// One who shares: reads from 10 to 100.
+const READS: &str = "@10 1 1 1 l invoked acquire true =600 - - shared
+    @12 1 1 1 l granted a:1 @600
+    @13 1 1 1 l entered 1
+    @100 1 1 1 l releasing
+    @101 1 1 1 l released
+    ";
+
+/// Another one who shares, for longer.
+const READS_TOO: &str = "@20 2 1 1 l invoked acquire true =600 - - shared
+    @22 2 1 1 l granted b:1 @600
+    @150 2 1 1 l releasing
+    @151 2 1 1 l released
+    ";
+
+#[test]
+fn b33_a_writer_is_let_in_beside_a_reader() {
+    let writer = "@50 3 1 1 l invoked acquire true =600 - -
+        @60 3 1 1 l granted c:1 @640
+        @90 3 1 1 l releasing
+        @91 3 1 1 l released";
+    broken(&format!("{READS}{writer}"), Checker::Exclusion);
+    // Behind one who shares and ends earlier.
+    broken(
+        &format!("{READS}{READS_TOO}{}", writer.replace("@6", "@11").replace("@9", "@12")),
+        Checker::Exclusion,
+    );
+}
+
+#[test]
+fn b34_a_reader_is_let_in_beside_a_writer() {
+    let reader = "@50 3 1 1 l invoked acquire true =600 - - shared
+        @60 3 1 1 l granted c:1 @640
+        @90 3 1 1 l releasing
+        @91 3 1 1 l released";
+    broken(&format!("{A}{reader}"), Checker::Exclusion);
+}
+
+#[test]
+fn b35_a_reader_waits_for_readers() {
+    let text = format!(
+        "{READS}@400 1 1 2 l invoked acquire true =600 - - shared
+        @401 1 1 2 l granted a:2 @990
+        @20 2 1 1 l invoked acquire true =600 - - shared
+        @700 1 1 2 l releasing
+        @701 1 1 2 l released
+        @702 2 1 1 l granted b:1 @1290
+        @710 2 1 1 l dropped"
+    );
+    broken(&text, Checker::Turns);
+    // A wait that is over without the lock cannot even be explained.
+    let text = "@10 1 1 1 l invoked acquire true =600 - - shared
+        @11 1 1 1 l granted a:1 @600
+        @20 2 1 1 l invoked try-for true =600 @420 - shared
+        @420.1 2 1 1 l not-granted
+        @430 1 1 1 l dropped";
+    assert_eq!(complaints(text), [Checker::Honesty, Checker::Turns]);
+}
+
+#[test]
+fn b36_a_reader_is_refused_for_readers() {
+    broken(
+        &format!("{READS}@50 2 1 1 l invoked try true =600 - - shared\n@51 2 1 1 l not-granted"),
+        Checker::Honesty,
+    );
+}
+
+#[test]
+fn b37_a_writer_who_reads_on_tells_no_reader() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - -
+        @12 1 1 1 l granted a:1 @600
+        @20 1 1 2 l invoked again true =600 - a:1 shared
+        @21 1 1 2 l granted a:1 @620
+        @50 2 1 1 l invoked acquire true =600 - - shared
+        @100 1 1 1 l releasing
+        @101 1 1 1 l released
+        @450 1 1 2 l releasing
+        @451 1 1 2 l released
+        @452 2 1 1 l granted b:1 @1050
+        @460 2 1 1 l dropped";
+    broken(text, Checker::Turns);
+    right(&text.replace("@452", "@102").replace("@1050", "@700").replace("@460", "@110"));
+}
+
+#[test]
+fn b38_a_reader_who_came_later_goes_before_a_writer_who_waits() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - - shared
+        @12 1 1 1 l granted a:1 @600
+        @20 3 1 1 l invoked acquire true =600 - -
+        @300 2 1 1 l invoked acquire true =600 - - shared
+        @301 2 1 1 l granted b:1 @890
+        @400 1 1 1 l dropped
+        @500 2 1 1 l dropped
+        @501 3 1 1 l granted c:1 @1090
+        @510 3 1 1 l dropped";
+    broken(text, Checker::Turns);
+    // The same before the server can know of the writer, by one who reads already, or after another writer's turn.
+    right(&text.replace("@300", "@30").replace("@301", "@31").replace("@890", "@600"));
+    right(
+        &text
+            .replace(
+                "@300 2 1 1 l invoked acquire true =600 - - shared",
+                "@300 1 2 2 l invoked again true =600 - a:1 shared",
+            )
+            .replace(" 2 1 1 l", " 1 2 2 l")
+            .replace("granted b:1", "granted a:1"),
+    );
+    right(&format!(
+        "@60 4 1 1 l invoked try-for true =600 @260 -
+        @260.1 4 1 1 l not-granted
+        {text}"
+    ));
+}
+
+/// A server that has lost its data knows of the writers again who wait when they have asked.
+#[test]
+fn b38_a_writer_is_forgotten_and_a_reader_comes_before_it_asks_again() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @10 1 1 1 l invoked acquire false =1200 - - shared
+        @12 1 1 1 l granted a:1 @1195
+        @20 3 1 1 l invoked acquire true =600 - -
+        @FORGOT 0 0 0 - begins forgot -
+        @FORGOT.1 0 0 0 - ends forgot
+        @2300 2 1 1 l invoked acquire true =600 - - shared
+        @2301 2 1 1 l granted b:1 @2890
+        @2310 2 1 1 l releasing
+        @2311 2 1 1 l released
+        @2315 3 1 1 l granted c:1 @2900
+        @2320 3 1 1 l dropped";
+    right(&text.replace("FORGOT", "1100"));
+    broken(&text.replace("FORGOT", "800"), Checker::Turns);
+}
+
+#[test]
+fn b39_the_last_readers_release_wakes_no_writer() {
+    let text = format!(
+        "{READS}{READS_TOO}@30 3 1 1 l invoked acquire true =600 - -
+        @500 3 1 1 l granted c:1 @1000
+        @510 3 1 1 l dropped"
+    );
+    broken(&text, Checker::WakeUps);
+}
+
+#[test]
+fn right_readers_read_together_and_a_writer_comes_after_the_last() {
+    let text = format!(
+        "{READS}{READS_TOO}@30 3 1 1 l invoked acquire true =600 - -
+        @35 4 1 1 l invoked try true =600 - - shared
+        @36 4 1 1 l not-granted
+        @152 3 1 1 l granted c:1 @740
+        @40 4 1 2 l invoked acquire true =600 - - shared
+        @40 5 1 1 l invoked acquire true =600 - - shared
+        @180 3 1 1 l releasing
+        @181 3 1 1 l released
+        @182 4 1 2 l granted d:1 @770
+        @182 5 1 1 l granted e:1 @770
+        @190 4 1 2 l dropped
+        @200 5 1 1 l dropped"
+    );
+    right(&text);
+}
+
+#[test]
+fn right_readers_stand_behind_a_writer_who_has_died() {
+    let text = format!(
+        "@1 3 0 0 - started
+        {READS}@30 3 1 1 l invoked acquire true =600 - -
+        @50 3 0 0 - killed
+        @3000 2 1 1 l invoked try true =600 - - shared
+        @3001 2 1 1 l not-granted
+        @3002 2 1 2 l invoked acquire true =600 - - shared
+        @6040 2 1 2 l granted b:1 @6600
+        @6050 2 1 2 l dropped"
+    );
+    right(&text);
+    let later = text.replace("@60", "@70").replace("@6600", "@7600");
+    broken(&later, Checker::Turns);
+    // Its question may be read when the server answers again.
+    let silent = "@20 0 0 0 - begins silent -\n@END 0 0 0 - ends silent";
+    right(&format!("{later}\n{}", silent.replace("END", "1100")));
+    broken(&format!("{later}\n{}", silent.replace("END", "400")), Checker::Turns);
+}
+
+/// A writer dies while it waits, and what it has left for readers to see ends by the server's clock.
+#[test]
+fn b52_the_clock_is_set_back_while_a_dead_writer_is_in_the_way() {
+    let text = "@10 1 1 1 l invoked acquire true =600 - - shared
+        @12 1 1 1 l granted a:1 @595
+        @20 2 1 1 l invoked acquire true =600 - -
+        @30 2 0 0 - killed
+        @40 1 1 1 l releasing
+        @41 1 1 1 l released
+        @50 3 1 1 l invoked acquire true =600 - - shared
+        @SEEN 3 1 1 l granted c:1 @12590
+        @12010 3 1 1 l releasing
+        @12011 3 1 1 l released";
+    right(&text.replace("SEEN", "5500"));
+    let late = text.replace("SEEN", "12000");
+    broken(&late, Checker::Turns);
+    right(&format!("{late}\n@4000 0 0 0 - begins clock -\n@7000 0 0 0 - ends clock"));
+    broken(&format!("{late}\n@1000 0 0 0 - begins clock -\n@2000 0 0 0 - ends clock"), Checker::Turns);
+}

@@ -247,6 +247,13 @@ impl WaitQueue {
         self.handed
     }
 
+    /// The question of the waiter with this ticket was answered.
+    pub(crate) fn was_answered(&mut self, ticket: u64) {
+        if let Some(waiter) = self.queue.get_mut(ticket) {
+            waiter.asks = false;
+        }
+    }
+
     /// The waiter with this ticket asks at its next turn, head or not.
     pub(crate) fn let_ask(&mut self, ticket: u64) {
         if let Some(waiter) = self.queue.get_mut(ticket) {
@@ -346,12 +353,14 @@ impl WaitQueue {
     /// A waiter leaves the queue. Returns the next head's waker, if the head left.
     ///
     /// A head that leaves without an answer to its question may have consumed a wake-up, and one that was let in may not have asked
-    /// yet, so the next head asks at once. A head that got the lock, for the time of `lease`, has nothing to pass on: the next one
+    /// yet, so the next head asks at once; and so it does where one leaves in the middle of a question that is the head no more, for
+    /// others have joined in front of it whose answers are older. A head that got the lock, for the time of `lease`, has nothing to pass on: the next one
     /// hears of its release. Not of its lease's end, though, so it asks then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
-        let was_let_in = self.queue.leave(ticket).is_some_and(|waiter| waiter.may_ask);
-        self.questions.poll_now |= was_let_in;
+        let left = self.queue.leave(ticket);
+        let owes_a_question = left.is_some_and(|waiter| waiter.may_ask || (waiter.asks && lease.is_none()));
+        self.questions.poll_now |= owes_a_question;
         if self.queue.is_empty() || lease.is_some() {
             self.turns.end();
             self.look_at = None;
@@ -362,7 +371,7 @@ impl WaitQueue {
             self.questions.poll_now |= self.questions.unanswered_since.take().is_some();
         }
         if !was_head {
-            return if was_let_in { self.head_to_wake() } else { None };
+            return if owes_a_question { self.head_to_wake() } else { None };
         }
         match lease {
             Some(_) => {
@@ -541,6 +550,25 @@ mod tests {
         assert!(waiters.leave_opened(late).is_some(), "the next head is woken");
         assert!(ask(&mut waiters, later, now), "and looks again");
         assert!(!ask(&mut waiters, later, now), "once");
+    }
+
+    /// Two asked from outside the queue. The first was answered, began to listen, and asked once more; then came the second one's answer.
+    #[test]
+    fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let first = waiters.join_first(1);
+        assert!(ask(&mut waiters, first, now));
+        let second = waiters.join_first(1);
+        waiters.on_held(now, None);
+        assert!(!ask(&mut waiters, second, now), "it was answered");
+        waiters.leave(first, None, now);
+        assert!(ask(&mut waiters, second, now), "what the first asked is not known");
+        // With its answer there is nothing to ask.
+        waiters.on_held(now, None);
+        waiters.was_answered(second);
+        let third = waiters.join_first(1);
+        waiters.leave(second, None, now);
+        assert!(!ask(&mut waiters, third, now));
     }
 
     /// A3: tasks that ask again at once keep the queue from ever being empty. An error ends with its cause all the same.

@@ -310,6 +310,13 @@ fn seed_50559774_who_was_shut_down_gives_nothing_back_again() {
     assert!(run(&Plan::of(50_559_774, None)).complaints.is_empty());
 }
 
+/// Two looked at a latch at once. The first looked again when it listened, and its wait ended before that answer, which found the latch open;
+/// the second, whose older answer came meanwhile, slept on.
+#[test]
+fn seed_60059904_who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head() {
+    assert!(run(&Plan::of(60_059_904, Some(Kind::Latch))).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x325bb6802c2b1fea";
 /// About forty seconds of one processor.

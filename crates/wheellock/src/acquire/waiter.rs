@@ -316,6 +316,7 @@ impl<'a> Waiter<'a> {
         }
         let Request { context, name, backoff, .. } = *self.request;
         self.waiters(|waiters, ticket| {
+            waiters.was_answered(ticket);
             if !waiters.is_head(ticket) {
                 return;
             }

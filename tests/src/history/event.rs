@@ -168,6 +168,9 @@ pub enum What {
         /// The owner's text.
         owner: String,
     },
+    /// From here on a lock is a majority of independent servers: one that joins late may make up for one that has forgotten, and then
+    /// nothing is lost that could be told.
+    Majority,
     /// From here on what the server does to the queues of its locks is read without a gap.
     Watched,
     /// The server put somebody at the end of a lock's queue.

@@ -131,6 +131,7 @@ impl fmt::Display for Event {
             }
             What::Ends { fault } => write!(f, "ends {}", name_of(FAULTS, fault)),
             What::Holder { owner } => write!(f, "holder {}", Word(owner)),
+            What::Majority => f.write_str("majority"),
             What::Watched => f.write_str("watched"),
             What::Queued { owner } => write!(f, "queued {}", Word(owner)),
             What::Served { owner } => write!(f, "served {}", Word(owner)),
@@ -223,6 +224,7 @@ impl Words<'_> {
             "begins" => What::Begins { fault: self.named(FAULTS)?, detail: self.text()? },
             "ends" => What::Ends { fault: self.named(FAULTS)? },
             "holder" => What::Holder { owner: self.text()? },
+            "majority" => What::Majority,
             "watched" => What::Watched,
             "queued" => What::Queued { owner: self.text()? },
             "served" => What::Served { owner: self.text()? },
@@ -389,6 +391,7 @@ mod tests {
             What::Continued,
             What::Stalled { until: 8 },
             What::Holder { owner: "-".into() },
+            What::Majority,
             What::Watched,
             What::Queued { owner: odd() },
             What::Served { owner: odd() },

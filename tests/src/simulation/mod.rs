@@ -100,6 +100,7 @@ async fn world(plan: &Plan) -> Vec<Event> {
     );
     match plan.kind {
         Kind::Fair => log.note("", What::Watched),
+        Kind::Quorum => log.note("", What::Majority),
         kind if kind.is_pool() => log.note(POOL, What::Pool { permits: PERMITS }),
         _ => {}
     }

@@ -317,7 +317,20 @@ fn seed_60059904_who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head() 
     assert!(run(&Plan::of(60_059_904, Some(Kind::Latch))).complaints.is_empty());
 }
 
+/// Of three servers one came back without its data and one lost a lock, which another one had and gave back before the next renewal. By then
+/// the server that had come back was held instead.
+#[test]
+fn seed_60530025_a_server_that_joins_late_makes_up_for_one_that_forgot() {
+    assert!(run(&Plan::of(60_530_025, None)).complaints.is_empty());
+}
+
+/// A reader's question came late, and its lease ended after that of the reader who gave the lock back.
+#[test]
+fn seed_60793167_what_came_late_may_last_longer_than_what_was_given_back() {
+    assert!(run(&Plan::of(60_793_167, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
-const SEEN: &str = "0x325bb6802c2b1fea";
+const SEEN: &str = "0x7f02aecf22f86972";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;

@@ -59,7 +59,9 @@ fn beliefs(case: &Case<'_>, lock: &[usize]) -> Vec<Verdict> {
                 case.disturbed.touching(later.from + 1, to, None).is_some()
                     || case.stalled(of.id.0, later.from, to)
             };
-            of.renewed && to - later.from > news && !hindered()
+            // Where the other one had left before the renewal, a server that joined late is held instead.
+            let is_made_up_for = case.is_majority && both <= news;
+            of.renewed && to - later.from > news && !is_made_up_for && !hindered()
         };
         // Of two who may have lost it, it is enough that one was told.
         let losers = [a_lost.map(|_| (a, earlier.to)), b_lost.map(|_| (b, later.to))];

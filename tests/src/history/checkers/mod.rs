@@ -142,6 +142,8 @@ struct Case<'a> {
     any_stall: Spans,
     /// The locks are fair: whoever waits asks from time to time, the first included.
     is_fair: bool,
+    /// See [`What::Majority`].
+    is_majority: bool,
 }
 
 /// See [`What::Setup`].
@@ -198,6 +200,7 @@ impl<'a> Case<'a> {
             stalls: stalls.into_iter().map(|(process, spans)| (process, Spans::new(spans))).collect(),
             any_stall,
             is_fair: events.iter().any(|event| event.what == What::Watched),
+            is_majority: events.iter().any(|event| event.what == What::Majority),
         }
     }
 

@@ -173,8 +173,11 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
                 Some(_) => done.max(operation.valid_until),
                 None => done,
             };
-            // One whose question came late may read without knowing it. Its lease ends before that which was given back, and nobody is told.
-            let done = if may_be_read(case, lock, by, at) { done.max(operation.valid_until) } else { done };
+            // One whose question came late may read without knowing it, and nobody is told when its lease ends.
+            let done = match unknown_reads_end(case, lock, by, at) {
+                Some(end) => done.max(operation.valid_until).max(end),
+                None => done,
+            };
             all.push(follow(case, by, at, done, &answers, &waiting));
         }
         if let Some((at, done)) = abandoned_at(operation)
@@ -193,15 +196,16 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
     all
 }
 
-/// Whether somebody may read a lock that this reader gives back, and does not know it.
-fn may_be_read(case: &Case<'_>, lock: &[usize], by: usize, at: u64) -> bool {
-    let reads_unknown = |of: &usize| match case.operations[*of].answer {
+/// When the last lease ends of those who may read a lock that this reader gives back, and do not know it.
+fn unknown_reads_end(case: &Case<'_>, lock: &[usize], by: usize, at: u64) -> Option<u64> {
+    let end = |of: &usize| match case.operations[*of].answer {
         Some((answered, Answer::Failed(Outcome::MaybeExecuted))) => {
-            answered <= at && at < answered + case.terms.longest
+            Some((answered, answered + case.terms.longest))
         }
-        _ => false,
+        _ => None,
     };
-    case.operations[by].shared && lock.iter().any(reads_unknown)
+    let ends = lock.iter().filter_map(end).filter(|(answered, end)| *answered <= at && at < *end);
+    ends.map(|(_, end)| end).max().filter(|_| case.operations[by].shared)
 }
 
 /// When a holder was killed, and when its lease is over for certain: it may have been renewed just before.

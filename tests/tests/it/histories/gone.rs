@@ -22,6 +22,26 @@ fn b57_a_writer_asks_when_the_lease_ends_of_which_it_was_told() {
     broken(&told_of_no_other.replace("false =1200", "false =500"), Checker::WakeUps);
 }
 
+/// B's question came late, and has the lock read for a lease that nobody knows of.
+#[test]
+fn b59_a_question_that_came_late_reads_for_longer_than_who_gives_the_lock_back() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @5 2 1 1 l invoked acquire false =1200 - - shared
+        @6 0 0 0 - begins slow -
+        @20 2 1 1 l failed maybe-executed late
+        @21 0 0 0 - ends slow
+        @600 1 1 1 l invoked acquire true =300 - - shared
+        @602 1 1 1 l granted a:1 @895
+        @610 3 1 1 l invoked acquire true =600 - -
+        @700 1 1 1 l releasing
+        @701 1 1 1 l released
+        @1225 3 1 1 l granted c:1 @1800
+        @1230 3 1 1 l dropped";
+    right(text);
+    broken(&text.replace("@1225", "@1430").replace("@1230", "@1440"), Checker::WakeUps);
+    broken(&text.replace("failed maybe-executed late", "failed rejected late"), Checker::WakeUps);
+}
+
 /// A server takes over that knows a writer as one who waits still. Its process gives back again what it had given back, unless it was
 /// shut down.
 #[test]

@@ -330,6 +330,13 @@ fn seed_60793167_what_came_late_may_last_longer_than_what_was_given_back() {
     assert!(run(&Plan::of(60_793_167, None)).complaints.is_empty());
 }
 
+/// Of three servers one was silent when a lock was released, and another one for the whole of somebody else's wait. The former heard of the
+/// release after that one's question.
+#[test]
+fn seed_70128881_a_server_that_has_not_heard_of_a_release_refuses() {
+    assert!(run(&Plan::of(70_128_881, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0x7f02aecf22f86972";
 /// About forty seconds of one processor.

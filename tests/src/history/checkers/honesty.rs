@@ -70,7 +70,7 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
         }
         Some(Answer::NotGranted) => return None,
         Some(Answer::Granted) => match operation.ending {
-            Some((at, Ending::Released)) if !case.forgets_release(at) => at,
+            Some((at, Ending::Released)) if !case.forgets_release(at) && !is_half_known(case, of, at) => at,
             _ => forgotten(operation.last.max(operation.valid_until)),
         },
         _ => forgotten(answered.or(operation.killed).unwrap_or(case.terms.end)),
@@ -80,6 +80,13 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
     let confirmed = matches!(operation.ending, Some((_, Ending::Released)));
     let to = if set_back && !confirmed { u64::MAX } else { to };
     Some(Span { from: operation.invoked, to, whose: of, of })
+}
+
+/// Whether a release that a majority has confirmed at this time may be unknown to another server, which refuses others until it hears of it
+/// or the lease ends.
+fn is_half_known(case: &Case<'_>, of: usize, at: u64) -> bool {
+    let operation = &case.operations[of];
+    case.is_majority && case.hindered(operation.id.0, operation.last, at)
 }
 
 fn answer(case: &Case<'_>, of: usize, possible: &Spans) -> Option<String> {

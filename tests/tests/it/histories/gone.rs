@@ -68,3 +68,21 @@ fn b58_a_writer_that_a_failover_has_wait_again_keeps_readers_out_if_nobody_is_le
         Checker::Turns,
     );
 }
+
+/// A majority has confirmed a release; the third server was silent, and hears of it after somebody else's question.
+#[test]
+fn b60_a_server_that_has_not_heard_of_a_release_refuses() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @1 0 0 0 - majority
+        @25 2 1 1 l invoked acquire false =1200 - -
+        @45 2 1 1 l granted b:1 @1211
+        @77 0 0 0 - begins silent -
+        @83 2 1 1 l releasing
+        @103 2 1 1 l released
+        @208 1 1 1 l invoked try-for true =600 @410 -
+        @294 0 0 0 - ends silent
+        @508 1 1 1 l not-granted";
+    right(text);
+    broken(&text.replace("@1 0 0 0 - majority\n", ""), Checker::Honesty);
+    broken(&text.replace("@77", "@183"), Checker::Honesty);
+}

@@ -15,6 +15,7 @@
 mod contenders;
 #[path = "client/peers.rs"]
 mod peers;
+#[expect(dead_code, reason = "CPUs are kept awake for locks only")]
 #[path = "client/placement.rs"]
 mod placement;
 #[path = "client/rig.rs"]

@@ -74,12 +74,13 @@ fn main() -> Result<()> {
     for scene in [
         Scene::IdleWaiters,
         Scene::Handoff,
+        Scene::HandoffAwake,
         Scene::Crash,
         Scene::OneKey,
         Scene::ManyManagers,
         Scene::EightManagers,
     ] {
-        contended(&mut report, server, scene)?;
+        contended(&mut report, &placement, server, scene)?;
     }
     report.finish()
 }
@@ -191,6 +192,7 @@ impl<L: Lock> Session for Pairs<L> {
 enum Scene {
     IdleWaiters,
     Handoff,
+    HandoffAwake,
     Crash,
     OneKey,
     ManyManagers,
@@ -202,6 +204,7 @@ impl Scene {
         match self {
             Self::IdleWaiters => "64 idle waiters",
             Self::Handoff => "handoff between two managers",
+            Self::HandoffAwake => "handoff, CPUs kept awake",
             Self::Crash => "a dead holder's lease ends",
             Self::OneKey => "64 tasks, one key, hold 2 ms",
             Self::ManyManagers => "1000 waiters, 10 managers",
@@ -212,7 +215,7 @@ impl Scene {
     async fn play<M: Manager>(self, stage: Stage<'_>) -> Result<Vec<Figure>> {
         match self {
             Self::IdleWaiters => idle_waiters::<M>(stage).await,
-            Self::Handoff => handoff::<M>(stage).await,
+            Self::Handoff | Self::HandoffAwake => handoff::<M>(stage).await,
             Self::Crash => crash::play::<M>(stage).await,
             Self::OneKey => one_key::<M>(stage).await,
             Self::ManyManagers => many_managers::<M>(stage).await,
@@ -245,15 +248,19 @@ struct Stage<'a> {
 }
 
 /// All contenders, round by round, each on a runtime and connections of its own.
-fn contended(report: &mut Report, server: &RedisServer, scene: Scene) -> Result<()> {
+fn contended(report: &mut Report, placement: &Placement, server: &RedisServer, scene: Scene) -> Result<()> {
     if !report.wants(scene.name()) {
         return Ok(());
     }
+    let _awake = (scene == Scene::HandoffAwake).then(|| placement.keep_awake()).transpose()?;
     let rounds = report.rounds().min(MOST_ROUNDS);
     let mut rows: Vec<Row> = Vec::new();
     let mut redisson = Redisson::start(server)?;
     for round in 0..rounds {
-        for (contender, polling) in CONTENDERS {
+        // Whoever comes first finds processors that Redisson's JVM keeps awake, and is woken faster.
+        let mut contenders = CONTENDERS;
+        contenders.rotate_left(round % CONTENDERS.len());
+        for (contender, polling) in contenders {
             let key = format!("{scene:?}:{contender}:{round}");
             let stage = Stage { server, key: &key, polling };
             let runtime = runtime()?;

@@ -1,5 +1,7 @@
 //! Which CPUs the server and this process may use. Knows the kernel's interface for it and nothing of what is measured.
 
+use std::process::{Child, Command};
+
 use anyhow::{Context as _, Result};
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use wheellock_tests::RedisServer;
@@ -36,6 +38,30 @@ impl Placement {
     /// The server on one CPU, the client wherever the kernel likes.
     pub(crate) fn free(&self, server: &RedisServer) -> Result<()> {
         place(server, &self.first, &self.all)
+    }
+
+    /// Keeps both CPUs from sleeping: a virtual one takes tens of microseconds to wake, and how many depends on what it did before.
+    pub(crate) fn keep_awake(&self) -> Result<Awake> {
+        let mut awake = Awake(Vec::new());
+        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| self.first.is_set(*cpu) || self.last.is_set(*cpu)) {
+            let cpu = cpu.to_string();
+            // It only runs while nobody else wants to.
+            let idle = ["-c", &cpu, "chrt", "--idle", "0", "sh", "-c", "while :; do :; done"];
+            awake.0.push(Command::new("taskset").args(idle).spawn().context("no taskset and chrt")?);
+        }
+        Ok(awake)
+    }
+}
+
+/// CPUs that do not sleep until this is dropped.
+pub(crate) struct Awake(Vec<Child>);
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        for idle in &mut self.0 {
+            let _ = idle.kill();
+            let _ = idle.wait();
+        }
     }
 }
 

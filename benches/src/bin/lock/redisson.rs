@@ -126,7 +126,7 @@ pub(crate) fn play(
             redisson.ask(&format!("leave {key}"))?;
             Ok(vec![("commands", "1/s", sent / IDLE.as_secs_f64())])
         }
-        Scene::Handoff => {
+        Scene::Handoff | Scene::HandoffAwake => {
             let figures = redisson.ask(&format!("handoffs {key} {HANDOFFS} {}", HANDOFF_TIME.as_millis()))?;
             let names = ["p50", "p99", "p50 from call"];
             names.into_iter().map(|name| Ok((name, "ms", figures.get(name)?))).collect()

@@ -284,7 +284,7 @@ impl<'a> Running<'a> {
         let mut woken = 0;
         for _ in 0..READS_PER_TURN {
             if self.input.capacity() - self.input.len() < READ_ROOM / 4 {
-                self.input.reserve(READ_ROOM);
+                self.input.reserve(READ_ROOM.max(self.decoder.wanted()));
             }
             let read = match self.stream.poll_read(cx, &mut self.input) {
                 Poll::Pending => return Ok(woken),

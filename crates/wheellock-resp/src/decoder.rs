@@ -121,9 +121,9 @@ impl Decoder {
 
     /// How many more bytes to make room for: what the bulk under way still lacks, or 0 if no bulk is under way.
     ///
-    /// Never more than 16 KiB or what has arrived of it already, whichever is larger. So a reader that reserves this much
-    /// holds at most twice what it received and 16 KiB, whatever a header claimed, and still reads a large bulk in a
-    /// logarithmic number of steps.
+    /// Never more than the largest of 16 KiB, what has arrived of it already, and 16 times that but 1 MiB at most. So whatever a header
+    /// claimed, a reader that reserves this much holds 16 KiB until something has arrived, and twice what it received and 1 MiB at most;
+    /// up to 1 MiB it copies the first sixteenth of a bulk alone, and a larger one it reads in a logarithmic number of steps.
     #[must_use]
     pub fn wanted(&self) -> usize {
         self.wanted
@@ -325,7 +325,9 @@ impl Decoder {
             return Err(Bad { kind: ErrorKind::Verbatim, at: VERBATIM_PREFIX - 1 });
         }
         if grammar::ended(bytes, len, ())?.is_none() {
-            self.wanted = (len + LINE_ENDING - bytes.len()).min(bytes.len().max(WANTED));
+            let arrived = bytes.len();
+            let ahead = arrived.saturating_mul(AHEAD).clamp(WANTED, MOST_AHEAD);
+            self.wanted = (len + LINE_ENDING - arrived).min(arrived.max(ahead));
             return Ok(Token::More);
         }
         if len >= Blob::SHARE && len as u64 >= self.block / PINNED && !self.skipping() {
@@ -644,6 +646,10 @@ const SPECULATION: usize = 1024;
 
 /// The least [`Decoder::wanted`] asks for, if so much is missing.
 const WANTED: usize = 16 * 1024;
+
+/// [`Decoder::wanted`] asks for so many times what has arrived, up to so much.
+const AHEAD: usize = 16;
+const MOST_AHEAD: usize = 1 << 20;
 
 /// How many times its own size a slice may keep alive: a reader's block can be of any size, and the last 32 KiB of 16 MiB are
 /// better copied.

@@ -147,6 +147,20 @@ fn k04_headers_then_silence() {
     assert!(whole("$16777216\r\n").waits());
 }
 
+/// A megabyte has room from its first sixteenth on, which alone is copied.
+#[test]
+fn a_large_bulk_is_given_room_once() {
+    let len = 1 << 20;
+    let mut stream = format!("${len}\r\n").into_bytes();
+    stream.resize(stream.len() + len, b'x');
+    stream.extend_from_slice(b"\r\n");
+    let mut outcome = None;
+    let held = measured(|| outcome = Some(read(Limits::default(), stream.chunks(64 << 10))));
+    assert!(outcome.unwrap().value().as_bytes().is_some_and(|bytes| bytes.len() == len));
+    let (room, pieces) = (len as u64, 64 << 10);
+    assert!(held.bytes_total <= room + 3 * pieces, "{} bytes for one of {room}", held.bytes_total);
+}
+
 /// K4 and P8: what is held grows with what was received. The densest values are three bytes on the wire and 32 in memory,
 /// in a vector with at most a quarter to spare; the counter sees it twice while it grows.
 #[test]

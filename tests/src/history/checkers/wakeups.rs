@@ -180,8 +180,12 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
             };
             all.push(follow(case, by, at, done, &answers, &waiting));
         }
+        let was_lost =
+            |at| case.lost_by(operation.since, at).is_some() && was_granted_since(case, by, at, &answers);
+        // What the server had forgotten somebody else has, if not nobody.
         if let Some((at, done)) = abandoned_at(operation)
             && !is_held(by, at, done)
+            && !was_lost(at)
         {
             let dead = Some(operation.id.0 as usize);
             // Who was told of the lease of a reader who has left since asks when that would have ended, or from time to time in any case.

@@ -86,3 +86,24 @@ fn b60_a_server_that_has_not_heard_of_a_release_refuses() {
     broken(&text.replace("@1 0 0 0 - majority\n", ""), Checker::Honesty);
     broken(&text.replace("@77", "@183"), Checker::Honesty);
 }
+
+/// A lock that A held was lost, and B was granted it, before A died: nothing ends with A's lease.
+#[test]
+fn b61_nothing_ends_with_a_lease_that_was_lost() {
+    let text = "@1 0 0 0 - setup =6000 =1000 =200
+        @10 1 1 1 l invoked acquire false =3000 - -
+        @12 1 1 1 l granted a:1 @3000
+        @20 0 0 0 - begins forgot -
+        @21 0 0 0 - ends forgot
+        @30 2 1 1 l invoked acquire false =6000 - -
+        @32 2 1 1 l granted b:1 @6000
+        @40 3 1 1 l invoked acquire true =600 - -
+        @2000 1 0 0 - killed
+        @5800 2 1 1 l releasing
+        @5801 2 1 1 l released
+        @5803 3 1 1 l granted c:1 @6400
+        @5810 3 1 1 l dropped";
+    right(text);
+    let alone: Vec<&str> = text.lines().filter(|line| !line.contains(" 2 1 1 ")).collect();
+    broken(&alone.join("\n"), Checker::WakeUps);
+}

@@ -30,6 +30,10 @@ fn b40_a_token_falls() {
     let lost = "@110 0 0 0 - begins forgot -\n@120 0 0 0 - ends forgot\n";
     broken(&format!("{lost}{}", fenced(7, 6)), Checker::Tokens);
     right(&format!("{}{}", lost.replace("forgot", "clock"), fenced(7, 6)));
+    // One that was set back long before may not be where it had been yet.
+    let early = "@1 0 0 0 - begins clock -\n@2 0 0 0 - ends clock\n";
+    broken(&format!("{early}{}", fenced(7, 6)), Checker::Tokens);
+    right(&format!("{early}{lost}{}", fenced(7, 6)));
 }
 
 #[test]

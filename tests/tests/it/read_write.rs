@@ -413,6 +413,25 @@ async fn a_writer_who_gives_up_sooner_hides_no_writer_who_waits() {
     writer.await.unwrap().release().await.unwrap();
 }
 
+/// What keeps readers out is the question of the first writer in a process, and ends with its wait. Whoever stood behind it asks then.
+#[tokio::test]
+async fn who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
+    let (server, locks) = server_and_manager().await;
+    let far = manager(&server.url()).await.read_write_lock(NAME);
+    let mark = format!("{{{NAME}}}:wheellock_writer");
+    let reading = locks.read_write_lock(NAME).read().acquire().await.unwrap();
+    for _ in 0..MANY {
+        let [hasty, patient] = [far.write(), far.write()];
+        let hasty = tokio::spawn(async move { hasty.try_acquire_for(Duration::from_millis(1)).await });
+        let patient = tokio::spawn(async move { patient.acquire().await });
+        assert!(hasty.await.unwrap().unwrap().is_none());
+        assert!(eventually(WOKEN, async || server.cli(&["EXISTS", &mark]) == "1").await);
+        patient.abort();
+        assert!(gone(&server, &mark).await);
+    }
+    reading.release().await.unwrap();
+}
+
 /// A process that dies while its writer waits keeps readers out for a few seconds only.
 #[tokio::test]
 async fn what_a_dead_writer_has_left_ends_by_itself() {

@@ -337,6 +337,24 @@ fn seed_70128881_a_server_that_has_not_heard_of_a_release_refuses() {
     assert!(run(&Plan::of(70_128_881, None)).complaints.is_empty());
 }
 
+/// A clock was set back by two seconds, and the counter of tokens lost a second later.
+#[test]
+fn seed_80108181_a_clock_that_was_set_back_is_not_where_it_had_been_yet() {
+    assert!(run(&Plan::of(80_108_181, None)).complaints.is_empty());
+}
+
+/// A failover lost a lock, and another process had it when the first holder died.
+#[test]
+fn seed_80328334_of_a_holder_whose_lock_was_lost_nothing_ends_when_it_dies() {
+    assert!(run(&Plan::of(80_328_334, None)).complaints.is_empty());
+}
+
+/// A writer's wait was so short that its question had ended by itself when it left. The writer behind it slept on, and a reader passed.
+#[test]
+fn seed_80086990_who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
+    assert!(run(&Plan::of(80_086_990, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xa21f9e74a4a96798";
 /// About forty seconds of one processor.

@@ -403,7 +403,9 @@ impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let Request { context, name, owner, presented, lease, .. } = *self.request;
         let now = context.client.config().timer.now();
-        self.own = None;
+        let in_vain = self.granted.is_none() && !self.open;
+        let asked_in_vain = self.told_held && name.kind().leaves_mark;
+        let asked_for_all = self.own.take().is_none();
         let mut wait_queue = name.wait_queue();
         let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
         if let Some(waiters) = &mut *wait_queue {
@@ -413,6 +415,12 @@ impl Drop for Waiter<'_> {
                 _ if self.open => next = waiters.leave_opened(self.ticket),
                 Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room, self.asked),
                 granted => next = waiters.leave(self.ticket, granted.map(|_| lease.duration()), now),
+            }
+            // Readers stood behind this one's question, and stand behind the next one's once that has asked. It hears that they may pass
+            // only if what this one had asked had not ended by itself.
+            let asked_for_those_behind = asked_in_vain && asked_for_all && !waiters.is_empty();
+            if in_vain && !self.took_over && asked_for_those_behind {
+                next = waiters.poll_now().or(next);
             }
             name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();
@@ -424,8 +432,7 @@ impl Drop for Waiter<'_> {
         if let Some(hold) = untaken {
             hand_over::end(context, name, hold, HANDED);
         }
-        if self.granted.is_none() && !self.open {
-            let asked_in_vain = self.told_held && name.kind().leaves_mark;
+        if in_vain {
             let may_come_late = self.may_come_late && name.kind().remembers_releases();
             if !self.took_over || asked_in_vain || may_come_late {
                 context.transact(|holds, now, effects| {

@@ -19,7 +19,7 @@ use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Next};
 use super::expire::Expire;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, MutexGuard, lock, thread_local};
+use crate::sync::{Mutex, ShortGuard, ShortMutex, lock, thread_local};
 use crate::{TimerKey, Wheel};
 
 /// What a driver needs, and nothing that keeps the timer alive.
@@ -54,7 +54,7 @@ impl<T: Expire> Hub<T> {
         let mut due = lock(&self.due);
         let mut sources = usize::from(!due.queue.is_empty());
         for shard in &shards {
-            let mut wheel = lock(&shard.wheel);
+            let mut wheel = shard.wheel.lock();
             let before = due.queue.len();
             wheel.advance_within(now, TURN_BUDGET, |deadline, value| due.queue.push_back((deadline, value)));
             let pending = wheel.next_wakeup();
@@ -125,7 +125,7 @@ impl<T: Expire> Hub<T> {
     pub(crate) fn pending(&self) -> usize {
         let shards = self.live_shards();
         let due = lock(&self.due);
-        due.pending + shards.iter().map(|shard| lock(&shard.wheel).len()).sum::<usize>()
+        due.pending + shards.iter().map(|shard| shard.wheel.lock().len()).sum::<usize>()
     }
 
     /// Ends the timer and takes everything out that has not been fired. Nothing can be armed afterwards.
@@ -137,7 +137,7 @@ impl<T: Expire> Hub<T> {
         due.pending = 0;
         let mut left: Vec<T> = due.queue.drain(..).map(|(_, value)| value).collect();
         for shard in &shards {
-            let mut wheel = lock(&shard.wheel);
+            let mut wheel = shard.wheel.lock();
             wheel.drain(|_, value| left.push(value));
             wheel.shrink_to_fit();
         }
@@ -291,8 +291,11 @@ impl<T: Expire> Shards<T> {
         let hub = self.hub();
         // Starting at the present, so that a deadline that has passed already is seen as such.
         let wheel = Wheel::starting_at(hub.ticks_per_wheel, hub.ticks.at_or_before(hub.clock.now()));
-        let shard =
-            Arc::new(Shard { wheel: Mutex::new(wheel), alive: self.alive.clone(), all: self.this.clone() });
+        let shard = Arc::new(Shard {
+            wheel: ShortMutex::new(wheel),
+            alive: self.alive.clone(),
+            all: self.this.clone(),
+        });
         lock(&hub.shards).push(Arc::downgrade(&shard));
         shard
     }
@@ -309,7 +312,7 @@ impl<T: Expire> Drop for Shards<T> {
 /// One wheel and its lock.
 #[repr(align(128))]
 pub(crate) struct Shard<T: Expire> {
-    wheel: Mutex<Wheel<T>>,
+    wheel: ShortMutex<Wheel<T>>,
     alive: Arc<Alive<T>>,
     all: Weak<Shards<T>>,
 }
@@ -339,7 +342,7 @@ impl<T: Expire> Shard<T> {
     /// Arms a timer, unless its tick has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
     pub(crate) fn arm_unless_due(&self, tick: u64, value: T) -> Armed<T> {
-        let wheel = lock(&self.wheel);
+        let wheel = self.wheel.lock();
         if tick <= wheel.now() {
             return Armed::Due(value);
         }
@@ -349,13 +352,13 @@ impl<T: Expire> Shard<T> {
     /// Arms a timer, at the next tick if its own has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
     pub(crate) fn arm(&self, tick: u64, value: T) -> Armed<T> {
-        let wheel = lock(&self.wheel);
+        let wheel = self.wheel.lock();
         let tick = tick.max(wheel.now().saturating_add(1));
         self.arm_in(wheel, tick, value)
     }
 
     #[inline]
-    fn arm_in(&self, mut wheel: MutexGuard<'_, Wheel<T>>, tick: u64, value: T) -> Armed<T> {
+    fn arm_in(&self, mut wheel: ShortGuard<'_, Wheel<T>>, tick: u64, value: T) -> Armed<T> {
         // Under the lock, so that whoever closes the timer either is seen here or takes the value out.
         if self.hub().closed.load(Ordering::Relaxed) {
             return Armed::Closed(value);
@@ -373,7 +376,7 @@ impl<T: Expire> Shard<T> {
     /// Disarms a timer: `None` if it has fired.
     #[inline]
     pub(crate) fn disarm(&self, key: TimerKey) -> Option<T> {
-        lock(&self.wheel).remove(key)
+        self.wheel.lock().remove(key)
     }
 
     /// After a value was claimed by other means than firing: takes it out, wherever it is.
@@ -385,7 +388,7 @@ impl<T: Expire> Shard<T> {
 
     /// Moves a pending timer; false if it has fired. The place among equals of a timer that moves back is its move's.
     pub(crate) fn rearm(&self, key: TimerKey, tick: u64) -> bool {
-        let mut wheel = lock(&self.wheel);
+        let mut wheel = self.wheel.lock();
         let tick = tick.max(wheel.now().saturating_add(1));
         let pending = wheel.defer(key, tick);
         drop(wheel);
@@ -397,7 +400,7 @@ impl<T: Expire> Shard<T> {
 
     /// Runs `with` on a pending timer's value, under the lock; `None` if it has fired.
     pub(crate) fn pending<R>(&self, key: TimerKey, with: impl FnOnce(&mut T) -> R) -> Option<R> {
-        lock(&self.wheel).get_mut(key).map(with)
+        self.wheel.lock().get_mut(key).map(with)
     }
 
     /// True if the driver had to be told and cannot be.

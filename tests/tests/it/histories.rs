@@ -414,6 +414,21 @@ fn right_one_after_the_other() {
     right("");
 }
 
+/// A process hears late of a jump of the server's clock, and takes it from a lease that was granted since.
+#[test]
+fn b63_a_lease_is_shortened_by_a_jump_and_by_nothing_else() {
+    let text = "@100 0 0 0 - begins clock -
+        @200 0 0 0 - ends clock
+        @1600 0 0 0 - begins forgot -
+        @1601 0 0 0 - ends forgot
+        @2336 1 1 1 l invoked acquire false =600 - -
+        @2337 1 1 1 l granted a:1 @2928
+        @2365 1 1 1 l lost expired @2190
+        @2366 1 1 1 l dropped";
+    right(text);
+    broken(&text.replace("clock", "slow"), Checker::Validity);
+}
+
 #[test]
 fn right_the_server_forgot_and_the_first_belief_had_ended() {
     let text = format!(

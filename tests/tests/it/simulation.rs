@@ -355,6 +355,24 @@ fn seed_80086990_who_stood_behind_a_writer_who_gives_up_keeps_readers_out() {
     assert!(run(&Plan::of(80_086_990, None)).complaints.is_empty());
 }
 
+/// A waiter whose question was refused could not leave its place in the queue either, and one who asked once was told that.
+#[test]
+fn seed_90367596_who_is_refused_may_leave_a_place_behind() {
+    assert!(run(&Plan::of(90_367_596, None)).complaints.is_empty());
+}
+
+/// A place in a queue was in the way of one who asked once, and its waiter failed later.
+#[test]
+fn seed_90408974_who_fails_had_a_place_from_when_it_asked() {
+    assert!(run(&Plan::of(90_408_974, None)).complaints.is_empty());
+}
+
+/// A process heard of a jump of the server's clock two seconds late, and the server's data were lost as well.
+#[test]
+fn seed_90977176_a_jump_of_the_clock_is_heard_of_however_late() {
+    assert!(run(&Plan::of(90_977_176, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xa21f9e74a4a96798";
 /// About forty seconds of one processor.

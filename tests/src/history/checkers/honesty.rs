@@ -60,7 +60,7 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
     let forgotten = |from: u64| from + 2 * case.terms.longest + case.terms.patience;
     let to = match answer {
         Some(Answer::Failed(Outcome::NotSent | Outcome::Rejected)) => {
-            return place_left(case, of).map(|place| Span { whose: of, ..place });
+            return place_left(case, of).map(|place| Span { whose: of, from: operation.invoked, ..place });
         }
         // Its last question may have been on its way when its time was up; what that was granted is taken back.
         Some(Answer::NotGranted) if operation.waits() => {

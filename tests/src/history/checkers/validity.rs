@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::super::event::{Fault, What};
+use super::super::event::What;
 use super::super::operations::Operation;
 use super::{Case, Checker, MILLISECOND, SCHEDULING, Verdict};
 
@@ -63,8 +63,8 @@ fn news(case: &Case<'_>, operation: &Operation) -> Option<(String, usize)> {
     let shortened = told.is_some()
         && operation.events.iter().map(promised).any(|promised| valid_until < promised)
         && case.lost_by(operation.invoked, seen).is_some();
-    let excused =
-        shortened || case.stalled(process, start, seen) || case.lost_by(0, seen) == Some(Fault::Clock);
+    let jumped = case.clock_set.touching(0, seen, None).is_some();
+    let excused = shortened || jumped || case.stalled(process, start, seen);
     let slack = if told.is_some() { 2 * MILLISECOND } else { SCHEDULING };
     if seen <= valid_until + slack || excused {
         return None;

@@ -107,12 +107,12 @@ fn absence(case: &Case<'_>, process: u32, at: u64, of: usize) -> Span {
     Span { from: at, to: set.map_or(to, |set| to.max(set.to + lasting)), whose: process as usize, of }
 }
 
-/// While a waiter's place may be in a queue although it was shut down: the server could not be told.
+/// While a waiter's place may be in a queue although its wait has failed: the server could not be told, or refused to hear of it.
 pub(super) fn place_left(case: &Case<'_>, of: usize) -> Option<Span> {
     let operation = &case.operations[of];
     let (at, answer) = operation.answer.filter(|_| case.is_fair && operation.waits())?;
     let is_cut_off = || case.disturbed.touching(at.saturating_sub(AFTERMATH), at - 1, None).is_some();
-    (answer == Answer::Failed(Outcome::NotSent) && is_cut_off())
+    (matches!(answer, Answer::Failed(Outcome::NotSent | Outcome::Rejected)) && is_cut_off())
         .then(|| absence(case, operation.id.0, at, of))
 }
 

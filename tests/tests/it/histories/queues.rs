@@ -136,6 +136,32 @@ fn b45_a_waiter_is_shut_down_and_its_place_stays() {
     let refused: String = refused.lines().take(12).map(|line| format!("{line}\n")).collect();
     right(&refused);
     broken(&refused.replace("@40 0 0 0", "@50 0 0 0"), Checker::Honesty);
+    // So is who asks before that.
+    let before = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 1 2 2 l invoked acquire true =600 - -
+        @20 2 1 1 l invoked try true =600 - -
+        @30 2 1 1 l not-granted
+        @40 0 0 0 - begins cut -
+        @50 1 2 2 l failed not-sent -
+        @60 0 0 0 - ends cut";
+    right(before);
+    broken(&before.replace("@10 1 2 2", "@35 1 2 2"), Checker::Honesty);
+}
+
+/// A server that refuses a waiter's question may refuse to let it leave, too.
+#[test]
+fn b62_a_place_of_one_who_was_refused_stays() {
+    let text = "@1 0 0 0 - setup =5000 =1000 =200
+        @1 0 0 0 - watched
+        @10 1 2 2 l invoked acquire true =600 - -
+        @40 0 0 0 - begins slow -
+        @50 1 2 2 l failed rejected OOM
+        @60 0 0 0 - ends slow
+        @1000 2 1 1 l invoked try true =600 - -
+        @1002 2 1 1 l not-granted";
+    right(text);
+    broken(&text.replace("@1000 2", "@6000 2").replace("@1002 2", "@6002 2"), Checker::Honesty);
 }
 
 #[test]

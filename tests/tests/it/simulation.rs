@@ -373,6 +373,12 @@ fn seed_90977176_a_jump_of_the_clock_is_heard_of_however_late() {
     assert!(run(&Plan::of(90_977_176, None)).complaints.is_empty());
 }
 
+/// Of three servers one was silent and one refused, and two who asked had one each. One of them asked only once.
+#[test]
+fn seed_100076679_who_asked_once_had_a_server_that_another_one_lacked() {
+    assert!(run(&Plan::of(100_076_679, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xa21f9e74a4a96798";
 /// About forty seconds of one processor.

@@ -63,7 +63,8 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
             return place_left(case, of).map(|place| Span { whose: of, from: operation.invoked, ..place });
         }
         // Its last question may have been on its way when its time was up; what that was granted is taken back.
-        Some(Answer::NotGranted) if operation.waits() => {
+        // Of a majority one who asked once may have had a server that another one lacked.
+        Some(Answer::NotGranted) if operation.waits() || case.is_majority => {
             let at = answered.unwrap_or(case.terms.end);
             let hindered = case.hindered(operation.id.0, operation.invoked, at);
             if hindered { forgotten(at) } else { at + case.terms.wake }

@@ -107,3 +107,18 @@ fn b61_nothing_ends_with_a_lease_that_was_lost() {
     let alone: Vec<&str> = text.lines().filter(|line| !line.contains(" 2 1 1 ")).collect();
     broken(&alone.join("\n"), Checker::WakeUps);
 }
+
+/// Of three servers one was silent and one refused; of two who asked neither had more than one.
+#[test]
+fn b64_who_asked_once_had_a_server_that_another_one_lacked() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @1 0 0 0 - majority
+        @73 0 0 0 - begins silent -
+        @231 2 1 1 l invoked try-for true =600 @299 -
+        @287 1 1 1 l invoked try true =600 - -
+        @507 0 0 0 - ends silent
+        @527 1 1 1 l not-granted
+        @527 2 1 1 l not-granted";
+    right(text);
+    broken(&text.replace("@1 0 0 0 - majority\n", ""), Checker::Honesty);
+}

@@ -214,10 +214,17 @@ impl Cluster {
     /// Kills a node, and starts a clean one at the same address: it knows nobody, and nobody knows it. It stays that way
     /// until [`heal`](Self::heal).
     ///
+    /// Its replicas keep what they have and do not take over until then. Left to themselves they would do either, as the
+    /// clean node is late or early: elect one of themselves while nobody is at the address, or empty themselves, because
+    /// whoever is there now is a master without keys.
+    ///
     /// # Panics
     ///
     /// If it does not start.
     pub fn replace(&mut self, index: usize) {
+        for replica in self.replicas_of(index) {
+            must("a replica that waits", self.wait_for_word(replica));
+        }
         self.nodes[index].restart_clean();
         let new = must("CLUSTER MYID", my_id(&self.nodes[index]));
         let old = std::mem::replace(&mut self.ids[index], new);
@@ -288,6 +295,22 @@ impl Cluster {
         Ok(())
     }
 
+    /// Has a replica neither take over nor follow whoever else is at its master's address.
+    fn wait_for_word(&self, replica: usize) -> Result<()> {
+        let node = &self.nodes[replica];
+        ask(node, &["CONFIG", "SET", "cluster-replica-no-failover", "yes"])?;
+        ask(node, &["CONFIG", "SET", "masterauth", "nobody's"])?;
+        Ok(())
+    }
+
+    /// Ends [`wait_for_word`](Self::wait_for_word).
+    fn wait_no_longer(&self, replica: usize) -> Result<()> {
+        let node = &self.nodes[replica];
+        ask(node, &["CONFIG", "SET", "masterauth", self.settings.password.as_deref().unwrap_or_default()])?;
+        ask(node, &["CONFIG", "SET", "cluster-replica-no-failover", "no"])?;
+        Ok(())
+    }
+
     fn take_in(&self, index: usize, old: &str) -> Result<()> {
         let new = &self.nodes[index];
         let (_, witness) = up(&self.nodes).find(|(witness, _)| *witness != index).context("it is alone")?;
@@ -296,11 +319,15 @@ impl Cluster {
         let master = if let Some(master) = &known.master {
             master
         } else {
-            let mut replicas = before.nodes.iter().filter(|(_, known)| known.master.as_deref() == Some(old));
-            let (heir, _) = replicas.next().context("it was a master without replicas")?;
+            let replicas = before.nodes.iter().filter(|(_, known)| known.master.as_deref() == Some(old));
+            let replicas: Vec<_> = replicas.map(|(id, _)| id).collect();
+            let heir = *replicas.first().context("it was a master without replicas")?;
             // The others met a stranger at its address and struck that from their books. It is not failed, nor will it
             // ever be, so nobody takes over by himself.
             ask(&self.nodes[self.index_of(heir)?], &["CLUSTER", "FAILOVER", "TAKEOVER"])?;
+            for replica in replicas {
+                self.wait_no_longer(self.index_of(replica)?)?;
+            }
             heir
         };
         settle(|| {

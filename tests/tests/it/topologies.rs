@@ -198,6 +198,8 @@ fn a_cluster_survives_deaths_pauses_and_replacements() {
     assert_eq!(set.nodes()[replica].addr(), addr);
     assert!(set.nodes()[replica].cli(&["GET", key]).starts_with("(error) CLUSTERDOWN"));
     assert_eq!(set.nodes()[replica].cli(&["DBSIZE"]), "0");
+    // It asks the clean node for a copy once a second; had it got one, it would be as empty.
+    assert!(poll_until(LONG, || set.nodes()[master].log().contains("Unable to AUTH to")));
     set.heal();
     assert_eq!(set.owner_of(slot), target, "the move is finished");
     assert_eq!(set.nodes()[target].cli(&["GET", key]), "kept");

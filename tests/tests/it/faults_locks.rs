@@ -225,20 +225,20 @@ async fn l07_an_acquire_whose_answer_is_lost_is_repeated_or_taken_back() {
 async fn l07_a_wait_whose_last_question_was_not_answered_may_have_taken_the_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server);
-    let (locks, others) = (brisk(&proxy.url(), LEASE).await, manager(&server.url()).await);
-    let holder = others.lock("asked").with_lease(SHORT).acquire().await.unwrap();
+    let locks = brisk(&proxy.url(), LEASE).await;
+    hold_as_stranger(&server, "asked", SHORT);
     let lock = locks.lock("asked");
     let waiting = tokio::spawn(async move { lock.try_acquire_for(3 * SHORT).await });
-    assert!(listeners(&server, "asked", 1).await);
-    // Asked when the lease has ended, at the latest.
+    assert!(listeners(&server, "asked", 1).await && at_rest(&locks).await);
+    // Asked when the lease would have ended. Nobody says that the lock is free before, so that the first question finds it so.
     proxy.strike(Direction::ToClient, Fault::Stall);
+    assert_eq!(server.cli(&["DEL", "asked"]), "1");
     let taken = eventually(PATIENCE, async || server.cli(&["HGETALL", "asked"]).contains(locks.id())).await;
     assert!(taken, "the server has granted it");
     let outcome = waiting.await.unwrap();
     assert_eq!(outcome.unwrap_err().outcome(), Outcome::MaybeExecuted);
     proxy.heal();
     assert!(gone(&server, "asked").await, "taken back, long before its lease ends");
-    drop(holder);
 }
 
 #[tokio::test]

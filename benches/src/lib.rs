@@ -21,6 +21,7 @@
 //! ```
 
 pub mod plot;
+pub mod table;
 
 use std::fmt;
 use std::fs;

@@ -3,7 +3,8 @@
 //!
 //! Commands are counted by the server (`INFO commandstats`): those that clients sent, not those that scripts ran in turn.
 //!
-//! `lock [--rounds N] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run.
+//! `lock [--rounds N] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run, and
+//! `lock --table [page]` puts it into a page.
 //! `lock --solo <contender> <tasks> <pairs>` runs uncontended pairs of one contender alone, for instruction counts.
 
 #[path = "lock/by_hand.rs"]
@@ -43,16 +44,20 @@ use redisson::Redisson;
 use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
 use wheellock::LockManager;
-use wheellock_benches::Report;
 use wheellock_benches::plot::{self, Distribution, Plot};
+use wheellock_benches::{Report, table};
 use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    if let Some("--plot") = args.first().map(String::as_str) {
-        let folder = args.get(1).map_or("docs/img", String::as_str);
-        plot::draw_distributions("lock", &DISTRIBUTIONS, folder)?;
-        return plot::draw("lock", &PLOTS, folder);
+    let place = |place| args.get(1).map_or(place, String::as_str);
+    match args.first().map(String::as_str) {
+        Some("--plot") => {
+            plot::draw_distributions("lock", &DISTRIBUTIONS, place("docs/img"))?;
+            return plot::draw("lock", &PLOTS, place("docs/img"));
+        }
+        Some("--table") => return table::put("lock", place("docs/benchmarks.md"), |_, _| false),
+        _ => {}
     }
     let target = Target::start()?;
     let server = &target.server;

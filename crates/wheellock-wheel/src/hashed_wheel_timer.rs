@@ -4,7 +4,9 @@
 //! the thread and the clock are those of [`crate::timer`].
 
 use std::any::Any;
+use std::boxed::Box;
 use std::fmt;
+use std::mem::needs_drop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::String;
 use std::sync::Arc;
@@ -15,9 +17,8 @@ use crate::TimerKey;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::timer::clock::{Clock, VirtualTime};
 use crate::timer::driver::Driver;
-use crate::timer::expire::Expire;
 use crate::timer::manual;
-use crate::timer::shards::{Armed, Shard, Shards};
+use crate::timer::shards::{Armed, Expire, Left, Shard, Shards, Stored};
 
 /// Runs tasks after a delay; most are cancelled before. A cheap handle to one timer: clones share it.
 ///
@@ -34,7 +35,7 @@ use crate::timer::shards::{Armed, Shard, Shards};
 /// | `stop` leaves `pendingTimeouts` as it was, and does not call `cancelled` | counts down, and calls it |
 /// | a timeout created while `stop` runs may be lost | it is an error, or it is returned by `stop` |
 /// | far delays are touched once per revolution | at most once per level of the wheel |
-/// | an unstopped timer is a leak | its thread ends when the last handle and the last timeout are gone |
+/// | an unstopped timer is a leak | its thread ends when the last handle is gone and nothing is pending |
 ///
 /// ```
 /// use std::time::Duration;
@@ -122,12 +123,17 @@ impl HashedWheelTimer {
             return Err(StopError(()));
         }
         let mut unprocessed = Vec::new();
-        for entry in hub.close() {
-            if entry.0.leave(CANCELLED) {
-                let timeout = Timeout { cell: entry.0, key: None };
-                timeout.tell_cancelled();
-                unprocessed.push(timeout);
-            }
+        for Left { shard, key, deadline, taken: task } in hub.close() {
+            hub.shared.leave();
+            let timeout = Timeout {
+                shard: Share::of(&shard),
+                key,
+                tick: deadline,
+                task,
+                known: AtomicU8::new(CANCELLED),
+            };
+            timeout.tell_cancelled();
+            unprocessed.push(timeout);
         }
         Ok(unprocessed)
     }
@@ -150,21 +156,24 @@ impl HashedWheelTimer {
         self.shards.hub().ticks_per_wheel
     }
 
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.shards.hub().entries()
+    }
+
     fn schedule<T: TimerTask>(&self, task: T, deadline: Option<Instant>) -> Result<Timeout, NewTimeoutError> {
         let hub = self.shards.hub();
         let tick = deadline.map_or(crate::timer::clock::NEVER, |deadline| hub.ticks.at_or_after(deadline));
         hub.shared.enter()?;
         let shard = self.shards.own();
-        let cell: Arc<TimeoutCell<dyn TimerTask>> =
-            Arc::new(TimeoutCell { state: AtomicU8::new(PENDING), tick, shard: shard.clone(), task });
-        let key = match shard.arm(tick, Entry(cell.clone())) {
-            Armed::Pending(key) => Some(key),
+        let task = AnyTask::new(task);
+        let key = match shard.arm(tick, Entry::new(&task)) {
+            Armed::Pending(key) => key,
             // An overdue one is armed for the next tick.
-            Armed::Due(_) => None,
-            Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
+            Armed::Due(_) | Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
             Armed::NoDriver(_) => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
         };
-        Ok(Timeout { cell, key })
+        Ok(Timeout { shard: Share::of(shard), key, tick, task, known: AtomicU8::new(PENDING) })
     }
 }
 
@@ -260,6 +269,12 @@ impl HashedWheelTimerBuilder {
         let time = Arc::new(VirtualTime::new());
         let timer = self.assemble(Driver::Manual, Clock::Manual(time.clone()));
         Ok((timer.clone(), ManualTicker { timer, time }))
+    }
+
+    /// A timer for the model checker.
+    #[cfg(all(test, loom))]
+    pub(crate) fn build_model(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
+        self.assemble(driver, clock)
     }
 
     fn check(&self) -> Result<(), BuildError> {
@@ -382,6 +397,8 @@ impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
 
 /// A task that was handed to a [`HashedWheelTimer`]. Dropping it changes nothing.
 ///
+/// As long as it is kept it keeps the task. One that has expired, or was cancelled through a clone, also keeps its 48 bytes in the wheel.
+///
 /// ```
 /// use std::time::Duration;
 /// use wheellock_wheel::{HashedWheelTimer, Timeout};
@@ -393,63 +410,106 @@ impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
 /// assert!(timeout.is_cancelled() && !timeout.cancel()); // once
 /// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
 /// ```
-#[derive(Clone)]
 pub struct Timeout {
-    cell: Arc<TimeoutCell<dyn TimerTask>>,
-    /// None once it is known that the wheel does not hold it.
-    key: Option<TimerKey>,
+    shard: Share,
+    key: TimerKey,
+    tick: u64,
+    task: AnyTask,
+    /// What has become of it, once the entry has been told that this handle will not ask again. Changes once, under the lock.
+    known: AtomicU8,
 }
 
 impl Timeout {
     /// The timer; none once every handle to it is gone. What is pending then still runs.
     #[must_use]
     pub fn timer(&self) -> Option<HashedWheelTimer> {
-        self.cell.shard.all().map(|shards| HashedWheelTimer { shards })
+        self.shard.all().map(|shards| HashedWheelTimer { shards })
     }
 
     /// The task, which may be handed to a timer again.
     #[must_use]
     pub fn task(&self) -> Task {
-        let task: &dyn Any = &self.cell.task;
-        // One that was handed on again and again is still one task.
-        task.downcast_ref::<Task>().cloned().unwrap_or_else(|| Task(self.cell.clone()))
+        Task(self.task.clone())
     }
 
     /// True once its time has come: while the task runs, and after.
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        self.cell.state.load(Ordering::Acquire) == EXPIRED
+        self.fate() == EXPIRED
     }
 
     /// True if it was cancelled, or returned by [`HashedWheelTimer::stop`].
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cell.state.load(Ordering::Acquire) == CANCELLED
+        self.fate() == CANCELLED
     }
 
     /// Cancels it, frees its place at once and calls [`TimerTask::cancelled`]. False if it has expired or was cancelled before.
     pub fn cancel(&self) -> bool {
-        if !self.cell.leave(CANCELLED) {
+        if self.known.load(Ordering::Acquire) != PENDING {
             return false;
         }
-        if let Some(key) = self.key {
-            self.cell.shard.take_claimed(key);
+        if !self.shard.with(|stored| Entry::cancel(stored, self.key, &self.known)) {
+            return false;
         }
+        self.shard.hub().shared.leave();
+        self.shard.taken_out();
         self.tell_cancelled();
         true
     }
 
+    fn fate(&self) -> u8 {
+        match self.known.load(Ordering::Acquire) {
+            PENDING => self.shard.with(|stored| match stored.wheel.get_mut(self.key) {
+                Some(entry) => entry.fate(),
+                // Another thread has cancelled it through this very handle meanwhile.
+                None => self.known.load(Ordering::Acquire),
+            }),
+            known => known,
+        }
+    }
+
     fn tell_cancelled(&self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.cell.task.cancelled(self)));
+        let _ = catch_unwind(AssertUnwindSafe(|| self.task.get().cancelled(self)));
+    }
+}
+
+impl Clone for Timeout {
+    fn clone(&self) -> Self {
+        let known = match self.known.load(Ordering::Acquire) {
+            PENDING => self.shard.with(|stored| match stored.wheel.get_mut(self.key) {
+                Some(entry) => {
+                    *entry.handles() += 1;
+                    PENDING
+                }
+                None => self.known.load(Ordering::Acquire),
+            }),
+            known => known,
+        };
+        Self {
+            shard: Share::of(&self.shard),
+            key: self.key,
+            tick: self.tick,
+            task: self.task.clone(),
+            known: AtomicU8::new(known),
+        }
+    }
+}
+
+impl Drop for Timeout {
+    fn drop(&mut self) {
+        if self.known.load(Ordering::Acquire) == PENDING {
+            self.shard.with(|stored| Entry::forget(stored, self.key));
+        }
     }
 }
 
 impl fmt::Debug for Timeout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hub = self.cell.shard.hub();
+        let hub = self.shard.hub();
         let now = hub.clock.now();
         let mut out = f.debug_struct("Timeout");
-        match hub.ticks.start_of(self.cell.tick) {
+        match hub.ticks.start_of(self.tick) {
             None => out.field("deadline", &"never"),
             Some(at) if at > now => out.field("due_in", &(at - now)),
             Some(at) => out.field("due_ago", &(now - at)),
@@ -484,15 +544,15 @@ impl fmt::Debug for Timeout {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Task(Arc<TimeoutCell<dyn TimerTask>>);
+pub struct Task(AnyTask);
 
 impl TimerTask for Task {
     fn run(&self, timeout: &Timeout) {
-        self.0.task.run(timeout);
+        self.0.get().run(timeout);
     }
 
     fn cancelled(&self, timeout: &Timeout) {
-        self.0.task.cancelled(timeout);
+        self.0.get().cancelled(timeout);
     }
 }
 
@@ -526,7 +586,7 @@ pub struct Job(Timeout);
 impl Job {
     /// Runs the task. A panic is the caller's to contain.
     pub fn run(self) {
-        self.0.cell.task.run(&self.0);
+        self.0.task.get().run(&self.0);
     }
 
     /// The timeout.
@@ -666,46 +726,233 @@ impl Shared {
     }
 }
 
-/// One timeout: its state, and the task in the same allocation.
-struct TimeoutCell<T: ?Sized> {
-    state: AtomicU8,
-    tick: u64,
-    shard: Arc<Shard<Entry>>,
-    task: T,
-}
+/// A handle's share of its shard.
+///
+/// The shard's count of owners is two locked instructions per handle. They are spared where a thread makes handles and drops them: it
+/// keeps the share that it has dropped last for the next.
+struct Share(Option<Arc<Shard<Entry>>>);
 
-impl<T: ?Sized> TimeoutCell<T> {
-    /// From pending to `to`. Whoever succeeds owns what follows; nobody else counts, runs or tells.
-    fn leave(&self, to: u8) -> bool {
-        let left = self.state.compare_exchange(PENDING, to, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        if left {
-            self.shard.hub().shared.leave();
-        }
-        left
+impl Share {
+    #[inline]
+    fn of(shard: &Arc<Shard<Entry>>) -> Self {
+        Self(Some(spare::take(shard).unwrap_or_else(|| shard.clone())))
     }
 }
 
-/// What the wheel holds.
-pub(crate) struct Entry(Arc<TimeoutCell<dyn TimerTask>>);
+impl std::ops::Deref for Share {
+    type Target = Arc<Shard<Entry>>;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        match &self.0 {
+            Some(shard) => shard,
+            None => unreachable!("it has one until it is dropped"),
+        }
+    }
+}
+
+impl Drop for Share {
+    #[inline]
+    fn drop(&mut self) {
+        // That of a timer that is gone would only keep memory.
+        if let Some(shard) = self.0.take_if(|shard| shard.has_timer()) {
+            spare::keep(shard);
+        }
+    }
+}
+
+/// The share that a thread has dropped last.
+#[cfg(not(loom))]
+mod spare {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use super::{Entry, Shard};
+
+    std::thread_local! {
+        static SPARE: Cell<Option<Arc<Shard<Entry>>>> = const { Cell::new(None) };
+    }
+
+    #[inline]
+    pub(super) fn take(shard: &Arc<Shard<Entry>>) -> Option<Arc<Shard<Entry>>> {
+        // A thread that is being torn down has none.
+        let spare = SPARE.try_with(Cell::take).ok()??;
+        if Arc::ptr_eq(&spare, shard) {
+            return Some(spare);
+        }
+        keep(spare);
+        None
+    }
+
+    #[inline]
+    pub(super) fn keep(shard: Arc<Shard<Entry>>) {
+        let _ = SPARE.try_with(|spare| spare.replace(Some(shard)));
+    }
+}
+
+/// The model checker's threads share one of the system's.
+#[cfg(loom)]
+mod spare {
+    use std::sync::Arc;
+
+    use super::{Entry, Shard};
+
+    pub(super) fn take(_: &Arc<Shard<Entry>>) -> Option<Arc<Shard<Entry>>> {
+        None
+    }
+
+    pub(super) fn keep(_: Arc<Shard<Entry>>) {}
+}
+
+/// A task of any type.
+#[derive(Clone)]
+pub(crate) enum AnyTask {
+    Shared(Arc<dyn TimerTask>),
+    /// Of a type without state, whose values need no memory and no count of their owners.
+    Stateless(&'static dyn TimerTask),
+}
+
+impl AnyTask {
+    #[inline]
+    fn new<T: TimerTask>(task: T) -> Self {
+        if size_of::<T>() == 0 && !needs_drop::<T>() {
+            // A box of nothing is not allocated, so nothing is leaked.
+            return Self::Stateless(Box::leak(Box::new(task)));
+        }
+        // One that is handed on again and again is still one task.
+        match (&task as &dyn Any).downcast_ref::<Task>() {
+            Some(handed_on) => handed_on.0.clone(),
+            None => Self::Shared(Arc::new(task)),
+        }
+    }
+
+    #[inline]
+    fn get(&self) -> &dyn TimerTask {
+        match self {
+            Self::Shared(task) => &**task,
+            Self::Stateless(task) => *task,
+        }
+    }
+}
+
+/// One timeout in its wheel: what has become of it, and how many handles may ask. It stays until both the timeout has left and the last
+/// handle is gone. A task of either kind, so that the tag is beside the count and costs nothing.
+pub(crate) enum Entry {
+    Shared { handles: u32, task: Arc<dyn TimerTask> },
+    Stateless { handles: u32, task: &'static dyn TimerTask },
+    Cancelled { handles: u32 },
+    Expired { handles: u32 },
+}
+
+const _: () = assert!(size_of::<Entry>() == 24);
+
+impl Entry {
+    /// Of a new timeout, with the handle that is returned.
+    #[inline]
+    fn new(task: &AnyTask) -> Self {
+        match task {
+            AnyTask::Shared(task) => Self::Shared { handles: 1, task: task.clone() },
+            AnyTask::Stateless(task) => Self::Stateless { handles: 1, task: *task },
+        }
+    }
+
+    #[inline]
+    fn handles(&mut self) -> &mut u32 {
+        match self {
+            Self::Shared { handles, .. }
+            | Self::Stateless { handles, .. }
+            | Self::Cancelled { handles }
+            | Self::Expired { handles } => handles,
+        }
+    }
+
+    /// From pending to cancelled, through a handle that has a task of its own, so that no task is dropped here, under the lock. If it is
+    /// the only handle it is all that knows: the entry goes.
+    #[inline]
+    fn cancel(stored: &mut Stored<Self>, key: TimerKey, known: &AtomicU8) -> bool {
+        match stored.wheel.get_mut(key) {
+            Some(entry) if entry.fate() == PENDING => {
+                if *entry.handles() == 1 {
+                    known.store(CANCELLED, Ordering::Release);
+                    stored.wheel.discard(key)
+                } else {
+                    Self::keep(stored, key, |handles| Self::Cancelled { handles }).is_some()
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// From pending to what it becomes, to be run or given back. Whoever gets the task owns what follows; nobody else counts, runs or
+    /// tells.
+    #[inline]
+    fn leave(stored: &mut Stored<Self>, key: TimerKey, to: impl FnOnce(u32) -> Self) -> Option<AnyTask> {
+        let entry = stored.wheel.get_mut(key).filter(|entry| entry.fate() == PENDING)?;
+        let entry =
+            if *entry.handles() == 0 { stored.wheel.remove(key)? } else { Self::keep(stored, key, to)? };
+        match entry {
+            Self::Shared { task, .. } => Some(AnyTask::Shared(task)),
+            Self::Stateless { task, .. } => Some(AnyTask::Stateless(task)),
+            Self::Cancelled { .. } | Self::Expired { .. } => None,
+        }
+    }
+
+    /// For the handles that may still ask.
+    fn keep(stored: &mut Stored<Self>, key: TimerKey, to: impl FnOnce(u32) -> Self) -> Option<Self> {
+        let entry = stored.wheel.detach(key)?;
+        stored.ended += 1;
+        let to = to(*entry.handles());
+        Some(std::mem::replace(entry, to))
+    }
+
+    /// One handle will not ask any more.
+    fn forget(stored: &mut Stored<Self>, key: TimerKey) {
+        let Some(entry) = stored.wheel.get_mut(key) else { return };
+        *entry.handles() -= 1;
+        if *entry.handles() == 0 && entry.fate() != PENDING {
+            stored.wheel.discard(key);
+            stored.ended -= 1;
+        }
+    }
+
+    #[inline]
+    fn fate(&self) -> u8 {
+        match self {
+            Self::Shared { .. } | Self::Stateless { .. } => PENDING,
+            Self::Cancelled { .. } => CANCELLED,
+            Self::Expired { .. } => EXPIRED,
+        }
+    }
+}
 
 impl Expire for Entry {
     type Shared = Shared;
 
+    type Taken = AnyTask;
+
     const KEEPS_TIMER: bool = true;
 
-    fn claim(&self) -> bool {
-        self.0.leave(EXPIRED)
+    fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
+        Self::leave(stored, key, |handles| Self::Expired { handles })
+    }
+
+    fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
+        Self::leave(stored, key, |handles| Self::Cancelled { handles })
     }
 
     fn fetch(&self) {
-        std::hint::black_box(self.0.state.load(Ordering::Relaxed));
+        if let Self::Shared { task, .. } = self {
+            std::hint::black_box(Arc::strong_count(task));
+        }
     }
 
-    fn expire(self) {
-        let job = Job(Timeout { cell: self.0, key: None });
-        match job.0.cell.shard.hub().shared.executor.clone() {
+    fn expire(task: AnyTask, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64) {
+        let shared = &shard.hub().shared;
+        shared.leave();
+        let job = Job(Timeout { shard: Share::of(shard), key, tick, task, known: AtomicU8::new(EXPIRED) });
+        match &shared.executor {
             // Apart from the task's drop, which may panic too: two panics at once would abort the process.
-            None => drop(catch_unwind(AssertUnwindSafe(|| job.0.cell.task.run(&job.0)))),
+            None => drop(catch_unwind(AssertUnwindSafe(|| job.0.task.get().run(&job.0)))),
             Some(execute) => execute(job),
         }
     }
@@ -724,13 +971,86 @@ mod tests {
     #[test]
     fn a_task_that_is_handed_on_again_and_again_is_one_task() {
         let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
-        let first = timer.new_timeout(|_: &Timeout| (), Duration::ZERO).unwrap();
+        let held = Arc::new(());
+        let first = timer.new_timeout(move |_: &Timeout| drop(held.clone()), Duration::ZERO).unwrap();
+        let same = |one: &AnyTask, other: &AnyTask| match (one, other) {
+            (AnyTask::Shared(one), AnyTask::Shared(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
         let mut last = first.clone();
         for _ in 0..3 {
             last = timer.new_timeout(last.task(), Duration::ZERO).unwrap();
-            assert!(Arc::ptr_eq(&last.task().0, &first.cell), "no timeout keeps the one before it");
+            assert!(same(&last.task().0, &first.task), "no timeout keeps the one before it");
         }
         ticker.advance(Duration::from_secs(1));
         assert!(first.is_expired() && last.is_expired());
+    }
+
+    #[test]
+    fn every_handle_is_told_and_the_last_one_frees_the_entry() {
+        let second = Duration::from_secs(1);
+        for kept in 0..3 {
+            for end in ["cancelled by a handle", "cancelled by a clone", "expired", "stopped"] {
+                let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
+                let first = timer.new_timeout(|_: &Timeout| (), second).unwrap();
+                let mut clones: Vec<Timeout> = (0..kept).map(|_| first.clone()).collect();
+                assert_eq!((timer.entries(), timer.pending_timeouts()), (1, 1));
+                match end {
+                    "cancelled by a handle" => assert!(first.cancel()),
+                    "cancelled by a clone" => assert!(clones.last().unwrap_or(&first).cancel()),
+                    "expired" => ticker.advance(second),
+                    _ => assert_eq!(timer.stop().unwrap().len(), 1),
+                }
+                assert_eq!(timer.pending_timeouts(), 0, "{end}");
+                clones.push(first);
+                clones.push(clones[0].clone());
+                for timeout in &clones {
+                    assert_eq!(timeout.is_expired(), end == "expired", "{end}");
+                    assert_eq!(timeout.is_cancelled(), end != "expired", "{end}");
+                    assert!(!timeout.cancel());
+                }
+                clones.drain(1..);
+                assert_eq!(clones[0].is_expired(), end == "expired", "{end}");
+                clones.clear();
+                assert_eq!(timer.entries(), 0, "{end}, {kept} clones");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pending_timeout_without_handles_is_freed_when_it_has_run() {
+        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
+        drop(timer.new_timeout(|_: &Timeout| (), Duration::from_secs(1)).unwrap());
+        assert_eq!((timer.entries(), timer.pending_timeouts()), (1, 1));
+        ticker.advance(Duration::from_secs(1));
+        assert_eq!(timer.entries(), 0);
+    }
+
+    #[test]
+    fn a_task_without_state_is_dropped_if_it_wants_to_be() {
+        static DROPS: AtomicUsize = AtomicUsize::new(0);
+        struct Empty;
+        impl TimerTask for Empty {
+            fn run(&self, _: &Timeout) {}
+        }
+        struct Noticed;
+        impl TimerTask for Noticed {
+            fn run(&self, _: &Timeout) {}
+        }
+        impl Drop for Noticed {
+            fn drop(&mut self) {
+                DROPS.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        assert!(matches!(AnyTask::new(Empty), AnyTask::Stateless(_)));
+        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
+        let timeout = timer.new_timeout(Noticed, Duration::from_secs(1)).unwrap();
+        assert!(timeout.cancel());
+        assert_eq!(DROPS.load(Ordering::SeqCst), 0, "it may be asked for");
+        drop(timeout);
+        assert_eq!(DROPS.load(Ordering::SeqCst), 1);
+        drop(timer.new_timeout(Noticed, Duration::from_secs(1)).unwrap());
+        ticker.advance(Duration::from_secs(1));
+        assert_eq!(DROPS.load(Ordering::SeqCst), 2);
     }
 }

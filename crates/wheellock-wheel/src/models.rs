@@ -221,6 +221,44 @@ fn a_new_timeout_is_refused_or_returned_by_stop() {
     });
 }
 
+/// What is kept for handles is there as long as one may ask, and not longer.
+#[test]
+fn handles_that_ask_and_go_while_it_fires_agree_and_leave_nothing() {
+    model(|| {
+        let (timer, ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
+        let first = timer.new_timeout(|_: &Timeout| (), TICK).unwrap();
+        let second = first.clone();
+        let driver = thread::spawn(move || ticker.advance(TICK));
+        let asker = thread::spawn(move || {
+            let cancelled = second.clone().cancel();
+            assert!(second.is_cancelled() != second.is_expired());
+            (cancelled, second.is_cancelled())
+        });
+        let cancelled = first.cancel();
+        let fate = first.is_cancelled();
+        drop(first);
+        let (cancelled_too, same) = asker.join().unwrap();
+        driver.join().unwrap();
+        assert!(!(cancelled && cancelled_too));
+        assert_eq!((fate, same), (cancelled || cancelled_too, fate));
+        assert_eq!((timer.entries(), timer.pending_timeouts()), (0, 0));
+    });
+}
+
+/// A driver that is not told stays parked, which the checker reports.
+#[test]
+fn a_timer_without_handles_ends_with_its_last_timeout() {
+    model(|| {
+        let clock = Clock::Manual(Arc::new(VirtualTime::new()));
+        let timer =
+            HashedWheelTimer::builder().tick_duration(TICK).build_model(Driver::thread("model"), clock);
+        let timeout = timer.new_timeout(|_: &Timeout| (), 100 * TICK).unwrap();
+        let canceller = thread::spawn(move || timeout.cancel());
+        drop(timer);
+        assert!(canceller.join().unwrap());
+    });
+}
+
 #[test]
 fn a_sleep_that_is_polled_while_it_fires_is_ready_or_woken() {
     model(|| {

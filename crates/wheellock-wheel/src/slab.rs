@@ -3,16 +3,32 @@
 //! Knows nothing of time or slots; the links between entries belong to the wheel.
 
 use alloc::vec::Vec;
-use core::num::NonZeroU32;
+use core::num::{NonZeroU32, NonZeroU64};
 
 /// No entry: the end of the free list, or an empty slot.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Names one live entry; never the same for two.
+/// Names one live entry, by its index and generation; never the same for two. One word, so that it is passed in a register: written as
+/// two and read as one it would have to wait for the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
-    pub(crate) generation: NonZeroU32,
-    pub(crate) index: u32,
+pub(crate) struct Key(NonZeroU64);
+
+impl Key {
+    #[inline]
+    fn new(generation: NonZeroU32, index: u32) -> Self {
+        Self(NonZeroU64::from(generation) | u64::from(index) << 32)
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> u32 {
+        (self.0.get() >> 32) as u32
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    pub(crate) fn generation(self) -> u32 {
+        self.0.get() as u32
+    }
 }
 
 /// The neighbours of an entry in its list.
@@ -83,7 +99,7 @@ impl<T> Slab<T> {
             entry.when = when;
             entry.body = Body::Live { generation, slot, value };
             self.len += 1;
-            return Key { generation: reused, index };
+            return Key::new(reused, index);
         }
         self.grow(when, slot, first, last, value)
     }
@@ -102,30 +118,45 @@ impl<T> Slab<T> {
         let body = Body::Live { generation: generation.get(), slot, value };
         self.entries.push(Entry { when, prev, next, body });
         self.len += 1;
-        Key { generation, index }
+        Key::new(generation, index)
     }
 
     /// Takes a live entry out and frees it; the caller closes the gap in its list.
     #[inline]
     pub(crate) fn take(&mut self, key: Key) -> Option<Taken<T>> {
-        let entry = self.entries.get_mut(key.index as usize)?;
-        match entry.body {
-            Body::Live { generation, .. } if generation == key.generation.get() => {}
-            _ => return None,
-        }
-        let links = Links { prev: entry.prev, next: entry.next };
-        // An entry whose generations are used up is retired: reusing it would let an ancient key match again.
-        let next = key.generation.get().wrapping_add(1);
-        let body = core::mem::replace(&mut entry.body, Body::Free { generation: next });
-        if next != 0 {
-            entry.next = self.free;
-            self.free = key.index;
-        }
-        self.len -= 1;
+        let (links, body) = self.free(key, core::mem::replace)?;
         match body {
             Body::Live { slot, value, .. } => Some(Taken { slot: slot.get() - 1, links, value }),
             Body::Free { .. } => None,
         }
+    }
+
+    /// Drops what a live entry holds where it is, and frees it; the caller closes the gap in its list.
+    #[inline]
+    #[cfg(feature = "std")]
+    pub(crate) fn discard(&mut self, key: Key) -> Option<(u32, Links)> {
+        let slot = self.slot(key)?;
+        let (links, ()) = self.free(key, |body, free| *body = free)?;
+        Some((slot, links))
+    }
+
+    #[inline]
+    fn free<R>(&mut self, key: Key, replace: impl FnOnce(&mut Body<T>, Body<T>) -> R) -> Option<(Links, R)> {
+        let entry = self.entries.get_mut(key.index() as usize)?;
+        match entry.body {
+            Body::Live { generation, .. } if generation == key.generation() => {}
+            _ => return None,
+        }
+        let links = entry.links();
+        // An entry whose generations are used up is retired: reusing it would let an ancient key match again.
+        let next = key.generation().wrapping_add(1);
+        let body = replace(&mut entry.body, Body::Free { generation: next });
+        if next != 0 {
+            entry.next = self.free;
+            self.free = key.index();
+        }
+        self.len -= 1;
+        Some((links, body))
     }
 
     /// The key of a live entry.
@@ -133,7 +164,7 @@ impl<T> Slab<T> {
     pub(crate) fn key(&self, index: u32) -> Option<Key> {
         match self.entries.get(index as usize)?.body {
             Body::Live { generation, .. } => {
-                NonZeroU32::new(generation).map(|generation| Key { generation, index })
+                NonZeroU32::new(generation).map(|generation| Key::new(generation, index))
             }
             Body::Free { .. } => None,
         }
@@ -142,8 +173,8 @@ impl<T> Slab<T> {
     /// The slot of a live entry of this generation.
     #[inline]
     pub(crate) fn slot(&self, key: Key) -> Option<u32> {
-        match self.entries.get(key.index as usize)?.body {
-            Body::Live { generation, slot, .. } if generation == key.generation.get() => Some(slot.get() - 1),
+        match self.entries.get(key.index() as usize)?.body {
+            Body::Live { generation, slot, .. } if generation == key.generation() => Some(slot.get() - 1),
             _ => None,
         }
     }
@@ -155,16 +186,33 @@ impl<T> Slab<T> {
         }
     }
 
+    #[cfg(feature = "std")]
+    pub(crate) fn set_slots(&mut self, to: u32) {
+        for entry in &mut self.entries {
+            if let Body::Live { slot, .. } = &mut entry.body {
+                *slot = tag(to);
+            }
+        }
+    }
+
+    /// Shows a live entry's value to `look`.
+    #[inline]
+    pub(crate) fn look(&self, index: u32, look: impl Fn(&T)) {
+        if let Body::Live { value, .. } = &self.entries[index as usize].body {
+            look(value);
+        }
+    }
+
     pub(crate) fn value(&self, key: Key) -> Option<&T> {
-        match &self.entries.get(key.index as usize)?.body {
-            Body::Live { generation, value, .. } if *generation == key.generation.get() => Some(value),
+        match &self.entries.get(key.index() as usize)?.body {
+            Body::Live { generation, value, .. } if *generation == key.generation() => Some(value),
             _ => None,
         }
     }
 
     pub(crate) fn value_mut(&mut self, key: Key) -> Option<&mut T> {
-        match &mut self.entries.get_mut(key.index as usize)?.body {
-            Body::Live { generation, value, .. } if *generation == key.generation.get() => Some(value),
+        match &mut self.entries.get_mut(key.index() as usize)?.body {
+            Body::Live { generation, value, .. } if *generation == key.generation() => Some(value),
             _ => None,
         }
     }
@@ -174,7 +222,7 @@ impl<T> Slab<T> {
         (0..).zip(&self.entries).filter_map(|(index, entry)| match &entry.body {
             Body::Live { generation, value, .. } => {
                 let generation = NonZeroU32::new(*generation)?;
-                Some((Key { generation, index }, entry.when, value))
+                Some((Key::new(generation, index), entry.when, value))
             }
             Body::Free { .. } => None,
         })
@@ -228,6 +276,10 @@ impl<T> core::ops::IndexMut<u32> for Slab<T> {
 
 #[cfg(any(test, fuzzing))]
 impl<T> Slab<T> {
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn slot_of_live(&self, index: u32) -> Option<u32> {
         match self.entries[index as usize].body {
             Body::Live { slot, .. } => Some(slot.get() - 1),
@@ -267,12 +319,12 @@ mod tests {
         let mut slab = Slab::new();
         slab.set_first_generation(NonZeroU32::MAX);
         let key = slab.insert(0, 0, NIL, NIL, 'a');
-        assert_eq!(key.generation, NonZeroU32::MAX);
+        assert_eq!(key.generation(), u32::MAX);
         assert_eq!(slab.take(key).map(|taken| taken.value), Some('a'));
         let other = slab.insert(0, 0, NIL, NIL, 'b');
-        assert_ne!(other.index, key.index);
+        assert_ne!(other.index(), key.index());
         assert_eq!(slab.slot(key), None);
-        assert_eq!(slab.slot(Key { generation: NonZeroU32::MIN, ..key }), None);
+        assert_eq!(slab.slot(Key::new(NonZeroU32::MIN, key.index())), None);
         slab.take(other);
         slab.check();
         slab.release();
@@ -285,7 +337,7 @@ mod tests {
         let mut seen = alloc::collections::BTreeSet::new();
         for _ in 0..100 {
             let key = slab.insert(0, 3, NIL, NIL, 'x');
-            assert!(seen.insert((key.index, key.generation)), "{key:?} was given out before");
+            assert!(seen.insert((key.index(), key.generation())), "{key:?} was given out before");
             slab.take(key);
             slab.release();
             assert_eq!(slab.capacity(), 0);

@@ -30,7 +30,7 @@ pub struct TimerKey(Key);
 
 impl fmt::Debug for TimerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TimerKey({}#{})", self.0.index, self.0.generation)
+        write!(f, "TimerKey({}#{})", self.0.index(), self.0.generation())
     }
 }
 
@@ -115,7 +115,7 @@ impl<T> Wheel<T> {
         let first = self.heads[slot as usize];
         let last = if first == NIL { NIL } else { self.slab[first].prev };
         let key = self.slab.insert(when, slot, first, last, value);
-        self.close_ring(slot, first, last, key.index);
+        self.close_ring(slot, first, last, key.index());
         TimerKey(key)
     }
 
@@ -123,17 +123,53 @@ impl<T> Wheel<T> {
     #[inline]
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {
         let Taken { slot, links, value } = self.slab.take(key.0)?;
-        self.unlink(slot, key.0.index, links);
+        if slot != DETACHED {
+            self.unlink(slot, key.0.index(), links);
+        }
         Some(value)
+    }
+
+    /// Like [`remove`](Self::remove), but drops the value where it is. False if there was none.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn discard(&mut self, key: TimerKey) -> bool {
+        let Some((slot, links)) = self.slab.discard(key.0) else { return false };
+        if slot != DETACHED {
+            self.unlink(slot, key.0.index(), links);
+        }
+        true
+    }
+
+    /// Takes a timer out of its slot and leaves its value in its place: it will not fire, but its key goes on matching until
+    /// [`remove`](Self::remove). `None` if it has fired or was removed.
+    #[cfg(feature = "std")]
+    pub(crate) fn detach(&mut self, key: TimerKey) -> Option<&mut T> {
+        let slot = self.slab.slot(key.0)?;
+        if slot != DETACHED {
+            self.unlink(slot, key.0.index(), self.slab[key.0.index()].links());
+            self.slab.set_slot(key.0.index(), DETACHED);
+        }
+        self.slab.value_mut(key.0)
+    }
+
+    /// [Detaches](Self::detach) all timers. One by one, each would look for its neighbours.
+    #[cfg(feature = "std")]
+    pub(crate) fn detach_all(&mut self) {
+        for slot in 0..truncate(self.heads.len() as u64) {
+            if std::mem::replace(&mut self.heads[slot as usize], NIL) != NIL {
+                self.unmark(slot);
+            }
+        }
+        self.slab.set_slots(DETACHED);
     }
 
     /// Moves a pending timer to another deadline, as if it were removed and inserted anew but under the same key.
     /// False if it has fired or was removed.
     #[inline]
     pub fn reschedule(&mut self, key: TimerKey, deadline: u64) -> bool {
-        let Some(slot) = self.slab.slot(key.0) else { return false };
-        self.unlink(slot, key.0.index, self.slab[key.0.index].links());
-        self.place_last(key.0.index, deadline.max(self.now));
+        let Some(slot) = self.slab.slot(key.0).filter(|&slot| slot != DETACHED) else { return false };
+        self.unlink(slot, key.0.index(), self.slab[key.0.index()].links());
+        self.place_last(key.0.index(), deadline.max(self.now));
         true
     }
 
@@ -144,10 +180,10 @@ impl<T> Wheel<T> {
     /// deadline a deferred one has the place of its move.
     #[inline]
     pub fn defer(&mut self, key: TimerKey, deadline: u64) -> bool {
-        if self.slab.slot(key.0).is_none() {
+        if self.slab.slot(key.0).is_none_or(|slot| slot == DETACHED) {
             return false;
         }
-        let entry = &mut self.slab[key.0.index];
+        let entry = &mut self.slab[key.0.index()];
         if deadline >= entry.when {
             entry.when = deadline;
             return true;
@@ -171,19 +207,47 @@ impl<T> Wheel<T> {
     /// The deadline of a pending timer, in ticks.
     #[must_use]
     pub fn deadline(&self, key: TimerKey) -> Option<u64> {
-        self.slab.slot(key.0).map(|_| self.slab[key.0.index].when)
+        self.slab.slot(key.0).map(|_| self.slab[key.0.index()].when)
     }
 
     /// Moves to tick `now` and hands every timer due by then to `sink`, with its deadline, in order.
     /// A `now` behind the wheel's own counts as the wheel's own.
     pub fn advance(&mut self, now: u64, sink: impl FnMut(u64, T)) {
-        self.run(now, &mut { usize::MAX }, sink);
+        self.advance_within(now, usize::MAX, sink);
     }
 
     /// Like [`advance`](Self::advance), but stops when `budget` timers have fired or moved between levels, whichever they do.
     /// Returns true when all that was due has fired; otherwise the next call goes on where this one stopped, in order.
-    pub fn advance_within(&mut self, now: u64, budget: usize, sink: impl FnMut(u64, T)) -> bool {
-        self.run(now, &mut { budget }, sink)
+    pub fn advance_within(&mut self, now: u64, budget: usize, mut sink: impl FnMut(u64, T)) -> bool {
+        let take = |wheel: &mut Self, head| {
+            if let Some((when, value)) = wheel.fire(head) {
+                sink(when, value);
+            }
+        };
+        self.run(now, &mut { budget }, |_| (), take)
+    }
+
+    /// Like [`advance_within`](Self::advance_within), but what is due is [detached](Self::detach) and named to `sink`. `fetch` reads what a
+    /// value points to, beforehand.
+    #[cfg(feature = "std")]
+    pub(crate) fn detach_due(
+        &mut self,
+        now: u64,
+        budget: usize,
+        fetch: impl Fn(&T),
+        mut sink: impl FnMut(u64, TimerKey),
+    ) -> bool {
+        self.run(now, &mut { budget }, fetch, |wheel, head| {
+            let when = wheel.slab[head].when;
+            if wheel.moved_on(head, when) {
+                return;
+            }
+            wheel.unlink(wheel.near_slot(wheel.now), head, wheel.slab[head].links());
+            wheel.slab.set_slot(head, DETACHED);
+            if let Some(key) = wheel.slab.key(head) {
+                sink(when, TimerKey(key));
+            }
+        })
     }
 
     /// The next timer due by tick `now`, one at a time; `None` when there is none (left), and the wheel has moved to `now`.
@@ -278,7 +342,15 @@ impl<T> Wheel<T> {
         self.slab.release();
     }
 
-    fn run(&mut self, target: u64, budget: &mut usize, mut sink: impl FnMut(u64, T)) -> bool {
+    /// Goes from slot to slot up to `target`, and has `take` take each first entry out until the slot is empty.
+    #[inline]
+    fn run(
+        &mut self,
+        target: u64,
+        budget: &mut usize,
+        fetch: impl Fn(&T),
+        mut take: impl FnMut(&mut Self, u32),
+    ) -> bool {
         let target = self.depart(target);
         loop {
             let far = self.next_far();
@@ -301,14 +373,13 @@ impl<T> Wheel<T> {
             }
             let slot = self.near_slot(next);
             self.fetch(slot, *budget);
+            self.fetch_values(slot, *budget, &fetch);
             while let Some(head) = self.first(slot) {
                 if *budget == 0 {
                     return false;
                 }
                 *budget -= 1;
-                if let Some((when, value)) = self.fire(head) {
-                    sink(when, value);
-                }
+                take(self, head);
             }
         }
         self.now = target;
@@ -360,17 +431,40 @@ impl<T> Wheel<T> {
         core::hint::black_box((ahead, behind));
     }
 
+    /// Reads what values point to, when the entries have been read: now these waits overlap too.
+    #[inline]
+    fn fetch_values(&self, slot: u32, at_most: usize, fetch: impl Fn(&T)) {
+        let Some(first) = self.first(slot) else { return };
+        let mut index = first;
+        for _ in 0..at_most.min(FETCHED) {
+            self.slab.look(index, &fetch);
+            index = self.slab[index].next;
+            if index == first {
+                break;
+            }
+        }
+    }
+
     /// Takes the first entry of the slot of `now`: fired, or moved on if it was deferred.
     #[inline]
     fn fire(&mut self, head: u32) -> Option<(u64, T)> {
         let when = self.slab[head].when;
-        if when > self.now {
-            self.unlink(self.near_slot(self.now), head, self.slab[head].links());
-            self.place_last(head, when);
+        if self.moved_on(head, when) {
             return None;
         }
         let key = self.slab.key(head)?;
         self.remove(TimerKey(key)).map(|value| (when, value))
+    }
+
+    /// Moves the first entry of the slot of `now` to where it belongs, if it was deferred.
+    #[inline]
+    fn moved_on(&mut self, head: u32, when: u64) -> bool {
+        let deferred = when > self.now;
+        if deferred {
+            self.unlink(self.near_slot(self.now), head, self.slab[head].links());
+            self.place_last(head, when);
+        }
+        deferred
     }
 
     /// Moves the entries of an overflow slot whose start is `now` down, last first and each to the front: whatever waits here
@@ -558,6 +652,9 @@ const FAR_SLOTS: usize = 1 << FAR_BITS;
 /// Enough for 64 bits of ticks over a wheel of a single slot.
 const MAX_FAR_LEVELS: usize = 64_usize.div_ceil(FAR_BITS as usize);
 
+/// The slot of what is in no slot.
+const DETACHED: u32 = u32::MAX - 1;
+
 /// Entries that are looked at to spare their sleeper a wake-up: at worst 32 waits for memory, a third of what a wake-up costs.
 const LOOKED_AT: usize = 32;
 
@@ -607,7 +704,9 @@ impl<T> Wheel<T> {
                 }
             }
         }
-        assert_eq!(reached, self.len(), "entries in no slot");
+        let entries = 0..truncate(self.slab.entries() as u64);
+        let detached = entries.filter(|&index| self.slab.slot_of_live(index) == Some(DETACHED)).count();
+        assert_eq!(reached + detached, self.len(), "entries in no slot");
         for level in 0..MAX_FAR_LEVELS {
             assert_eq!(self.far_levels >> level & 1 == 1, self.far[level] != 0, "level {level}");
         }

@@ -4,8 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::clock::VirtualTime;
-use super::expire::Expire;
-use super::shards::Hub;
+use super::shards::{Expire, Hub};
 
 /// Runs due timers up to the new time, tick by tick, each at its own time.
 pub(crate) fn advance<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {

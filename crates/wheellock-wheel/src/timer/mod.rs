@@ -6,7 +6,6 @@
 mod alarm;
 pub(crate) mod clock;
 pub(crate) mod driver;
-pub(crate) mod expire;
 mod interval;
 pub(crate) mod manual;
 pub(crate) mod shards;

@@ -1,10 +1,10 @@
 //! Wheels shared by threads: one per shard, each behind its own short mutex, and the turn that fires what is due in all.
 //!
-//! Owns who may touch which wheel, and how long the shared state lives. Knows ticks, not clocks: `now` is passed in.
+//! Owns who may touch which wheel, how long the shared state lives, and the demands on a value that a timer fires. Knows ticks, not clocks: `now` is passed in.
 //!
-//! A thread keeps to one shard, so that its lock and its reference count are uncontended. Handles and pending sleeps keep a
-//! shard, shards and handles keep [`Alive`], and the driver keeps only the [`Hub`]: when the last of the former goes, the
-//! driver is told to end.
+//! A thread keeps to one shard, so that its lock and its reference count are uncontended. Handles keep [`Alive`], and so do
+//! shards while they have values that keep their timer from ending (sleepers always do: they keep their shard); the driver
+//! keeps only the [`Hub`]. When the last that keeps [`Alive`] goes, the driver is told to end.
 
 use std::boxed::Box;
 use std::cell::Cell;
@@ -17,19 +17,47 @@ use std::vec::Vec;
 use super::alarm::Alarm;
 use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Next};
-use super::expire::Expire;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, ShortGuard, ShortMutex, lock, thread_local};
 use crate::{TimerKey, Wheel};
 
-/// What a driver needs, and nothing that keeps the timer alive.
+/// A value that a timer fires.
+pub(crate) trait Expire: Send + Sized + 'static {
+    /// What all values of one timer share.
+    type Shared: Send + Sync;
+
+    /// What is left of a value that has been taken out, to be run or given back outside the lock.
+    type Taken: Send;
+
+    /// Whether a pending value keeps its timer from ending. It is let go when nobody is left to move a manual clock.
+    const KEEPS_TIMER: bool;
+
+    /// Takes a pending value out, to be fired. `None` if somebody else was first. Runs under the shard's lock.
+    fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self::Taken>;
+
+    /// Takes a pending value out because its timer ends. `None` if somebody else was first. Runs under the shard's lock.
+    fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self::Taken>;
+
+    /// Reads a byte of what it points to, if it can. For a batch in a row the waits for memory overlap; later, one by one, they would
+    /// add up, and with a million timers they are most of the cost.
+    fn fetch(&self) {}
+
+    /// Runs outside every lock; may panic.
+    fn expire(taken: Self::Taken, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64);
+}
+
+/// What a driver needs, and nothing that keeps the timer alive, but for [`orphans`](Self::orphans).
 pub(crate) struct Hub<T: Expire> {
     alarm: Alarm,
     shards: Mutex<Vec<Weak<Shard<T>>>>,
-    /// What has been taken out of the wheels and not been fired yet. Locked before any shard.
-    due: Mutex<Due<T>>,
+    /// What is due and has not been fired yet, in order. It stays in its wheel until then. Locked apart from every shard.
+    due: ShortMutex<VecDeque<Due>>,
     /// No timer will be fired any more: nobody is left to wait for one, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,
+    /// Every handle is gone; values are pending that keep the timer from ending.
+    orphaned: AtomicBool,
+    /// The shards of those values, which keep the timer alive until the driver finds that all have fired or been cancelled.
+    orphans: Mutex<Vec<Orphan<T>>>,
     pub(crate) driver: Driver,
     pub(crate) clock: Clock,
     pub(crate) ticks: Ticks,
@@ -37,83 +65,86 @@ pub(crate) struct Hub<T: Expire> {
     pub(crate) shared: T::Shared,
 }
 
-struct Due<T> {
-    queue: VecDeque<(u64, T)>,
-    /// Those in the queue that nobody has claimed.
-    pending: usize,
+/// A due value: its deadline, and where it is.
+#[derive(Clone, Copy)]
+struct Due {
+    tick: u64,
+    key: TimerKey,
+    shard: u32,
+}
+
+/// A shard whose pending values keep their timer, which has no handle any more.
+struct Orphan<T: Expire> {
+    shard: Arc<Shard<T>>,
+    _alive: Arc<Alive<T>>,
 }
 
 impl<T: Expire> Hub<T> {
-    /// Takes up to `TURN_BUDGET` due values per shard out, in order, for [`fire`](Self::fire). Returns the tick of the next turn:
+    /// Finds up to `TURN_BUDGET` due values per shard, in order, for [`fire`](Self::fire). Returns the tick of the next turn:
     /// not after `now` if something due is left, `None` if nothing is pending at all.
     pub(crate) fn turn(&self, now: u64) -> Option<u64> {
         let asked = self.alarm.open();
         // A wish for a later tick stays promised even if its timer is gone: one idle wake-up then, in place of one per insert.
         let mut next = Some(asked).filter(|&tick| tick > now && tick != u64::MAX);
         let shards = self.live_shards();
-        let mut due = lock(&self.due);
-        let mut sources = usize::from(!due.queue.is_empty());
+        let mut due = self.due.lock();
+        let mut sources = usize::from(!due.is_empty());
         for shard in &shards {
-            let mut wheel = shard.wheel.lock();
-            let before = due.queue.len();
-            wheel.advance_within(now, TURN_BUDGET, |deadline, value| due.queue.push_back((deadline, value)));
-            let pending = wheel.next_wakeup();
-            if pending.is_none() && wheel.capacity() > KEPT_CAPACITY {
-                wheel.shrink_to_fit();
+            let before = due.len();
+            let mut stored = shard.stored.lock();
+            stored.wheel.detach_due(now, TURN_BUDGET, T::fetch, |tick, key| {
+                due.push_back(Due { tick, key, shard: shard.number });
+            });
+            let pending = stored.wheel.next_wakeup();
+            if pending.is_none() {
+                stored.shrink();
             }
-            drop(wheel);
-            due.pending += due.queue.len() - before;
-            sources += usize::from(due.queue.len() > before);
+            drop(stored);
+            sources += usize::from(due.len() > before);
             next = next.into_iter().chain(pending).min();
         }
         // Before anything runs, or every insert meanwhile would have to tell.
         if let Some(next) = next {
             self.alarm.promise(next);
         }
-        due.queue.iter().for_each(|(_, value)| value.fetch());
         if sources > 1 {
             // Each shard's part is in order already, and the sort is stable.
-            due.queue.make_contiguous().sort_by_key(|&(deadline, _)| deadline);
+            due.make_contiguous().sort_by_key(|due| due.tick);
         }
         next
     }
 
-    /// Fires what turns have taken out, one after the other, and says whether there was anything. A panic is contained: the panic
+    /// Fires what turns have found, one after the other, and says whether there was anything. A panic is contained: the panic
     /// hook has reported it, and it must not take the others with it.
     pub(crate) fn fire(&self) -> bool {
+        let Some(mut due) = self.next_due() else { return false };
         let outer = RUNNING.with(|running| running.replace(self.address()));
-        let mut any = false;
-        while let Some(value) = self.next_due() {
-            any = true;
-            // The value is dropped in there too.
-            let _ = catch_unwind(AssertUnwindSafe(|| value.expire()));
+        let mut shards = self.live_shards();
+        loop {
+            if !shards.iter().any(|shard| shard.number == due.shard) {
+                // Made since, or gone together with all that was in it.
+                shards = self.live_shards();
+            }
+            if let Some(shard) = shards.iter().find(|shard| shard.number == due.shard)
+                && let Some(taken) = shard.take_due(due.key)
+            {
+                // What was taken is dropped in there too.
+                let _ = catch_unwind(AssertUnwindSafe(|| T::expire(taken, shard, due.key, due.tick)));
+            }
+            match self.next_due() {
+                Some(next) => due = next,
+                None => break,
+            }
+        }
+        for shard in &shards {
+            shard.stored.lock().shrink();
         }
         RUNNING.with(|running| running.set(outer));
-        any
+        true
     }
 
-    fn next_due(&self) -> Option<T> {
-        let mut due = lock(&self.due);
-        loop {
-            let (_, value) = due.queue.pop_front()?;
-            if value.claim() {
-                due.pending -= 1;
-                return Some(value);
-            }
-            // Cancelled; may run somebody's `Drop`.
-            drop(due);
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(value)));
-            due = lock(&self.due);
-        }
-    }
-
-    /// After a value was claimed by somebody else while it was waiting to be fired.
-    fn claimed_elsewhere(&self) {
-        let mut due = lock(&self.due);
-        // Whoever closes the timer counts from nought once it gets the lock.
-        if !self.is_closed() {
-            due.pending -= 1;
-        }
+    fn next_due(&self) -> Option<Due> {
+        self.due.lock().pop_front()
     }
 
     /// True while a value of this timer is being fired by the calling thread.
@@ -121,25 +152,33 @@ impl<T: Expire> Hub<T> {
         RUNNING.with(|running| running.get()) == self.address()
     }
 
-    /// Values that are armed and have not been claimed.
+    /// Values that are armed and have not left.
     pub(crate) fn pending(&self) -> usize {
-        let shards = self.live_shards();
-        let due = lock(&self.due);
-        due.pending + shards.iter().map(|shard| shard.wheel.lock().len()).sum::<usize>()
+        self.live_shards().iter().map(|shard| shard.stored.lock().pending()).sum()
+    }
+
+    /// Values that take up memory, whether or not they have left.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.live_shards().iter().map(|shard| shard.stored.lock().wheel.len()).sum()
     }
 
     /// Ends the timer and takes everything out that has not been fired. Nothing can be armed afterwards.
-    pub(crate) fn close(&self) -> Vec<T> {
+    pub(crate) fn close(&self) -> Vec<Left<T>> {
         self.closed.store(true, Ordering::Release);
         self.driver.wake();
-        let shards = self.live_shards();
-        let mut due = lock(&self.due);
-        due.pending = 0;
-        let mut left: Vec<T> = due.queue.drain(..).map(|(_, value)| value).collect();
-        for shard in &shards {
-            let mut wheel = shard.wheel.lock();
-            wheel.drain(|_, value| left.push(value));
-            wheel.shrink_to_fit();
+        let mut left = Vec::new();
+        for shard in self.live_shards() {
+            let mut stored = shard.stored.lock();
+            stored.wheel.detach_all();
+            let keys: Vec<TimerKey> = stored.wheel.iter().map(|(key, ..)| key).collect();
+            for key in keys {
+                let Some(deadline) = stored.wheel.deadline(key) else { continue };
+                if let Some(taken) = T::take_left(&mut stored, key) {
+                    left.push(Left { shard: shard.clone(), key, deadline, taken });
+                }
+            }
+            stored.shrink();
         }
         left
     }
@@ -173,8 +212,19 @@ impl<T: Expire> Hub<T> {
         }
         let next = self.turn(self.ticks.at_or_before(self.clock.now()));
         self.fire();
+        if self.orphaned.load(Ordering::Acquire) {
+            self.let_orphans_go();
+        }
         // Nothing pending, or nothing within the next centuries.
         next.and_then(|tick| self.ticks.start_of(tick)).map_or(Next::WhenWoken, Next::At)
+    }
+
+    /// The last of them ends the timer.
+    #[cold]
+    fn let_orphans_go(&self) {
+        let gone: Vec<_> =
+            lock(&self.orphans).extract_if(.., |orphan| orphan.shard.stored.lock().pending() == 0).collect();
+        drop(gone);
     }
 
     fn live_shards(&self) -> Vec<Arc<Shard<T>>> {
@@ -208,15 +258,13 @@ impl<T: Expire> EndsWithRuntime<T> {
 #[cfg(feature = "tokio")]
 impl<T: Expire> Drop for EndsWithRuntime<T> {
     fn drop(&mut self) {
-        for value in self.0.close() {
-            if value.claim() {
-                let _ = catch_unwind(AssertUnwindSafe(|| value.expire()));
-            }
+        for Left { shard, key, deadline, taken } in self.0.close() {
+            let _ = catch_unwind(AssertUnwindSafe(|| T::expire(taken, &shard, key, deadline)));
         }
     }
 }
 
-/// Held by every handle and every shard; the driver ends when it goes.
+/// Held by every handle, and by what else keeps the timer; the driver ends when it goes.
 pub(crate) struct Alive<T: Expire>(Arc<Hub<T>>);
 
 impl<T: Expire> Drop for Alive<T> {
@@ -244,8 +292,10 @@ impl<T: Expire> Shards<T> {
         let hub = Hub {
             alarm: Alarm::new(),
             shards: Mutex::new(Vec::new()),
-            due: Mutex::new(Due { queue: VecDeque::new(), pending: 0 }),
+            due: ShortMutex::new(VecDeque::new()),
             closed: AtomicBool::new(false),
+            orphaned: AtomicBool::new(false),
+            orphans: Mutex::new(Vec::new()),
             driver,
             ticks: Ticks::new(clock.now(), tick),
             clock,
@@ -265,7 +315,7 @@ impl<T: Expire> Shards<T> {
     /// The calling thread's shard.
     #[inline]
     pub(crate) fn own(&self) -> &Arc<Shard<T>> {
-        self.shards[self.own_index()].get_or_init(|| self.create())
+        self.nth(self.own_index())
     }
 
     /// The number of the calling thread's shard.
@@ -274,10 +324,10 @@ impl<T: Expire> Shards<T> {
         thread_number() & (self.shards.len() - 1)
     }
 
-    /// A shard by its number, for models of several threads, which the checker runs on one.
-    #[cfg(all(test, loom))]
+    /// A shard by its number.
+    #[inline]
     pub(crate) fn nth(&self, index: usize) -> &Arc<Shard<T>> {
-        self.shards[index].get_or_init(|| self.create())
+        self.shards[index].get_or_init(|| self.create(index))
     }
 
     /// A shard that has been used.
@@ -287,13 +337,15 @@ impl<T: Expire> Shards<T> {
     }
 
     #[cold]
-    fn create(&self) -> Arc<Shard<T>> {
+    fn create(&self, index: usize) -> Arc<Shard<T>> {
         let hub = self.hub();
         // Starting at the present, so that a deadline that has passed already is seen as such.
         let wheel = Wheel::starting_at(hub.ticks_per_wheel, hub.ticks.at_or_before(hub.clock.now()));
         let shard = Arc::new(Shard {
-            wheel: ShortMutex::new(wheel),
-            alive: self.alive.clone(),
+            stored: ShortMutex::new(Stored { wheel, ended: 0 }),
+            number: u32::try_from(index).unwrap_or(u32::MAX),
+            _alive: (!T::KEEPS_TIMER).then(|| self.alive.clone()),
+            hub: hub.clone(),
             all: self.this.clone(),
         });
         lock(&hub.shards).push(Arc::downgrade(&shard));
@@ -303,17 +355,64 @@ impl<T: Expire> Shards<T> {
 
 impl<T: Expire> Drop for Shards<T> {
     fn drop(&mut self) {
-        if T::KEEPS_TIMER && matches!(self.hub().driver, Driver::Manual) {
-            drop(self.hub().close());
+        let hub = self.alive.0.clone();
+        if !T::KEEPS_TIMER || hub.is_closed() {
+            return;
+        }
+        if matches!(hub.driver, Driver::Manual) {
+            drop(hub.close());
+            return;
+        }
+        // Before the look at what is pending: who takes the last one out after that look sees it, and tells the driver.
+        hub.orphaned.store(true, Ordering::Release);
+        let shards = self.shards.iter().filter_map(OnceLock::get);
+        let pending: Vec<_> = shards
+            .filter(|shard| shard.stored.lock().pending() > 0)
+            .map(|shard| Orphan { shard: shard.clone(), _alive: self.alive.clone() })
+            .collect();
+        if !pending.is_empty() {
+            lock(&hub.orphans).extend(pending);
+            hub.driver.wake();
         }
     }
+}
+
+/// A wheel, and what is told of those that have left it.
+pub(crate) struct Stored<T> {
+    pub(crate) wheel: Wheel<T>,
+    /// Values that are kept although their timer has fired or was cancelled.
+    pub(crate) ended: usize,
+}
+
+impl<T> Stored<T> {
+    fn pending(&self) -> usize {
+        self.wheel.len() - self.ended
+    }
+
+    /// Gives the memory of many past timers back, if none is left.
+    fn shrink(&mut self) {
+        if self.wheel.is_empty() && self.wheel.capacity() > KEPT_CAPACITY {
+            self.wheel.shrink_to_fit();
+        }
+    }
+}
+
+/// What a timer that ends has not fired.
+pub(crate) struct Left<T: Expire> {
+    pub(crate) shard: Arc<Shard<T>>,
+    pub(crate) key: TimerKey,
+    pub(crate) deadline: u64,
+    pub(crate) taken: T::Taken,
 }
 
 /// One wheel and its lock.
 #[repr(align(128))]
 pub(crate) struct Shard<T: Expire> {
-    wheel: ShortMutex<Wheel<T>>,
-    alive: Arc<Alive<T>>,
+    stored: ShortMutex<Stored<T>>,
+    number: u32,
+    /// A shard that is kept by those who wait keeps the timer; one that is kept by those who only ask does not.
+    _alive: Option<Arc<Alive<T>>>,
+    hub: Arc<Hub<T>>,
     all: Weak<Shards<T>>,
 }
 
@@ -331,7 +430,12 @@ pub(crate) enum Armed<T> {
 impl<T: Expire> Shard<T> {
     #[inline]
     pub(crate) fn hub(&self) -> &Arc<Hub<T>> {
-        &self.alive.0
+        &self.hub
+    }
+
+    /// Whether the timer has a handle.
+    pub(crate) fn has_timer(&self) -> bool {
+        self.all.strong_count() > 0
     }
 
     /// All shards of the timer, as long as it has a handle.
@@ -342,29 +446,29 @@ impl<T: Expire> Shard<T> {
     /// Arms a timer, unless its tick has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
     pub(crate) fn arm_unless_due(&self, tick: u64, value: T) -> Armed<T> {
-        let wheel = self.wheel.lock();
-        if tick <= wheel.now() {
+        let stored = self.stored.lock();
+        if tick <= stored.wheel.now() {
             return Armed::Due(value);
         }
-        self.arm_in(wheel, tick, value)
+        self.arm_in(stored, tick, value)
     }
 
     /// Arms a timer, at the next tick if its own has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
     pub(crate) fn arm(&self, tick: u64, value: T) -> Armed<T> {
-        let wheel = self.wheel.lock();
-        let tick = tick.max(wheel.now().saturating_add(1));
-        self.arm_in(wheel, tick, value)
+        let stored = self.stored.lock();
+        let tick = tick.max(stored.wheel.now().saturating_add(1));
+        self.arm_in(stored, tick, value)
     }
 
     #[inline]
-    fn arm_in(&self, mut wheel: ShortGuard<'_, Wheel<T>>, tick: u64, value: T) -> Armed<T> {
+    fn arm_in(&self, mut stored: ShortGuard<'_, Stored<T>>, tick: u64, value: T) -> Armed<T> {
         // Under the lock, so that whoever closes the timer either is seen here or takes the value out.
         if self.hub().closed.load(Ordering::Relaxed) {
             return Armed::Closed(value);
         }
-        let key = wheel.insert(tick, value);
-        drop(wheel);
+        let key = stored.wheel.insert(tick, value);
+        drop(stored);
         if self.must_tell(tick)
             && let Some(value) = self.disarm(key)
         {
@@ -376,22 +480,34 @@ impl<T: Expire> Shard<T> {
     /// Disarms a timer: `None` if it has fired.
     #[inline]
     pub(crate) fn disarm(&self, key: TimerKey) -> Option<T> {
-        self.wheel.lock().remove(key)
+        self.stored.lock().wheel.remove(key)
     }
 
-    /// After a value was claimed by other means than firing: takes it out, wherever it is.
-    pub(crate) fn take_claimed(&self, key: TimerKey) {
-        if self.disarm(key).is_none() {
-            self.hub().claimed_elsewhere();
+    fn take_due(&self, key: TimerKey) -> Option<T::Taken> {
+        T::take_due(&mut self.stored.lock(), key)
+    }
+
+    /// Runs `with` on the wheel, under the lock.
+    #[inline]
+    pub(crate) fn with<R>(&self, with: impl FnOnce(&mut Stored<T>) -> R) -> R {
+        with(&mut self.stored.lock())
+    }
+
+    /// After a pending value was taken out by other means than firing, outside the lock.
+    #[inline]
+    pub(crate) fn taken_out(&self) {
+        let hub = self.hub();
+        if hub.orphaned.load(Ordering::Acquire) {
+            hub.driver.wake();
         }
     }
 
     /// Moves a pending timer; false if it has fired. The place among equals of a timer that moves back is its move's.
     pub(crate) fn rearm(&self, key: TimerKey, tick: u64) -> bool {
-        let mut wheel = self.wheel.lock();
-        let tick = tick.max(wheel.now().saturating_add(1));
-        let pending = wheel.defer(key, tick);
-        drop(wheel);
+        let mut stored = self.stored.lock();
+        let tick = tick.max(stored.wheel.now().saturating_add(1));
+        let pending = stored.wheel.defer(key, tick);
+        drop(stored);
         if pending {
             self.must_tell(tick);
         }
@@ -400,7 +516,7 @@ impl<T: Expire> Shard<T> {
 
     /// Runs `with` on a pending timer's value, under the lock; `None` if it has fired.
     pub(crate) fn pending<R>(&self, key: TimerKey, with: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.wheel.lock().get_mut(key).map(with)
+        self.stored.lock().wheel.get_mut(key).map(with)
     }
 
     /// True if the driver had to be told and cannot be.

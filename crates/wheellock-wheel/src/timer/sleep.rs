@@ -1,6 +1,7 @@
 //! Futures that complete at a deadline.
 //!
-//! Owns the life of one registration: none before the first poll, gone on drop. Knows nothing of drivers.
+//! Owns the life of one registration: none before the first poll, gone on drop; and what it is to a timer to fire a waker. Knows
+//! nothing of drivers.
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use super::shards::{Armed, Shard};
+use super::shards::{Armed, Expire, Shard, Stored};
 use crate::TimerKey;
 
 /// Completes at its deadline: never before, and less than one tick (of the [`Timer`](super::Timer)) plus the driver's own
@@ -156,5 +157,25 @@ impl Drop for Sleep {
 impl fmt::Debug for Sleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sleep").field("deadline", &self.deadline).field("state", &self.state).finish()
+    }
+}
+
+impl Expire for Waker {
+    type Shared = ();
+
+    type Taken = Self;
+
+    const KEEPS_TIMER: bool = false;
+
+    fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self> {
+        stored.wheel.remove(key)
+    }
+
+    fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self> {
+        stored.wheel.remove(key)
+    }
+
+    fn expire(taken: Self, _: &Arc<Shard<Self>>, _: TimerKey, _: u64) {
+        taken.wake();
     }
 }

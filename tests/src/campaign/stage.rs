@@ -226,6 +226,15 @@ impl Stage {
         self.ends(fault);
     }
 
+    /// Waits until the server has no fsync under way. With `everysec` it answers meanwhile and keeps what it would write to itself, for up to
+    /// two seconds, so that it would be lost with the process (source: Redis, `flushAppendOnlyFile`; seen where a disk was busy).
+    pub(super) fn wait_for_the_disk(&self) -> Result<()> {
+        let is_done =
+            || self.servers.serving().cli(&["INFO", "persistence"]).contains("aof_pending_bio_fsync:0");
+        ensure!(poll_until(WRITTEN_WITHIN, is_done), "an fsync takes longer than {WRITTEN_WITHIN:?}");
+        Ok(())
+    }
+
     /// Kills the server, does something to what it left behind, and starts it again.
     pub(super) fn kill_server(
         &mut self,
@@ -504,6 +513,8 @@ const WAKE: Duration = Duration::from_millis(200);
 const MARK: Duration = Duration::from_secs(6);
 /// For how long one who died in the queue of a fair lock may be in the way: 5 s, and 2 s until the next one asks.
 const DEAD_HEAD: Duration = Duration::from_secs(8);
+/// A disk that takes longer is not fit to keep locks.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 const DRAINED_WITHIN: Duration = Duration::from_secs(10);
 const AT_WORK_WITHIN: Duration = Duration::from_secs(60);
 /// Nobody stays in a pool for as long, on a busy machine either.

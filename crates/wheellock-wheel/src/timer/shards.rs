@@ -50,7 +50,7 @@ pub(crate) trait Expire: Send + Sized + 'static {
 pub(crate) struct Hub<T: Expire> {
     alarm: Alarm,
     shards: Mutex<Vec<Weak<Shard<T>>>>,
-    /// What is due and has not been fired yet, in order. It stays in its wheel until then. Locked apart from every shard.
+    /// What is due and has not been fired yet, in order. It stays in its wheel until then. Locked before any shard.
     due: ShortMutex<VecDeque<Due>>,
     /// No timer will be fired any more: nobody is left to wait for one, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,

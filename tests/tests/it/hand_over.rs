@@ -395,12 +395,11 @@ async fn a_writer_that_is_handed_the_lock_leaves_nothing_in_the_readers_way() {
     let locks = handing_over(&server, ALWAYS).await;
     let others = manager(&server.url()).await;
     let (write, read) = (locks.read_write_lock("rw").write(), others.read_write_lock("rw").read());
-    let guard = write.acquire().await.unwrap();
-    let waiting = write.clone();
-    let waiter = tokio::spawn(async move { waiting.acquire().await.unwrap() });
-    assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", "{rw}:wheellock_writer"]) == "1").await);
+    let mut waiter = pin!(write.acquire());
+    let guard = held_and_waited_for(&locks, &write, waiter.as_mut()).await;
+    assert_eq!(server.cli(&["EXISTS", "{rw}:wheellock_writer"]), "1", "it was refused");
     guard.release().await.unwrap();
-    let guard = waiter.await.unwrap();
+    let Poll::Ready(Ok(guard)) = poll(waiter.as_mut()) else { panic!("it is handed over") };
     assert_eq!(locks.metrics().hand_overs, 1);
     guard.release().await.unwrap();
     let reader = timeout(Duration::from_secs(2), read.acquire()).await.expect("nobody writes");

@@ -165,7 +165,7 @@ const EDGES: &[&str] = &[
     "crates/wheellock-resp/src/codec.rs",
     "crates/wheellock-wheel/src/timer/",
     "crates/wheellock-wheel/src/timer.rs",
-    "crates/wheellock-wheel/src/hashed_wheel_timer.rs",
+    "crates/wheellock-wheel/src/hashed_wheel_timer",
 ];
 
 /// A reader learns from a file's first line what it owns.

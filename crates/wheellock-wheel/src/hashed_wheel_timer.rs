@@ -3,6 +3,9 @@
 //! Owns the life of a timeout (pending, then expired or cancelled, once) and of the timer (running, then stopped). The wheel,
 //! the thread and the clock are those of [`crate::timer`].
 
+mod entry;
+mod errors;
+
 use std::any::Any;
 use std::boxed::Box;
 use std::fmt;
@@ -12,6 +15,9 @@ use std::string::String;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
+
+use entry::{CANCELLED, EXPIRED, PENDING};
+pub use errors::{BuildError, NewTimeoutError, StopError};
 
 use crate::TimerKey;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -166,7 +172,7 @@ impl HashedWheelTimer {
         let tick = deadline.map_or(crate::timer::clock::NEVER, |deadline| hub.ticks.at_or_after(deadline));
         hub.shared.enter()?;
         let shard = self.shards.own();
-        let task = AnyTask::new(task);
+        let task = any_task(task);
         let key = match shard.arm(tick, Entry::new(&task)) {
             Armed::Pending(key) => key,
             // An overdue one is armed for the next tick.
@@ -596,105 +602,6 @@ impl Job {
     }
 }
 
-/// Why there is no timeout.
-///
-/// ```
-/// use std::time::Duration;
-/// use wheellock_wheel::{HashedWheelTimer, NewTimeoutError, Timeout};
-///
-/// let timer = HashedWheelTimer::builder().max_pending_timeouts(1).build()?;
-/// let _first = timer.new_timeout(|_: &Timeout| (), Duration::from_secs(3))?;
-/// let second = timer.new_timeout(|_: &Timeout| (), Duration::from_secs(3));
-/// assert_eq!(second.unwrap_err(), NewTimeoutError::Full { max: 1 });
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum NewTimeoutError {
-    /// As many timeouts are pending as may be.
-    Full {
-        /// The most that may be pending.
-        max: usize,
-    },
-    /// The timer was stopped.
-    Stopped,
-    /// The system refused the timer's thread.
-    NoThread,
-}
-
-impl fmt::Display for NewTimeoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Full { max } => write!(f, "the timer has {max} timeouts pending, the most it may have"),
-            Self::Stopped => f.write_str("the timer was stopped"),
-            Self::NoThread => f.write_str("the system refused a thread for the timer"),
-        }
-    }
-}
-
-impl core::error::Error for NewTimeoutError {}
-
-/// Why there is no timer.
-///
-/// ```
-/// use std::time::Duration;
-/// use wheellock_wheel::{BuildError, HashedWheelTimer};
-///
-/// let error = HashedWheelTimer::builder().tick_duration(Duration::ZERO).build().unwrap_err();
-/// assert_eq!(error, BuildError::ZeroTick);
-/// assert_eq!(error.to_string(), "the tick duration is zero");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The tick must be longer than nothing.
-    ZeroTick,
-    /// A wheel has at least one tick.
-    ZeroTicksPerWheel,
-    /// A revolution must take less than 2<sup>63</sup> ns.
-    RevolutionTooLong,
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ZeroTick => "the tick duration is zero",
-            Self::ZeroTicksPerWheel => "the number of ticks per wheel is zero",
-            Self::RevolutionTooLong => "tick duration times ticks per wheel is not less than 2^63 ns",
-        })
-    }
-}
-
-impl core::error::Error for BuildError {}
-
-/// A task on the timer's own thread tried to stop the timer.
-///
-/// ```
-/// use std::sync::mpsc;
-/// use std::time::Duration;
-/// use wheellock_wheel::{HashedWheelTimer, StopError, Timeout};
-///
-/// let (timer, ticker) = HashedWheelTimer::builder().build_manual()?;
-/// let (said, heard) = mpsc::channel::<Result<Vec<Timeout>, StopError>>();
-/// let stop = move |timeout: &Timeout| {
-///     drop(timeout.timer().map(|timer| said.send(timer.stop())));
-/// };
-/// timer.new_timeout(stop, Duration::from_secs(1))?;
-/// ticker.advance(Duration::from_secs(2));
-/// assert_eq!(heard.recv()?.unwrap_err().to_string(), "a timer cannot be stopped by one of its own tasks");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StopError(());
-
-impl fmt::Display for StopError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a timer cannot be stopped by one of its own tasks")
-    }
-}
-
-impl core::error::Error for StopError {}
-
 type Executor = Arc<dyn Fn(Job) + Send + Sync>;
 
 /// What all timeouts of a timer share.
@@ -723,6 +630,25 @@ impl Shared {
         if self.limit > 0 {
             self.counted.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+}
+
+/// What stands for tasks of any type.
+type AnyTask = entry::AnyTask<dyn TimerTask>;
+
+/// A timeout in its wheel.
+type Entry = entry::Entry<dyn TimerTask>;
+
+#[inline]
+fn any_task<T: TimerTask>(task: T) -> AnyTask {
+    if size_of::<T>() == 0 && !needs_drop::<T>() {
+        // A box of nothing is not allocated, so nothing is leaked.
+        return AnyTask::Stateless(Box::leak(Box::new(task)));
+    }
+    // One that is handed on again and again is still one task.
+    match (&task as &dyn Any).downcast_ref::<Task>() {
+        Some(handed_on) => handed_on.0.clone(),
+        None => AnyTask::Shared(Arc::new(task)),
     }
 }
 
@@ -804,126 +730,7 @@ mod spare {
     pub(super) fn keep(_: Arc<Shard<Entry>>) {}
 }
 
-/// A task of any type.
-#[derive(Clone)]
-pub(crate) enum AnyTask {
-    Shared(Arc<dyn TimerTask>),
-    /// Of a type without state, whose values need no memory and no count of their owners.
-    Stateless(&'static dyn TimerTask),
-}
-
-impl AnyTask {
-    #[inline]
-    fn new<T: TimerTask>(task: T) -> Self {
-        if size_of::<T>() == 0 && !needs_drop::<T>() {
-            // A box of nothing is not allocated, so nothing is leaked.
-            return Self::Stateless(Box::leak(Box::new(task)));
-        }
-        // One that is handed on again and again is still one task.
-        match (&task as &dyn Any).downcast_ref::<Task>() {
-            Some(handed_on) => handed_on.0.clone(),
-            None => Self::Shared(Arc::new(task)),
-        }
-    }
-
-    #[inline]
-    fn get(&self) -> &dyn TimerTask {
-        match self {
-            Self::Shared(task) => &**task,
-            Self::Stateless(task) => *task,
-        }
-    }
-}
-
-/// One timeout in its wheel: what has become of it, and how many handles may ask. It stays until both the timeout has left and the last
-/// handle is gone. A task of either kind, so that the tag is beside the count and costs nothing.
-pub(crate) enum Entry {
-    Shared { handles: u32, task: Arc<dyn TimerTask> },
-    Stateless { handles: u32, task: &'static dyn TimerTask },
-    Cancelled { handles: u32 },
-    Expired { handles: u32 },
-}
-
 const _: () = assert!(size_of::<Entry>() == 24);
-
-impl Entry {
-    /// Of a new timeout, with the handle that is returned.
-    #[inline]
-    fn new(task: &AnyTask) -> Self {
-        match task {
-            AnyTask::Shared(task) => Self::Shared { handles: 1, task: task.clone() },
-            AnyTask::Stateless(task) => Self::Stateless { handles: 1, task: *task },
-        }
-    }
-
-    #[inline]
-    fn handles(&mut self) -> &mut u32 {
-        match self {
-            Self::Shared { handles, .. }
-            | Self::Stateless { handles, .. }
-            | Self::Cancelled { handles }
-            | Self::Expired { handles } => handles,
-        }
-    }
-
-    /// From pending to cancelled, through a handle that has a task of its own, so that no task is dropped here, under the lock. If it is
-    /// the only handle it is all that knows: the entry goes.
-    #[inline]
-    fn cancel(stored: &mut Stored<Self>, key: TimerKey, known: &AtomicU8) -> bool {
-        match stored.wheel.get_mut(key) {
-            Some(entry) if entry.fate() == PENDING => {
-                if *entry.handles() == 1 {
-                    known.store(CANCELLED, Ordering::Release);
-                    stored.wheel.discard(key)
-                } else {
-                    Self::keep(stored, key, |handles| Self::Cancelled { handles }).is_some()
-                }
-            }
-            _ => false,
-        }
-    }
-
-    /// From pending to what it becomes, to be run or given back. Whoever gets the task owns what follows; nobody else counts, runs or
-    /// tells.
-    #[inline]
-    fn leave(stored: &mut Stored<Self>, key: TimerKey, to: impl FnOnce(u32) -> Self) -> Option<AnyTask> {
-        let entry = stored.wheel.get_mut(key).filter(|entry| entry.fate() == PENDING)?;
-        let entry =
-            if *entry.handles() == 0 { stored.wheel.remove(key)? } else { Self::keep(stored, key, to)? };
-        match entry {
-            Self::Shared { task, .. } => Some(AnyTask::Shared(task)),
-            Self::Stateless { task, .. } => Some(AnyTask::Stateless(task)),
-            Self::Cancelled { .. } | Self::Expired { .. } => None,
-        }
-    }
-
-    /// For the handles that may still ask.
-    fn keep(stored: &mut Stored<Self>, key: TimerKey, to: impl FnOnce(u32) -> Self) -> Option<Self> {
-        let entry = stored.wheel.detach(key)?;
-        stored.ended += 1;
-        let to = to(*entry.handles());
-        Some(std::mem::replace(entry, to))
-    }
-
-    /// One handle will not ask any more.
-    fn forget(stored: &mut Stored<Self>, key: TimerKey) {
-        let Some(entry) = stored.wheel.get_mut(key) else { return };
-        *entry.handles() -= 1;
-        if *entry.handles() == 0 && entry.fate() != PENDING {
-            stored.wheel.discard(key);
-            stored.ended -= 1;
-        }
-    }
-
-    #[inline]
-    fn fate(&self) -> u8 {
-        match self {
-            Self::Shared { .. } | Self::Stateless { .. } => PENDING,
-            Self::Cancelled { .. } => CANCELLED,
-            Self::Expired { .. } => EXPIRED,
-        }
-    }
-}
 
 impl Expire for Entry {
     type Shared = Shared;
@@ -957,10 +764,6 @@ impl Expire for Entry {
         }
     }
 }
-
-const PENDING: u8 = 0;
-const CANCELLED: u8 = 1;
-const EXPIRED: u8 = 2;
 
 const THREAD_NAME: &str = "hashed-wheel-timer";
 
@@ -1042,7 +845,7 @@ mod tests {
                 DROPS.fetch_add(1, Ordering::SeqCst);
             }
         }
-        assert!(matches!(AnyTask::new(Empty), AnyTask::Stateless(_)));
+        assert!(matches!(any_task(Empty), AnyTask::Stateless(_)));
         let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
         let timeout = timer.new_timeout(Noticed, Duration::from_secs(1)).unwrap();
         assert!(timeout.cancel());

@@ -245,6 +245,29 @@ fn handles_that_ask_and_go_while_it_fires_agree_and_leave_nothing() {
     });
 }
 
+/// The only handle takes the entry with it: who asks or clones through it meanwhile finds none, and is told all the same.
+#[test]
+fn a_handle_that_threads_share_tells_them_the_same() {
+    model(|| {
+        let (timer, ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
+        let timeout = Arc::new(timer.new_timeout(|_: &Timeout| (), TICK).unwrap());
+        let shared = timeout.clone();
+        let canceller = thread::spawn(move || shared.cancel());
+        let driver = thread::spawn(move || ticker.advance(TICK));
+        let clone = Timeout::clone(&timeout);
+        let cancelled = timeout.cancel();
+        let told = [clone.is_cancelled(), timeout.is_cancelled()];
+        let cancelled_too = canceller.join().unwrap();
+        driver.join().unwrap();
+        assert!(!(cancelled && cancelled_too));
+        assert_eq!(told, [cancelled || cancelled_too; 2]);
+        assert_eq!([clone.is_expired(), timeout.is_expired()], told.map(|cancelled| !cancelled));
+        drop(clone);
+        drop(timeout);
+        assert_eq!((timer.entries(), timer.pending_timeouts()), (0, 0));
+    });
+}
+
 /// A driver that is not told stays parked, which the checker reports.
 #[test]
 fn a_timer_without_handles_ends_with_its_last_timeout() {

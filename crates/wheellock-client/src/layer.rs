@@ -86,6 +86,14 @@ impl Client {
         Some(Flush { server, is_answered })
     }
 
+    /// The tokens of [queued](Self::queue_eval) scripts of which no byte has left, because there is no connection. What was queued before
+    /// and is not among them may have been executed, whether or not its result has been handed out yet.
+    pub fn unsent(&self) -> Vec<u64> {
+        let mut unsent = Vec::new();
+        self.route.servers().iter().for_each(|server| unsent.extend(server.lock().pipeline.unsent()));
+        unsent
+    }
+
     /// Why a call about `key` would fail at once, if it would.
     pub fn refusal(&self, key: &[u8], operation: &str) -> Option<Error> {
         match self.route.server_for(key) {

@@ -330,6 +330,16 @@ impl Pipeline {
         self.entries.is_empty()
     }
 
+    /// The tokens of calls without a caller that wait for a connection.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = u64> {
+        // What was written on the last one has left with it; while connected, what is queued will be written.
+        let entries = (!self.connected).then_some(&self.entries);
+        entries.into_iter().flatten().filter_map(|entry| match entry.what {
+            What::Detached(token) => Some(token),
+            _ => None,
+        })
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.entries.len()
     }

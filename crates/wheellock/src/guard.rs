@@ -341,8 +341,7 @@ impl Guard {
         match failed {
             Failed::Error(source) => Error::Server { operation, source },
             Failed::Unexpected(reply_type) => Error::unexpected(operation, reply_type),
-            Failed::TimedOut { ambiguous, asked, reason } => {
-                let ambiguous = ambiguous || (asked && client.is_ready_for(key));
+            Failed::TimedOut { ambiguous, reason } => {
                 let source = reason.unwrap_or_else(|| client.timed_out(key, "EVALSHA"));
                 let source = if ambiguous { source.after_an_unanswered_attempt() } else { source };
                 Error::Server { operation, source }

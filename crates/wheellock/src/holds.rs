@@ -23,7 +23,7 @@ mod renewing;
 mod trouble;
 mod wishes;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -38,6 +38,7 @@ use crate::lease::Lease;
 use crate::metrics::Tallies;
 use crate::name::Name;
 use crate::server_clock::ServerClocks;
+use crate::token::About;
 use crate::wait_queue::UNTAKEN;
 
 pub(crate) use attempts::{GrantReply, Granted, Terms};
@@ -140,11 +141,13 @@ pub(crate) struct Due<'a> {
     /// Names whose locks were handed over.
     pub(crate) handing_over: Vec<Arc<Name>>,
     pub(crate) effects: &'a mut Effects,
+    /// Tells which requests wait for a connection.
+    unsent: &'a dyn Fn() -> Vec<About>,
 }
 
 impl<'a> Due<'a> {
-    pub(crate) fn new(effects: &'a mut Effects) -> Self {
-        Self { renew: Vec::new(), quiet: Vec::new(), handing_over: Vec::new(), effects }
+    pub(crate) fn new(effects: &'a mut Effects, unsent: &'a dyn Fn() -> Vec<About>) -> Self {
+        Self { renew: Vec::new(), quiet: Vec::new(), handing_over: Vec::new(), effects, unsent }
     }
 }
 
@@ -279,20 +282,39 @@ impl Holds {
     }
 
     /// Ends the waits whose deadlines have passed. The requests go on.
-    fn end_overdue(&mut self, now: BootInstant, effects: &mut Effects) {
-        for index in self.awaited.holds_overdue(now) {
-            let Some(hold) = self.holds.get_mut(index as usize) else { continue };
-            let asked = hold.releasing.is_under_way();
-            self.awaited.overdue(hold.releasing.views_mut(), asked, now, |waker| effects.wake_one(waker));
+    fn end_overdue(&mut self, now: BootInstant, due: &mut Due<'_>) {
+        if self.earliest_deadline().is_some_and(|earliest| earliest <= now) {
+            let (mut releases, mut renewals) = (HashSet::new(), HashSet::new());
+            for about in (due.unsent)() {
+                match about {
+                    About::Reconcile { hold } => releases.extend([hold]),
+                    About::Renewal { batch } => {
+                        renewals.extend(self.batch(batch).iter().map(|renewal| renewal.hold));
+                    }
+                    About::Wait { .. } => {}
+                }
+            }
+            let mut wake = |waker| due.effects.wake_one(waker);
+            for index in self.awaited.holds_overdue(now) {
+                let Some(hold) = self.holds.get_mut(index as usize) else { continue };
+                let sent = hold.releasing.is_under_way() && !releases.contains(&index);
+                self.awaited.overdue(hold.releasing.views_mut(), sent, now, &mut wake);
+            }
+            let holds = &self.holds;
+            let is_asked =
+                |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewing.is_under_way());
+            let sent = |index: HoldIndex| is_asked(index) && !renewals.contains(&index);
+            self.wishes.overdue(now, sent, wake);
         }
-        let holds = &self.holds;
-        let asked =
-            |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewing.is_under_way());
-        self.wishes.overdue(now, asked, |waker| effects.wake_one(waker));
         self.looks_at_deadlines = false;
-        if let Some(next) = self.awaited.earliest().into_iter().chain(self.wishes.earliest()).min() {
+        if let Some(next) = self.earliest_deadline() {
             self.look_at_deadlines_at(next);
         }
+    }
+
+    /// By when the first of those who wait has to be told.
+    fn earliest_deadline(&self) -> Option<BootInstant> {
+        self.awaited.earliest().into_iter().chain(self.wishes.earliest()).min()
     }
 
     /// What a caller of [`release_awaited`](Self::release_awaited) is told, once; leaves its waker if there is nothing yet.

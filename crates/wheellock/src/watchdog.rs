@@ -52,9 +52,13 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
 /// Does everything that is due; returns when to come back.
 fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     let (next, quiet, handing_over, flushes) = context.transact(|holds, now, effects| {
-        let mut due = Due::new(effects);
+        let unsent = || {
+            let tokens = context.client.unsent().into_iter();
+            tokens.map(|token| Token::from(token).about).collect()
+        };
+        let mut due = Due::new(effects, &unsent);
         holds.due(now, &mut due);
-        let Due { mut renew, quiet, handing_over, effects } = due;
+        let Due { mut renew, quiet, handing_over, effects, .. } = due;
         let mut flushes = Vec::new();
         // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
         // before is not among them.

@@ -59,8 +59,6 @@ pub(crate) enum Failed {
     TimedOut {
         /// A request without an answer may have been executed.
         ambiguous: bool,
-        /// A request is under way.
-        asked: bool,
         /// Why an earlier one failed.
         reason: Option<wheellock_client::Error>,
     },
@@ -147,17 +145,17 @@ impl Awaited {
         self.waiting().filter(|view| now >= view.until).map(|view| view.hold).collect()
     }
 
-    /// The views of one hold whose deadlines have passed end; `asked` tells whether a request is under way.
+    /// The views of one hold whose deadlines have passed end; `sent` tells whether a request is under way that may be executed.
     pub(super) fn overdue(
         &mut self,
         views: &mut Views,
-        asked: bool,
+        sent: bool,
         now: BootInstant,
         woken: impl FnMut(Waker),
     ) {
         let told = |view: &View| {
-            let (ambiguous, reason) = (view.ambiguous, view.reason.clone());
-            Err(Failed::TimedOut { ambiguous, asked: asked && view.asked, reason })
+            let ambiguous = view.ambiguous || (sent && view.asked);
+            Err(Failed::TimedOut { ambiguous, reason: view.reason.clone() })
         };
         self.end(views, |view| now >= view.until, told, woken);
     }
@@ -312,8 +310,8 @@ mod tests {
                 GivenUp => return Some(told(Ok(ambiguous && believed))),
                 Fails => return Some(told(Err(Failed::Unexpected("x")))),
                 Overdue => {
-                    let reason = None;
-                    return Some(told(Err(Failed::TimedOut { ambiguous, asked, reason })));
+                    let ambiguous = ambiguous || asked;
+                    return Some(told(Err(Failed::TimedOut { ambiguous, reason: None })));
                 }
                 _ => {}
             }

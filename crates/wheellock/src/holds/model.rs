@@ -212,7 +212,7 @@ impl World {
 
     fn due_and_requests(&mut self) -> (Vec<Renewal>, Vec<Reconcile>) {
         let mut effects = Effects::default();
-        let mut due = Due::new(&mut effects);
+        let mut due = Due::new(&mut effects, &Vec::new);
         self.holds.due(self.now, &mut due);
         let renew = due.renew;
         (renew, std::iter::from_fn(|| effects.next_request()).collect())

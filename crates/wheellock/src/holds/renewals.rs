@@ -92,7 +92,7 @@ impl Holds {
                 Event::Backlog if self.backlog.is_empty() => {}
                 Event::Backlog => self.look_at_the_backlog_again(now),
                 Event::Forget => self.forget_releases(now),
-                Event::Overdue => self.end_overdue(now, due.effects),
+                Event::Overdue => self.end_overdue(now, due),
                 Event::Quiet(index) => due.quiet.extend(self.quiet.try_remove(index as usize)),
                 Event::HandingOver(index) => {
                     due.handing_over.extend(self.handing_over.try_remove(index as usize));

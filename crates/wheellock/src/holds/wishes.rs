@@ -122,19 +122,19 @@ impl Wishes {
         self.end(hold, |_| true, |wish| Err(why.for_caller(wish.ambiguous)), woken);
     }
 
-    /// Wishes whose deadlines have passed end; `asked` tells of a hold whether a renewal is under way.
+    /// Wishes whose deadlines have passed end; `sent` tells of a hold whether a renewal is under way that may be executed.
     pub(super) fn overdue(
         &mut self,
         now: BootInstant,
-        asked: impl Fn(HoldIndex) -> bool,
+        sent: impl Fn(HoldIndex) -> bool,
         mut woken: impl FnMut(Waker),
     ) {
         let holds: Vec<_> = self.of.keys().copied().collect();
         for hold in holds {
-            let under_way = asked(hold);
+            let sent = sent(hold);
             let told = |wish: &Wish| {
-                let (ambiguous, reason) = (wish.ambiguous, wish.reason.clone());
-                Err(Failed::TimedOut { ambiguous, asked: under_way && wish.asked, reason })
+                let ambiguous = wish.ambiguous || (sent && wish.asked);
+                Err(Failed::TimedOut { ambiguous, reason: wish.reason.clone() })
             };
             self.end(hold, |wish| now >= wish.until, told, &mut woken);
         }
@@ -253,8 +253,7 @@ mod tests {
                 FellShort if asked => return Some(told(Ok(Some(SHORTFALL)))),
                 Fails => return Some(told(Err(Failed::Unexpected("x")))),
                 Overdue => {
-                    let (ambiguous, reason) = (false, None);
-                    return Some(told(Err(Failed::TimedOut { ambiguous, asked, reason })));
+                    return Some(told(Err(Failed::TimedOut { ambiguous: asked, reason: None })));
                 }
                 _ => {}
             }

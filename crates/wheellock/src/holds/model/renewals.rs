@@ -133,3 +133,30 @@ fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {
     assert_eq!(world.due().len(), 1, "its next turn comes after {:?}", world.valid_until(hold));
     assert_eq!(world.holds.lost(hold), None);
 }
+
+/// What has waited for a connection all the time has not left. Anything else may have been executed, also where its connection has
+/// broken and nobody has been told yet.
+#[test]
+fn who_has_waited_too_long_is_told_whether_the_request_may_have_been_executed() {
+    for sent in [true, false] {
+        let mut world = World::new();
+        let (renewed, released) = (world.take(1, true), world.take(2, true));
+        let until = world.now + WAIT;
+        let wished = world.holds.wish(renewed, Want::Extension, until, Waker::noop());
+        let (wish, renewal) = wished.expect("it is held");
+        let batch = world.holds.begin_renewal(vec![renewal.unwrap()], None, world.now);
+        let times = (world.now, until);
+        let (view, request) = world.holds.release_awaited(released, GUARD, times, Waker::noop());
+        assert!(request.is_some());
+        world.now = until + TICK;
+        let unsent = [About::Reconcile { hold: released }, About::Renewal { batch }];
+        let unsent = || if sent { Vec::new() } else { unsent.to_vec() };
+        world.holds.due(world.now, &mut Due::new(&mut Effects::default(), &unsent));
+        let renewed = world.holds.fulfilled(renewed, wish, Waker::noop()).map(|end| end.map(|_| ()));
+        let released = world.holds.released(view.unwrap(), Waker::noop()).map(|end| end.map(|_| ()));
+        for end in [renewed, released] {
+            let Some(Err(Failed::TimedOut { ambiguous, reason: None })) = end else { panic!("{end:?}") };
+            assert_eq!(ambiguous, sent);
+        }
+    }
+}

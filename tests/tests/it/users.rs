@@ -311,7 +311,9 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     let new = set.servers()[new].addr().to_string();
     let followed =
         async || who_is(&client).await.is_ok_and(|who| who == "app") && *client.server_address() == *new;
-    assert!(eventually(NO_HANG, followed).await);
+    let followed = eventually(NO_HANG, followed).await;
+    let (used, named) = (client.server_address(), set.primary().addr());
+    assert!(followed, "{:?} uses {used}, {new} was the new one and {named} is now", who_is(&client).await);
 }
 
 const FOR_EVER: Duration = Duration::from_secs(3_600);

@@ -351,7 +351,8 @@ impl Thread {
         self.ask("increment", &[&lock, &times, &file.display()])
     }
 
-    /// The same, and how long the lock was waited for in each, in microseconds, as a line each.
+    /// The same, and when the lock was asked for and had in each, on the clock of [`monotonic`](crate::worker::monotonic) in nanoseconds,
+    /// as a line each.
     pub fn waits(&self, lock: &str, times: usize, file: &Path) -> Call {
         self.ask("waits", &[&lock, &times, &file.display()])
     }

@@ -473,14 +473,14 @@ public final class Peer {
         }
     }
 
-    /** So many increments, and how long the lock was waited for in each, in microseconds. */
+    /** So many increments, and when the lock was asked for and had in each. */
     private static String waits(RLock lock, long times, Path file) throws IOException {
         StringBuilder waits = new StringBuilder();
         for (long left = times; left > 0; left--) {
-            long asked = System.nanoTime();
+            waits.append(System.nanoTime()).append(' ');
             lock.lock();
             try {
-                waits.append((System.nanoTime() - asked) / 1000).append('\n');
+                waits.append(System.nanoTime()).append('\n');
                 addOne(file);
             } finally {
                 lock.unlock();

@@ -308,12 +308,15 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
 
     let client = Client::connect(config(&place("?sentinel_user=watcher"))).await.unwrap();
     let new = set.failover();
-    let new = set.servers()[new].addr().to_string();
-    let followed =
-        async || who_is(&client).await.is_ok_and(|who| who == "app") && *client.server_address() == *new;
-    let followed = eventually(NO_HANG, followed).await;
-    let (used, named) = (client.server_address(), set.primary().addr());
-    assert!(followed, "{:?} uses {used}, {new} was the new one and {named} is now", who_is(&client).await);
+    let new = set.servers()[new].addr();
+    // On a busy machine the Sentinels may replace that one, too.
+    let follows = async || {
+        let primary = set.primary().addr().to_string();
+        who_is(&client).await.is_ok_and(|who| who == "app") && *client.server_address() == *primary
+    };
+    let follows = eventually(NO_HANG, follows).await;
+    let (used, primary) = (client.server_address(), set.primary().addr());
+    assert!(follows, "{:?} at {used}; {new} took over, now it is {primary}", who_is(&client).await);
 }
 
 const FOR_EVER: Duration = Duration::from_secs(3_600);

@@ -105,6 +105,8 @@ pub(crate) struct Pipeline {
     /// Results of detached calls, to be handed out after unlocking.
     detached: Vec<Detached>,
     last_reply: Instant,
+    /// What the first PING that is under way asks back.
+    asked_back: Option<u64>,
     /// The server said that it cannot be what we need on this connection any more.
     pub(crate) unfit: Option<&'static str>,
     /// The last reply that said which node serves a slot now.
@@ -190,6 +192,7 @@ impl Pipeline {
             sharded: false,
             detached: Vec::new(),
             last_reply: now,
+            asked_back: None,
             unfit: None,
             moved: None,
             latency: Histogram::default(),
@@ -245,7 +248,8 @@ impl Pipeline {
     }
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
-        let nonce = self.queued;
+        let nonce = nonce_of(self.queued);
+        self.asked_back = self.asked_back.or(Some(nonce));
         self.push(What::Ping(nonce), now);
         Command::new("PING").arg(nonce).encode(&mut self.out);
         self.close_entry();
@@ -390,6 +394,12 @@ impl Pipeline {
     }
 
     fn on_reply(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
+        if let Some(nonce) = self.asked_back
+            && !self.front_is(What::Ping(nonce))
+            && is_number(&value, nonce)
+        {
+            return Err(Desync("the answer to PING came for something else: replies have been shifted"));
+        }
         if self.entries.front().is_some_and(|entry| entry.members == NATIVE && entry.start < self.claimed) {
             self.last_reply = now;
             return self.on_native(value, now, wakers);
@@ -435,10 +445,13 @@ impl Pipeline {
             What::Orphan | What::Asking | What::Silence => {}
             What::Ping(nonce) => {
                 // An error is an answer too: a busy server refuses PING.
-                let echoed = value.as_str().and_then(|text| text.parse().ok()) == Some(nonce);
-                if !echoed && !value.is_error() {
+                if !is_number(&value, nonce) && !value.is_error() {
                     return Err(Desync("PING was answered with something else: replies have been shifted"));
                 }
+                self.asked_back = self.entries.iter().find_map(|entry| match entry.what {
+                    What::Ping(next) => Some(next),
+                    _ => None,
+                });
             }
             // In RESP3 the confirmation is a push; only a refusal is a reply.
             What::Subscribe(channel) => match value.as_error() {
@@ -628,6 +641,7 @@ impl Pipeline {
             }
         }
         self.fail_unwritten_waits(&lost, wakers);
+        self.asked_back = None;
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);
@@ -1011,6 +1025,18 @@ impl Pipeline {
             self.end_wait(group, &Err(Failure { outcome: Outcome::NotSent, ..lost.clone() }), wakers);
         }
     }
+}
+
+/// What a PING asks back that begins at this offset. No reply that a caller waits for says the same by chance.
+fn nonce_of(offset: u64) -> u64 {
+    // The finalizer of MurmurHash3: every bit of the offset changes half of them.
+    let mixed = (offset ^ offset >> 33 ^ 1 << 63).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    mixed ^ mixed >> 33
+}
+
+fn is_number(value: &Value, number: u64) -> bool {
+    value.as_str().and_then(|text| text.parse().ok()) == Some(number)
 }
 
 /// Whether a server does not know a command, or this user may not have it, whatever the key (sources: `processCommand` in server.c and

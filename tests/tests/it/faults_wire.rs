@@ -172,6 +172,29 @@ async fn k17_a_missing_reply_of_a_hasty_call_shifts_nobody() {
     panic!("the connection was never replaced");
 }
 
+/// What answers the health check shows a shift also where it comes too early, and is nobody's reply.
+#[tokio::test]
+async fn k17_the_answer_to_the_health_check_is_no_callers_reply() {
+    let server = FakeServer::ready(|number, session| {
+        if number == 0 {
+            let _unanswered = session.command()?;
+            // The call behind it and the health check, whichever comes first.
+            let behind = [session.command()?, session.command()?];
+            behind.iter().try_for_each(|command| session.reply(command))?;
+        }
+        session.serve()
+    });
+    let mut config = config(&server.url());
+    config.heartbeat = Duration::from_millis(200);
+    let client = Client::connect(config).await.unwrap();
+    let hasty = CallOptions::by(client.config().timer.now() + Duration::from_millis(20));
+    client.call_with(&Command::new("ECHO").arg("swallowed"), hasty).await.unwrap_err();
+    let error = echo(&client, "behind").await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Protocol, Outcome::MaybeExecuted), "{error}");
+    assert_eq!(echo(&client, "next").await.unwrap(), "next");
+    assert_eq!(client.stats().connections, 2, "nobody trusts the old socket any more");
+}
+
 /// The layer that knows what a reply must look like says so; the connection is then not trusted any more.
 #[tokio::test]
 async fn k18_a_reply_of_the_wrong_type_condemns_the_connection() {

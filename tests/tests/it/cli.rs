@@ -96,8 +96,14 @@ fn process(path: &Path) -> Pid {
     Pid::from_raw(fs::read_to_string(path).unwrap().trim().parse().unwrap()).unwrap()
 }
 
+/// Whether it does nothing any more. The system may take seconds to clear up after one that was killed, if it is busy with what others
+/// have mapped: seen with kdamond, beside a full load.
 fn is_gone(process: Pid) -> bool {
-    test_kill_process(process).is_err()
+    const PF_EXITING: u32 = 4;
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+    // The fields behind the name, which may have any characters: the seventh are its flags.
+    let flags = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(6)?.parse::<u32>().ok());
+    flags.is_some_and(|flags| flags & PF_EXITING != 0) || test_kill_process(process).is_err()
 }
 
 fn is_free(server: &RedisServer, key: &str) -> bool {

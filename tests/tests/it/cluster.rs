@@ -152,7 +152,7 @@ async fn t9_redirections_that_make_no_sense_are_bounded_and_told() {
             let error = timeout(NO_HANG, ask_for_a_second(&client)).await.expect(text);
             assert_tells_of(text.split(' ').next().unwrap(), &error);
             let asked = ring.asked.load(SeqCst);
-            assert!((2..=60).contains(&asked), "{text}: asked {asked} times in a second");
+            assert!((1..=60).contains(&asked), "{text}: asked {asked} times in a second");
         });
     }
     while let Some(called) = calls.join_next().await {
@@ -166,12 +166,13 @@ async fn ask_for_a_second(client: &Client) -> Error {
     client.call_with(&Command::new("GET").arg("key"), deadline).await.unwrap_err()
 }
 
-/// The redirection is the error. If the deadline has cut off one attempt more, nobody knows what became of that one, and
-/// the error names the redirection before it; tests in virtual time tell the two apart.
+/// The redirection is the error. If the deadline has passed before another attempt, the error says so; if it has cut that one off, nobody
+/// knows what became of it. Both name the redirection before; tests in virtual time tell the three apart.
 fn assert_tells_of(code: &str, error: &Error) {
-    let refused = (error.code(), error.outcome()) == (Some(code), Outcome::Rejected);
-    let cut_off = (error.kind(), error.outcome()) == (ErrorKind::Timeout, Outcome::MaybeExecuted);
-    assert!(refused || cut_off && error.detail().contains(code), "{code}: {error}");
+    let (refused, unknown) =
+        (error.outcome() == Outcome::Rejected, error.outcome() == Outcome::MaybeExecuted);
+    let ended = error.kind() == ErrorKind::Timeout && error.detail().contains(code);
+    assert!((refused && error.code() == Some(code)) || (ended && (refused || unknown)), "{code}: {error}");
 }
 
 #[tokio::test]

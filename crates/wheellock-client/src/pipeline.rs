@@ -248,7 +248,7 @@ impl Pipeline {
     }
 
     pub(crate) fn submit_ping(&mut self, now: Instant) {
-        let nonce = nonce_of(self.queued);
+        let nonce = self.queued ^ NO_COUNTER;
         self.asked_back = self.asked_back.or(Some(nonce));
         self.push(What::Ping(nonce), now);
         Command::new("PING").arg(nonce).encode(&mut self.out);
@@ -1027,13 +1027,9 @@ impl Pipeline {
     }
 }
 
-/// What a PING asks back that begins at this offset. No reply that a caller waits for says the same by chance.
-fn nonce_of(offset: u64) -> u64 {
-    // The finalizer of MurmurHash3: every bit of the offset changes half of them.
-    let mixed = (offset ^ offset >> 33 ^ 1 << 63).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    mixed ^ mixed >> 33
-}
+/// Makes of an offset what a PING asks back: a number that no reply says by chance for which a caller waits. Any that is as large and as
+/// arbitrary would do.
+const NO_COUNTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn is_number(value: &Value, number: u64) -> bool {
     value.as_str().and_then(|text| text.parse().ok()) == Some(number)

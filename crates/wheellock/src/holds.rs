@@ -287,7 +287,7 @@ impl Holds {
             let (mut releases, mut renewals) = (HashSet::new(), HashSet::new());
             for about in (due.unsent)() {
                 match about {
-                    About::Reconcile { hold } => releases.extend([hold]),
+                    About::Reconcile { hold } => _ = releases.insert(hold),
                     About::Renewal { batch } => {
                         renewals.extend(self.batch(batch).iter().map(|renewal| renewal.hold));
                     }

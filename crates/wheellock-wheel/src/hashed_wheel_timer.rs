@@ -5,11 +5,11 @@
 
 mod entry;
 mod errors;
+mod share;
+mod task;
 
 use std::any::Any;
-use std::boxed::Box;
 use std::fmt;
-use std::mem::needs_drop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::String;
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use std::vec::Vec;
 
 use entry::{CANCELLED, EXPIRED, PENDING};
 pub use errors::{BuildError, NewTimeoutError, StopError};
+use share::Share;
+use task::{KeptTask, any_task};
 
 use crate::TimerKey;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -634,101 +636,10 @@ impl Shared {
 }
 
 /// What stands for tasks of any type.
-type AnyTask = entry::AnyTask<dyn TimerTask>;
+type AnyTask = entry::AnyTask<dyn KeptTask>;
 
 /// A timeout in its wheel.
-type Entry = entry::Entry<dyn TimerTask>;
-
-#[inline]
-fn any_task<T: TimerTask>(task: T) -> AnyTask {
-    if size_of::<T>() == 0 && !needs_drop::<T>() {
-        // A box of nothing is not allocated, so nothing is leaked.
-        return AnyTask::Stateless(Box::leak(Box::new(task)));
-    }
-    // One that is handed on again and again is still one task.
-    match (&task as &dyn Any).downcast_ref::<Task>() {
-        Some(handed_on) => handed_on.0.clone(),
-        None => AnyTask::Shared(Arc::new(task)),
-    }
-}
-
-/// A handle's share of its shard.
-///
-/// The shard's count of owners is two locked instructions per handle. They are spared where a thread makes handles and drops them: it
-/// keeps the share that it has dropped last for the next.
-struct Share(Option<Arc<Shard<Entry>>>);
-
-impl Share {
-    #[inline]
-    fn of(shard: &Arc<Shard<Entry>>) -> Self {
-        Self(Some(spare::take(shard).unwrap_or_else(|| shard.clone())))
-    }
-}
-
-impl std::ops::Deref for Share {
-    type Target = Arc<Shard<Entry>>;
-
-    #[inline]
-    fn deref(&self) -> &Self::Target {
-        match &self.0 {
-            Some(shard) => shard,
-            None => unreachable!("it has one until it is dropped"),
-        }
-    }
-}
-
-impl Drop for Share {
-    #[inline]
-    fn drop(&mut self) {
-        // That of a timer that is gone would only keep memory.
-        if let Some(shard) = self.0.take_if(|shard| shard.has_timer()) {
-            spare::keep(shard);
-        }
-    }
-}
-
-/// The share that a thread has dropped last.
-#[cfg(not(loom))]
-mod spare {
-    use std::cell::Cell;
-    use std::sync::Arc;
-
-    use super::{Entry, Shard};
-
-    std::thread_local! {
-        static SPARE: Cell<Option<Arc<Shard<Entry>>>> = const { Cell::new(None) };
-    }
-
-    #[inline]
-    pub(super) fn take(shard: &Arc<Shard<Entry>>) -> Option<Arc<Shard<Entry>>> {
-        // A thread that is being torn down has none.
-        let spare = SPARE.try_with(Cell::take).ok()??;
-        if Arc::ptr_eq(&spare, shard) {
-            return Some(spare);
-        }
-        keep(spare);
-        None
-    }
-
-    #[inline]
-    pub(super) fn keep(shard: Arc<Shard<Entry>>) {
-        let _ = SPARE.try_with(|spare| spare.replace(Some(shard)));
-    }
-}
-
-/// The model checker's threads share one of the system's.
-#[cfg(loom)]
-mod spare {
-    use std::sync::Arc;
-
-    use super::{Entry, Shard};
-
-    pub(super) fn take(_: &Arc<Shard<Entry>>) -> Option<Arc<Shard<Entry>>> {
-        None
-    }
-
-    pub(super) fn keep(_: Arc<Shard<Entry>>) {}
-}
+type Entry = entry::Entry<dyn KeptTask>;
 
 const _: () = assert!(size_of::<Entry>() == 24);
 
@@ -750,6 +661,7 @@ impl Expire for Entry {
     fn fetch(&self) {
         if let Self::Shared { task, .. } = self {
             std::hint::black_box(Arc::strong_count(task));
+            task.read_end();
         }
     }
 

@@ -362,6 +362,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn slots_that_are_read_ahead_agree_with_the_model() {
+        for seed in 1..=20 {
+            let mut random = XorShift(seed);
+            let mut oracle = Oracle::new(64, 1_000 * seed);
+            let ticks = 1 + random.next() % 24;
+            for _ in 0..3_000 {
+                oracle.run(Op::Insert(i128::from(random.next() % ticks)));
+            }
+            while !oracle.is_empty() {
+                let pick = usize::try_from(random.next() >> 32).unwrap();
+                let near = i128::from(random.next() % 16);
+                oracle.run(match random.next() % 8 {
+                    0..=2 => Op::AdvanceWithin(random.next() % 3, pick % 300),
+                    3..=5 => Op::Remove(pick),
+                    6 => Op::Defer(pick, near),
+                    _ if oracle.len() > 1_500 => Op::Insert(near),
+                    _ => Op::Reschedule(pick, near),
+                });
+            }
+            oracle.check();
+        }
+    }
+
     // Seven sizes x four starts x 150 000 operations: 4.2 million in all.
     macro_rules! sizes {
         ($($name:ident = $size:expr),* $(,)?) => {$(

@@ -186,6 +186,13 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The entry after a live one in its slot.
+    #[inline]
+    pub(crate) fn next(&self, index: u32) -> Option<u32> {
+        let entry = self.entries.get(index as usize)?;
+        matches!(entry.body, Body::Live { .. }).then_some(entry.next)
+    }
+
     #[cfg(feature = "std")]
     pub(crate) fn set_slots(&mut self, to: u32) {
         for entry in &mut self.entries {
@@ -197,8 +204,8 @@ impl<T> Slab<T> {
 
     /// Shows a live entry's value to `look`.
     #[inline]
-    pub(crate) fn look(&self, index: u32, look: impl Fn(&T)) {
-        if let Body::Live { value, .. } = &self.entries[index as usize].body {
+    pub(crate) fn look(&self, index: u32, look: &impl Fn(&T)) {
+        if let Some(Entry { body: Body::Live { value, .. }, .. }) = self.entries.get(index as usize) {
             look(value);
         }
     }

@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use alloc::vec;
 use core::fmt;
 
+use crate::ahead::{self, Ahead, WALKS};
 use crate::occupancy::Occupancy;
 use crate::slab::{Key, Links, NIL, Slab, Taken};
 
@@ -72,6 +73,8 @@ pub struct Wheel<T> {
     /// First entry of each slot, level 0 first. A slot is a circular list: its last entry is the first one's `prev`.
     heads: Box<[u32]>,
     slab: Slab<T>,
+    /// What is read before its turn.
+    ahead: Ahead,
 }
 
 impl<T> Wheel<T> {
@@ -100,6 +103,7 @@ impl<T> Wheel<T> {
             far: [0; MAX_FAR_LEVELS],
             heads: vec![NIL; slots + far_levels * FAR_SLOTS].into(),
             slab: Slab::new(),
+            ahead: Ahead::new(),
         }
     }
 
@@ -372,15 +376,19 @@ impl<T> Wheel<T> {
                 return false;
             }
             let slot = self.near_slot(next);
-            self.fetch(slot, *budget);
-            self.fetch_values(slot, *budget, &fetch);
+            let mut read = 0;
             while let Some(head) = self.first(slot) {
-                if *budget == 0 {
-                    return false;
+                if read == 0 {
+                    if *budget == 0 {
+                        return false;
+                    }
+                    read = self.read(head, *budget, &fetch);
+                    *budget -= read;
                 }
-                *budget -= 1;
+                read -= 1;
                 take(self, head);
             }
+            *budget += read;
         }
         self.now = target;
         true
@@ -415,34 +423,41 @@ impl<T> Wheel<T> {
         target.max(self.now)
     }
 
-    /// Reads a slot's entries from both ends towards each other. With a million timers scattered in memory each step waits for
-    /// memory, and the two waits overlap; firing or moving them afterwards finds them in the cache.
-    fn fetch(&self, slot: u32, at_most: usize) {
-        let Some(first) = self.first(slot) else { return };
-        let (mut ahead, mut behind) = (first, self.slab[first].prev);
-        for _ in 0..at_most.min(FETCHED) / 2 {
-            let next = self.slab[ahead].next;
-            if ahead == behind || next == behind {
-                break;
+    /// Reads the next entries of the slot of `now`, the first of which is `head`, and what their values point to, so that their
+    /// waits for memory overlap; firing or detaching them afterwards finds them in the cache. Says after how many, at least one, it wants
+    /// to be called again.
+    #[inline(never)]
+    fn read(&mut self, head: u32, at_most: usize, fetch: &impl Fn(&T)) -> usize {
+        if !self.ahead.knows(self.now, head) {
+            let mut slots = [(self.now, head); WALKS];
+            let short = ahead::is_short(&self.slab, head);
+            let count = if short { 0 } else { self.next_slots(&mut slots) };
+            if count < 2 {
+                if !short {
+                    ahead::read_from_both_ends(&self.slab, head, at_most);
+                }
+                ahead::read_values(&self.slab, head, at_most, fetch);
+                return at_most;
             }
-            ahead = next;
-            behind = self.slab[behind].prev;
+            self.ahead.walk(&slots[..count], &self.slab);
         }
-        core::hint::black_box((ahead, behind));
+        self.ahead.read(self.now, head, at_most, &self.slab, fetch)
     }
 
-    /// Reads what values point to, when the entries have been read: now these waits overlap too.
-    #[inline]
-    fn fetch_values(&self, slot: u32, at_most: usize, fetch: impl Fn(&T)) {
-        let Some(first) = self.first(slot) else { return };
-        let mut index = first;
-        for _ in 0..at_most.min(FETCHED) {
-            self.slab.look(index, &fetch);
-            index = self.slab[index].next;
-            if index == first {
-                break;
+    /// The next occupied slots that lie within this turn of the wheel, each with its tick and its first entry. Returns their number.
+    fn next_slots(&self, slots: &mut [(u64, u32)]) -> usize {
+        let mut ahead = 0;
+        for (count, place) in slots.iter_mut().enumerate() {
+            let from = self.now.wrapping_add(ahead);
+            let Some(slot) = self.near.first_from(self.near_slot(from) as usize) else { return count };
+            let tick = from.wrapping_add((slot as u64).wrapping_sub(from) & self.mask);
+            if ahead > self.mask || tick.wrapping_sub(self.now) > self.mask {
+                return count;
             }
+            *place = (tick, self.heads[slot]);
+            ahead = tick.wrapping_sub(self.now) + 1;
         }
+        slots.len()
     }
 
     /// Takes the first entry of the slot of `now`: fired, or moved on if it was deferred.
@@ -470,7 +485,9 @@ impl<T> Wheel<T> {
     /// Moves the entries of an overflow slot whose start is `now` down, last first and each to the front: whatever waits here
     /// is older than anything of the same deadline that was inserted below, so the order of insertion holds.
     fn cascade(&mut self, slot: u32, budget: &mut usize) -> bool {
-        self.fetch(slot, *budget);
+        if let Some(first) = self.first(slot) {
+            ahead::read_from_both_ends(&self.slab, first, *budget);
+        }
         while let Some(head) = self.first(slot) {
             if *budget == 0 {
                 self.half_moved = slot;
@@ -658,10 +675,6 @@ const DETACHED: u32 = u32::MAX - 1;
 /// Entries that are looked at to spare their sleeper a wake-up: at worst 32 waits for memory, a third of what a wake-up costs.
 const LOOKED_AT: usize = 32;
 
-/// Entries that are read ahead: at 64 bytes a line, they must stay in a small second-level cache until they are used.
-const FETCHED: usize = 1024;
-
-/// For values that are below a slot count.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "slot counts are below 2^17")]
 const fn truncate(value: u64) -> u32 {

@@ -17,6 +17,7 @@ use std::vec::Vec;
 use super::alarm::Alarm;
 use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Next};
+use crate::ahead::BATCH;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, ShortGuard, ShortMutex, lock, thread_local};
 use crate::{TimerKey, Wheel};
@@ -566,8 +567,8 @@ fn shard_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(16).next_power_of_two()
 }
 
-/// Values taken from a shard under one hold of its lock: at 130 ns for a far, scattered timer that is 130 us.
-const TURN_BUDGET: usize = 1024;
+/// Values taken from a shard under one hold of its lock, and fired before the next are looked for: as many as are read in one go.
+const TURN_BUDGET: usize = BATCH;
 
 /// Entries whose memory an idle shard keeps: 40 KiB of wakers.
 const KEPT_CAPACITY: usize = 1024;

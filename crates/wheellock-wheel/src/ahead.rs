@@ -1,0 +1,269 @@
+//! Entries that are read before their turn: those of several slots at once, and what their values point to.
+//!
+//! An entry is found through the one before it. Where a million are scattered in memory, those of one slot are waited for one after the
+//! other, 200 ns each; but the waits of several slots overlap. So the next slots are walked side by side, and where their entries
+//! are is noted. When a slot's turn comes, its entries are read by what is noted, without one being needed to find the other.
+//!
+//! What is noted is no more than a hint: an entry may have left meanwhile, and another may have taken its place. Reading that one
+//! changes nothing.
+
+use alloc::vec::Vec;
+use core::hint::black_box;
+
+use crate::slab::{NIL, Slab};
+
+/// The walks through the next slots.
+pub(crate) struct Ahead {
+    walks: [Walk; WALKS],
+    /// The last of their ticks.
+    last: u64,
+}
+
+/// A walk through the entries of one slot.
+struct Walk {
+    /// When the slot's turn comes; `None` before the first.
+    tick: Option<u64>,
+    /// The entry at which it began.
+    first: u32,
+    /// The entry to which it comes next; `NIL` once it has come round.
+    next: u32,
+    /// The entries that it has come to.
+    noted: Vec<u32>,
+    /// How many of them, from the beginning, have had their turn.
+    passed: usize,
+}
+
+impl Ahead {
+    pub(crate) const fn new() -> Self {
+        let walks =
+            [const { Walk { tick: None, first: NIL, next: NIL, noted: Vec::new(), passed: 0 } }; WALKS];
+        Self { walks, last: 0 }
+    }
+
+    /// Whether the entries are noted that follow `head` in the slot of `tick`, of which it is the first one now.
+    #[inline]
+    pub(crate) fn knows(&mut self, tick: u64, head: u32) -> bool {
+        self.batch(tick, head, 1).is_some()
+    }
+
+    /// Reads the next entries of the slot of `tick`, which are noted, and what their values point to. Says how many, at least one.
+    pub(crate) fn read<T>(
+        &mut self,
+        tick: u64,
+        head: u32,
+        at_most: usize,
+        slab: &Slab<T>,
+        fetch: &impl Fn(&T),
+    ) -> usize {
+        let Some((walk, until)) = self.batch(tick, head, at_most) else { return 1 };
+        let batch = &walk.noted[walk.passed..until];
+        for &index in batch {
+            black_box(slab.next(index));
+        }
+        for &index in batch {
+            slab.look(index, fetch);
+        }
+        walk.passed = until;
+        batch.len()
+    }
+
+    /// Walks on through `slots`, each with its tick and its first entry. The turn of the first one has come, and what was noted of it is used up.
+    pub(crate) fn walk<T>(&mut self, slots: &[(u64, u32)], slab: &Slab<T>) {
+        let (Some(&(now, head)), Some(&(last, _))) = (slots.first(), slots.last()) else { return };
+        self.last = last;
+        if let Some(walk) = self.walks.iter_mut().find(|walk| walk.tick == Some(now)) {
+            walk.start(now, head);
+        }
+        for &(tick, first) in slots {
+            if self.walks.iter().all(|walk| walk.tick != Some(tick))
+                && let Some(over) = self.walks.iter_mut().find(|walk| walk.tick < Some(now))
+            {
+                over.start(tick, first);
+            }
+        }
+        for _ in 0..BATCH {
+            let mut walking = false;
+            for walk in &mut self.walks {
+                walking |= walk.step(slab);
+            }
+            if !walking {
+                break;
+            }
+        }
+    }
+
+    /// The walk through the slot of `tick`, at `head`, and the end of a batch of its entries.
+    #[inline]
+    fn batch(&mut self, tick: u64, head: u32, at_most: usize) -> Option<(&mut Walk, usize)> {
+        if tick > self.last {
+            return None;
+        }
+        let walk = self.walks.iter_mut().find(|walk| walk.tick == Some(tick))?;
+        // Those that were noted before it have been removed.
+        walk.passed += walk.noted[walk.passed..].iter().position(|&index| index == head)?;
+        let until = walk.passed + at_most.min(BATCH).min(walk.noted.len() - walk.passed);
+        Some((walk, until))
+    }
+}
+
+impl Walk {
+    fn start(&mut self, tick: u64, first: u32) {
+        (self.tick, self.first, self.next) = (Some(tick), first, first);
+        self.noted.clear();
+        self.passed = 0;
+    }
+
+    /// False if it has come to its end.
+    #[inline]
+    fn step<T>(&mut self, slab: &Slab<T>) -> bool {
+        if self.next == NIL || self.noted.len() == NOTED {
+            return false;
+        }
+        self.noted.push(self.next);
+        self.next = slab.next(self.next).filter(|&next| next != self.first).unwrap_or(NIL);
+        true
+    }
+}
+
+/// Whether a slot has so few entries that waiting for one after the other is soon over. They have been read then.
+pub(crate) fn is_short<T>(slab: &Slab<T>, first: u32) -> bool {
+    let mut index = first;
+    (0..SHORT).any(|_| {
+        index = slab[index].next;
+        index == first
+    })
+}
+
+/// Reads a slot's entries from both ends towards each other: two waits overlap.
+pub(crate) fn read_from_both_ends<T>(slab: &Slab<T>, first: u32, at_most: usize) {
+    let (mut ahead, mut behind) = (first, slab[first].prev);
+    for _ in 0..at_most.min(FETCHED) / 2 {
+        let next = slab[ahead].next;
+        if ahead == behind || next == behind {
+            break;
+        }
+        ahead = next;
+        behind = slab[behind].prev;
+    }
+    black_box((ahead, behind));
+}
+
+/// Reads what the values of a slot's entries point to, when the entries have been read: now these waits overlap too.
+pub(crate) fn read_values<T>(slab: &Slab<T>, first: u32, at_most: usize, fetch: &impl Fn(&T)) {
+    let mut index = first;
+    for _ in 0..at_most.min(FETCHED) {
+        slab.look(index, fetch);
+        index = slab[index].next;
+        if index == first {
+            break;
+        }
+    }
+}
+
+/// Slots that are walked at once. With 16 it is as fast, with 4 slower.
+pub(crate) const WALKS: usize = 8;
+
+/// Entries that are read, and then fired, in one go: their memory fits the nearest cache, and the table that finds its pages.
+pub(crate) const BATCH: usize = 128;
+
+/// Entries of one slot that are noted at most: 32 KiB of indices in all, which a wheel that has needed them keeps.
+const NOTED: usize = 1024;
+
+/// Entries of a slot that are not worth a walk.
+const SHORT: usize = 8;
+
+/// Entries that are read ahead in the order in which they are found: at 64 bytes a line, they must stay in a small second-level cache until
+/// they are used.
+const FETCHED: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use core::cell::RefCell;
+
+    use super::*;
+
+    /// Slots whose entries take turns in memory, in the order of their numbers.
+    fn slots(slab: &mut Slab<usize>, ticks: usize, each: usize) -> Vec<(u64, u32)> {
+        let index = |number: usize| u32::try_from(number).unwrap();
+        for number in 0..ticks * each {
+            slab.insert(0, index(number % ticks), NIL, NIL, number);
+        }
+        for number in 0..ticks * each {
+            slab[index(number)].next = index((number + ticks) % (ticks * each));
+        }
+        (0..ticks).map(|tick| (tick as u64, index(tick))).collect()
+    }
+
+    /// The numbers of the entries that are read, and how many are said to be.
+    fn read(
+        ahead: &mut Ahead,
+        slab: &Slab<usize>,
+        (tick, head): (u64, u32),
+        at_most: usize,
+    ) -> (Vec<usize>, usize) {
+        let seen = RefCell::new(Vec::new());
+        let count = ahead.read(tick, head, at_most, slab, &|&number| seen.borrow_mut().push(number));
+        (seen.into_inner(), count)
+    }
+
+    #[test]
+    fn every_slot_is_read_from_its_head_on_in_batches() {
+        let mut slab = Slab::new();
+        let slots = slots(&mut slab, 3, 300);
+        let mut ahead = Ahead::new();
+        for (at, &(tick, first)) in slots.iter().enumerate() {
+            let (mut head, last) = (first, first + 3 * 299);
+            let mut sizes = Vec::new();
+            loop {
+                if !ahead.knows(tick, head) {
+                    ahead.walk(&[&[(tick, head)], &slots[at + 1..]].concat(), &slab);
+                }
+                let (seen, count) = read(&mut ahead, &slab, (tick, head), 100);
+                assert!((head as usize..).step_by(3).zip(&seen).all(|(want, &number)| want == number));
+                assert_eq!(seen.len(), count);
+                sizes.push(count);
+                if seen.last() == Some(&(last as usize)) {
+                    break;
+                }
+                // They have been fired.
+                head = slab.next(u32::try_from(seen[count - 1]).unwrap()).unwrap();
+                slab[last].next = head;
+            }
+            assert_eq!(sizes.iter().sum::<usize>(), 300);
+            assert_eq!(sizes, [&[100, 28, 100, 28, 44][..], &[100; 3], &[100; 3]][at]);
+        }
+    }
+
+    #[test]
+    fn what_was_removed_is_passed_over_and_what_was_freed_ends_a_walk() {
+        let mut slab = Slab::new();
+        let slots = slots(&mut slab, 2, 50);
+        let mut ahead = Ahead::new();
+        let freed = slab.key(60).unwrap();
+        slab.take(freed);
+        ahead.walk(&slots, &slab);
+        assert!(ahead.knows(0, 58) && !ahead.knows(0, 62), "60 led nowhere");
+        assert!(!ahead.knows(0, 0), "58 was the first, so those before it had gone");
+        assert_eq!(read(&mut ahead, &slab, (0, 58), usize::MAX), (vec![58], 2));
+        assert_eq!(read(&mut ahead, &slab, (1, 91), usize::MAX), (vec![91, 93, 95, 97, 99], 5));
+    }
+
+    #[test]
+    fn no_more_are_noted_than_have_room_and_a_slot_whose_turn_is_over_makes_some() {
+        let mut slab = Slab::new();
+        let slots = slots(&mut slab, 2 * WALKS, 2 * NOTED);
+        let mut ahead = Ahead::new();
+        for turn in 0..=WALKS {
+            for _ in 0..20 {
+                ahead.walk(&slots[turn..turn + WALKS], &slab);
+            }
+            let mut noted: Vec<_> = ahead.walks.iter().map(|walk| walk.noted.len()).collect();
+            noted.sort_unstable();
+            let (own, others) = noted.split_first().unwrap();
+            assert_eq!(*own, BATCH, "whose turn it is begins anew");
+            assert!(others.iter().all(|&noted| noted == NOTED));
+            assert!(ahead.knows(turn as u64, slots[turn].1));
+        }
+    }
+}

@@ -73,8 +73,8 @@ pub struct Wheel<T> {
     /// First entry of each slot, level 0 first. A slot is a circular list: its last entry is the first one's `prev`.
     heads: Box<[u32]>,
     slab: Slab<T>,
-    /// What is read before its turn.
-    ahead: Ahead,
+    /// What is read before its turn, once a slot has been long. Apart, so that what every call touches lies together.
+    ahead: Option<Box<Ahead>>,
 }
 
 impl<T> Wheel<T> {
@@ -103,7 +103,7 @@ impl<T> Wheel<T> {
             far: [0; MAX_FAR_LEVELS],
             heads: vec![NIL; slots + far_levels * FAR_SLOTS].into(),
             slab: Slab::new(),
-            ahead: Ahead::new(),
+            ahead: None,
         }
     }
 
@@ -428,20 +428,24 @@ impl<T> Wheel<T> {
     /// to be called again.
     #[inline(never)]
     fn read(&mut self, head: u32, at_most: usize, fetch: &impl Fn(&T)) -> usize {
-        if !self.ahead.knows(self.now, head) {
-            let mut slots = [(self.now, head); WALKS];
-            let short = ahead::is_short(&self.slab, head);
-            let count = if short { 0 } else { self.next_slots(&mut slots) };
-            if count < 2 {
-                if !short {
-                    ahead::read_from_both_ends(&self.slab, head, at_most);
-                }
-                ahead::read_values(&self.slab, head, at_most, fetch);
-                return at_most;
-            }
-            self.ahead.walk(&slots[..count], &self.slab);
+        if let Some(ahead) = &mut self.ahead
+            && ahead.knows(self.now, head)
+        {
+            return ahead.read(self.now, head, at_most, &self.slab, fetch);
         }
-        self.ahead.read(self.now, head, at_most, &self.slab, fetch)
+        let mut slots = [(self.now, head); WALKS];
+        let short = ahead::is_short(&self.slab, head);
+        let count = if short { 0 } else { self.next_slots(&mut slots) };
+        if count < 2 {
+            if !short {
+                ahead::read_from_both_ends(&self.slab, head, at_most);
+            }
+            ahead::read_values(&self.slab, head, at_most, fetch);
+            return at_most;
+        }
+        let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead::new()));
+        ahead.walk(&slots[..count], &self.slab);
+        ahead.read(self.now, head, at_most, &self.slab, fetch)
     }
 
     /// The next occupied slots that lie within this turn of the wheel, each with its tick and its first entry. Returns their number.

@@ -679,6 +679,7 @@ const DETACHED: u32 = u32::MAX - 1;
 /// Entries that are looked at to spare their sleeper a wake-up: at worst 32 waits for memory, a third of what a wake-up costs.
 const LOOKED_AT: usize = 32;
 
+/// For values that are below a slot count.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "slot counts are below 2^17")]
 const fn truncate(value: u64) -> u32 {

@@ -1,32 +1,27 @@
 //! Callbacks after a delay, with the semantics of Netty's `HashedWheelTimer`.
 //!
-//! Owns the life of a timeout (pending, then expired or cancelled, once) and of the timer (running, then stopped). The wheel,
-//! the thread and the clock are those of [`crate::timer`].
+//! Owns the life of the timer: running, then stopped. That of a timeout is in [`timeout`]; the wheel, the thread and the clock are those
+//! of [`crate::timer`].
 
 mod entry;
 mod errors;
-mod share;
-mod task;
+mod timeout;
 
-use std::any::Any;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::string::String;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::vec::Vec;
 
-use entry::{CANCELLED, EXPIRED, PENDING};
+use entry::{CANCELLED, PENDING};
 pub use errors::{BuildError, NewTimeoutError, StopError};
-use share::Share;
-use task::{KeptTask, any_task};
+use timeout::{Entry, Executor, Shared, any_task};
+pub use timeout::{Job, Task, Timeout, TimerTask};
 
-use crate::TimerKey;
-use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::timer::clock::{Clock, VirtualTime};
 use crate::timer::driver::Driver;
 use crate::timer::manual;
-use crate::timer::shards::{Armed, Expire, Left, Shard, Shards, Stored};
+use crate::timer::shards::{Armed, Left, Shards};
 
 /// Runs tasks after a delay; most are cancelled before. A cheap handle to one timer: clones share it.
 ///
@@ -133,13 +128,7 @@ impl HashedWheelTimer {
         let mut unprocessed = Vec::new();
         for Left { shard, key, deadline, taken: task } in hub.close() {
             hub.shared.leave();
-            let timeout = Timeout {
-                shard: Share::of(&shard),
-                key,
-                tick: deadline,
-                task,
-                known: AtomicU8::new(CANCELLED),
-            };
+            let timeout = Timeout::of(&shard, key, deadline, task, CANCELLED);
             timeout.tell_cancelled();
             unprocessed.push(timeout);
         }
@@ -181,7 +170,15 @@ impl HashedWheelTimer {
             Armed::Due(_) | Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
             Armed::NoDriver(_) => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
         };
-        Ok(Timeout { shard: Share::of(shard), key, tick, task, known: AtomicU8::new(PENDING) })
+        Ok(Timeout::of(shard, key, tick, task, PENDING))
+    }
+}
+
+impl Timeout {
+    /// The timer; none once every handle to it is gone. What is pending then still runs.
+    #[must_use]
+    pub fn timer(&self) -> Option<HashedWheelTimer> {
+        self.shards().map(|shards| HashedWheelTimer { shards })
     }
 }
 
@@ -305,11 +302,7 @@ impl HashedWheelTimerBuilder {
 
     fn assemble(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
         let (tick, ticks_per_wheel) = (self.tick.max(Duration::from_millis(1)), self.ticks());
-        let shared = Shared {
-            executor: self.executor,
-            limit: self.max_pending_timeouts,
-            counted: AtomicUsize::new(0),
-        };
+        let shared = Shared::new(self.executor, self.max_pending_timeouts);
         HashedWheelTimer { shards: Shards::new(driver, clock, tick, ticks_per_wheel, shared) }
     }
 }
@@ -364,408 +357,4 @@ impl ManualTicker {
     }
 }
 
-/// What a [`HashedWheelTimer`] runs. Implemented by every `Fn(&Timeout)`.
-///
-/// ```
-/// use std::time::Duration;
-/// use wheellock_wheel::{HashedWheelTimer, Timeout, TimerTask};
-///
-/// struct Request(u64);
-///
-/// impl TimerTask for Request {
-///     fn run(&self, _: &Timeout) {
-///         println!("no reply to {}", self.0);
-///     }
-///
-///     fn cancelled(&self, _: &Timeout) {
-///         println!("{} is answered", self.0);
-///     }
-/// }
-///
-/// let timer = HashedWheelTimer::new();
-/// let timeout = timer.new_timeout(Request(7), Duration::from_secs(3))?;
-/// timeout.cancel(); // prints "7 is answered"
-/// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
-/// ```
-pub trait TimerTask: Any + Send + Sync {
-    /// Runs once, when the delay is over. A panic is contained and reported by the panic hook.
-    fn run(&self, timeout: &Timeout);
-
-    /// Runs once if the timeout is cancelled, on the thread that cancels. A panic is contained.
-    fn cancelled(&self, timeout: &Timeout) {
-        let _ = timeout;
-    }
-}
-
-impl<F: Fn(&Timeout) + Send + Sync + 'static> TimerTask for F {
-    fn run(&self, timeout: &Timeout) {
-        self(timeout);
-    }
-}
-
-/// A task that was handed to a [`HashedWheelTimer`]. Dropping it changes nothing.
-///
-/// As long as it is kept it keeps the task. One that has expired, or was cancelled through a clone, also keeps its 48 bytes in the wheel.
-///
-/// ```
-/// use std::time::Duration;
-/// use wheellock_wheel::{HashedWheelTimer, Timeout};
-///
-/// let timer = HashedWheelTimer::new();
-/// let timeout = timer.new_timeout(|_: &Timeout| println!("no reply"), Duration::from_secs(3))?;
-/// assert!(!timeout.is_expired());
-/// assert!(timeout.cancel());
-/// assert!(timeout.is_cancelled() && !timeout.cancel()); // once
-/// # Ok::<(), wheellock_wheel::NewTimeoutError>(())
-/// ```
-pub struct Timeout {
-    shard: Share,
-    key: TimerKey,
-    tick: u64,
-    task: AnyTask,
-    /// What has become of it, once the entry has been told that this handle will not ask again. Changes once, under the lock.
-    known: AtomicU8,
-}
-
-impl Timeout {
-    /// The timer; none once every handle to it is gone. What is pending then still runs.
-    #[must_use]
-    pub fn timer(&self) -> Option<HashedWheelTimer> {
-        self.shard.all().map(|shards| HashedWheelTimer { shards })
-    }
-
-    /// The task, which may be handed to a timer again.
-    #[must_use]
-    pub fn task(&self) -> Task {
-        Task(self.task.clone())
-    }
-
-    /// True once its time has come: while the task runs, and after.
-    #[must_use]
-    pub fn is_expired(&self) -> bool {
-        self.fate() == EXPIRED
-    }
-
-    /// True if it was cancelled, or returned by [`HashedWheelTimer::stop`].
-    #[must_use]
-    pub fn is_cancelled(&self) -> bool {
-        self.fate() == CANCELLED
-    }
-
-    /// Cancels it, frees its place at once and calls [`TimerTask::cancelled`]. False if it has expired or was cancelled before.
-    pub fn cancel(&self) -> bool {
-        if self.known.load(Ordering::Acquire) != PENDING {
-            return false;
-        }
-        if !self.shard.with(|stored| Entry::cancel(stored, self.key, &self.known)) {
-            return false;
-        }
-        self.shard.hub().shared.leave();
-        self.shard.taken_out();
-        self.tell_cancelled();
-        true
-    }
-
-    fn fate(&self) -> u8 {
-        match self.known.load(Ordering::Acquire) {
-            PENDING => self.shard.with(|stored| match stored.wheel.get_mut(self.key) {
-                Some(entry) => entry.fate(),
-                // Another thread has cancelled it through this very handle meanwhile.
-                None => self.known.load(Ordering::Acquire),
-            }),
-            known => known,
-        }
-    }
-
-    fn tell_cancelled(&self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.task.get().cancelled(self)));
-    }
-}
-
-impl Clone for Timeout {
-    fn clone(&self) -> Self {
-        let known = match self.known.load(Ordering::Acquire) {
-            PENDING => self.shard.with(|stored| match stored.wheel.get_mut(self.key) {
-                Some(entry) => {
-                    *entry.handles() += 1;
-                    PENDING
-                }
-                None => self.known.load(Ordering::Acquire),
-            }),
-            known => known,
-        };
-        Self {
-            shard: Share::of(&self.shard),
-            key: self.key,
-            tick: self.tick,
-            task: self.task.clone(),
-            known: AtomicU8::new(known),
-        }
-    }
-}
-
-impl Drop for Timeout {
-    fn drop(&mut self) {
-        if self.known.load(Ordering::Acquire) == PENDING {
-            self.shard.with(|stored| Entry::forget(stored, self.key));
-        }
-    }
-}
-
-impl fmt::Debug for Timeout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hub = self.shard.hub();
-        let now = hub.clock.now();
-        let mut out = f.debug_struct("Timeout");
-        match hub.ticks.start_of(self.tick) {
-            None => out.field("deadline", &"never"),
-            Some(at) if at > now => out.field("due_in", &(at - now)),
-            Some(at) => out.field("due_ago", &(now - at)),
-        };
-        out.field("expired", &self.is_expired()).field("cancelled", &self.is_cancelled()).finish()
-    }
-}
-
-/// The task of a [`Timeout`], shared with it. Hand it to [`HashedWheelTimer::new_timeout`] to have it run once more; each of its
-/// timeouts expires or is cancelled by itself.
-///
-/// ```
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU32, Ordering};
-/// use std::time::Duration;
-/// use wheellock_wheel::{HashedWheelTimer, Timeout};
-///
-/// let (timer, ticker) = HashedWheelTimer::builder().build_manual()?;
-/// let beats = Arc::new(AtomicU32::new(0));
-/// let counted = Arc::clone(&beats);
-/// let heartbeat = move |timeout: &Timeout| {
-///     counted.fetch_add(1, Ordering::Relaxed);
-///     if let Some(timer) = timeout.timer() {
-///         drop(timer.new_timeout(timeout.task(), Duration::from_secs(1)));
-///     }
-/// };
-/// timer.new_timeout(heartbeat, Duration::from_secs(1))?;
-/// for _ in 0..3 {
-///     ticker.advance(Duration::from_secs(1));
-/// }
-/// assert_eq!(beats.load(Ordering::Relaxed), 3);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone)]
-pub struct Task(AnyTask);
-
-impl TimerTask for Task {
-    fn run(&self, timeout: &Timeout) {
-        self.0.get().run(timeout);
-    }
-
-    fn cancelled(&self, timeout: &Timeout) {
-        self.0.get().cancelled(timeout);
-    }
-}
-
-impl fmt::Debug for Task {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").finish_non_exhaustive()
-    }
-}
-
-/// An expired timeout on its way to run on an executor.
-///
-/// ```
-/// use std::sync::mpsc;
-/// use std::time::Duration;
-/// use wheellock_wheel::{HashedWheelTimer, Job, Timeout};
-///
-/// let (jobs, inbox) = mpsc::channel::<Job>();
-/// std::thread::spawn(move || inbox.into_iter().for_each(Job::run)); // a thread that may be slow
-/// let (timer, ticker) =
-///     HashedWheelTimer::builder().executor(move |job| drop(jobs.send(job))).build_manual()?;
-///
-/// let (said, heard) = mpsc::channel();
-/// timer.new_timeout(move |_: &Timeout| drop(said.send("no reply")), Duration::from_secs(3))?;
-/// ticker.advance(Duration::from_secs(4));
-/// assert_eq!(heard.recv()?, "no reply");
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct Job(Timeout);
-
-impl Job {
-    /// Runs the task. A panic is the caller's to contain.
-    pub fn run(self) {
-        self.0.task.get().run(&self.0);
-    }
-
-    /// The timeout.
-    #[must_use]
-    pub fn timeout(&self) -> &Timeout {
-        &self.0
-    }
-}
-
-type Executor = Arc<dyn Fn(Job) + Send + Sync>;
-
-/// What all timeouts of a timer share.
-pub(crate) struct Shared {
-    executor: Option<Executor>,
-    /// 0: any number.
-    limit: usize,
-    /// Pending timeouts, if there is a limit. A timer without one spares its threads the contention.
-    counted: AtomicUsize,
-}
-
-impl Shared {
-    fn enter(&self) -> Result<(), NewTimeoutError> {
-        if self.limit > 0 && self.counted.fetch_add(1, Ordering::AcqRel) >= self.limit {
-            return Err(self.refuse(NewTimeoutError::Full { max: self.limit }));
-        }
-        Ok(())
-    }
-
-    fn refuse(&self, error: NewTimeoutError) -> NewTimeoutError {
-        self.leave();
-        error
-    }
-
-    fn leave(&self) {
-        if self.limit > 0 {
-            self.counted.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
-/// What stands for tasks of any type.
-type AnyTask = entry::AnyTask<dyn KeptTask>;
-
-/// A timeout in its wheel.
-type Entry = entry::Entry<dyn KeptTask>;
-
-const _: () = assert!(size_of::<Entry>() == 24);
-
-impl Expire for Entry {
-    type Shared = Shared;
-
-    type Taken = AnyTask;
-
-    const KEEPS_TIMER: bool = true;
-
-    fn take_due(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
-        Self::leave(stored, key, |handles| Self::Expired { handles })
-    }
-
-    fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<AnyTask> {
-        Self::leave(stored, key, |handles| Self::Cancelled { handles })
-    }
-
-    fn fetch(&self) {
-        if let Self::Shared { task, .. } = self {
-            std::hint::black_box(Arc::strong_count(task));
-            task.read_end();
-        }
-    }
-
-    fn expire(task: AnyTask, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64) {
-        let shared = &shard.hub().shared;
-        shared.leave();
-        let job = Job(Timeout { shard: Share::of(shard), key, tick, task, known: AtomicU8::new(EXPIRED) });
-        match &shared.executor {
-            // Apart from the task's drop, which may panic too: two panics at once would abort the process.
-            None => drop(catch_unwind(AssertUnwindSafe(|| job.0.task.get().run(&job.0)))),
-            Some(execute) => execute(job),
-        }
-    }
-}
-
 const THREAD_NAME: &str = "hashed-wheel-timer";
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_task_that_is_handed_on_again_and_again_is_one_task() {
-        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
-        let held = Arc::new(());
-        let first = timer.new_timeout(move |_: &Timeout| drop(held.clone()), Duration::ZERO).unwrap();
-        let same = |one: &AnyTask, other: &AnyTask| match (one, other) {
-            (AnyTask::Shared(one), AnyTask::Shared(other)) => Arc::ptr_eq(one, other),
-            _ => false,
-        };
-        let mut last = first.clone();
-        for _ in 0..3 {
-            last = timer.new_timeout(last.task(), Duration::ZERO).unwrap();
-            assert!(same(&last.task().0, &first.task), "no timeout keeps the one before it");
-        }
-        ticker.advance(Duration::from_secs(1));
-        assert!(first.is_expired() && last.is_expired());
-    }
-
-    #[test]
-    fn every_handle_is_told_and_the_last_one_frees_the_entry() {
-        let second = Duration::from_secs(1);
-        for kept in 0..3 {
-            for end in ["cancelled by a handle", "cancelled by a clone", "expired", "stopped"] {
-                let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
-                let first = timer.new_timeout(|_: &Timeout| (), second).unwrap();
-                let mut clones: Vec<Timeout> = (0..kept).map(|_| first.clone()).collect();
-                assert_eq!((timer.entries(), timer.pending_timeouts()), (1, 1));
-                match end {
-                    "cancelled by a handle" => assert!(first.cancel()),
-                    "cancelled by a clone" => assert!(clones.last().unwrap_or(&first).cancel()),
-                    "expired" => ticker.advance(second),
-                    _ => assert_eq!(timer.stop().unwrap().len(), 1),
-                }
-                assert_eq!(timer.pending_timeouts(), 0, "{end}");
-                clones.push(first);
-                clones.push(clones[0].clone());
-                for timeout in &clones {
-                    assert_eq!(timeout.is_expired(), end == "expired", "{end}");
-                    assert_eq!(timeout.is_cancelled(), end != "expired", "{end}");
-                    assert!(!timeout.cancel());
-                }
-                clones.drain(1..);
-                assert_eq!(clones[0].is_expired(), end == "expired", "{end}");
-                clones.clear();
-                assert_eq!(timer.entries(), 0, "{end}, {kept} clones");
-            }
-        }
-    }
-
-    #[test]
-    fn a_pending_timeout_without_handles_is_freed_when_it_has_run() {
-        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
-        drop(timer.new_timeout(|_: &Timeout| (), Duration::from_secs(1)).unwrap());
-        assert_eq!((timer.entries(), timer.pending_timeouts()), (1, 1));
-        ticker.advance(Duration::from_secs(1));
-        assert_eq!(timer.entries(), 0);
-    }
-
-    #[test]
-    fn a_task_without_state_is_dropped_if_it_wants_to_be() {
-        static DROPS: AtomicUsize = AtomicUsize::new(0);
-        struct Empty;
-        impl TimerTask for Empty {
-            fn run(&self, _: &Timeout) {}
-        }
-        struct Noticed;
-        impl TimerTask for Noticed {
-            fn run(&self, _: &Timeout) {}
-        }
-        impl Drop for Noticed {
-            fn drop(&mut self) {
-                DROPS.fetch_add(1, Ordering::SeqCst);
-            }
-        }
-        assert!(matches!(any_task(Empty), AnyTask::Stateless(_)));
-        let (timer, ticker) = HashedWheelTimer::builder().build_manual().unwrap();
-        let timeout = timer.new_timeout(Noticed, Duration::from_secs(1)).unwrap();
-        assert!(timeout.cancel());
-        assert_eq!(DROPS.load(Ordering::SeqCst), 0, "it may be asked for");
-        drop(timeout);
-        assert_eq!(DROPS.load(Ordering::SeqCst), 1);
-        drop(timer.new_timeout(Noticed, Duration::from_secs(1)).unwrap());
-        ticker.advance(Duration::from_secs(1));
-        assert_eq!(DROPS.load(Ordering::SeqCst), 2);
-    }
-}

@@ -15,10 +15,10 @@ use std::vec::Vec;
 
 use entry::{CANCELLED, PENDING};
 pub use errors::{BuildError, NewTimeoutError, StopError};
-use timeout::{Entry, Executor, Shared, any_task};
+use timeout::{Entry, Executor, Shared, UNDATED, any_task};
 pub use timeout::{Job, Task, Timeout, TimerTask};
 
-use crate::timer::clock::{Clock, VirtualTime};
+use crate::timer::clock::{Clock, Ticks, VirtualTime};
 use crate::timer::driver::Driver;
 use crate::timer::manual;
 use crate::timer::shards::{Armed, Left, Shards};
@@ -30,8 +30,9 @@ use crate::timer::shards::{Armed, Left, Shards};
 ///
 /// | Netty | here |
 /// |---|---|
-/// | wakes every tick, for ever | sleeps until the next timeout; an idle timer never wakes |
+/// | wakes every tick, for ever | sleeps until the next timeout; an idle timer never wakes, and one with thousands of new timeouts a tick twice a tick |
 /// | lateness is (0, 1 tick] | [0, 1 tick): a deadline that is a multiple of the tick is on time |
+/// | reads the clock for every timeout | for one of sixteen, where there are thousands a tick |
 /// | a cancelled timeout keeps its memory until the next tick | freed by `cancel` |
 /// | `cancelled` runs on the worker, at the next tick | on the thread that cancels, before `cancel` returns |
 /// | `stop` interrupts and waits for the running task | does not wait: when it returns, no further task starts |
@@ -89,15 +90,31 @@ impl HashedWheelTimer {
     /// Runs `task` on the timer's thread (or its executor) after `delay`, less than a tick late. A delay of zero means the next tick; one
     /// too long to count means never.
     ///
+    /// Reads the clock, or leaves that to a later call or to the timer's thread, which then wakes twice a tick: if 512 timeouts were made in
+    /// half a tick by the same thread. [`new_timeout_at`](Self::new_timeout_at) never needs it.
+    ///
     /// # Errors
     /// [`NewTimeoutError::Full`] with [`max_pending_timeouts`](HashedWheelTimerBuilder::max_pending_timeouts) pending,
     /// [`NewTimeoutError::Stopped`] after [`stop`](Self::stop), [`NewTimeoutError::NoThread`] if the system refuses a thread.
     pub fn new_timeout(&self, task: impl TimerTask, delay: Duration) -> Result<Timeout, NewTimeoutError> {
-        let now = self.shards.hub().clock.now();
-        self.schedule(task, now.checked_add(delay))
+        let hub = self.shards.hub();
+        hub.shared.enter()?;
+        let (shard, task) = (self.shards.own(), any_task(task));
+        if shard.may_be_undated()
+            && let Ok(key) = shard.arm_undated(delay, Entry::new(&task))
+        {
+            return Ok(Timeout::of(shard, key, UNDATED, task, PENDING));
+        }
+        let now = hub.clock.now();
+        shard.looked(now);
+        let tick = hub.ticks.after(now, delay);
+        match shard.arm(tick, Entry::new(&task)) {
+            Armed::Pending(key) => Ok(Timeout::of(shard, key, tick, task, PENDING)),
+            unarmed => Err(self.refusal(&unarmed)),
+        }
     }
 
-    /// Runs `task` at `deadline`. Like [`new_timeout`](Self::new_timeout), but reads no clock.
+    /// Runs `task` at `deadline`, less than a tick late. Like [`new_timeout`](Self::new_timeout), but reads no clock.
     ///
     /// # Errors
     /// As [`new_timeout`](Self::new_timeout).
@@ -106,7 +123,14 @@ impl HashedWheelTimer {
         task: impl TimerTask,
         deadline: Instant,
     ) -> Result<Timeout, NewTimeoutError> {
-        self.schedule(task, Some(deadline))
+        let hub = self.shards.hub();
+        hub.shared.enter()?;
+        let (shard, task) = (self.shards.own(), any_task(task));
+        let tick = hub.ticks.at_or_after(deadline);
+        match shard.arm(tick, Entry::new(&task)) {
+            Armed::Pending(key) => Ok(Timeout::of(shard, key, tick, task, PENDING)),
+            unarmed => Err(self.refusal(&unarmed)),
+        }
     }
 
     /// Timeouts that have neither expired nor been cancelled. Exact at every moment: one that is being run has expired.
@@ -158,19 +182,14 @@ impl HashedWheelTimer {
         self.shards.hub().entries()
     }
 
-    fn schedule<T: TimerTask>(&self, task: T, deadline: Option<Instant>) -> Result<Timeout, NewTimeoutError> {
-        let hub = self.shards.hub();
-        let tick = deadline.map_or(crate::timer::clock::NEVER, |deadline| hub.ticks.at_or_after(deadline));
-        hub.shared.enter()?;
-        let shard = self.shards.own();
-        let task = any_task(task);
-        let key = match shard.arm(tick, Entry::new(&task)) {
-            Armed::Pending(key) => key,
+    /// Why there is no timeout.
+    #[cold]
+    fn refusal(&self, unarmed: &Armed<Entry>) -> NewTimeoutError {
+        self.shards.hub().shared.refuse(match unarmed {
+            Armed::NoDriver(_) => NewTimeoutError::NoThread,
             // An overdue one is armed for the next tick.
-            Armed::Due(_) | Armed::Closed(_) => return Err(hub.shared.refuse(NewTimeoutError::Stopped)),
-            Armed::NoDriver(_) => return Err(hub.shared.refuse(NewTimeoutError::NoThread)),
-        };
-        Ok(Timeout::of(shard, key, tick, task, PENDING))
+            Armed::Closed(_) | Armed::Due(_) | Armed::Pending(_) => NewTimeoutError::Stopped,
+        })
     }
 }
 
@@ -303,7 +322,8 @@ impl HashedWheelTimerBuilder {
     fn assemble(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
         let (tick, ticks_per_wheel) = (self.tick.max(Duration::from_millis(1)), self.ticks());
         let shared = Shared::new(self.executor, self.max_pending_timeouts);
-        HashedWheelTimer { shards: Shards::new(driver, clock, tick, ticks_per_wheel, shared) }
+        let ticks = Ticks::halved(clock.now(), tick);
+        HashedWheelTimer { shards: Shards::new(driver, clock, ticks, ticks_per_wheel, shared) }
     }
 }
 
@@ -358,3 +378,172 @@ impl ManualTicker {
 }
 
 const THREAD_NAME: &str = "hashed-wheel-timer";
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    const TICK: Duration = Duration::from_millis(10);
+
+    /// What a test has made, when, and for how long; and when it ran.
+    #[derive(Default)]
+    struct Made(Mutex<Vec<(Instant, Duration, Option<Instant>)>>);
+
+    impl Made {
+        fn with<R>(&self, with: impl FnOnce(&mut Vec<(Instant, Duration, Option<Instant>)>) -> R) -> R {
+            with(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        }
+    }
+
+    /// A timer whose clock moves without it, and which is turned when it has promised to.
+    struct Driven {
+        timer: HashedWheelTimer,
+        time: Arc<VirtualTime>,
+        made: Arc<Made>,
+    }
+
+    impl Driven {
+        fn new() -> Self {
+            let time = Arc::new(VirtualTime::new());
+            let builder = HashedWheelTimer::builder().tick_duration(TICK).ticks_per_wheel(16);
+            let timer = builder.assemble(Driver::Manual, Clock::Manual(time.clone()));
+            Self { timer, time, made: Arc::default() }
+        }
+
+        fn make(&self, delay: Duration) -> Timeout {
+            let (made, time) = (self.made.clone(), self.time.clone());
+            let id = made.with(|all| {
+                all.push((time.now(), delay, None));
+                all.len() - 1
+            });
+            let ran = move |_: &Timeout| {
+                let before = made.with(|all| all.get_mut(id).and_then(|one| one.2.replace(time.now())));
+                assert_eq!(before, None, "it has run before");
+            };
+            self.timer.new_timeout(ran, delay).unwrap()
+        }
+
+        /// Time passes, and the driver keeps its promises to the moment.
+        fn pass(&self, by: Duration) {
+            let (hub, end) = (self.timer.shards.hub(), self.time.now() + by);
+            loop {
+                match hub.promised() {
+                    Some(promised) if promised <= end => {
+                        self.time.move_to(promised);
+                        hub.turn(self.time.now());
+                        hub.fire();
+                    }
+                    _ => return self.time.move_to(end),
+                }
+            }
+        }
+
+        fn is_looked_for(&self) -> bool {
+            self.timer.shards.own().may_be_undated()
+        }
+    }
+
+    fn random(seed: &mut u64, below: u32) -> u32 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        u32::try_from(*seed >> 33).unwrap_or(0) % below
+    }
+
+    #[test]
+    fn whoever_reads_the_clock_nothing_is_early_and_nothing_a_tick_late() {
+        let mut were_undated = 0;
+        for seed in 0..40 {
+            let (driven, mut seed) = (Driven::new(), seed);
+            let mut cancelled = Vec::new();
+            for _ in 0..4 {
+                // A burst that ends anywhere, and a time in which few are made.
+                for few in [false, true] {
+                    let pause = Duration::from_nanos(if few { 700_000 } else { 2_000 });
+                    for _ in 0..random(&mut seed, if few { 30 } else { 6_000 }) {
+                        let delay = TICK * 40 * random(&mut seed, 1_000) / 1_000;
+                        let id = driven.made.with(|all| all.len());
+                        were_undated += u32::from(driven.is_looked_for());
+                        let timeout = driven.make(delay);
+                        match random(&mut seed, 4) {
+                            0 => {}
+                            1 => {
+                                assert!(timeout.clone().cancel());
+                                cancelled.push(id);
+                            }
+                            _ => {
+                                assert!(timeout.cancel());
+                                cancelled.push(id);
+                            }
+                        }
+                        driven.pass(pause * random(&mut seed, 3));
+                    }
+                    driven.pass(TICK * random(&mut seed, 3) / 2);
+                }
+            }
+            assert_eq!(
+                driven.timer.pending_timeouts(),
+                driven.made.with(|all| pending(all)) - cancelled.len()
+            );
+            driven.pass(TICK * 50);
+            assert_eq!(driven.timer.entries(), 0);
+            driven.made.with(|all| {
+                for (id, (made, delay, ran)) in all.iter().enumerate() {
+                    let Some(ran) = ran else {
+                        assert!(cancelled.contains(&id), "{id} never ran");
+                        continue;
+                    };
+                    let late = ran.checked_duration_since(*made + *delay);
+                    let late =
+                        late.unwrap_or_else(|| panic!("{id} was early by {:?}", *made + *delay - *ran));
+                    assert!(late < TICK, "{id} was {late:?} late");
+                }
+            });
+        }
+        assert!(were_undated > 100_000, "only {were_undated}");
+    }
+
+    fn pending(all: &[(Instant, Duration, Option<Instant>)]) -> usize {
+        all.iter().filter(|(_, _, ran)| ran.is_none()).count()
+    }
+
+    #[test]
+    fn the_driver_looks_at_the_clock_only_while_many_are_made() {
+        let driven = Driven::new();
+        let far = TICK * 100_000;
+        for _ in 0..511 {
+            driven.make(far);
+        }
+        assert!(!driven.is_looked_for());
+        driven.make(far);
+        assert!(driven.is_looked_for(), "the last of 512 in no time");
+        let look = driven.timer.shards.hub().promised().unwrap();
+        assert!(look <= driven.time.now() + TICK / 2);
+        for _ in 0..600 {
+            driven.make(far);
+        }
+        driven.pass(TICK / 2);
+        assert!(driven.is_looked_for(), "600 more were made until then");
+        driven.pass(TICK / 2);
+        assert!(!driven.is_looked_for());
+        assert!(driven.timer.shards.hub().promised().unwrap() > driven.time.now() + far / 2, "it sleeps");
+    }
+
+    #[test]
+    fn what_has_no_deadline_yet_is_told_and_given_back_like_all_others() {
+        let driven = Driven::new();
+        while !driven.is_looked_for() {
+            driven.make(TICK);
+        }
+        let before = driven.timer.pending_timeouts();
+        let timeouts: Vec<Timeout> = (1..=5).map(|ticks| driven.make(TICK * ticks)).collect();
+        assert_eq!(driven.timer.pending_timeouts(), before + 5);
+        assert!(timeouts.iter().all(|timeout| !timeout.is_expired() && !timeout.is_cancelled()));
+        assert_eq!(std::format!("{:?}", timeouts[0]), "Timeout { expired: false, cancelled: false }");
+        assert!(timeouts[0].cancel() && timeouts[0].is_cancelled());
+        let left = driven.timer.stop().unwrap();
+        assert_eq!(left.len(), before + 4);
+        assert!(timeouts.iter().all(Timeout::is_cancelled));
+        assert!(left.iter().all(|timeout| std::format!("{timeout:?}").contains("due_in")));
+    }
+}

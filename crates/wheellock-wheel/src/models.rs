@@ -11,9 +11,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::sync::Parker;
-use crate::timer::clock::{Clock, VirtualTime};
+use crate::timer::clock::{Clock, Ticks, VirtualTime};
 use crate::timer::driver::Driver;
-use crate::timer::shards::{Armed, Shard, Shards};
+use crate::timer::shards::{Armed, Hub, Shard, Shards};
 use crate::{HashedWheelTimer, Timeout, Timer, TimerKey};
 
 const TICK: Duration = Duration::from_millis(1);
@@ -40,7 +40,9 @@ fn counter() -> (Arc<Counter>, Waker) {
 
 /// A timer whose driver is whoever registers as its thread.
 fn shards() -> Arc<Shards<Waker>> {
-    Shards::new(Driver::thread("model"), Clock::Manual(Arc::new(VirtualTime::new())), TICK, 4, ())
+    let clock = Clock::Manual(Arc::new(VirtualTime::new()));
+    let ticks = Ticks::new(clock.now(), TICK);
+    Shards::new(Driver::thread("model"), clock, ticks, 4, ())
 }
 
 fn arm(shard: &Shard<Waker>, tick: u64) -> Option<TimerKey> {
@@ -48,6 +50,17 @@ fn arm(shard: &Shard<Waker>, tick: u64) -> Option<TimerKey> {
         Armed::Pending(key) => Some(key),
         _ => None,
     }
+}
+
+/// One turn when `tick` begins.
+fn turn(hub: &Hub<Waker>, tick: u64) -> Option<u64> {
+    hub.turn(hub.ticks.start_of(tick)?)
+}
+
+/// In a model one that is armed is many: from now on the driver looks at the clock.
+fn arm_many(shards: &Shards<Waker>) {
+    let hub = shards.hub();
+    shards.nth(0).looked(hub.clock.now());
 }
 
 /// A thread that turns as the driver's does, at `now`, until it would look again at `tick` or earlier by itself. A wake-up that is lost
@@ -60,7 +73,7 @@ impl Drive {
         let parker = Parker::new();
         shards.hub().driver.adopt(parker.unparker());
         let thread = thread::spawn(move || {
-            while hub.turn(now).is_none_or(|next| next > tick) {
+            while turn(&hub, now).is_none_or(|next| next > tick) {
                 parker.park(None);
             }
         });
@@ -102,7 +115,7 @@ fn an_insert_while_another_timer_fires_is_seen_or_told() {
         let shards = shards();
         let shard = shards.nth(0).clone();
         // The driver has promised tick 5, and it is tick 5 now.
-        shards.hub().turn(0);
+        turn(shards.hub(), 0);
         shards.hub().driver.adopt(Parker::new().unparker());
         arm(&shard, 5);
         let driver = Drive::until(&shards, 5, 20);
@@ -122,7 +135,7 @@ fn a_cancelled_timer_hides_no_later_one() {
         assert!(early.is_some_and(|key| shard.disarm(key).is_some()));
         driver.join();
         // What the driver promised may be the cancelled one's tick; after that turn it must be the other's.
-        assert_eq!(shards.hub().turn(10), Some(20));
+        assert_eq!(turn(shards.hub(), 10), Some(20));
     });
 }
 
@@ -135,6 +148,53 @@ fn a_deadline_moved_forward_is_seen_or_told() {
         let key = arm(&shard, 30).unwrap();
         assert!(shard.rearm(key, 10));
         driver.join();
+    });
+}
+
+/// A driver that is not told stays parked.
+#[test]
+fn the_driver_looks_for_those_who_do_not() {
+    model(|| {
+        let shards = shards();
+        let shard = shards.nth(0).clone();
+        let (hub, parker) = (shards.hub().clone(), Parker::new());
+        hub.driver.adopt(parker.unparker());
+        let driver = thread::spawn(move || {
+            loop {
+                let next = turn(&hub, 0);
+                hub.fire();
+                if next == Some(1) {
+                    return;
+                }
+                parker.park(None);
+            }
+        });
+        arm_many(&shards);
+        let armed = shard.arm_undated(5 * TICK, Waker::noop().clone());
+        driver.join().unwrap();
+        let Ok(key) = armed else { return };
+        turn(shards.hub(), 1);
+        assert!(!shards.hub().has_undated());
+        assert!(shard.disarm(key).is_some());
+    });
+}
+
+#[test]
+fn what_has_no_deadline_does_not_wait_for_what_fires() {
+    model(|| {
+        let shards = shards();
+        let shard = shards.nth(0).clone();
+        shards.hub().driver.adopt(Parker::new().unparker());
+        arm_many(&shards);
+        let hub = shards.hub().clone();
+        let driver = thread::spawn(move || {
+            turn(&hub, 0);
+            // As long as a task may take.
+            assert!(!hub.has_undated());
+        });
+        let armed = shard.arm_undated(5 * TICK, Waker::noop().clone());
+        driver.join().unwrap();
+        assert!(armed.is_err() || armed.is_ok_and(|key| shard.disarm(key).is_some()));
     });
 }
 

@@ -123,6 +123,21 @@ impl<T> Wheel<T> {
         TimerKey(key)
     }
 
+    /// Adds a value that is in no slot until it is [attached](Self::attach).
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) fn insert_detached(&mut self, value: T) -> TimerKey {
+        TimerKey(self.slab.insert(u64::MAX, DETACHED, NIL, NIL, value))
+    }
+
+    /// Gives a value that is in no slot its deadline. Nothing happens if it has one or was removed.
+    #[cfg(feature = "std")]
+    pub(crate) fn attach(&mut self, key: TimerKey, deadline: u64) {
+        if self.slab.slot(key.0) == Some(DETACHED) {
+            self.place_last(key.0.index(), deadline.max(self.now));
+        }
+    }
+
     /// Removes a pending timer and returns its value; `None` if it has fired or was removed.
     #[inline]
     pub fn remove(&mut self, key: TimerKey) -> Option<T> {

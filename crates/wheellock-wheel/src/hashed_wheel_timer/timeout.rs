@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use share::Share;
-pub(super) use task::any_task;
-use task::{AnyTask, KeptTask};
+use task::KeptTask;
+pub(super) use task::{AnyTask, any_task};
 pub use task::{Task, TimerTask};
 
 use super::NewTimeoutError;
@@ -39,6 +39,7 @@ use crate::timer::shards::{Expire, Shard, Shards, Stored};
 pub struct Timeout {
     shard: Share,
     key: TimerKey,
+    /// `UNDATED` if it had no deadline yet when this handle was made.
     tick: u64,
     task: AnyTask,
     /// What has become of it, once the entry has been told that this handle will not ask again. Changes once, under the lock.
@@ -138,7 +139,12 @@ impl fmt::Debug for Timeout {
         let hub = self.shard.hub();
         let now = hub.clock.now();
         let mut out = f.debug_struct("Timeout");
-        match hub.ticks.start_of(self.tick) {
+        let tick = match self.tick {
+            UNDATED => self.shard.with(|stored| stored.wheel.deadline(self.key)).unwrap_or(UNDATED),
+            tick => tick,
+        };
+        match hub.ticks.start_of(tick) {
+            None if tick == UNDATED => &mut out,
             None => out.field("deadline", &"never"),
             Some(at) if at > now => out.field("due_in", &(at - now)),
             Some(at) => out.field("due_ago", &(now - at)),
@@ -220,6 +226,9 @@ impl Shared {
 pub(super) type Entry = entry::Entry<dyn KeptTask>;
 
 const _: () = assert!(size_of::<Entry>() == 24);
+
+/// No tick: not even that of `NEVER`.
+pub(super) const UNDATED: u64 = u64::MAX;
 
 impl Expire for Entry {
     type Shared = Shared;

@@ -54,57 +54,106 @@ impl VirtualTime {
     }
 }
 
-/// Ticks of one length, counted from an instant.
+/// Ticks of one length, counted from an instant, by the steps that a wheel takes: one or two to a tick.
 ///
 /// A deadline is rounded up to a tick and the present down, so that nothing fires early, and less than a tick late.
 #[derive(Debug, Clone)]
 pub(crate) struct Ticks {
     start: Instant,
-    nanos_per_tick: u64,
-    /// 2^64 / `nanos_per_tick`, rounded down: a multiplication is cheaper than a division.
+    tick: Duration,
+    /// Steps per tick, less one.
+    odd: u64,
+    nanos_per_step: u64,
+    /// 2^64 / `nanos_per_step`, rounded down: a multiplication is cheaper than a division.
     reciprocal: u64,
 }
 
 impl Ticks {
     pub(crate) fn new(start: Instant, tick: Duration) -> Self {
-        let nanos_per_tick = nanos(tick).max(SHORTEST_TICK_NANOS);
-        Self { start, nanos_per_tick, reciprocal: u64::MAX / nanos_per_tick }
+        let nanos_per_step = nanos(tick).max(SHORTEST_TICK_NANOS);
+        Self {
+            start,
+            tick: Duration::from_nanos(nanos_per_step),
+            odd: 0,
+            nanos_per_step,
+            reciprocal: u64::MAX / nanos_per_step,
+        }
+    }
+
+    /// Ticks of two steps each.
+    pub(crate) fn halved(start: Instant, tick: Duration) -> Self {
+        Self { tick, odd: 1, ..Self::new(start, tick / 2) }
     }
 
     /// The first tick at or after `deadline`; `NEVER` for what is too far to count.
     #[inline]
     pub(crate) fn at_or_after(&self, deadline: Instant) -> u64 {
-        let (ticks, rest) = self.divide(deadline);
-        (ticks + u64::from(rest > 0)).min(NEVER)
+        self.whole(self.step_at_or_after(deadline))
     }
 
-    /// The last tick at or before `now`.
+    /// The first tick at or after what is `delay` from `now`.
+    #[inline]
+    pub(crate) fn after(&self, now: Instant, delay: Duration) -> u64 {
+        now.checked_add(delay).map_or(NEVER, |deadline| self.at_or_after(deadline))
+    }
+
+    /// A step at or after, and less than a tick after, what is `delay` from some moment between `earliest` and `latest`, if these are at
+    /// most a step apart: the first tick, if it is the same for both.
+    pub(crate) fn after_one_between(&self, earliest: Instant, latest: Instant, delay: Duration) -> u64 {
+        let Some(deadline) = latest.checked_add(delay) else { return NEVER };
+        let step = self.step_at_or_after(deadline);
+        if self.after(earliest, delay) == self.whole(step) { self.whole(step) } else { step }
+    }
+
+    /// The first tick that begins at or after `step`.
+    #[inline]
+    pub(crate) fn whole(&self, step: u64) -> u64 {
+        step.saturating_add(self.odd) & !self.odd
+    }
+
+    #[inline]
+    fn step_at_or_after(&self, deadline: Instant) -> u64 {
+        let (steps, rest) = self.divide(deadline);
+        (steps + u64::from(rest > 0)).min(NEVER)
+    }
+
+    /// The last step at or before `now`.
     #[inline]
     pub(crate) fn at_or_before(&self, now: Instant) -> u64 {
         self.divide(now).0
     }
 
-    /// When a tick begins; `None` beyond what an `Instant` can hold.
-    pub(crate) fn start_of(&self, tick: u64) -> Option<Instant> {
-        self.start.checked_add(Duration::from_nanos(tick.checked_mul(self.nanos_per_tick)?))
+    /// When a step begins; `None` beyond what an `Instant` can hold.
+    pub(crate) fn start_of(&self, step: u64) -> Option<Instant> {
+        self.start.checked_add(Duration::from_nanos(step.checked_mul(self.nanos_per_step)?))
     }
 
     pub(crate) fn tick(&self) -> Duration {
-        Duration::from_nanos(self.nanos_per_tick)
+        self.tick
+    }
+
+    /// The length of a step.
+    pub(crate) fn step(&self) -> Duration {
+        Duration::from_nanos(self.nanos_per_step)
+    }
+
+    /// Whether a tick is two steps.
+    pub(crate) fn are_halved(&self) -> bool {
+        self.odd > 0
     }
 
     #[inline]
     fn divide(&self, instant: Instant) -> (u64, u64) {
         let nanos = nanos(instant.saturating_duration_since(self.start));
-        // Short by at most one, because nanos * (1 / tick - reciprocal / 2^64) < 1 + nanos / 2^64.
-        let ticks = ((u128::from(nanos) * u128::from(self.reciprocal)) >> 64) as u64;
-        let mut rest = nanos - ticks * self.nanos_per_tick;
+        // Short by at most one, because nanos * (1 / step - reciprocal / 2^64) < 1 + nanos / 2^64.
+        let steps = ((u128::from(nanos) * u128::from(self.reciprocal)) >> 64) as u64;
+        let mut rest = nanos - steps * self.nanos_per_step;
         let mut short = 0;
-        while rest >= self.nanos_per_tick {
-            rest -= self.nanos_per_tick;
+        while rest >= self.nanos_per_step {
+            rest -= self.nanos_per_step;
             short += 1;
         }
-        (ticks + short, rest)
+        (steps + short, rest)
     }
 }
 
@@ -136,6 +185,38 @@ mod tests {
                 assert_eq!(ticks.at_or_after(at(exact + 1)), count + 1);
                 assert_eq!(ticks.at_or_before(at(exact + tick - 1)), count);
                 assert_eq!(ticks.start_of(count), Some(at(exact)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_deadline_of_an_unknown_moment_is_not_early_and_less_than_a_tick_late() {
+        let start = Instant::now();
+        let at = |nanos: u64| start + Duration::from_nanos(nanos);
+        for ticks in [
+            Ticks::halved(start, Duration::from_nanos(2_000)),
+            Ticks::halved(start, Duration::from_nanos(3_001)),
+        ] {
+            let (tick, step) = (nanos(ticks.tick()), nanos(ticks.step()));
+            assert_eq!(ticks.whole(NEVER), NEVER);
+            for delay in [0, 1, step - 1, step, step + 1, tick, 7 * tick, 7 * tick + 333] {
+                for earliest in (0..2 * tick).step_by(97) {
+                    for latest in [earliest, earliest + 1, earliest + step / 2, earliest + step] {
+                        let due =
+                            ticks.after_one_between(at(earliest), at(latest), Duration::from_nanos(delay));
+                        let due = ticks.start_of(due).unwrap();
+                        assert!(due >= at(latest + delay), "early by {:?}", at(latest + delay) - due);
+                        assert!(
+                            due < at(earliest + delay + tick),
+                            "late by {:?}",
+                            due - at(earliest + delay)
+                        );
+                    }
+                    let known =
+                        ticks.after_one_between(at(earliest), at(earliest), Duration::from_nanos(delay));
+                    assert_eq!(known, ticks.after(at(earliest), Duration::from_nanos(delay)));
+                    assert_eq!(known % 2, 0, "a whole tick");
+                }
             }
         }
     }

@@ -10,7 +10,7 @@ use super::shards::{Expire, Hub};
 pub(crate) fn advance<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {
     let Some(target) = time.now().checked_add(by) else { return };
     loop {
-        let next = hub.turn(hub.ticks.at_or_before(time.now()));
+        let next = hub.turn(time.now());
         let fired = hub.fire();
         let next: Option<Instant> = next.and_then(|tick| hub.ticks.start_of(tick));
         match next {

@@ -10,6 +10,7 @@ mod interval;
 pub(crate) mod manual;
 pub(crate) mod shards;
 mod sleep;
+mod undated;
 
 pub use interval::{Interval, MissedTicks};
 pub use sleep::Sleep;
@@ -21,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use clock::{Clock, VirtualTime};
+use clock::{Clock, Ticks, VirtualTime};
 use driver::Driver;
 use shards::{Armed, Shards};
 
@@ -99,7 +100,8 @@ impl Timer {
     }
 
     fn new(driver: Driver, clock: Clock, tick: Duration) -> Self {
-        Self { shards: Shards::new(driver, clock, tick, TICKS_PER_WHEEL, ()) }
+        let ticks = Ticks::new(clock.now(), tick);
+        Self { shards: Shards::new(driver, clock, ticks, TICKS_PER_WHEEL, ()) }
     }
 
     /// The timer's own present: that of its clock.

@@ -11,14 +11,15 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::vec::Vec;
 
 use super::alarm::Alarm;
 use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Next};
+use super::undated::{MANY, Undated};
 use crate::ahead::BATCH;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Mutex, ShortGuard, ShortMutex, lock, thread_local};
 use crate::{TimerKey, Wheel};
 
@@ -53,6 +54,9 @@ pub(crate) struct Hub<T: Expire> {
     shards: Mutex<Vec<Weak<Shard<T>>>>,
     /// What is due and has not been fired yet, in order. It stays in its wheel until then. Locked before any shard.
     due: ShortMutex<VecDeque<Due>>,
+    /// The driver turns, or fires what it has found, and may not look at the clock for long. Known to whoever locks a shard after a turn
+    /// has.
+    is_turning: AtomicBool,
     /// No timer will be fired any more: nobody is left to wait for one, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,
     /// Every handle is gone; values are pending that keep the timer from ending.
@@ -81,9 +85,11 @@ struct Orphan<T: Expire> {
 }
 
 impl<T: Expire> Hub<T> {
-    /// Finds up to `TURN_BUDGET` due values per shard, in order, for [`fire`](Self::fire). Returns the tick of the next turn:
-    /// not after `now` if something due is left, `None` if nothing is pending at all.
-    pub(crate) fn turn(&self, now: u64) -> Option<u64> {
+    /// Finds up to `TURN_BUDGET` due values per shard, in order, for [`fire`](Self::fire). Returns the step of the next turn:
+    /// not after that of `present` if something due is left, `None` if nothing is pending at all.
+    pub(crate) fn turn(&self, present: Instant) -> Option<u64> {
+        self.is_turning.store(true, Ordering::Release);
+        let now = self.ticks.at_or_before(present);
         let asked = self.alarm.open();
         // A wish for a later tick stays promised even if its timer is gone: one idle wake-up then, in place of one per insert.
         let mut next = Some(asked).filter(|&tick| tick > now && tick != u64::MAX);
@@ -93,16 +99,23 @@ impl<T: Expire> Hub<T> {
         for shard in &shards {
             let before = due.len();
             let mut stored = shard.stored.lock();
+            if !stored.undated.is_empty() {
+                // Those that were armed after the turn began, too, but before the shard was locked.
+                stored.date(self.clock.now(), &self.ticks);
+            }
+            if !stored.undated.looked(present, now) {
+                shard.is_busy.store(false, Ordering::Relaxed);
+            }
             stored.wheel.detach_due(now, TURN_BUDGET, T::fetch, |tick, key| {
                 due.push_back(Due { tick, key, shard: shard.number });
             });
-            let pending = stored.wheel.next_wakeup();
+            let (pending, look) = (stored.wheel.next_wakeup(), stored.undated.look());
             if pending.is_none() {
                 stored.shrink();
             }
             drop(stored);
             sources += usize::from(due.len() > before);
-            next = next.into_iter().chain(pending).min();
+            next = next.into_iter().chain(pending).chain(look).min();
         }
         // Before anything runs, or every insert meanwhile would have to tell.
         if let Some(next) = next {
@@ -118,7 +131,10 @@ impl<T: Expire> Hub<T> {
     /// Fires what turns have found, one after the other, and says whether there was anything. A panic is contained: the panic
     /// hook has reported it, and it must not take the others with it.
     pub(crate) fn fire(&self) -> bool {
-        let Some(mut due) = self.next_due() else { return false };
+        let Some(mut due) = self.next_due() else {
+            self.is_turning.store(false, Ordering::Release);
+            return false;
+        };
         let outer = RUNNING.with(|running| running.replace(self.address()));
         let mut shards = self.live_shards();
         loop {
@@ -141,6 +157,7 @@ impl<T: Expire> Hub<T> {
             shard.stored.lock().shrink();
         }
         RUNNING.with(|running| running.set(outer));
+        self.is_turning.store(false, Ordering::Release);
         true
     }
 
@@ -158,6 +175,20 @@ impl<T: Expire> Hub<T> {
         self.live_shards().iter().map(|shard| shard.stored.lock().pending()).sum()
     }
 
+    /// Whether some have no deadline yet.
+    #[cfg(all(test, loom))]
+    pub(crate) fn has_undated(&self) -> bool {
+        self.live_shards().iter().any(|shard| !shard.stored.lock().undated.is_empty())
+    }
+
+    /// When the driver has promised to turn again.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn promised(&self) -> Option<Instant> {
+        let step = self.alarm.open();
+        self.alarm.promise(step);
+        self.ticks.start_of(step)
+    }
+
     /// Values that take up memory, whether or not they have left.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
@@ -171,6 +202,7 @@ impl<T: Expire> Hub<T> {
         let mut left = Vec::new();
         for shard in self.live_shards() {
             let mut stored = shard.stored.lock();
+            stored.date(self.clock.now(), &self.ticks);
             stored.wheel.detach_all();
             let keys: Vec<TimerKey> = stored.wheel.iter().map(|(key, ..)| key).collect();
             for key in keys {
@@ -211,7 +243,7 @@ impl<T: Expire> Hub<T> {
         if self.is_closed() {
             return Next::Never;
         }
-        let next = self.turn(self.ticks.at_or_before(self.clock.now()));
+        let next = self.turn(self.clock.now());
         self.fire();
         if self.orphaned.load(Ordering::Acquire) {
             self.let_orphans_go();
@@ -286,7 +318,7 @@ impl<T: Expire> Shards<T> {
     pub(crate) fn new(
         driver: Driver,
         clock: Clock,
-        tick: Duration,
+        ticks: Ticks,
         ticks_per_wheel: usize,
         shared: T::Shared,
     ) -> Arc<Self> {
@@ -294,11 +326,12 @@ impl<T: Expire> Shards<T> {
             alarm: Alarm::new(),
             shards: Mutex::new(Vec::new()),
             due: ShortMutex::new(VecDeque::new()),
+            is_turning: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
             orphans: Mutex::new(Vec::new()),
             driver,
-            ticks: Ticks::new(clock.now(), tick),
+            ticks,
             clock,
             ticks_per_wheel,
             shared,
@@ -341,9 +374,13 @@ impl<T: Expire> Shards<T> {
     fn create(&self, index: usize) -> Arc<Shard<T>> {
         let hub = self.hub();
         // Starting at the present, so that a deadline that has passed already is seen as such.
-        let wheel = Wheel::starting_at(hub.ticks_per_wheel, hub.ticks.at_or_before(hub.clock.now()));
+        let now = hub.clock.now();
+        let slots = hub.ticks_per_wheel << u32::from(hub.ticks.are_halved());
+        let wheel = Wheel::starting_at(slots, hub.ticks.at_or_before(now));
         let shard = Arc::new(Shard {
-            stored: ShortMutex::new(Stored { wheel, ended: 0 }),
+            stored: ShortMutex::new(Stored { wheel, ended: 0, undated: Box::new(Undated::new(now)) }),
+            is_busy: AtomicBool::new(false),
+            armed: AtomicU32::new(0),
             number: u32::try_from(index).unwrap_or(u32::MAX),
             _alive: (!T::KEEPS_TIMER).then(|| self.alive.clone()),
             hub: hub.clone(),
@@ -383,9 +420,23 @@ pub(crate) struct Stored<T> {
     pub(crate) wheel: Wheel<T>,
     /// Values that are kept although their timer has fired or was cancelled.
     pub(crate) ended: usize,
+    /// Apart, so that what every call touches lies together.
+    undated: Box<Undated>,
 }
 
 impl<T> Stored<T> {
+    /// Gives those that were armed without a look at the clock their deadlines: somebody has looked, under the lock, and it was `now`.
+    fn date(&mut self, now: Instant, ticks: &Ticks) {
+        let (earlier, waiting) = self.undated.take(now);
+        for (key, delay) in waiting {
+            // Most have left already.
+            if self.wheel.get(key).is_some() {
+                let step = ticks.after_one_between(earlier, now, delay);
+                self.wheel.attach(key, step.max(self.wheel.now().saturating_add(1)));
+            }
+        }
+    }
+
     fn pending(&self) -> usize {
         self.wheel.len() - self.ended
     }
@@ -410,6 +461,10 @@ pub(crate) struct Left<T: Expire> {
 #[repr(align(128))]
 pub(crate) struct Shard<T: Expire> {
     stored: ShortMutex<Stored<T>>,
+    /// So many are armed here that some of them need no look at the clock: a hint, the truth is in `stored`.
+    is_busy: AtomicBool,
+    /// How many were armed with a look at the clock, up to `MANY`.
+    armed: AtomicU32,
     number: u32,
     /// A shard that is kept by those who wait keeps the timer; one that is kept by those who only ask does not.
     _alive: Option<Arc<Alive<T>>>,
@@ -458,8 +513,55 @@ impl<T: Expire> Shard<T> {
     #[inline]
     pub(crate) fn arm(&self, tick: u64, value: T) -> Armed<T> {
         let stored = self.stored.lock();
-        let tick = tick.max(stored.wheel.now().saturating_add(1));
+        let tick = tick.max(self.hub.ticks.whole(stored.wheel.now().saturating_add(1)));
         self.arm_in(stored, tick, value)
+    }
+
+    /// Arms a timer that is due `delay` from now without a look at the clock, if so many are armed here that one look does for several; the
+    /// value comes back if not.
+    #[inline]
+    pub(crate) fn arm_undated(&self, delay: Duration, value: T) -> Result<TimerKey, T> {
+        let hub = self.hub();
+        let mut stored = self.stored.lock();
+        if !stored.undated.is_looked_for() || hub.is_turning.load(Ordering::Acquire) || hub.is_closed() {
+            return Err(value);
+        }
+        if stored.undated.is_full() {
+            stored.date(hub.clock.now(), &hub.ticks);
+        }
+        let key = stored.wheel.insert_detached(value);
+        stored.undated.push(key, delay);
+        Ok(key)
+    }
+
+    /// Whether it is worth the try.
+    #[inline]
+    pub(crate) fn may_be_undated(&self) -> bool {
+        self.is_busy.load(Ordering::Relaxed) && !self.hub.is_turning.load(Ordering::Relaxed)
+    }
+
+    /// One more is armed, by somebody who has looked at the clock. Where it is one of many, the driver is made to look from now on.
+    #[inline]
+    pub(crate) fn looked(&self, now: Instant) {
+        // Two threads may count as one: it is a guess.
+        let armed = self.armed.load(Ordering::Relaxed) + 1;
+        self.armed.store(armed, Ordering::Relaxed);
+        if armed >= MANY {
+            self.have_it_looked_at(now);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn have_it_looked_at(&self, now: Instant) {
+        self.armed.store(0, Ordering::Relaxed);
+        let mut stored = self.stored.lock();
+        // Told before anybody relies on it, hence under the lock.
+        if let Some(look) = stored.undated.many_were_armed(now, &self.hub.ticks) {
+            let cannot_look = self.must_tell(look);
+            stored.undated.told(!cannot_look);
+            self.is_busy.store(!cannot_look, Ordering::Relaxed);
+        }
     }
 
     #[inline]

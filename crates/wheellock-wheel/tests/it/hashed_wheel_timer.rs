@@ -142,6 +142,37 @@ mod scheduling {
         assert_eq!(fired.iter().map(|fired| fired.0).collect::<Vec<_>>(), [0, 1, 7, 7, 15, 30]);
     }
 
+    /// So many that most of them do not read the clock.
+    #[test]
+    fn of_thousands_a_tick_none_is_early_and_each_runs_or_was_cancelled() {
+        const EACH: u32 = 50_000;
+        let (timer, all) = (real(), Barrier::new(3));
+        let (ran, early) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let make = || {
+            all.wait();
+            let mut left = 0;
+            for number in 0..EACH {
+                let (ran, early) = (ran.clone(), early.clone());
+                let delay = Duration::from_micros(1) * (number % 7_000);
+                let due = Instant::now() + delay;
+                let task = move |_: &Timeout| {
+                    early.fetch_add(usize::from(Instant::now() < due), Ordering::SeqCst);
+                    count(&ran);
+                };
+                let timeout = timer.new_timeout(task, delay).unwrap();
+                left += usize::from(number % 3 == 0 || !timeout.cancel());
+            }
+            left
+        };
+        let left: usize = thread::scope(|scope| {
+            let makers: Vec<_> = (0..3).map(|_| scope.spawn(make)).collect();
+            makers.into_iter().map(|maker| maker.join().unwrap()).sum()
+        });
+        eventually("some never ran", || ran.load(Ordering::SeqCst) == left);
+        assert_eq!(early.load(Ordering::SeqCst), 0);
+        assert_eq!(timer.pending_timeouts(), 0);
+    }
+
     #[test]
     fn a_delay_of_zero_runs_at_the_next_tick_and_may_repeat_without_end() {
         fn again(timeout: &Timeout, runs: &Arc<AtomicUsize>) {

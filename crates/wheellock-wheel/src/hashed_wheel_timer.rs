@@ -30,9 +30,9 @@ use crate::timer::shards::{Armed, Left, Shards};
 ///
 /// | Netty | here |
 /// |---|---|
-/// | wakes every tick, for ever | sleeps until the next timeout; an idle timer never wakes, and one with thousands of new timeouts a tick twice a tick |
+/// | wakes every tick, for ever | sleeps until the next timeout; an idle timer never wakes |
 /// | lateness is (0, 1 tick] | [0, 1 tick): a deadline that is a multiple of the tick is on time |
-/// | reads the clock for every timeout | for one of sixteen, where there are thousands a tick |
+/// | reads the clock for every timeout | where a thousand are made in each tick, for one of sixteen; the thread wakes twice a tick then |
 /// | a cancelled timeout keeps its memory until the next tick | freed by `cancel` |
 /// | `cancelled` runs on the worker, at the next tick | on the thread that cancels, before `cancel` returns |
 /// | `stop` interrupts and waits for the running task | does not wait: when it returns, no further task starts |
@@ -90,8 +90,8 @@ impl HashedWheelTimer {
     /// Runs `task` on the timer's thread (or its executor) after `delay`, less than a tick late. A delay of zero means the next tick; one
     /// too long to count means never.
     ///
-    /// Reads the clock, or leaves that to a later call or to the timer's thread, which then wakes twice a tick: if 512 timeouts were made in
-    /// half a tick by the same thread. [`new_timeout_at`](Self::new_timeout_at) never needs it.
+    /// Reads the clock; but where a thread makes a thousand in each tick, that is left to one of its next sixteen calls, or to the timer's
+    /// thread, which wakes twice a tick then. [`new_timeout_at`](Self::new_timeout_at) needs no clock.
     ///
     /// # Errors
     /// [`NewTimeoutError::Full`] with [`max_pending_timeouts`](HashedWheelTimerBuilder::max_pending_timeouts) pending,

@@ -54,9 +54,8 @@ pub(crate) struct Hub<T: Expire> {
     shards: Mutex<Vec<Weak<Shard<T>>>>,
     /// What is due and has not been fired yet, in order. It stays in its wheel until then. Locked before any shard.
     due: ShortMutex<VecDeque<Due>>,
-    /// The driver turns, or fires what it has found, and may not look at the clock for long. Known to whoever locks a shard after a turn
-    /// has.
-    is_turning: AtomicBool,
+    /// The driver fires what it has found, and may not look at the clock for long. Known to whoever locks a shard after it has.
+    is_firing: AtomicBool,
     /// No timer will be fired any more: nobody is left to wait for one, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,
     /// Every handle is gone; values are pending that keep the timer from ending.
@@ -88,7 +87,6 @@ impl<T: Expire> Hub<T> {
     /// Finds up to `TURN_BUDGET` due values per shard, in order, for [`fire`](Self::fire). Returns the step of the next turn:
     /// not after that of `present` if something due is left, `None` if nothing is pending at all.
     pub(crate) fn turn(&self, present: Instant) -> Option<u64> {
-        self.is_turning.store(true, Ordering::Release);
         let now = self.ticks.at_or_before(present);
         let asked = self.alarm.open();
         // A wish for a later tick stays promised even if its timer is gone: one idle wake-up then, in place of one per insert.
@@ -99,10 +97,7 @@ impl<T: Expire> Hub<T> {
         for shard in &shards {
             let before = due.len();
             let mut stored = shard.stored.lock();
-            if !stored.undated.is_empty() {
-                // Those that were armed after the turn began, too, but before the shard was locked.
-                stored.date(self.clock.now(), &self.ticks);
-            }
+            stored.date_all(&self.clock, &self.ticks);
             if !stored.undated.looked(present, now) {
                 shard.is_busy.store(false, Ordering::Relaxed);
             }
@@ -121,6 +116,12 @@ impl<T: Expire> Hub<T> {
         if let Some(next) = next {
             self.alarm.promise(next);
         }
+        if !due.is_empty() {
+            self.is_firing.store(true, Ordering::Release);
+            for shard in &shards {
+                shard.stored.lock().date_all(&self.clock, &self.ticks);
+            }
+        }
         if sources > 1 {
             // Each shard's part is in order already, and the sort is stable.
             due.make_contiguous().sort_by_key(|due| due.tick);
@@ -131,10 +132,7 @@ impl<T: Expire> Hub<T> {
     /// Fires what turns have found, one after the other, and says whether there was anything. A panic is contained: the panic
     /// hook has reported it, and it must not take the others with it.
     pub(crate) fn fire(&self) -> bool {
-        let Some(mut due) = self.next_due() else {
-            self.is_turning.store(false, Ordering::Release);
-            return false;
-        };
+        let Some(mut due) = self.next_due() else { return false };
         let outer = RUNNING.with(|running| running.replace(self.address()));
         let mut shards = self.live_shards();
         loop {
@@ -157,7 +155,7 @@ impl<T: Expire> Hub<T> {
             shard.stored.lock().shrink();
         }
         RUNNING.with(|running| running.set(outer));
-        self.is_turning.store(false, Ordering::Release);
+        self.is_firing.store(false, Ordering::Release);
         true
     }
 
@@ -202,7 +200,7 @@ impl<T: Expire> Hub<T> {
         let mut left = Vec::new();
         for shard in self.live_shards() {
             let mut stored = shard.stored.lock();
-            stored.date(self.clock.now(), &self.ticks);
+            stored.date_all(&self.clock, &self.ticks);
             stored.wheel.detach_all();
             let keys: Vec<TimerKey> = stored.wheel.iter().map(|(key, ..)| key).collect();
             for key in keys {
@@ -326,7 +324,7 @@ impl<T: Expire> Shards<T> {
             alarm: Alarm::new(),
             shards: Mutex::new(Vec::new()),
             due: ShortMutex::new(VecDeque::new()),
-            is_turning: AtomicBool::new(false),
+            is_firing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
             orphans: Mutex::new(Vec::new()),
@@ -425,8 +423,13 @@ pub(crate) struct Stored<T> {
 }
 
 impl<T> Stored<T> {
-    /// Gives those that were armed without a look at the clock their deadlines: somebody has looked, under the lock, and it was `now`.
-    fn date(&mut self, now: Instant, ticks: &Ticks) {
+    /// Gives those that were armed without a look at the clock their deadlines, by one look for all of them. It comes after they were armed
+    /// because it is taken under the lock.
+    fn date_all(&mut self, clock: &Clock, ticks: &Ticks) {
+        if self.undated.is_empty() {
+            return;
+        }
+        let now = clock.now();
         let (earlier, waiting) = self.undated.take(now);
         for (key, delay) in waiting {
             // Most have left already.
@@ -523,11 +526,11 @@ impl<T: Expire> Shard<T> {
     pub(crate) fn arm_undated(&self, delay: Duration, value: T) -> Result<TimerKey, T> {
         let hub = self.hub();
         let mut stored = self.stored.lock();
-        if !stored.undated.is_looked_for() || hub.is_turning.load(Ordering::Acquire) || hub.is_closed() {
+        if !stored.undated.is_looked_for() || hub.is_firing.load(Ordering::Acquire) || hub.is_closed() {
             return Err(value);
         }
         if stored.undated.is_full() {
-            stored.date(hub.clock.now(), &hub.ticks);
+            stored.date_all(&hub.clock, &hub.ticks);
         }
         let key = stored.wheel.insert_detached(value);
         stored.undated.push(key, delay);
@@ -537,7 +540,7 @@ impl<T: Expire> Shard<T> {
     /// Whether it is worth the try.
     #[inline]
     pub(crate) fn may_be_undated(&self) -> bool {
-        self.is_busy.load(Ordering::Relaxed) && !self.hub.is_turning.load(Ordering::Relaxed)
+        self.is_busy.load(Ordering::Relaxed) && !self.hub.is_firing.load(Ordering::Relaxed)
     }
 
     /// One more is armed, by somebody who has looked at the clock. Where it is one of many, the driver is made to look from now on.

@@ -97,6 +97,13 @@ impl Operation {
         matches!(self.kind, Kind::Acquire | Kind::TryFor | Kind::Run)
     }
 
+    /// Whether it asked again until its time was up. Who asks for a lock where others ask for several at once waits for nobody's turn, and
+    /// has such a time nevertheless.
+    #[must_use]
+    pub fn asks_again(&self) -> bool {
+        self.waits() || self.deadline.is_some()
+    }
+
     /// When its acquire was over, as far as the history goes.
     #[must_use]
     pub fn answered(&self) -> Option<u64> {

@@ -379,6 +379,18 @@ fn seed_100076679_who_asked_once_had_a_server_that_another_one_lacked() {
     assert!(run(&Plan::of(100_076_679, None)).complaints.is_empty());
 }
 
+/// Who wanted one lock where others wanted sets was granted it unheard, and gave up; nobody else was said to wait.
+#[test]
+fn seed_61119367_who_gave_up_had_it_unheard() {
+    assert!(run(&Plan::of(61_119_367, None)).complaints.is_empty());
+}
+
+/// Granted unheard, lost with the server's data, asked for once more and refused.
+#[test]
+fn seed_61255016_who_was_refused_had_it_before_the_server_lost_it() {
+    assert!(run(&Plan::of(61_255_016, None)).complaints.is_empty());
+}
+
 /// See `a_seed_replays_on_another_machine`.
 const SEEN: &str = "0xa21f9e74a4a96798";
 /// About forty seconds of one processor.

@@ -64,12 +64,16 @@ fn possible_hold(case: &Case<'_>, of: usize, set_back: Option<u64>) -> Option<Sp
         }
         // Its last question may have been on its way when its time was up; what that was granted is taken back.
         // Of a majority one who asked once may have had a server that another one lacked.
-        Some(Answer::NotGranted) if operation.waits() || case.is_majority => {
+        Some(Answer::NotGranted) if operation.asks_again() || case.is_majority => {
             let at = answered.unwrap_or(case.terms.end);
             let hindered = case.hindered(operation.id.0, operation.invoked, at);
             if hindered { forgotten(at) } else { at + case.terms.wake }
         }
-        Some(Answer::NotGranted) => return None,
+        // It may have been granted, unheard, and asked once more after the server had lost that.
+        Some(Answer::NotGranted) => {
+            let at = answered.filter(|at| case.lost_by(operation.invoked, *at).is_some())?;
+            return Some(Span { from: operation.invoked, to: at, whose: of, of });
+        }
         Some(Answer::Granted) => match operation.ending {
             Some((at, Ending::Released)) if !case.forgets_release(at) && !is_half_known(case, of, at) => at,
             _ => forgotten(operation.last.max(operation.valid_until)),
@@ -184,7 +188,7 @@ fn traces(case: &Case<'_>) -> Vec<Verdict> {
                 harmless.insert(&operation.owner, operation);
             }
             // Answered by the server, unlike a wait whose time was up.
-            Some((_, Answer::NotGranted)) if !operation.waits() => {
+            Some((_, Answer::NotGranted)) if !operation.asks_again() => {
                 harmless.insert(&operation.owner, operation);
             }
             _ => _ = others.insert(&operation.owner),

@@ -122,3 +122,40 @@ fn b64_who_asked_once_had_a_server_that_another_one_lacked() {
     right(text);
     broken(&text.replace("@1 0 0 0 - majority\n", ""), Checker::Honesty);
 }
+
+/// Of a server that was silent, which had granted what nobody heard of any more. Where some ask for several locks at once, nobody is said to
+/// wait.
+#[test]
+fn b65_who_asked_until_its_time_was_up_had_it_unheard() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @89 2 2 1 l invoked try true =600 - -
+        @93 1 1 1 l invoked try true =600 @457 -
+        @109 2 2 1 l granted #0:1 @681
+        @115 2 2 1 l releasing
+        @135 2 2 1 l released
+        @151 0 0 0 - begins silent -
+        @274 2 2 2 l invoked try true =600 - -
+        @457 1 1 1 l not-granted
+        @534 0 0 0 - ends silent
+        @554 2 2 2 l not-granted";
+    right(text);
+    let alone: Vec<&str> = text.lines().filter(|line| !line.contains(" 1 1 1 ")).collect();
+    broken(&alone.join("\n"), Checker::Honesty);
+}
+
+/// Granted, unheard of, lost with the server's data, and asked for once more, when another one had it.
+#[test]
+fn b66_who_was_refused_at_last_had_it_until_the_server_lost_it() {
+    let text = "@1 0 0 0 - setup =1200 =1000 =200
+        @89 4 2 1 l invoked try true =600 - -
+        @102 3 1 1 l invoked try true =600 - -
+        @122 3 1 1 l not-granted
+        @126 0 0 0 - begins forgot -
+        @132 0 0 0 - ends forgot
+        @165 3 1 2 l invoked try true =600 - -
+        @201 4 2 1 l not-granted
+        @212 3 1 2 l granted #0:2 @757
+        @235 3 1 2 l dropped";
+    right(text);
+    broken(&text.replace("forgot", "silent"), Checker::Honesty);
+}

@@ -1,6 +1,7 @@
 //! Wheels shared by threads: one per shard, each behind its own short mutex, and the turn that fires what is due in all.
 //!
-//! Owns who may touch which wheel, how long the shared state lives, and the demands on a value that a timer fires. Knows ticks, not clocks: `now` is passed in.
+//! Owns who may touch which wheel, how long the shared state lives, when one look at the clock does for many, and the demands on a value that
+//! a timer fires.
 //!
 //! A thread keeps to one shard, so that its lock and its reference count are uncontended. Handles keep [`Alive`], and so do
 //! shards while they have values that keep their timer from ending (sleepers always do: they keep their shard); the driver

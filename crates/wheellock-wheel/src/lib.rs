@@ -39,7 +39,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
-pub mod ahead;
+mod ahead;
 mod cohort;
 mod occupancy;
 #[cfg(any(test, fuzzing))]

@@ -61,7 +61,7 @@ impl VirtualTime {
 pub(crate) struct Ticks {
     start: Instant,
     tick: Duration,
-    /// Steps per tick, less one.
+    /// The bit that steps have which begin no tick; 0 if each begins one.
     odd: u64,
     nanos_per_step: u64,
     /// 2^64 / `nanos_per_step`, rounded down: a multiplication is cheaper than a division.

@@ -21,7 +21,7 @@
 //! - **Order.** Calls reach the server in the order of their first polls; what is asked after [`Client::subscribe`] reaches it after
 //!   the SUBSCRIBE.
 //! - **Outcomes.** Every failed call was not sent, was rejected, or may have been executed: [`Error::outcome`]. Nothing that was
-//!   written is ever sent again.
+//!   written and not answered is ever sent again.
 //! - **Deadlines.** Each call has one that covers queueing, connecting and the reply.
 //! - **Cancellation.** Any future may be dropped at any time; no other caller gets its reply.
 //! - **Bounds.** On calls, on queued bytes, and on what a server may send.

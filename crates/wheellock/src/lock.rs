@@ -397,7 +397,8 @@ impl Lock {
     }
 
     /// Frees the lock, no matter who holds it, and wakes the waiters. Returns whether it was held. A holder of this manager learns
-    /// of it at once, one elsewhere by its next renewal, within a third of its lease; until then two may work.
+    /// of it at once, one elsewhere by its watchdog's next renewal, within a third of its lease, or with a fixed lease when it asks; until then
+    /// two may work.
     ///
     /// # Cancel safety
     ///

@@ -35,7 +35,7 @@ use crate::timer::shards::{Armed, Left, Shards};
 /// | reads the clock for every timeout | where a thousand are made in each tick, for one of sixteen; the thread wakes twice a tick then |
 /// | a cancelled timeout keeps its memory until the next tick | freed by `cancel` |
 /// | `cancelled` runs on the worker, at the next tick | on the thread that cancels, before `cancel` returns |
-/// | `stop` interrupts and waits for the running task | does not wait: when it returns, no further task starts |
+/// | `stop` interrupts and waits for the running task | does not wait: what has expired runs, nothing else does |
 /// | `stop` leaves `pendingTimeouts` as it was, and does not call `cancelled` | counts down, and calls it |
 /// | a timeout created while `stop` runs may be lost | it is an error, or it is returned by `stop` |
 /// | far delays are touched once per revolution | at most once per level of the wheel |
@@ -61,7 +61,7 @@ impl HashedWheelTimer {
     /// A timer with Netty's defaults: 100 ms ticks, 512 of them per wheel, any number of pending timeouts.
     #[must_use]
     pub fn new() -> Self {
-        Self::builder().assemble(Driver::thread(THREAD_NAME), Clock::System)
+        Self::builder().assemble(Driver::thread(THREAD_NAME), Clock::System, Ticks::halved)
     }
 
     /// A timer with other than the default settings.
@@ -106,7 +106,10 @@ impl HashedWheelTimer {
             return Ok(Timeout::of(shard, key, UNDATED, task, PENDING));
         }
         let now = hub.clock.now();
-        shard.looked(now);
+        // Without half ticks there is nothing to round to what is not known to the tick.
+        if hub.ticks.are_halved() {
+            shard.looked(now);
+        }
         let tick = hub.ticks.after(now, delay);
         match shard.arm(tick, Entry::new(&task)) {
             Armed::Pending(key) => Ok(Timeout::of(shard, key, tick, task, PENDING)),
@@ -133,14 +136,16 @@ impl HashedWheelTimer {
         }
     }
 
-    /// Timeouts that have neither expired nor been cancelled. Exact at every moment: one that is being run has expired.
+    /// Timeouts that have neither expired nor been cancelled; one that is being run has expired. Exact as long as nobody makes or ends one
+    /// meanwhile: the threads' parts are counted one after the other.
     #[must_use]
     pub fn pending_timeouts(&self) -> usize {
         self.shards.hub().pending()
     }
 
-    /// Stops the timer for good, cancels every pending timeout and returns those. When it returns, no further task starts; one that is
-    /// running goes on. Empty if it was stopped before.
+    /// Stops the timer for good, cancels every pending timeout and returns those. None of them runs, and no other comes to its time any
+    /// more. What has expired before is not waited for: the one whose turn it is runs, even if it is only about to begin, and an
+    /// executor runs what it has. Empty if the timer was stopped before.
     ///
     /// # Errors
     /// [`StopError`] when called by a task on the timer's own thread, as in Netty. A task on an executor may.
@@ -277,11 +282,11 @@ impl HashedWheelTimerBuilder {
     /// A timer with a thread of its own.
     ///
     /// # Errors
-    /// If the tick or the number of ticks is zero, or a revolution is longer than 292 years.
+    /// If the tick or the number of ticks is zero, a revolution is longer than 292 years, or the thread's name has a zero byte.
     pub fn build(self) -> Result<HashedWheelTimer, BuildError> {
         self.check()?;
         let driver = Driver::thread(&self.thread_name);
-        Ok(self.assemble(driver, Clock::System))
+        Ok(self.assemble(driver, Clock::System, Ticks::halved))
     }
 
     /// A timer without a thread, whose clock is moved by hand, for tests: tasks run in [`ManualTicker::advance`].
@@ -291,14 +296,15 @@ impl HashedWheelTimerBuilder {
     pub fn build_manual(self) -> Result<(HashedWheelTimer, ManualTicker), BuildError> {
         self.check()?;
         let time = Arc::new(VirtualTime::new());
-        let timer = self.assemble(Driver::Manual, Clock::Manual(time.clone()));
+        // A look at this clock costs nothing that should be spared.
+        let timer = self.assemble(Driver::Manual, Clock::Manual(time.clone()), Ticks::new);
         Ok((timer.clone(), ManualTicker { timer, time }))
     }
 
     /// A timer for the model checker.
     #[cfg(all(test, loom))]
     pub(crate) fn build_model(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
-        self.assemble(driver, clock)
+        self.assemble(driver, clock, Ticks::halved)
     }
 
     fn check(&self) -> Result<(), BuildError> {
@@ -312,6 +318,9 @@ impl HashedWheelTimerBuilder {
         if revolution >= i64::MAX as u128 {
             return Err(BuildError::RevolutionTooLong);
         }
+        if self.thread_name.contains('\0') {
+            return Err(BuildError::ZeroByteInThreadName);
+        }
         Ok(())
     }
 
@@ -319,10 +328,16 @@ impl HashedWheelTimerBuilder {
         self.ticks_per_wheel.clamp(1, 1 << 16).next_power_of_two()
     }
 
-    fn assemble(self, driver: Driver, clock: Clock) -> HashedWheelTimer {
+    /// With ticks that are one step each, or two: the latter are for those who share their looks at the clock.
+    fn assemble(
+        self,
+        driver: Driver,
+        clock: Clock,
+        ticks: fn(Instant, Duration) -> Ticks,
+    ) -> HashedWheelTimer {
         let (tick, ticks_per_wheel) = (self.tick.max(Duration::from_millis(1)), self.ticks());
         let shared = Shared::new(self.executor, self.max_pending_timeouts);
-        let ticks = Ticks::halved(clock.now(), tick);
+        let ticks = ticks(clock.now(), tick);
         HashedWheelTimer { shards: Shards::new(driver, clock, ticks, ticks_per_wheel, shared) }
     }
 }
@@ -408,7 +423,7 @@ mod tests {
         fn new() -> Self {
             let time = Arc::new(VirtualTime::new());
             let builder = HashedWheelTimer::builder().tick_duration(TICK).ticks_per_wheel(16);
-            let timer = builder.assemble(Driver::Manual, Clock::Manual(time.clone()));
+            let timer = builder.assemble(Driver::Manual, Clock::Manual(time.clone()), Ticks::halved);
             Self { timer, time, made: Arc::default() }
         }
 
@@ -527,6 +542,77 @@ mod tests {
         driven.pass(TICK / 2);
         assert!(!driven.is_looked_for());
         assert!(driven.timer.shards.hub().promised().unwrap() > driven.time.now() + far / 2, "it sleeps");
+    }
+
+    #[test]
+    fn what_was_cancelled_before_it_had_a_deadline_wakes_nobody() {
+        let driven = Driven::new();
+        while !driven.is_looked_for() {
+            assert!(driven.make(TICK * 9).cancel());
+        }
+        let timeout = driven.make(TICK * 5);
+        let same = timeout.clone();
+        assert!(timeout.cancel());
+        driven.pass(TICK);
+        assert!(same.is_cancelled());
+        let promised = driven.timer.shards.hub().promised();
+        assert!(promised.is_none_or(|at| at > driven.time.now() + TICK * 50), "{promised:?}");
+    }
+
+    #[test]
+    fn whoever_looked_those_of_one_deadline_run_in_the_order_they_were_made() {
+        let driven = Driven::new();
+        while !driven.is_looked_for() {
+            assert!(driven.make(TICK * 9).cancel());
+        }
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let noted = |name: &'static str| {
+            let order = order.clone();
+            move |_: &Timeout| order.lock().unwrap().push(name)
+        };
+        driven.timer.new_timeout(noted("without a look"), TICK * 2).unwrap();
+        driven.timer.new_timeout_at(noted("at a time"), driven.time.now() + TICK * 2).unwrap();
+        driven.timer.new_timeout(noted("without a look again"), TICK * 2).unwrap();
+        driven.pass(TICK * 3);
+        assert_eq!(*order.lock().unwrap(), ["without a look", "at a time", "without a look again"]);
+    }
+
+    #[test]
+    fn whose_clock_is_moved_by_hand_looks_each_time() {
+        let (timer, ticker) = HashedWheelTimer::builder().tick_duration(TICK).build_manual().unwrap();
+        let shard = timer.shards.own();
+        for _ in 0..2_000 {
+            timer.new_timeout(|_: &Timeout| (), TICK).unwrap();
+            assert!(!shard.may_be_undated());
+        }
+        ticker.advance(TICK);
+        assert_eq!(timer.pending_timeouts(), 0);
+    }
+
+    #[test]
+    fn a_timer_that_was_refused_its_thread_once_runs_when_it_gets_one() {
+        let builder = HashedWheelTimer::builder().tick_duration(Duration::from_millis(1));
+        let timer = builder.assemble(Driver::refused("refused", 1), Clock::System, Ticks::halved);
+        let (said, heard) = std::sync::mpsc::channel();
+        let make = |delay| {
+            let said = said.clone();
+            timer.new_timeout(move |_: &Timeout| said.send(()).unwrap(), delay)
+        };
+        let refused = make(Duration::from_millis(1)).unwrap_err();
+        assert_eq!((refused, timer.pending_timeouts()), (NewTimeoutError::NoThread, 0));
+        // Later than the one before, which nobody will look for.
+        make(Duration::from_millis(20)).unwrap();
+        heard.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
+
+    #[test]
+    fn what_somebody_else_took_out_is_not_taken_back() {
+        let (timer, _) = HashedWheelTimer::builder().build_manual().unwrap();
+        let shard = timer.shards.own();
+        let key = shard.with(|stored| stored.wheel.insert(9, Entry::new(&any_task(|_: &Timeout| ()))));
+        assert_eq!(timer.stop().unwrap().len(), 1);
+        assert!(shard.with(|stored| Entry::take_back(stored, key)).is_none());
+        assert_eq!(timer.pending_timeouts(), 0);
     }
 
     #[test]

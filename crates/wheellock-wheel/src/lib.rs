@@ -52,6 +52,8 @@ pub use cohort::{Cohorts, Member};
 pub use wheel::{TimerKey, Wheel};
 
 #[cfg(feature = "std")]
+mod contain;
+#[cfg(feature = "std")]
 mod hashed_wheel_timer;
 #[cfg(all(test, loom, feature = "std"))]
 mod models;

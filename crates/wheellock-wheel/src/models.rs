@@ -71,7 +71,7 @@ impl Drive {
     fn until(shards: &Arc<Shards<Waker>>, now: u64, tick: u64) -> Self {
         let hub = shards.hub().clone();
         let parker = Parker::new();
-        shards.hub().driver.adopt(parker.unparker());
+        shards.hub().adopt(parker.unparker());
         let thread = thread::spawn(move || {
             while turn(&hub, now).is_none_or(|next| next > tick) {
                 parker.park(None);
@@ -116,7 +116,7 @@ fn an_insert_while_another_timer_fires_is_seen_or_told() {
         let shard = shards.nth(0).clone();
         // The driver has promised tick 5, and it is tick 5 now.
         turn(shards.hub(), 0);
-        shards.hub().driver.adopt(Parker::new().unparker());
+        shards.hub().adopt(Parker::new().unparker());
         arm(&shard, 5);
         let driver = Drive::until(&shards, 5, 20);
         arm(&shard, 20);
@@ -158,7 +158,7 @@ fn the_driver_looks_for_those_who_do_not() {
         let shards = shards();
         let shard = shards.nth(0).clone();
         let (hub, parker) = (shards.hub().clone(), Parker::new());
-        hub.driver.adopt(parker.unparker());
+        hub.adopt(parker.unparker());
         let driver = thread::spawn(move || {
             loop {
                 let next = turn(&hub, 0);
@@ -184,7 +184,7 @@ fn what_has_no_deadline_does_not_wait_for_what_fires() {
     model(|| {
         let shards = shards();
         let shard = shards.nth(0).clone();
-        shards.hub().driver.adopt(Parker::new().unparker());
+        shards.hub().adopt(Parker::new().unparker());
         arm(&shard, 1);
         arm_many(&shards);
         let hub = shards.hub().clone();
@@ -199,6 +199,25 @@ fn what_has_no_deadline_does_not_wait_for_what_fires() {
         for key in armed.into_iter().flatten() {
             assert!(shard.disarm(key).is_some());
         }
+    });
+}
+
+#[test]
+fn what_has_no_deadline_in_a_shard_that_is_new_does_not_wait_either() {
+    model(|| {
+        let shards = shards();
+        shards.hub().adopt(Parker::new().unparker());
+        arm(&shards.nth(0).clone(), 1);
+        let hub = shards.hub().clone();
+        let driver = thread::spawn(move || {
+            turn(&hub, 1);
+            assert!(!hub.has_undated());
+        });
+        let new = shards.nth(1).clone();
+        new.looked(shards.hub().clock.now());
+        let armed = new.arm_undated(5 * TICK, Waker::noop().clone());
+        driver.join().unwrap();
+        assert!(armed.is_err() || armed.is_ok_and(|key| new.disarm(key).is_some()));
     });
 }
 

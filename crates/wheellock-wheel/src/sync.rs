@@ -115,22 +115,40 @@ mod short {
 #[cfg(not(loom))]
 mod parking {
     use std::string::String;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
     use std::time::Duration;
 
     /// Wakes a thread that was started by [`spawn`].
-    pub(crate) type Unparker = thread::Thread;
+    pub(crate) struct Unparker {
+        thread: thread::Thread,
+        woken: Arc<AtomicBool>,
+    }
 
-    /// The sleeping side.
-    pub(crate) struct Parker(());
+    impl Unparker {
+        pub(crate) fn unpark(&self) {
+            self.woken.store(true, Ordering::Release);
+            self.thread.unpark();
+        }
+    }
+
+    /// The sleeping side. Tasks and wakers run on its thread, and may park it for ends of their own (a channel does): then the system's
+    /// token for the thread is theirs, so there is one beside it.
+    pub(crate) struct Parker {
+        woken: Arc<AtomicBool>,
+    }
 
     impl Parker {
-        #[expect(clippy::unused_self, reason = "only the thread that owns it may park")]
         pub(crate) fn park(&self, at_most: Option<Duration>) {
+            if self.woken.swap(false, Ordering::Acquire) {
+                return;
+            }
             match at_most {
                 Some(duration) => thread::park_timeout(duration),
                 None => thread::park(),
             }
+            self.woken.swap(false, Ordering::Acquire);
         }
     }
 
@@ -140,8 +158,10 @@ mod parking {
         stack: usize,
         run: impl FnOnce(Parker) + Send + 'static,
     ) -> std::io::Result<Unparker> {
-        let started = thread::Builder::new().name(name).stack_size(stack).spawn(move || run(Parker(())))?;
-        Ok(started.thread().clone())
+        let woken = Arc::new(AtomicBool::new(false));
+        let parker = Parker { woken: woken.clone() };
+        let started = thread::Builder::new().name(name).stack_size(stack).spawn(move || run(parker))?;
+        Ok(Unparker { thread: started.thread().clone(), woken })
     }
 }
 

@@ -103,6 +103,12 @@ impl<T: ?Sized> Entry<T> {
         }
     }
 
+    /// Takes a pending one out that no handle was given for.
+    pub(super) fn take_back(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self> {
+        stored.wheel.get_mut(key).filter(|entry| entry.fate() == PENDING)?;
+        stored.wheel.remove(key)
+    }
+
     /// For the handles that may still ask.
     fn keep(stored: &mut Stored<Self>, key: TimerKey, to: impl FnOnce(u32) -> Self) -> Option<Self> {
         let entry = stored.wheel.detach(key)?;

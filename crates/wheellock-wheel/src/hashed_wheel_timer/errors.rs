@@ -59,6 +59,8 @@ pub enum BuildError {
     ZeroTicksPerWheel,
     /// A revolution must take less than 2<sup>63</sup> ns.
     RevolutionTooLong,
+    /// No system takes a thread's name with a zero byte.
+    ZeroByteInThreadName,
 }
 
 impl fmt::Display for BuildError {
@@ -67,6 +69,7 @@ impl fmt::Display for BuildError {
             Self::ZeroTick => "the tick duration is zero",
             Self::ZeroTicksPerWheel => "the number of ticks per wheel is zero",
             Self::RevolutionTooLong => "tick duration times ticks per wheel is not less than 2^63 ns",
+            Self::ZeroByteInThreadName => "the thread's name has a zero byte",
         })
     }
 }

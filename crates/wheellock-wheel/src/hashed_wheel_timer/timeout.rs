@@ -7,7 +7,6 @@ mod share;
 mod task;
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use share::Share;
@@ -18,6 +17,7 @@ pub use task::{Task, TimerTask};
 use super::NewTimeoutError;
 use super::entry::{self, CANCELLED, EXPIRED, PENDING};
 use crate::TimerKey;
+use crate::contain::contained;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use crate::timer::shards::{Expire, Shard, Shards, Stored};
 
@@ -100,7 +100,7 @@ impl Timeout {
     }
 
     pub(super) fn tell_cancelled(&self) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.task.get().cancelled(self)));
+        contained(|| self.task.get().cancelled(self));
     }
 }
 
@@ -245,6 +245,14 @@ impl Expire for Entry {
         Self::leave(stored, key, |handles| Self::Cancelled { handles })
     }
 
+    fn take_back(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self> {
+        Self::take_back(stored, key)
+    }
+
+    fn is_pending(&self) -> bool {
+        self.fate() == PENDING
+    }
+
     fn fetch(&self) {
         if let Self::Shared { task, .. } = self {
             std::hint::black_box(Arc::strong_count(task));
@@ -258,7 +266,7 @@ impl Expire for Entry {
         let job = Job(Timeout::of(shard, key, tick, task, EXPIRED));
         match &shared.executor {
             // Apart from the task's drop, which may panic too: two panics at once would abort the process.
-            None => drop(catch_unwind(AssertUnwindSafe(|| job.0.task.get().run(&job.0)))),
+            None => contained(|| job.0.task.get().run(&job.0)),
             Some(execute) => execute(job),
         }
     }

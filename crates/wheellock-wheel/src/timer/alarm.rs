@@ -21,16 +21,16 @@ impl Alarm {
         Self { promised: CachePadded(AtomicU64::new(IDLE)) }
     }
 
-    /// After an insert at `tick`, its shard unlocked again: true if the driver must be woken.
+    /// After an insert at `tick`, its shard unlocked again: false if the driver looks by then.
     #[inline]
     #[must_use]
-    pub(crate) fn must_wake(&self, tick: u64) -> bool {
-        tick < self.promised.0.load(Ordering::Acquire) && self.lower(tick)
+    pub(crate) fn is_later_than(&self, tick: u64) -> bool {
+        tick < self.promised.0.load(Ordering::Acquire)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn lower(&self, tick: u64) -> bool {
+    /// Asks for a look at `tick`: true if the driver must be woken for that.
+    #[must_use]
+    pub(crate) fn lower(&self, tick: u64) -> bool {
         tick < self.promised.0.fetch_min(tick, Ordering::AcqRel)
     }
 

@@ -48,6 +48,11 @@ impl VirtualTime {
         self.start.checked_add(nanos).unwrap_or(self.start)
     }
 
+    /// The last moment that it can tell: 584 years after it began.
+    pub(crate) fn end(&self) -> Instant {
+        self.start.checked_add(Duration::from_nanos(u64::MAX)).unwrap_or(self.start)
+    }
+
     pub(crate) fn move_to(&self, instant: Instant) {
         let nanos = nanos(instant.saturating_duration_since(self.start));
         self.nanos.fetch_max(nanos, Ordering::AcqRel);

@@ -29,7 +29,22 @@ pub(crate) enum Next {
 
 impl Driver {
     pub(crate) fn thread(name: &str) -> Self {
-        Self::Thread(ThreadDriver { name: name.into(), thread: Mutex::new(None) })
+        Self::Thread(ThreadDriver {
+            name: name.into(),
+            thread: Mutex::new(None),
+            #[cfg(test)]
+            refusals: Mutex::new(0),
+        })
+    }
+
+    /// One that is refused its thread so often.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn refused(name: &str, refusals: u32) -> Self {
+        Self::Thread(ThreadDriver {
+            name: name.into(),
+            thread: Mutex::new(None),
+            refusals: Mutex::new(refusals),
+        })
     }
 
     /// Makes a thread of a model the driver's.
@@ -59,6 +74,8 @@ impl Driver {
 pub(crate) struct ThreadDriver {
     name: String,
     thread: Mutex<Option<Unparker>>,
+    #[cfg(test)]
+    refusals: Mutex<u32>,
 }
 
 impl ThreadDriver {
@@ -72,6 +89,14 @@ impl ThreadDriver {
         if let Some(thread) = &*thread {
             thread.unpark();
             return true;
+        }
+        #[cfg(test)]
+        {
+            let mut refusals = lock(&self.refusals);
+            if *refusals > 0 {
+                *refusals -= 1;
+                return false;
+            }
         }
         let (clock, turn) = (clock.clone(), turns());
         *thread = spawn(self.name.clone(), DRIVER_STACK, move |parker| run(&parker, &clock, turn)).ok();

@@ -8,7 +8,8 @@ use super::shards::{Expire, Hub};
 
 /// Runs due timers up to the new time, tick by tick, each at its own time.
 pub(crate) fn advance<T: Expire>(hub: &Hub<T>, time: &VirtualTime, by: Duration) {
-    let Some(target) = time.now().checked_add(by) else { return };
+    let end = time.end();
+    let target = time.now().checked_add(by).map_or(end, |target| target.min(end));
     loop {
         let next = hub.turn(time.now());
         let fired = hub.fire();

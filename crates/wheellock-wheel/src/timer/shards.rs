@@ -10,7 +10,6 @@
 use std::boxed::Box;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex as StdMutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::vec::Vec;
@@ -20,6 +19,7 @@ use super::clock::{Clock, Ticks};
 use super::driver::{Driver, Next};
 use super::undated::{MANY, Undated};
 use crate::ahead::BATCH;
+use crate::contain::contained;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::sync::{Mutex, ShortGuard, ShortMutex, lock, thread_local};
 use crate::{TimerKey, Wheel};
@@ -41,6 +41,14 @@ pub(crate) trait Expire: Send + Sized + 'static {
     /// Takes a pending value out because its timer ends. `None` if somebody else was first. Runs under the shard's lock.
     fn take_left(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self::Taken>;
 
+    /// Takes a pending value back, as if it had never been armed. `None` if somebody else was first. Runs under the shard's lock.
+    fn take_back(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self>;
+
+    /// Whether it has not left yet.
+    fn is_pending(&self) -> bool {
+        true
+    }
+
     /// Reads a byte of what it points to, if it can. For a batch in a row the waits for memory overlap; later, one by one, they would
     /// add up, and with a million timers they are most of the cost.
     fn fetch(&self) {}
@@ -57,6 +65,8 @@ pub(crate) struct Hub<T: Expire> {
     due: ShortMutex<VecDeque<Due>>,
     /// The driver fires what it has found, and may not look at the clock for long. Known to whoever locks a shard after it has.
     is_firing: AtomicBool,
+    /// The driver was started. Until then nothing is asked of it, for it may be refused: it looks at everything when it starts.
+    is_driven: AtomicBool,
     /// No timer will be fired any more: nobody is left to wait for one, or the timer was stopped, or its driver has ended.
     closed: AtomicBool,
     /// Every handle is gone; values are pending that keep the timer from ending.
@@ -119,7 +129,8 @@ impl<T: Expire> Hub<T> {
         }
         if !due.is_empty() {
             self.is_firing.store(true, Ordering::Release);
-            for shard in &shards {
+            // Those of shards, too, that were made since: whoever makes one later knows what was said before it.
+            for shard in self.live_shards() {
                 shard.stored.lock().date_all(&self.clock, &self.ticks);
             }
         }
@@ -130,8 +141,7 @@ impl<T: Expire> Hub<T> {
         next
     }
 
-    /// Fires what turns have found, one after the other, and says whether there was anything. A panic is contained: the panic
-    /// hook has reported it, and it must not take the others with it.
+    /// Fires what turns have found, one after the other, and says whether there was anything. A panic must not take the others with it.
     pub(crate) fn fire(&self) -> bool {
         let Some(mut due) = self.next_due() else { return false };
         let outer = RUNNING.with(|running| running.replace(self.address()));
@@ -145,7 +155,7 @@ impl<T: Expire> Hub<T> {
                 && let Some(taken) = shard.take_due(due.key)
             {
                 // What was taken is dropped in there too.
-                let _ = catch_unwind(AssertUnwindSafe(|| T::expire(taken, shard, due.key, due.tick)));
+                contained(|| T::expire(taken, shard, due.key, due.tick));
             }
             match self.next_due() {
                 Some(next) => due = next,
@@ -162,6 +172,13 @@ impl<T: Expire> Hub<T> {
 
     fn next_due(&self) -> Option<Due> {
         self.due.lock().pop_front()
+    }
+
+    /// Makes a thread of a model the driver's.
+    #[cfg(all(test, loom))]
+    pub(crate) fn adopt(&self, own: crate::sync::Unparker) {
+        self.driver.adopt(own);
+        self.is_driven.store(true, Ordering::Release);
     }
 
     /// True while a value of this timer is being fired by the calling thread.
@@ -223,6 +240,21 @@ impl<T: Expire> Hub<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn start_or_wake(self: &Arc<Self>) -> bool {
+        let has_driver = self.start_or_wake_driver();
+        if has_driver {
+            self.is_driven.store(true, Ordering::Release);
+        }
+        has_driver
+    }
+
+    /// Tells the driver of a timer that is due before it would look. False if there is none, and none can be started.
+    #[cold]
+    #[inline(never)]
+    fn tell(self: &Arc<Self>, tick: u64) -> bool {
+        (self.is_driven.load(Ordering::Acquire) && !self.alarm.lower(tick)) || self.start_or_wake()
+    }
+
+    fn start_or_wake_driver(self: &Arc<Self>) -> bool {
         match &self.driver {
             Driver::Thread(thread) => thread.start_or_wake(&self.clock, || {
                 let hub = self.clone();
@@ -291,7 +323,7 @@ impl<T: Expire> EndsWithRuntime<T> {
 impl<T: Expire> Drop for EndsWithRuntime<T> {
     fn drop(&mut self) {
         for Left { shard, key, deadline, taken } in self.0.close() {
-            let _ = catch_unwind(AssertUnwindSafe(|| T::expire(taken, &shard, key, deadline)));
+            contained(|| T::expire(taken, &shard, key, deadline));
         }
     }
 }
@@ -326,6 +358,7 @@ impl<T: Expire> Shards<T> {
             shards: Mutex::new(Vec::new()),
             due: ShortMutex::new(VecDeque::new()),
             is_firing: AtomicBool::new(false),
+            is_driven: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
             orphans: Mutex::new(Vec::new()),
@@ -423,24 +456,30 @@ pub(crate) struct Stored<T> {
     undated: Box<Undated>,
 }
 
-impl<T> Stored<T> {
+impl<T: Expire> Stored<T> {
     /// Gives those that were armed without a look at the clock their deadlines, by one look for all of them. It comes after they were armed
     /// because it is taken under the lock.
+    #[inline]
     fn date_all(&mut self, clock: &Clock, ticks: &Ticks) {
-        if self.undated.is_empty() {
-            return;
+        if !self.undated.is_empty() {
+            self.date_those(clock.now(), ticks);
         }
-        let now = clock.now();
+    }
+
+    #[inline(never)]
+    fn date_those(&mut self, now: Instant, ticks: &Ticks) {
         let (earlier, waiting) = self.undated.take(now);
         for (key, delay) in waiting {
             // Most have left already.
-            if self.wheel.get(key).is_some() {
+            if self.wheel.get(key).is_some_and(T::is_pending) {
                 let step = ticks.after_one_between(earlier, now, delay);
                 self.wheel.attach(key, step.max(self.wheel.now().saturating_add(1)));
             }
         }
     }
+}
 
+impl<T> Stored<T> {
     fn pending(&self) -> usize {
         self.wheel.len() - self.ended
     }
@@ -516,7 +555,9 @@ impl<T: Expire> Shard<T> {
     /// Arms a timer, at the next tick if its own has been fired already, and wakes the driver if it would sleep past it.
     #[inline]
     pub(crate) fn arm(&self, tick: u64, value: T) -> Armed<T> {
-        let stored = self.stored.lock();
+        let mut stored = self.stored.lock();
+        // Before this one, which may be due at the same tick.
+        stored.date_all(&self.hub.clock, &self.hub.ticks);
         let tick = tick.max(self.hub.ticks.whole(stored.wheel.now().saturating_add(1)));
         self.arm_in(stored, tick, value)
     }
@@ -577,10 +618,11 @@ impl<T: Expire> Shard<T> {
         let key = stored.wheel.insert(tick, value);
         drop(stored);
         if self.must_tell(tick)
-            && let Some(value) = self.disarm(key)
+            && let Some(value) = T::take_back(&mut self.stored.lock(), key)
         {
             return Armed::NoDriver(value);
         }
+        // Or it has left meanwhile: it was taken out by who closes the timer, or fired by a driver whom somebody else could start.
         Armed::Pending(key)
     }
 
@@ -629,7 +671,7 @@ impl<T: Expire> Shard<T> {
     /// True if the driver had to be told and cannot be.
     #[inline]
     fn must_tell(&self, tick: u64) -> bool {
-        self.hub().alarm.must_wake(tick) && !self.hub().start_or_wake()
+        self.hub().alarm.is_later_than(tick) && !self.hub().tell(tick)
     }
 }
 

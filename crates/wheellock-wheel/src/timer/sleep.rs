@@ -175,6 +175,10 @@ impl Expire for Waker {
         stored.wheel.remove(key)
     }
 
+    fn take_back(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self> {
+        stored.wheel.remove(key)
+    }
+
     fn expire(taken: Self, _: &Arc<Shard<Self>>, _: TimerKey, _: u64) {
         taken.wake();
     }

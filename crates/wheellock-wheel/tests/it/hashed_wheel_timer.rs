@@ -92,6 +92,7 @@ mod construction {
         let long = Duration::from_nanos(i64::MAX as u64 / 512);
         assert_eq!(builder().tick_duration(long + MS).build().unwrap_err(), BuildError::RevolutionTooLong);
         assert!(builder().tick_duration(long - MS).build().is_ok());
+        assert_eq!(builder().thread_name("a\0b").build().unwrap_err(), BuildError::ZeroByteInThreadName);
     }
 
     #[test]
@@ -370,6 +371,57 @@ mod timeouts {
             assert_eq!(timer.pending_timeouts(), 0);
             std::mem::forget(cancelled);
         }
+    }
+
+    /// What is thrown is dropped by whoever contains it.
+    #[test]
+    fn what_is_thrown_may_throw_once_more() {
+        struct Thrown;
+        impl Drop for Thrown {
+            fn drop(&mut self) {
+                std::panic::resume_unwind(Box::new("again"));
+            }
+        }
+        let (log, first) = (Arc::new(Log::default()), AtomicUsize::new(0));
+        let execute = move |job: Job| {
+            if first.fetch_add(1, Ordering::SeqCst) == 0 {
+                std::panic::resume_unwind(Box::new(Thrown));
+            }
+            job.run();
+        };
+        let timer = HashedWheelTimer::builder().tick_duration(MS).executor(execute).build().unwrap();
+        timer.new_timeout(nothing, MS).unwrap();
+        timer.new_timeout(Logged(log.clone()), 2 * MS).unwrap();
+        eventually("the next task runs", || log.all() == ["run"]);
+    }
+
+    /// A channel parks the thread that waits at it, and whoever unparks it may be the one who makes a timeout.
+    #[test]
+    fn a_task_that_parks_its_thread_takes_no_wake_up_of_the_timers() {
+        let timer = real();
+        let log = Arc::new(Log::default());
+        let next = Logged(log.clone());
+        let next = Mutex::new(Some(next));
+        let parks = move |timeout: &Timeout| {
+            let (Some(next), Some(timer)) = (next.lock().unwrap().take(), timeout.timer()) else { return };
+            timer.new_timeout(next, 20 * MS).unwrap();
+            thread::park_timeout(100 * MS);
+        };
+        timer.new_timeout(parks, MS).unwrap();
+        eventually("what a task has made runs", || log.all() == ["run"]);
+        // And a later one that another thread makes while a task waits.
+        let (go, wait) = mpsc::channel::<()>();
+        let (waits, is_waiting) = mpsc::channel();
+        let wait = Mutex::new(wait);
+        let waiting = move |_: &Timeout| {
+            waits.send(()).unwrap();
+            wait.lock().unwrap().recv().unwrap();
+        };
+        timer.new_timeout(waiting, MS).unwrap();
+        is_waiting.recv().unwrap();
+        timer.new_timeout(Logged(log.clone()), 20 * MS).unwrap();
+        go.send(()).unwrap();
+        eventually("what was made meanwhile runs", || log.all() == ["run", "run"]);
     }
 }
 

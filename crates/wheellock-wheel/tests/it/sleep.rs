@@ -199,6 +199,19 @@ fn a_waker_that_panics_does_not_take_the_others_with_it() {
 }
 
 #[test]
+fn a_clock_that_is_moved_by_hand_stops_where_it_ends() {
+    let (timer, clock) = Timer::manual(MS);
+    let (alarm, waker) = Alarm::new();
+    let mut sleep = timer.sleep(MS);
+    assert!(poll(&mut sleep, &waker).is_pending());
+    clock.advance(Duration::MAX);
+    assert_eq!(alarm.rung(), 1);
+    let end = clock.now();
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(clock.now(), end);
+}
+
+#[test]
 fn a_scheduled_waker_is_woken_once_or_given_back() {
     let (timer, clock) = Timer::manual(MS);
     let (alarm, waker) = Alarm::new();

@@ -158,7 +158,7 @@ impl PermitSemaphore {
     /// Runs `work` under what was granted, and gives that back.
     async fn run_under<T>(permit: Permit, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
         let result = permit.run_unconfirmed(work(&permit)).await?;
-        permit.guard.release_after_work().await?;
+        permit.end_work().await?;
         Ok(result)
     }
 
@@ -314,6 +314,11 @@ impl Permit {
     /// What the server knows it by: whoever has it may [give the permit back](PermitSemaphore::release).
     pub fn id(&self) -> PermitId {
         self.guard.permit_id()
+    }
+
+    /// Gives it back after work that ended under it.
+    pub(crate) async fn end_work(self) -> Result<(), Error> {
+        self.guard.release_after_work().await
     }
 
     /// Gives the permit back and waits for the server's word; as [`Guard::release`].

@@ -143,6 +143,12 @@ fn blocking_work_under_a_lost_lock_is_not_ok() {
     let red = blocking::RedLockManager::connect(servers.iter().map(RedisServer::url)).unwrap();
     assert_eq!(red.lock("q").run(|_| 42).unwrap(), 42);
     assert_lost(red.lock("q").run(|_| take_by_force(&servers)), "q", LostReason::NotOwner);
+    let permits = locks.permit_semaphore("p");
+    assert!(permits.try_set_permits(1).unwrap());
+    assert_eq!(permits.run(|_| 42).unwrap(), 42);
+    let taken = permits.run(|permit| assert!(others.permit_semaphore("p").release(permit.id()).unwrap()));
+    assert_lost(taken, "p", LostReason::NotOwner);
+    assert_eq!(permits.available().unwrap(), 1);
 }
 
 /// A1: work under a lock that was valid to its end is `Ok`, even if the release could not be confirmed.
@@ -239,6 +245,12 @@ fn e03_threads_have_one_result_too() {
     let failed: Result<u32, Failed> = locks.lock("r").try_run(|_guard| Err(Failed::Work("no")));
     assert!(matches!(failed, Err(Failed::Work("no"))));
     assert!(!locks.lock("r").is_locked().unwrap());
+    let permits = locks.permit_semaphore("p");
+    permits.try_set_permits(1).unwrap();
+    assert_eq!(permits.try_run(|_permit| Ok::<_, Failed>(42)).unwrap(), 42);
+    let failed = permits.try_run(|_permit| Err::<(), _>(Failed::Work("no")));
+    assert!(matches!(failed, Err(Failed::Work("no"))));
+    assert_eq!(permits.available().unwrap(), 1);
 }
 
 /// E3: work that waits for its lock up to a given time is not begun if another has the lock then, in every form.
@@ -307,4 +319,10 @@ fn e03_threads_wait_for_their_work_too() {
     assert_eq!(lock.try_run_for(SHORT, |_guard| Ok::<_, Failed>(42)).unwrap(), None);
     guard.release().unwrap();
     assert!(!lock.is_locked().unwrap());
+    let permits = locks.permit_semaphore("p");
+    permits.try_set_permits(1).unwrap();
+    assert_eq!(permits.try_run_for(SHORT, |_permit| Ok::<_, Failed>(42)).unwrap(), Some(42));
+    let permit = others.permit_semaphore("p").acquire().unwrap();
+    assert_eq!(permits.try_run_for(SHORT, |_permit| Ok::<_, Failed>(42)).unwrap(), None);
+    permit.release().unwrap();
 }

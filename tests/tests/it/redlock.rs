@@ -569,10 +569,14 @@ async fn threads_take_it_too_and_again() {
         assert_eq!(inner.release().unwrap(), Released::Released);
         assert!(outer.is_valid());
         drop(outer);
+        let simple = red.simple_lock("s");
+        let guard = simple.acquire().unwrap();
+        assert!(matches!(simple.try_acquire(), Err(Error::NotReentrant { .. })));
+        guard.release().unwrap();
         other && lock.run(|guard| guard.is_valid()).unwrap()
     });
     assert!(worked.await.unwrap());
-    assert!(fleet.free("l").await);
+    assert!(fleet.free("l").await && fleet.free("s").await);
 }
 
 /// Three processes of four tasks each want one lock, while a minority breaks and is mended again and again.

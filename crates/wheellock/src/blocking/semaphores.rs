@@ -238,6 +238,47 @@ impl PermitSemaphore {
         Ok(permit.map(|permit| self.permit(permit)))
     }
 
+    /// As [`Lock::run`](super::Lock::run), with a permit.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire), and as there.
+    pub fn run<T>(&self, work: impl FnOnce(&Permit) -> T) -> Result<T, Error> {
+        Self::run_under(self.acquire()?, work)
+    }
+
+    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`](super::Lock::try_run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, after the permit was given back; and all of [`run`](Self::run).
+    pub fn try_run<T, E: From<Error>>(&self, work: impl FnOnce(&Permit) -> Result<T, E>) -> Result<T, E> {
+        self.run(work)?
+    }
+
+    /// [`try_run`](Self::try_run) that waits up to `wait`, as [`Lock::try_run_for`](super::Lock::try_run_for).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, after the permit was given back; and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    pub fn try_run_for<T, E: From<Error>>(
+        &self,
+        wait: Duration,
+        work: impl FnOnce(&Permit) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        match self.try_acquire_for(wait)? {
+            Some(permit) => Self::run_under(permit, work)?.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `work` under what was granted, and gives that back.
+    fn run_under<T>(permit: Permit, work: impl FnOnce(&Permit) -> T) -> Result<T, Error> {
+        let result = work(&permit);
+        permit.runtime.block_on(permit.inner.end_work())?;
+        Ok(result)
+    }
+
     /// As [`crate::PermitSemaphore::release`].
     ///
     /// # Errors

@@ -140,6 +140,12 @@ impl RedLockManager {
         Lock::new(self.inner.lock(name), &self.runtime)
     }
 
+    /// As [`crate::RedLockManager::simple_lock`]. No I/O. A thread that holds it and asks again is refused with
+    /// [`Error::NotReentrant`].
+    pub fn simple_lock(&self, name: &str) -> RedLock {
+        Lock::new(self.inner.simple_lock(name), &self.runtime)
+    }
+
     /// As [`crate::RedLockManager::shutdown`], also for threads that wait or hold a lock.
     pub fn shutdown(&self, within: Duration) -> Leftover {
         self.runtime.block_on(self.inner.shutdown(within))

@@ -140,8 +140,8 @@ impl RedLockManager {
         Lock::new(self.inner.lock(name), &self.runtime)
     }
 
-    /// As [`crate::RedLockManager::simple_lock`]. No I/O. A thread that holds it and asks again is refused with
-    /// [`Error::NotReentrant`].
+    /// As [`crate::RedLockManager::simple_lock`]. No I/O. A thread that holds it and asks again is told
+    /// [`Error::NoQuorum`], with [`Error::NotReentrant`] of each server.
     pub fn simple_lock(&self, name: &str) -> RedLock {
         Lock::new(self.inner.simple_lock(name), &self.runtime)
     }

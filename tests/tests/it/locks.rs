@@ -71,6 +71,40 @@ async fn reentrancy_is_counted_on_the_server() {
     assert_eq!(error.outcome(), Outcome::NotSent);
 }
 
+/// The renewal is on its way behind the grant, and does not know of it yet.
+#[tokio::test]
+async fn a_renewal_does_not_shorten_what_the_same_owner_is_just_granted() {
+    let server = RedisServer::start();
+    let locks = manager(&server).await;
+    let (short, long) = (Duration::from_secs(5), Duration::from_secs(60));
+    let ring = locks.read_write_lock("rw");
+    let kinds = [locks.lock("plain"), locks.fair_lock("fair"), ring.read(), ring.write()];
+    for lock in kinds {
+        let outer = lock.with_lease(short).acquire().await.unwrap();
+        let again = lock.with_owner(outer.owner()).with_lease(long);
+        let (inner, renewed) = tokio::join!(again.acquire(), outer.renew());
+        let inner = inner.unwrap();
+        renewed.unwrap();
+        let left: u64 = server.cli(&["PTTL", lock.name()]).parse().unwrap();
+        let believed = inner.valid_until().remaining();
+        assert!(
+            believed < Duration::from_millis(left),
+            "{lock:?}: believed for {believed:?}, kept for {left} ms"
+        );
+        if lock.name() == "rw" {
+            let timeouts = server.cli(&["KEYS", "{rw}:*rwlock_timeout:*"]);
+            let left = |key: &str| server.cli(&["PTTL", key]).parse::<u64>().unwrap();
+            let longest = timeouts.lines().filter(|key| !key.is_empty()).map(left).max();
+            assert!(
+                longest.is_none_or(|left| believed < Duration::from_millis(left)),
+                "{timeouts}: {longest:?}"
+            );
+        }
+        inner.release().await.unwrap();
+        outer.release().await.unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_that_share_an_owner_end_with_the_right_count() {
     let server = RedisServer::start();

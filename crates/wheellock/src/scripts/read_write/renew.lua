@@ -28,8 +28,10 @@ for i, lock in ipairs(KEYS) do
             own = 0
             for hold = 1, math.min(tonumber(found[2]) or 0, 1000) do
                 local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
-                own = math.max(own, redis.call('pttl', timeout))
-                if lease > 0 then
+                local runs = redis.call('pttl', timeout)
+                own = math.max(own, runs)
+                -- A grant of the same holder that it has not heard of yet may have a longer lease.
+                if lease > 0 and runs < lease then
                     redis.call('set', timeout, '1', 'px', lease)
                 end
             end

@@ -451,8 +451,9 @@ impl Store {
                 answers.push(Answer::Integer(if held { self.left(key) } else { 0 }));
                 continue;
             }
-            if held {
-                self.pexpire(key, integer(lease)?);
+            let lease = integer(lease)?;
+            if held && (which != Which::Renew || self.pttl(key) < lease) {
+                self.pexpire(key, lease);
             }
             self.note(which, key, holder, None);
             answers.push(Answer::flag(held));

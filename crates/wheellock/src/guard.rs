@@ -248,7 +248,8 @@ impl Guard {
 
     /// [`lost`](Self::lost) for those who watch several guards; to be ended with [`unwatch`](Self::unwatch).
     pub(crate) fn poll_lost(&self, watcher: &mut Option<u64>, waker: &Waker) -> Poll<LostReason> {
-        match self.context.holds().watch(self.hold, watcher, waker) {
+        let now = self.context.clock.now();
+        match self.context.holds().watch(self.hold, watcher, waker, now) {
             Some(reason) => Poll::Ready(reason),
             None => Poll::Pending,
         }

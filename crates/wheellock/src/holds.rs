@@ -623,18 +623,23 @@ impl Holds {
         }
     }
 
-    /// Why a hold was lost, if it was; otherwise leaves a waker under the number of `watcher`.
+    /// Why a hold was lost, if it was; otherwise leaves a waker under the number of `watcher`. The clock may be ahead of the watchdog, whose
+    /// timer stands still while the machine is suspended.
     pub(crate) fn watch(
         &mut self,
         index: HoldIndex,
         watcher: &mut Option<u64>,
         waker: &Waker,
+        now: BootInstant,
     ) -> Option<LostReason> {
         if let Some(reason) = self.lost(index) {
             return Some(reason);
         }
         let next_watcher = &mut self.next_watcher;
         let hold = self.holds.get_mut(index as usize)?;
+        if hold.state == State::Held && now >= hold.valid_until {
+            return Some(LostReason::Expired);
+        }
         let number = *watcher.get_or_insert_with(|| {
             *next_watcher += 1;
             *next_watcher

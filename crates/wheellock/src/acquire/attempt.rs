@@ -374,7 +374,12 @@ impl Drop for Attempt<'_, '_> {
     fn drop(&mut self) {
         if let Some(hold) = self.hold.take() {
             self.request.context.transact(|holds, now, effects| {
-                effects.request_all(holds.cancel_attempt(hold, self.request.share.count, now));
+                effects.request_all(holds.cancel_attempt(
+                    hold,
+                    self.request.share.count,
+                    self.request.lease,
+                    now,
+                ));
             });
         }
     }

@@ -118,6 +118,11 @@ impl Holds {
         let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
         let server_may_have_changed = self.changes.since(terms.sent);
+        let before = self.get(index)?;
+        if before.state == State::Held && before.guards > 0 && now >= before.valid_until {
+            // Those that it is in addition to may have said so already, before the watchdog could.
+            self.lose(index, LostReason::Expired, now, effects);
+        }
         let was_lost = self.get(index)?.is_lost();
         if was_lost || self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, effects)?;
@@ -261,7 +266,7 @@ impl Holds {
         let hold = self.holds.get_mut(index as usize)?;
         self.tallies.of(hold.name.family()).not_replicated += 1;
         hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
-        self.cancel_attempt(index, terms.share.count, now)
+        self.cancel_attempt(index, terms.share.count, terms.lease, now)
     }
 
     /// An attempt's caller is gone before its answer: takes back what it may have done.
@@ -269,11 +274,12 @@ impl Holds {
         &mut self,
         index: HoldIndex,
         count: u32,
+        lease: Lease,
         now: BootInstant,
     ) -> Option<Reconcile> {
         let hold = self.end_attempt(index, count)?;
         hold.may_come_late();
-        hold.expired_by = hold.expired_by.max(hold.lease.expired_by(now));
+        hold.expired_by = hold.expired_by.max(hold.lease.max(lease).expired_by(now));
         self.reconcile(index)
     }
 

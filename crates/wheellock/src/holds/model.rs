@@ -295,7 +295,7 @@ impl World {
             }
             Event::Cancel => {
                 let Some(hold) = self.begin() else { return ControlFlow::Break(()) };
-                self.settles.extend(self.holds.cancel_attempt(hold, 1, self.now));
+                self.settles.extend(self.holds.cancel_attempt(hold, 1, self.terms().lease, self.now));
             }
             Event::Release => {
                 let Some(hold) = self.pop_guard() else { return ControlFlow::Break(()) };

@@ -411,6 +411,10 @@ impl Holds {
         if hold.state != State::Held {
             return;
         }
+        // Its guards may have said so already, before the watchdog could.
+        if how != Renewed::NotOwner && now >= hold.valid_until {
+            return self.lose(renewal.hold, LostReason::Expired, now, effects);
+        }
         match how {
             Renewed::Extended => {
                 // The one before was sent a lease's validity before what was believed until now.

@@ -29,7 +29,7 @@ fn what_was_released_lately_is_released_again_when_another_server_answers() {
 fn what_was_taken_back_lately_is_taken_back_again() {
     let mut world = World::new();
     let attempt = world.begin().unwrap();
-    let settle = world.holds.cancel_attempt(attempt, 1, world.now).unwrap();
+    let settle = world.holds.cancel_attempt(attempt, 1, world.terms().lease, world.now).unwrap();
     world.reconciled(&settle, false, 0);
     world.holds.changed(&Change::everywhere(), world.now);
     assert_eq!(world.repeated().iter().map(|settle| settle.count).collect::<Vec<_>>(), [0]);
@@ -165,7 +165,7 @@ fn a_shutdown_waits_for_what_a_task_takes_back_behind_its_back() {
     let mut cursor = 0;
     world.reconciled(taken_back, true, 0);
     assert!(world.holds.poll_given_back(&mut cursor, Waker::noop()).is_pending(), "for the release");
-    let again = world.holds.cancel_attempt(attempt, 1, world.now).unwrap();
+    let again = world.holds.cancel_attempt(attempt, 1, world.terms().lease, world.now).unwrap();
     world.reconciled(&release, true, 0);
     assert!(world.holds.poll_given_back(&mut cursor, Waker::noop()).is_pending());
     world.reconciled(&again, false, 0);

@@ -114,6 +114,35 @@ fn a_late_renewal_does_not_bring_a_lost_lock_back() {
     world.settle_down(&[]);
 }
 
+/// Its guards may have said that they are lost before the watchdog did, which has not run since.
+#[test]
+fn what_is_heard_after_the_end_mends_nothing() {
+    for answer in [1, 0] {
+        let mut world = World::new();
+        let (start, hold) = (world.now, world.take(1, true));
+        world.now = start + LEASE / 3;
+        let renewal = world.due();
+        let script = world.holds.begin_renewal(renewal, None, world.now);
+        world.now = world.valid_until(hold);
+        let until_then = world.holds.watch(hold, &mut None, Waker::noop(), world.now.saturating_sub(TICK));
+        assert_eq!((until_then, world.holds.lost(hold)), (None, None));
+        let watched = world.holds.watch(hold, &mut None, Waker::noop(), world.now);
+        assert_eq!(watched, Some(LostReason::Expired));
+        world.answer(script, &[answer]);
+        let reason = if answer == 1 { LostReason::Expired } else { LostReason::NotOwner };
+        assert_eq!(world.holds.lost(hold), Some(reason));
+    }
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    world.now = world.now + LEASE / 2;
+    let (terms, again) = (world.terms(), world.begin().unwrap());
+    world.now = world.valid_until(hold);
+    let granted = world.holds.granted(again, terms, GrantReply::Again, world.now, &mut Effects::default());
+    assert!(matches!(granted, Some(Granted::TooLate(_))));
+    assert_eq!(world.holds.lost(hold), Some(LostReason::Expired));
+}
+
 /// Between two turns of the watchdog its lease would have ended, unasked for and untold.
 #[test]
 fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {

@@ -72,7 +72,8 @@ async fn label_of(context: &Context, process: &str) -> Option<String> {
 }
 
 fn within(context: &Context, time: Duration) -> CallOptions {
-    CallOptions::by(context.client.config().timer.now() + time)
+    let now = context.client.config().timer.now();
+    CallOptions::by(now.checked_add(time).unwrap_or(now + LEASE))
 }
 
 /// How long a label outlives its manager's death. It is not shorter where leases are: it is read when something hangs.

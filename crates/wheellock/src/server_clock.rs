@@ -38,7 +38,8 @@ pub(crate) struct Sample {
     pub(crate) received: BootInstant,
 }
 
-/// By how much the server's clock moved beyond what the time that has passed explains.
+/// By how much the server's clock moved beyond what the time that has passed explains; forward at most by so much, for leases may end that
+/// much earlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Jump {
     Forward(Duration),
@@ -55,7 +56,7 @@ impl ServerClock {
         let fastest = at_most + at_most / 100 + SLACK;
         let slowest = (at_least - at_least / 100).saturating_sub(SLACK);
         match sample.server.checked_sub(last.server) {
-            Some(moved) if moved > fastest => Some(Jump::Forward(moved - at_most)),
+            Some(moved) if moved > fastest => Some(Jump::Forward(moved - at_least)),
             Some(moved) if moved < slowest => Some(Jump::Backward(at_least - moved)),
             Some(_) => None,
             None => Some(Jump::Backward(last.server - sample.server + at_least)),
@@ -95,6 +96,19 @@ mod tests {
             assert_eq!(clock.observe(sample(0, 0, 1)), None);
             assert_eq!(clock.observe(sample(server, sent, received)), None, "{server} {sent} {received}");
         }
+    }
+
+    #[test]
+    fn a_jump_is_as_long_as_it_may_have_been() {
+        let (mut clock, start) = (ServerClock::default(), BootInstant::now());
+        let heard = |server, sent, received| {
+            let at = |seconds| start + Duration::from_secs(seconds);
+            Sample { server: Duration::from_secs(server), sent: at(sent), received: at(received) }
+        };
+        assert_eq!(clock.observe(heard(1_000, 0, 0)), None);
+        // It was read when it was asked, or when it answered, or in between.
+        let jumped = clock.observe(heard(1_040, 10, 14));
+        assert_eq!(jumped, Some(Jump::Forward(Duration::from_secs(30))));
     }
 
     #[test]

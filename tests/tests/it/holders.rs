@@ -179,6 +179,8 @@ async fn a_label_lives_as_long_as_its_manager() {
         let error = LockManager::builder(&server.url()).label(label).connect().await.unwrap_err();
         assert!(matches!(error, Error::InvalidLabel { length } if length == label.len()), "{error}");
     }
+    let patient = LockManager::builder(&server.url()).label("patient").connect().await.unwrap();
+    assert!(patient.shutdown(Duration::MAX).await.is_empty());
     let later = LockManager::builder(&server.url()).label("later").lazy().unwrap();
     let key = format!("wheellock:process:{}", later.id());
     assert!(eventually(PATIENCE, async || server.cli(&["GET", &key]) == "later").await);

@@ -237,6 +237,23 @@ async fn a_waiter_does_not_take_a_majority_that_dies_for_a_busy_lock() {
     drop(guard);
 }
 
+/// What the servers said when the lock was taken last is no answer.
+#[tokio::test]
+async fn who_waits_behind_one_whom_nobody_answers_is_not_told_that_the_lock_is_busy() {
+    let fleet = Fleet::start(3);
+    let red = fleet.red(LEASE, ANSWER).await;
+    let lock = red.lock("l");
+    lock.acquire().await.unwrap().release().await.unwrap();
+    fleet.servers[..2].iter().for_each(RedisServer::pause);
+    let first = lock.clone();
+    let asking = tokio::spawn(async move { first.acquire().await });
+    tokio::task::yield_now().await;
+    let behind = lock.try_acquire_for(Duration::from_millis(100)).await;
+    assert!(matches!(behind, Err(Error::NoQuorum { .. })), "{behind:?}");
+    fleet.servers[..2].iter().for_each(RedisServer::resume);
+    drop(asking.await.unwrap());
+}
+
 /// Redisson's old cases.
 #[tokio::test]
 async fn two_of_three_held_elsewhere_is_busy_one_of_three_is_not() {

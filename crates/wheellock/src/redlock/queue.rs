@@ -21,7 +21,7 @@ struct Shared {
     waiters: Waiters<()>,
     /// What a head that left has heard with, for the next one: so not every waiter has to subscribe, and to ask twice for it.
     news: Option<News>,
-    /// When last heard of, the lock was held, by one of us or by others.
+    /// Since somebody waits, the lock was held when last heard of, by one of us or by others.
     held: bool,
 }
 
@@ -111,6 +111,8 @@ impl Drop for Place<'_> {
         let (mut next, mut over) = (None, None);
         if shared.waiters.is_empty() {
             over = shared.news.take();
+            // What was heard is soon out of date, and whoever comes next asks.
+            shared.held = false;
         } else {
             shared.news = self.news.take().or(shared.news.take());
             next = shared.waiters.head_to_wake();

@@ -285,6 +285,53 @@ async fn s09_out_of_memory_stops_new_locks_and_not_those_held() {
     assert_eq!(server.cli(&["EXISTS", "held"]), "0");
 }
 
+/// Of every kind: what is held is renewed, and given back hold by hold.
+#[tokio::test]
+async fn s09_out_of_memory_keeps_no_kind_from_being_renewed_and_given_back() {
+    let server = RedisServer::start();
+    let locks = locks(&server).await;
+    let sides = locks.read_write_lock("sides");
+    let fenced = locks.fenced_lock("fenced");
+    let kinds = [locks.lock("plain"), locks.fair_lock("fair"), fenced.as_lock().clone(), sides.write()];
+    let mut holds = Vec::new();
+    for lock in
+        kinds.into_iter().chain((0..3).map(|number| locks.read_write_lock(&format!("{number}")).read()))
+    {
+        let outer = lock.acquire().await.unwrap();
+        let lock = lock.with_owner(outer.owner());
+        // Two of the inner ones go at once.
+        let inner = [lock.acquire().await.unwrap(), lock.acquire().await.unwrap()];
+        holds.push((outer, inner));
+    }
+    let reads = sides.read().with_owner(holds[3].0.owner()).acquire().await.unwrap();
+    let (semaphore, permits) = (locks.semaphore("pool"), locks.permit_semaphore("permits"));
+    assert!(semaphore.try_set_permits(5).await.unwrap() && permits.try_set_permits(2).await.unwrap());
+    let mut counted = semaphore.acquire(3).await.unwrap();
+    let (permit, other) = (permits.acquire().await.unwrap(), permits.acquire().await.unwrap());
+    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+
+    for (outer, inner) in holds {
+        let name = outer.name().to_owned();
+        outer.renew().await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let [one, two] = inner;
+        let (one, two) = tokio::join!(one.release(), two.release());
+        for released in [one, two] {
+            assert_eq!(released.unwrap_or_else(|error| panic!("{name}: {error}")), Released::Released);
+        }
+        assert_eq!(outer.release().await.unwrap(), Released::Released, "{name}");
+    }
+    assert_eq!(server.cli(&["HGET", "sides", "mode"]), "read", "the writer reads on");
+    reads.renew().await.unwrap();
+    assert_eq!(reads.release().await.unwrap(), Released::Released);
+
+    permit.renew().await.unwrap();
+    assert_eq!(permit.release().await.unwrap(), Released::Released);
+    assert!(permits.release(other.id()).await.unwrap());
+    assert_eq!(counted.split(1).unwrap().release().await.unwrap(), Released::Released);
+    assert_eq!(counted.release().await.unwrap(), Released::Released);
+    assert_eq!((server.cli(&["GET", "pool"]), server.cli(&["GET", "permits"])), ("5".into(), "2".into()));
+}
+
 #[tokio::test]
 async fn s10_an_evicted_lock_is_reported_lost() {
     let server = RedisServer::start();

@@ -563,9 +563,9 @@ async fn permits_whose_release_was_refused_come_back_soon() {
     let (server, locks) = server_and_manager().await;
     let semaphore = semaphore_of(&locks, 3).await;
     let permits = semaphore.acquire(2).await.unwrap();
-    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    assert_eq!(server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]), "OK");
     let error = permits.release().await.unwrap_err();
-    assert!(error.to_string().contains("OOM"), "{error}");
-    assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+    assert!(error.to_string().contains("NOREPLICAS"), "{error}");
+    assert_eq!(server.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]), "OK");
     assert!(available(&semaphore, 3).await);
 }

@@ -25,6 +25,8 @@ if found == 0 then
     return nil
 end
 if outer then
+    -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+    redis.call('hdel', KEYS[1], '')
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     return 0
 end

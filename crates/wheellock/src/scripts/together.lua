@@ -62,6 +62,8 @@ local function release(lock, channel, holder, count, publish)
         return false
     end
     if count ~= '0' then
+        -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+        try('hdel', lock, '')
         local set = try('hset', lock, holder, count)
         return set == 0 and 0 or set
     end

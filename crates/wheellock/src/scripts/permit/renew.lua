@@ -11,6 +11,7 @@
 local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
+local writes = false
 for i = 1, #KEYS do
     local lease, permit, leases = tonumber(ARGV[3 * i - 2]), ARGV[3 * i - 1], ARGV[3 * i] .. ':timeout'
     local ends = redis.pcall('zscore', leases, permit)
@@ -24,6 +25,11 @@ for i = 1, #KEYS do
         reply[i + 2] = left
     else
         if left < lease then
+            if not writes then
+                -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+                redis.call('zrem', leases, '')
+                writes = true
+            end
             redis.call('zadd', leases, now + lease, permit)
         end
         reply[i + 2] = 1

@@ -11,10 +11,10 @@ for hold = count + 1, math.min(held, count + 1000) do
     redis.call('del', timeout)
 end
 local lived = redis.call('pttl', lock)
-if count > 0 then
-    redis.call('hset', lock, holder, count)
-else
+if count == 0 then
     redis.call('hdel', lock, holder)
+elseif count ~= held then
+    redis.call('hset', lock, holder, count)
 end
 -- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0
 -- time goes on inside a script: of two leases set by one call the second may end 1 or 2 ms later.

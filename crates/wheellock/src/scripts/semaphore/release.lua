@@ -24,19 +24,22 @@ end
 -- Who deleted the semaphore, or put other data into its place, wants none of its permits back.
 local free = redis.pcall('get', semaphore)
 local is_there = type(free) == 'string' and tonumber(free)
-if is_there then
-    free = redis.pcall('incrby', semaphore, had - count)
-    if type(free) == 'table' then
-        return free
-    end
-end
+-- What needs no memory is written first: a server without memory refuses a script's first write if it could need some, and no later one.
 if count > 0 then
+    local left = redis.call('pttl', has)
+    if left > 0 then
+        redis.call('pexpire', has, left)
+    end
     redis.call('set', has, count, 'keepttl')
 else
     redis.call('del', has)
 end
 if not is_there then
     return nil
+end
+free = redis.pcall('incrby', semaphore, had - count)
+if type(free) == 'table' then
+    return free
 end
 if free > 0 then
     -- A user without the channel gives permits back all the same; waiters then find out by asking.

@@ -22,6 +22,8 @@ if ARGV[3] ~= '0' then
     if found[1] ~= 'write' or not found[2] then
         return nil
     end
+    -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.
+    redis.call('hdel', lock, '')
     redis.call('hset', lock, holder, ARGV[3])
     return 0
 end

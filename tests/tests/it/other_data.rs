@@ -140,6 +140,42 @@ async fn a_waiter_is_told_of_another_kind_of_lock() {
     assert_other_data(tokio::time::timeout(WOKEN, waiting).await.expect("it asked").unwrap());
 }
 
+/// Who reads is one owner for all kinds of locks, and another kind is refused to it as to anybody.
+#[tokio::test]
+async fn a_readers_own_name_is_refused_to_its_other_kinds_of_locks() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let reader = locks.read_write_lock("n").read().acquire().await.unwrap();
+    let _other = locks.read_write_lock("n").read().acquire().await.unwrap();
+    let owner = reader.owner();
+    let fields = || {
+        let all = server.cli(&["HGETALL", "n"]);
+        let mut all: Vec<_> = all.lines().map(str::to_owned).collect();
+        all.sort();
+        all
+    };
+    let before = fields();
+    let fenced = locks.fenced_lock("n");
+    let plain = [locks.lock("n"), locks.lock("n")].map(|lock| lock.with_owner(owner.clone()));
+    for lock in [
+        &plain[0],
+        &locks.fair_lock("n").with_owner(owner.clone()),
+        &fenced.as_lock().with_owner(owner.clone()),
+    ] {
+        assert_other_data(lock.try_acquire().await);
+        assert_other_data(lock.acquire().await);
+    }
+    let together = tokio::join!(plain[0].acquire(), plain[1].acquire());
+    assert_other_data(together.0);
+    assert_other_data(together.1);
+    let free = locks.lock("m").with_owner(owner);
+    assert_other_data(multi_lock([plain[0].clone(), free]).unwrap().try_acquire().await);
+    assert!(at_rest(&locks).await);
+    assert_eq!(fields(), before);
+    assert_eq!(server.cli(&["KEYS", "redisson_lock_*"]), "", "neither a token nor a queue");
+    assert_eq!(reader.release().await.unwrap(), Released::Released);
+}
+
 /// A7: the blocking forms say the same.
 #[test]
 fn blocking_forms_tell_other_data_too() {
@@ -153,4 +189,15 @@ fn blocking_forms_tell_other_data_too() {
     assert_other_data(lock.is_held_by(&locks.this_thread()));
     assert_other_data(blocking::multi_lock([lock, locks.lock("m")]).unwrap().try_acquire());
     assert_eq!((server.cli(&["GET", "n"]), server.cli(&["DBSIZE"])), ("5".to_owned(), "1".to_owned()));
+}
+
+/// A thread is one owner for all kinds of locks.
+#[test]
+fn a_thread_that_reads_has_no_other_kind_of_lock_of_that_name() {
+    let server = RedisServer::start();
+    let locks = blocking::LockManager::connect(&server.url()).unwrap();
+    let reads = locks.read_write_lock("n").read().acquire().unwrap();
+    assert_other_data(locks.lock("n").try_acquire());
+    assert_eq!(reads.release().unwrap(), Released::Released);
+    assert_eq!(server.cli(&["DBSIZE"]), "0");
 }

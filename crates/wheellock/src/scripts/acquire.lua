@@ -15,6 +15,13 @@ if redis.call('exists', KEYS[1]) == 0 then
     return nil
 end
 local held = redis.pcall('hexists', KEYS[1], ARGV[2])
+if held ~= 0 and held ~= 1 then
+    return held
+end
+-- Only a read-write lock has this field. Its reader may be this holder.
+if redis.call('hexists', KEYS[1], 'mode') == 1 then
+    return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+end
 if held == 1 then
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     -- An inner hold with a short lease must not shorten the outer one's.
@@ -22,12 +29,5 @@ if held == 1 then
         redis.call('pexpire', KEYS[1], ARGV[1])
     end
     return redis.status_reply('AGAIN')
-end
-if held ~= 0 then
-    return held
-end
--- Only a read-write lock has this field.
-if redis.call('hexists', KEYS[1], 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE a read-write lock is under this name')
 end
 return redis.call('pttl', KEYS[1])

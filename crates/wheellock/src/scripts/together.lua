@@ -20,15 +20,15 @@ local function acquire(lock, lease, holder, count)
         return found
     end
     local held = try('hexists', lock, holder)
-    if held == 0 then
-        -- Only a read-write lock has this field.
-        if try('hexists', lock, 'mode') == 1 then
-            return refusal('WRONGTYPE a read-write lock is under this name')
-        end
-        return try('pttl', lock)
-    end
-    if held ~= 1 then
+    if held ~= 0 and held ~= 1 then
         return held
+    end
+    -- Only a read-write lock has this field. Its reader may be this holder.
+    if try('hexists', lock, 'mode') == 1 then
+        return refusal('WRONGTYPE a read-write lock is under this name')
+    end
+    if held == 0 then
+        return try('pttl', lock)
     end
     local set = try('hset', lock, holder, count)
     if set ~= 0 then

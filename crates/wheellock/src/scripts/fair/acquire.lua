@@ -31,6 +31,10 @@ if not free then
     if held.err then
         return held
     end
+    -- Its reader may be this holder.
+    if held[2] then
+        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+    end
     if held[1] then
         call('hset', lock, holder, ARGV[3])
         -- An inner hold with a short lease must not shorten the outer one's.
@@ -38,9 +42,6 @@ if not free then
             call('pexpire', lock, lease)
         end
         return redis.status_reply('AGAIN')
-    end
-    if held[2] then
-        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
     end
 end
 if type(head) == 'table' then

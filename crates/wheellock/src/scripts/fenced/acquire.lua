@@ -19,11 +19,11 @@ if redis.call('exists', lock) == 1 then
     if held ~= 0 and held ~= 1 then
         return held
     end
+    -- Only a read-write lock has this field. Its reader may be this holder.
+    if redis.call('hexists', lock, 'mode') == 1 then
+        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
+    end
     if held == 0 then
-        -- Only a read-write lock has this field.
-        if redis.call('hexists', lock, 'mode') == 1 then
-            return redis.error_reply('WRONGTYPE a read-write lock is under this name')
-        end
         return redis.call('pttl', lock)
     end
 end

@@ -369,7 +369,7 @@ impl Store {
             self.note(Which::Acquire, key, holder, Some("1"));
             return Ok(Answer::Nil);
         }
-        if !self.held_by(key, holder) {
+        if self.held_by(key, "mode") || !self.held_by(key, holder) {
             self.note(Which::Acquire, key, holder, None);
             if self.held_by(key, "mode") {
                 return Err(wrong_type());
@@ -389,9 +389,10 @@ impl Store {
         let array =
             |numbers: &[i64]| Ok(Answer::Array(numbers.iter().copied().map(Answer::Integer).collect()));
         for (place, (key, [_, holder, _])) in (1..).zip(keys.iter().zip(args)) {
-            if self.keys.contains_key(*key) && !self.held_by(key, holder) {
+            let is_other = self.text(key).is_some() || self.held_by(key, "mode");
+            if is_other || self.keys.contains_key(*key) && !self.held_by(key, holder) {
                 self.note(Which::AcquireAll, key, holder, None);
-                return match self.text(key).is_some() || self.held_by(key, "mode") {
+                return match is_other {
                     true => array(&[-1, place]),
                     false => array(&[0, place, self.pttl(key)]),
                 };
@@ -498,10 +499,10 @@ impl Store {
         let lease = integer(lease)?;
         self.no_text(key)?;
         let counter = format!("{TOKENS}{tag}");
-        let held = self.held_by(key, holder);
-        if !held && self.keys.contains_key(key) {
+        let (held, is_other) = (self.held_by(key, holder), self.held_by(key, "mode"));
+        if is_other || !held && self.keys.contains_key(key) {
             self.note(Which::FencedAcquire, key, holder, None);
-            return match self.held_by(key, "mode") {
+            return match is_other {
                 true => Err(wrong_type()),
                 false => Ok(Answer::Integer(self.pttl(key))),
             };

@@ -19,6 +19,9 @@ impl Store {
     ) -> Result {
         let lease = integer(lease)?;
         self.no_text(key)?;
+        if self.held_by(key, "mode") {
+            return Err(wrong_type());
+        }
         if self.held_by(key, holder) {
             self.set_count(key, holder, count);
             if self.pttl(key) < lease {
@@ -26,9 +29,6 @@ impl Store {
             }
             self.note(Which::FairAcquire, key, holder, Some(count));
             return Ok(Answer::Status("AGAIN".to_owned()));
-        }
-        if self.held_by(key, "mode") {
-            return Err(wrong_type());
         }
         let (head, removed) = self.head_of_queue(tag, holder)?;
         let free = !self.keys.contains_key(key);

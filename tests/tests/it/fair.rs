@@ -441,6 +441,18 @@ fn calls(server: &RedisServer, command: &str) -> usize {
     stats.lines().find_map(calls).unwrap_or(0)
 }
 
+/// A hold without a TTL, which only a foreign hand can have made: the head asks as often as of any other that is far from its end.
+#[tokio::test]
+async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
+    let (server, locks) = server_and_manager().await;
+    set(&server, &["HSET", NAME, "java:1", "1"]);
+    let lock = locks.fair_lock(NAME);
+    assert!(lock.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
+    let asked = calls(&server, "evalsha");
+    assert!(asked <= 10, "{asked} questions");
+    assert_eq!(server.cli(&["KEYS", "*"]), NAME, "it has left the queue");
+}
+
 /// A head that leaves when the lock has just become free passes that on.
 #[tokio::test]
 async fn a_head_that_leaves_a_free_lock_tells_the_next() {

@@ -76,7 +76,8 @@ end
 if free and removed then
     try(ARGV[6], ARGV[5] .. ':' .. head, '0')
 end
-left = math.max(left, 0)
+-- Of a hold without a TTL, which another hand has made, nothing says when it ends.
+left = left == -1 and asks_after or math.max(left, 0)
 if ARGV[4] == '0' then
     return left
 end

@@ -43,7 +43,7 @@ impl Store {
         if free && removed {
             self.tell_the_head(tell, tag)?;
         }
-        let left = self.pttl(key).max(0);
+        let left = if self.pttl(key) == -1 { 2000 } else { self.pttl(key).max(0) };
         if stands == "0" {
             return Ok(Answer::Integer(left));
         }

@@ -463,8 +463,11 @@ impl SplitMix {
 }
 
 /// What is under `a` and what belongs to it, as no lock leaves it.
-const ODD_DATA: [&[&[&str]]; 15] = [
+const ODD_DATA: [&[&[&str]]; 18] = [
     &[&["SET", "a", "no number"]],
+    &[&["SET", "a", "1.5"]],
+    &[&["SET", "a", "0x10"]],
+    &[&["SET", "a", "+5"]],
     &[&["SET", "a", "9223372036854775807"]],
     &[&["SET", "a", ""]],
     &[&["HSET", "a", "u:1", "many"]],

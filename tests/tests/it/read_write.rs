@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Barrier;
 use tokio::time::timeout;
+use wheellock::testing::server::Which;
 use wheellock::{Error, Fairness, Guard, LockManager, LostReason, Outcome, Released};
 use wheellock_tests::locks::{PATIENCE, RENEWED, WOKEN, at_rest, brisk, clock, gone, lost, manager, renewed};
-use wheellock_tests::{RedisServer, eventually};
+use wheellock_tests::{RedisServer, Reply, eventually};
 
 const NAME: &str = "prices";
 const MANY: usize = 30;
@@ -682,4 +683,35 @@ async fn several_kinds_are_members_of_one_set() {
     assert_eq!(keys(&server), ["redisson_lock_token:{fenced}"]);
     let both = wheellock::multi_lock([prices.read(), prices.write()]);
     assert!(matches!(both, Err(Error::DuplicateMember { .. })), "one key: it would wait for itself");
+}
+
+/// How long others' leases still run may be refused to a script. It has then taken nothing.
+#[tokio::test]
+async fn a_release_that_cannot_see_the_others_leases_takes_nothing() {
+    let (server, _locks) = server_and_manager().await;
+    let timeout = |hold: &str| format!("{{{NAME}}}:{hold}");
+    let own = timeout("u:1:rwlock_timeout:1");
+    for words in [["SET", &own, "1"], ["SET", &timeout("v:1:rwlock_timeout:1"), "1"]] {
+        set(&server, &words);
+        set(&server, &["PEXPIRE", words[1], "60000"]);
+    }
+    let user =
+        ["ACL", "SETUSER", "short", "on", "nopass", "+@all", "~prices", "~{prices}:u:1*", "~{prices}:wh*"];
+    set(&server, &user);
+    let mut limited = server.connect().unwrap();
+    assert_eq!(limited.query(&["AUTH", "short", "any"]).unwrap().to_string(), "OK");
+    let cases = [
+        (Which::WriteRelease, vec!["mode", "write", "u:1:write", "1", "v:1", "1"], "u:1:write"),
+        (Which::ReadRelease, vec!["mode", "read", "u:1", "1", "v:1", "1"], "u:1"),
+    ];
+    for (which, made, holder) in cases {
+        set(&server, &["DEL", NAME]);
+        set(&server, &[&["HSET", NAME], &made[..]].concat());
+        set(&server, &["PEXPIRE", NAME, "60000"]);
+        let before = fields(&server, NAME);
+        let call = ["EVAL", which.text(), "1", NAME, "of", holder, "0", "PUBLISH", "{prices}"];
+        let refused = limited.query(&call).unwrap();
+        assert!(matches!(refused, Reply::Error(_)), "{refused:?}");
+        assert_eq!(fields(&server, NAME), before, "{which:?}");
+    }
 }

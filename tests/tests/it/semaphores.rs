@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use wheellock::testing::server::Which;
 use wheellock::{CountDownLatch, Error, LockManager, LostReason, PermitId, Released, Semaphore};
 use wheellock_tests::fault::{At, Direction, Fault, Proxy, Rule, cancel_at};
 use wheellock_tests::locks::{PATIENCE, RENEWED, WOKEN, at_rest, brisk, clock, gone, lost, manager, renewed};
@@ -568,4 +569,48 @@ async fn permits_whose_release_was_refused_come_back_soon() {
     assert!(error.to_string().contains("NOREPLICAS"), "{error}");
     assert_eq!(server.cli(&["CONFIG", "SET", "min-replicas-to-write", "0"]), "OK");
     assert!(available(&semaphore, 3).await);
+}
+
+/// More leases have ended than one script gives back, and more permits are wanted back than that: there is nothing to wait for.
+#[tokio::test]
+async fn a_permit_is_not_waited_for_whose_lease_has_ended_long_ago() {
+    let (server, _locks) = server_and_manager().await;
+    set(&server, &["SET", NAME, "-1500"]);
+    let ended: Vec<String> =
+        (0..2000).flat_map(|number| ["1".to_owned(), format!("ended:{number}")]).collect();
+    let words = ["ZADD", "{pool}:timeout"].into_iter().chain(ended.iter().map(String::as_str));
+    assert_eq!(server.cli(&words.collect::<Vec<_>>()), "2000");
+    let args = ["30000", "permit", "1", "{pool}", "redisson_sc:{pool}", "PUBLISH"];
+    let call = [&["EVAL", Which::PermitAcquire.text(), "1", NAME], &args[..]].concat();
+    assert_eq!(server.cli(&call), "0", "its lease has ended");
+    assert!(server.cli(&call).starts_with("1\n"), "granted");
+}
+
+/// Text that is a number to the scripts' language, and to no command of the server.
+#[tokio::test]
+async fn only_what_the_server_counts_with_is_a_number() {
+    let (server, locks) = server_and_manager().await;
+    let semaphore = locks.semaphore(NAME);
+    for text in ["1.5", "1e3", "0x10", "inf", "+5", " 5", ""] {
+        set(&server, &["SET", NAME, text]);
+        let error = semaphore.try_acquire(1).await.unwrap_err();
+        assert!(matches!(error, Error::OtherData { .. }), "{text:?}: {error}");
+        let error = locks.count_down_latch(NAME).count_down().await.unwrap_err();
+        assert!(matches!(error, Error::OtherData { .. }), "{text:?}: {error}");
+        assert_eq!(server.cli(&["GET", NAME]), text);
+    }
+}
+
+/// Two latches of one name that end one after the other are told apart by when they ended, also where the clock is set back in between.
+#[tokio::test]
+async fn of_latches_of_one_name_each_ends_later_than_the_one_before() {
+    let (server, locks) = server_and_manager().await;
+    let latch = locks.count_down_latch(NAME);
+    let far = "9000000000000000";
+    set(&server, &["SET", "{pool}:wheellock_latch", far]);
+    assert!(latch.try_set_count(NonZeroU32::MIN).await.unwrap());
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    assert_eq!(server.cli(&["GET", "{pool}:wheellock_latch"]), "9000000000000001");
+    assert!(latch.try_set_count(NonZeroU32::MIN).await.unwrap() && latch.delete().await.unwrap());
+    assert_eq!(server.cli(&["GET", "{pool}:wheellock_latch"]), "9000000000000002");
 }

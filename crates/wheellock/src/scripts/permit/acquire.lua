@@ -27,7 +27,8 @@ if free < 1 then
     if not first or tonumber(first) >= 922337203685477 then
         return -1
     end
-    return tonumber(first) - now
+    -- More may have ended than are given back at once.
+    return math.max(tonumber(first) - now, 0)
 end
 redis.call('zadd', leases, now + lease, permit)
 local taken = redis.pcall('decrby', semaphore, 1)

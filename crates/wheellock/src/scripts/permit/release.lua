@@ -20,7 +20,7 @@ end
 local free = redis.pcall('get', KEYS[1])
 -- The first write, which a server without memory does not refuse: then it refuses no later one.
 redis.call('zrem', leases, ARGV[2])
-if type(free) == 'string' and tonumber(free) then
+if type(free) == 'string' and string.find(free, '^%-?%d+$') then
     free = redis.pcall('incrby', KEYS[1], 1)
     if type(free) == 'table' then
         return free

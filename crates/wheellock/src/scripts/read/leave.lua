@@ -10,26 +10,26 @@ for hold = count + 1, math.min(held, count + 1000) do
     longest = math.max(longest, redis.call('pttl', timeout))
     redis.call('del', timeout)
 end
-local lived = redis.call('pttl', lock)
-if count == 0 then
-    redis.call('hdel', lock, holder)
-elseif count ~= held then
-    redis.call('hset', lock, holder, count)
-end
+local lived, left = redis.call('pttl', lock), nil
 -- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0
 -- time goes on inside a script: of two leases set by one call the second may end 1 or 2 ms later.
 if mode == 'read' and lived >= 0 and longest + 2 >= lived or last then
-    local left = longest_read_lease(lock, tag, lived)
-    if left > 0 then
-        if left ~= lived then
-            redis.call('pexpire', lock, left)
-        end
-    elseif count == 0 or mode == 'read' then
+    -- Before the count is changed: it may be refused.
+    left = longest_read_lease(lock, tag, lived)
+    if left <= 0 and (count == 0 or mode == 'read') then
         -- Readers whose leases have ended hold nothing.
         redis.call('del', lock)
         -- A user without the channel frees locks all the same; waiters then find out by asking.
         redis.pcall(ARGV[4], ARGV[1], '0')
         return 1
     end
+end
+if count == 0 then
+    redis.call('hdel', lock, holder)
+elseif count ~= held then
+    redis.call('hset', lock, holder, count)
+end
+if left and left > 0 and left ~= lived then
+    redis.call('pexpire', lock, left)
 end
 return count > 0 and 0 or 1

@@ -23,7 +23,7 @@ if had <= count then
 end
 -- Who deleted the semaphore, or put other data into its place, wants none of its permits back.
 local free = redis.pcall('get', semaphore)
-local is_there = type(free) == 'string' and tonumber(free)
+local is_there = type(free) == 'string' and string.find(free, '^%-?%d+$')
 -- What needs no memory is written first: a server without memory refuses a script's first write if it could need some, and no later one.
 if count > 0 then
     local left = redis.call('pttl', has)

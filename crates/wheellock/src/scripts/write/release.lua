@@ -35,12 +35,10 @@ if waited then
     redis.call('del', waits)
 end
 if held then
-    local left = 0
-    if redis.call('hlen', lock) > 2 then
-        redis.call('hdel', lock, holder)
-        left = longest_read_lease(lock, tag)
-    end
+    -- Before anything is changed: it may be refused.
+    local left = redis.call('hlen', lock) > 2 and longest_read_lease(lock, tag) or 0
     if left > 0 then
+        redis.call('hdel', lock, holder)
         redis.call('hset', lock, 'mode', 'read')
         redis.call('pexpire', lock, left)
     else

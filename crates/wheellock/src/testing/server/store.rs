@@ -550,7 +550,8 @@ impl Store {
     /// The number under a key; `None` if there is nothing.
     fn number(&self, key: &str) -> Result<Option<i64>> {
         let Some(Key { text, .. }) = self.keys.get(key) else { return Ok(None) };
-        match text.as_deref().map(str::parse) {
+        // A sign that is not needed makes it none.
+        match text.as_deref().filter(|text| !text.starts_with('+')).map(str::parse) {
             Some(Ok(number)) => Ok(Some(number)),
             _ => Err(Answer::Error("WRONGTYPE what is under this name is no number".to_owned())),
         }

@@ -230,7 +230,7 @@ impl Store {
         if free < 1 {
             self.note(Which::PermitAcquire, key, permit, None);
             let first = self.ends(&leases)?.into_iter().min().filter(|ends| *ends < FOR_EVER);
-            return Ok(Answer::Integer(first.map_or(-1, |ends| ends - self.millis())));
+            return Ok(Answer::Integer(first.map_or(-1, |ends| (ends - self.millis()).max(0))));
         }
         self.increase(key, -1)?;
         self.set_count(&leases, permit, &(self.millis() + lease).to_string());
@@ -340,8 +340,9 @@ impl Store {
     }
 
     fn end_latch(&mut self, key: &str, tell: [&str; 2], tag: &str) {
-        let micros = self.micros();
-        self.set_text(&ended(tag), &format!("{}{:06}", micros / 1_000_000, micros % 1_000_000), Some(A_DAY));
+        let before = self.text(&ended(tag)).and_then(|text| integer(text).ok()).unwrap_or_default();
+        let now = self.micros().max(before + 1);
+        self.set_text(&ended(tag), &now.to_string(), Some(A_DAY));
         self.free(key, tell);
     }
 

@@ -5,6 +5,7 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use wheellock::testing::server::Which;
 use wheellock::{Error, Lock, LockManager, LostReason, Released};
 use wheellock_client::Command;
 use wheellock_tests::locks::{
@@ -451,6 +452,26 @@ async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
     let asked = calls(&server, "evalsha");
     assert!(asked <= 10, "{asked} questions");
     assert_eq!(server.cli(&["KEYS", "*"]), NAME, "it has left the queue");
+}
+
+/// Behind a lease of days deadlines are days away. For as long it is known who is waited for only while it asks.
+#[tokio::test]
+async fn who_waits_is_known_for_longer_than_its_deadline() {
+    let (server, _locks) = server_and_manager().await;
+    set(&server, &["HSET", NAME, "java:1", "1"]);
+    set(&server, &["PEXPIRE", NAME, "259200000"]);
+    let asks = |holder: &str| {
+        let call = ["EVAL", Which::FairAcquire.text(), "1", NAME, "30000", holder];
+        let tag = ["1", "1", "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];
+        assert_eq!(server.cli(&[&call[..], &tag[..]].concat()), "2000");
+        let left = |key: &str| server.cli(&["PTTL", key]).parse::<i64>().unwrap();
+        left(WAITERS)
+    };
+    let last = |holder: &str| server.cli(&["ZSCORE", DEADLINES, holder]).parse::<i64>().unwrap();
+    let (first, second) = (asks("u:1"), asks("u:2"));
+    let now = i64::try_from(clock(&server).as_millis()).unwrap();
+    assert!(first > last("u:1") - now && second > last("u:2") - now, "{first} and {second}");
+    assert!(asks("u:1") > last("u:2") - now, "a later question does not shorten it");
 }
 
 /// A head that leaves when the lock has just become free passes that on.

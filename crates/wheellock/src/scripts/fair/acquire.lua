@@ -82,7 +82,7 @@ if ARGV[4] == '0' then
     return left
 end
 now = now or clock()
-local deadline = call('zscore', deadlines, holder)
+local deadline = tonumber(call('zscore', deadlines, holder))
 if not deadline then
     local before = call('rpush', queue, holder) - 1
     deadline = now + left + patience * (before + 1)
@@ -91,12 +91,18 @@ if not deadline then
         deadline = (tonumber(call('zscore', deadlines, last)) or now) + patience
     end
     call('zadd', deadlines, deadline, holder)
-elseif tonumber(deadline) < now + patience / 2 then
-    call('zadd', deadlines, now + patience, holder)
+elseif deadline < now + patience / 2 then
+    deadline = now + patience
+    call('zadd', deadlines, deadline, holder)
 end
 call('zadd', waiters, now + lives_for, holder)
--- Empty sets vanish by themselves; an entry may stay whose holder died and was removed by another library.
-call('pexpire', waiters, '86400000')
+-- Empty sets vanish by themselves; an entry may stay whose holder died and was removed by another library. While its deadline runs, which
+-- is far off where the lease is long, it is kept: without it a dead holder is waited for until then. Behind what a hand has set the
+-- deadline may be any number.
+local kept = math.max(86400000, math.min(math.floor(deadline - now + patience), 1000000000000))
+if kept == 86400000 or call('pttl', waiters) < kept then
+    call('pexpire', waiters, kept)
+end
 if (head or holder) == holder then
     return math.min(left, asks_after)
 end

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::connection::Shared;
+use crate::connection::{Phase, Shared};
 use crate::listening::Listening;
 use crate::topology::cluster::Cluster;
 
@@ -62,11 +62,17 @@ impl Subscription {
         gone_to.is_some()
     }
 
-    /// The node that serves the channel's slot now, if that is another one.
+    /// The node that serves the channel's slot now, if that is another one. While nobody does, who listens at a node that has ended
+    /// listens nowhere: an ended connection tells nobody of a successor.
     fn gone_to(&self) -> Option<(Arc<Shared>, Box<[u8]>)> {
         let Home { cluster, channel } = self.home.as_deref()?;
-        let node = cluster.node_for(Some(channel)).ok()?;
-        (!Arc::ptr_eq(&node, self.at.server())).then(|| (node, channel.clone()))
+        let here = self.at.server();
+        let node = match cluster.node_for(Some(channel)) {
+            Ok(node) => node,
+            Err(_) if matches!(here.lock().phase, Phase::Closed(_)) => cluster.nowhere(),
+            Err(_) => return None,
+        };
+        (!Arc::ptr_eq(&node, here)).then(|| (node, channel.clone()))
     }
 
     /// Resolves when there was a reason to look since the last time.

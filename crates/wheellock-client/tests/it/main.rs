@@ -1,4 +1,5 @@
 //! The client over in-memory connections and a clock that stands still: one program with a module for each subject.
 
 mod virtual_cluster;
+mod virtual_surveys;
 mod virtual_time;

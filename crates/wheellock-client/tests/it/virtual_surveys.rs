@@ -1,0 +1,149 @@
+//! What a client learns of a cluster by asking around, over in-memory connections and a clock that stands still: the nodes say
+//! what a test wants, and the connections are counted.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use wheellock_client::memory::Pipe;
+use wheellock_client::{Client, Config, Timer};
+use wheellock_resp::{Decoder, Frame, Limits};
+use wheellock_wheel::ManualClock;
+
+/// Turns of the run queue after which nothing is left to happen by itself.
+const TURNS: usize = 12;
+
+/// The nodes, whichever was connected: an in-memory connection does not say where it leads.
+struct World<A> {
+    clock: ManualClock,
+    new: Arc<Mutex<VecDeque<Pipe>>>,
+    /// What came in on them and was not answered yet.
+    pipes: Vec<(Pipe, BytesMut)>,
+    answer: A,
+}
+
+impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
+    fn new(answer: A) -> (Self, Config) {
+        let (timer, clock) = Timer::manual(Duration::from_millis(1));
+        let new = Arc::new(Mutex::new(VecDeque::new()));
+        let mut config: Config = "redis+cluster://in.memory:7000".parse().unwrap();
+        (config.timer, config.random) = (timer, || 0);
+        let connected = Arc::clone(&new);
+        config.connector = Some(Arc::new(move || {
+            let pipe = Pipe::new();
+            connected.lock().unwrap().push_back(pipe.clone());
+            Ok(pipe)
+        }));
+        (Self { clock, new, pipes: Vec::new(), answer }, config)
+    }
+
+    /// Lets everything happen that happens without time passing.
+    async fn settle(&mut self) {
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+            self.pipes.extend(self.new.lock().unwrap().drain(..).map(|pipe| (pipe, BytesMut::new())));
+            for (pipe, input) in &mut self.pipes {
+                input.extend_from_slice(&pipe.take());
+                while let Ok(Some(Frame::Reply(command))) = Decoder::new(Limits::default()).decode(input) {
+                    let words = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+                    pipe.send((self.answer)(pipe, &words.collect::<Vec<_>>()).as_bytes());
+                }
+            }
+        }
+    }
+
+    /// Lets time pass until `done` says so.
+    async fn until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        for _ in 0..5000 {
+            self.settle().await;
+            if done(self) {
+                return;
+            }
+            self.clock.advance(Duration::from_millis(1));
+        }
+        panic!("it never came to that");
+    }
+}
+
+fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+/// A line of `CLUSTER NODES`: the node `a` is at port 7000, `b` at 7001.
+fn line(node: char, flags: &str, primary: char, epoch: u64, slots: &str) -> String {
+    let port = 7000 + u32::from(node) - u32::from('a');
+    let [id, primary] = [node, primary].map(|of| of.to_string().repeat(if of == '-' { 1 } else { 40 }));
+    format!("{id} in.memory:{port}@1 {flags} {primary} 0 0 {epoch} connected {slots}\n")
+}
+
+fn well_behaved(words: &[&str]) -> String {
+    match words {
+        ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+cluster\r\n".to_owned(),
+        ["CLUSTER", "NODES"] => bulk(&line('a', "myself,master", '-', 1, "0-16383")),
+        ["PUBSUB", ..] => "*0\r\n".to_owned(),
+        ["INFO", "server"] => bulk("run_id:model\r\n"),
+        ["PING"] => "+PONG\r\n".to_owned(),
+        ["PING", nonce] => bulk(nonce),
+        ["SSUBSCRIBE", channel] => format!(">3\r\n{}{}:1\r\n", bulk("ssubscribe"), bulk(channel)),
+        _ => "+OK\r\n".to_owned(),
+    }
+}
+
+fn virtual_time(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
+}
+
+/// Its node is down, and retired, before another one has taken the slot over.
+#[test]
+fn a_subscription_waits_for_whoever_takes_its_slot_over() {
+    virtual_time(async {
+        let replica = line('b', "slave", 'a', 1, "");
+        let views = [
+            line('a', "master", '-', 1, "0-16383") + &replica,
+            line('a', "master,fail", '-', 1, "0-16383") + &replica,
+            line('a', "master,fail", '-', 1, "") + &line('b', "master", '-', 2, "0-16383"),
+        ];
+        let (now, asked) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+        let (mut world, config) = World::new({
+            let (now, asked) = (Rc::clone(&now), Rc::clone(&asked));
+            move |pipe: &Pipe, words: &[&str]| match words {
+                ["CLUSTER", "NODES"] => bulk(&views[now.get()]),
+                ["SSUBSCRIBE", _] => {
+                    asked.borrow_mut().push(pipe.clone());
+                    well_behaved(words)
+                }
+                _ => well_behaved(words),
+            }
+        });
+        let client = Client::lazy(config);
+        world.until(|_| client.is_ready()).await;
+        let mut news = client.subscribe(b"news");
+        let looked = Arc::new(AtomicUsize::new(0));
+        let looks = Arc::clone(&looked);
+        tokio::spawn(async move {
+            loop {
+                news.changed().await;
+                looks.fetch_add(1, SeqCst);
+            }
+        });
+        world.until(|_| asked.borrow().len() == 1).await;
+
+        now.set(1);
+        world.until(|_| client.nodes().is_empty()).await;
+        // Its connection ends: that is a reason to look.
+        world.until(|_| looked.load(SeqCst) > 0).await;
+
+        now.set(2);
+        world.until(|_| asked.borrow().len() == 2).await;
+        world.settle().await;
+        let before = looked.load(SeqCst);
+        let message = format!(">3\r\n{}{}{}", bulk("smessage"), bulk("news"), bulk("0"));
+        asked.borrow()[1].send(message.as_bytes());
+        world.settle().await;
+        assert_eq!(looked.load(SeqCst), before + 1, "the message is heard");
+    });
+}

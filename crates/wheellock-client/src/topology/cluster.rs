@@ -525,7 +525,7 @@ impl Cluster {
             Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking for the nodes", &server, detail)
         })?;
         if self.survey().sharded.is_none() {
-            let sharded = knows_sharded_pubsub(&link, deadline).await;
+            let sharded = knows_sharded_pubsub(&link, deadline).await?;
             self.survey().sharded.get_or_insert(sharded);
         }
         Ok(self.reachable(view))
@@ -620,19 +620,18 @@ impl Map {
 }
 
 /// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (`ClusterConnectionManager`). Where the
-/// user may not ask, the version tells (Redis 7.0).
-async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> bool {
+/// user may not ask, the version tells (Redis 7.0). An answer counts for the client's whole life, so an error that may pass is none.
+async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> Result<bool, Error> {
     match link.call(&Command::new("PUBSUB").arg("SHARDNUMSUB"), deadline).await {
-        Ok(Value::Array(_)) => true,
+        Ok(reply) => Ok(matches!(reply, Value::Array(_))),
         Err(error) if error.kind() == ErrorKind::Permission => {
             let version = link.lock().info.as_ref().map(|info| info.version.clone()).unwrap_or_default();
-            version
-                .split('.')
-                .next()
-                .and_then(|major| major.parse::<u32>().ok())
-                .is_some_and(|major| major >= 7)
+            let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+            Ok(major.is_some_and(|major| major >= 7))
         }
-        Ok(_) | Err(_) => false,
+        // It does not know the question, in whatever words.
+        Err(error) if error.code() == Some("ERR") => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -147,3 +147,41 @@ fn a_subscription_waits_for_whoever_takes_its_slot_over() {
         assert_eq!(looked.load(SeqCst), before + 1, "the message is heard");
     });
 }
+
+/// Only a server that does not know the question decides that messages go everywhere.
+#[test]
+fn a_question_that_fails_by_chance_does_not_decide_how_messages_go() {
+    let unknown =
+        "-ERR Unknown PUBSUB subcommand or wrong number of arguments for 'SHARDNUMSUB'. Try PUBSUB HELP.\r\n";
+    for (first, verb) in [
+        (
+            "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n",
+            "SPUBLISH",
+        ),
+        ("the connection ends", "SPUBLISH"),
+        ("no answer in time", "SPUBLISH"),
+        (unknown, "PUBLISH"),
+    ] {
+        virtual_time(async move {
+            let mut asked = 0;
+            let (mut world, config) = World::new(move |pipe: &Pipe, words: &[&str]| match words {
+                ["PUBSUB", ..] if asked == 0 => {
+                    asked += 1;
+                    match first.strip_prefix('-') {
+                        Some(_) => first.to_owned(),
+                        None => {
+                            if first == "the connection ends" {
+                                pipe.fin();
+                            }
+                            String::new()
+                        }
+                    }
+                }
+                _ => well_behaved(words),
+            });
+            let client = Client::lazy(config);
+            world.until(|_| client.is_ready()).await;
+            assert_eq!(client.publish_verb(), verb, "{first}");
+        });
+    }
+}

@@ -349,6 +349,9 @@ impl Cluster {
         let target = redirect::target(text, || host).and_then(|address| self.translated(address));
         if let (Some(address), Some(Ok(to))) = (target, redirect::parse(text)) {
             let mut map = self.map_mut();
+            if self.is_closed() {
+                return;
+            }
             let mut changed = SlotSet::default();
             // Two nodes may name each other for as long as they disagree. One step is taken at once, the next one after a
             // survey, so that nobody is sent in a circle at full speed.
@@ -399,7 +402,8 @@ impl Cluster {
         view.into_iter().filter_map(reach).collect()
     }
 
-    /// The connection to the node at `address`, made if there is none. Call within a runtime.
+    /// The connection to the node at `address`, made if there is none. Call within a runtime, and only while the cluster is not
+    /// closed.
     fn node(&self, map: &mut Map, address: &Address) -> Arc<Shared> {
         if let Some(node) = map.nodes.get(address) {
             return Arc::clone(node);
@@ -423,6 +427,12 @@ impl Cluster {
         }
         self.look_around();
         self.tell_watchers();
+    }
+
+    /// Whether no node is to be connected any more. To be asked by who holds the map: [`close`](Self::close) says so first, and then
+    /// ends the nodes in it.
+    fn is_closed(&self) -> bool {
+        self.survey().closed.is_some()
     }
 
     pub(crate) fn handle_cloned(&self) {
@@ -455,7 +465,7 @@ impl Cluster {
                     }
                 }
             }
-            if self.survey().closed.is_some() {
+            if self.is_closed() {
                 return;
             }
         }
@@ -534,6 +544,9 @@ impl Cluster {
     /// Takes what a node says about the cluster.
     fn learn(&self, view: &[Node], asked: &Address) {
         let mut map = self.map_mut();
+        if self.is_closed() {
+            return;
+        }
         let unreachable: Vec<_> =
             map.nodes.iter().filter(|(_, node)| node.cannot_be_reached()).map(|(at, _)| at.clone()).collect();
         for address in unreachable {

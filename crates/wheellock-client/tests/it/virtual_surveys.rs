@@ -67,6 +67,11 @@ impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
         }
         panic!("it never came to that");
     }
+
+    /// Connections that the client has not left.
+    fn open(&self) -> usize {
+        self.pipes.iter().filter(|(pipe, _)| !pipe.is_abandoned()).count()
+    }
 }
 
 fn bulk(text: &str) -> String {
@@ -182,6 +187,37 @@ fn a_question_that_fails_by_chance_does_not_decide_how_messages_go() {
             let client = Client::lazy(config);
             world.until(|_| client.is_ready()).await;
             assert_eq!(client.publish_verb(), verb, "{first}");
+        });
+    }
+}
+
+/// A survey whose answer comes when nobody needs it any more makes no connection that nobody would end.
+#[test]
+fn a_client_that_is_gone_leaves_no_connection_to_what_a_survey_finds() {
+    for closes in [false, true] {
+        virtual_time(async move {
+            let held_back = Rc::new(RefCell::new(None));
+            let (mut world, config) = World::new({
+                let held_back = Rc::clone(&held_back);
+                move |pipe: &Pipe, words: &[&str]| match words {
+                    ["CLUSTER", "NODES"] => {
+                        *held_back.borrow_mut() = Some(pipe.clone());
+                        String::new()
+                    }
+                    _ => well_behaved(words),
+                }
+            });
+            let client = Client::lazy(config);
+            world.until(|_| held_back.borrow().is_some()).await;
+            if closes {
+                client.close().await;
+            }
+            drop(client);
+            let pipe = held_back.borrow_mut().take().unwrap();
+            pipe.send(well_behaved(&["CLUSTER", "NODES"]).as_bytes());
+            drop(pipe);
+            world.until(|world| world.open() == 0).await;
+            assert_eq!(world.pipes.len(), 1, "no node was connected");
         });
     }
 }

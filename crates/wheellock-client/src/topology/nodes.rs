@@ -31,7 +31,8 @@ pub(crate) struct Node {
     pub(crate) slots: Vec<RangeInclusive<u16>>,
 }
 
-/// The nodes that the answer names, without those that have no address yet or have lost it.
+/// The nodes that the answer names, without those that have no address yet or have lost it, and without those that do not serve who
+/// asks as he asks: encrypted, or in plain text.
 pub(crate) fn parse(text: &[u8]) -> Result<Vec<Node>, Malformed> {
     let text = std::str::from_utf8(text).map_err(|_| Malformed("the list of nodes is not UTF-8"))?;
     let mut nodes = Vec::new();
@@ -58,7 +59,7 @@ fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed
     if has("handshake") || has("noaddr") {
         return Ok(None);
     }
-    let (host, port, hostname) = parse_endpoint(endpoint)?;
+    let Some((host, port, hostname)) = parse_endpoint(endpoint)? else { return Ok(None) };
     let mut node = Node {
         id: parse_id(id)?,
         host,
@@ -84,15 +85,19 @@ fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed
     Ok(Some(node))
 }
 
-/// `ip:port`, then in any number `@cport`, `,hostname` and `,aux=value`.
-fn parse_endpoint(text: &str) -> Result<(String, u16, Option<String>), Malformed> {
+/// `ip:port`, then in any number `@cport`, `,hostname` and `,aux=value`. `None` if the port is zero: so Redis shows a node that
+/// has none of the kind by which it was asked, TLS or not (`getNodeClientPort` in cluster_legacy.c of Redis 7.2).
+fn parse_endpoint(text: &str) -> Result<Option<(String, u16, Option<String>)>, Malformed> {
     let mut parts = text.split(',');
     let address = parts.next().unwrap_or_default();
     let address = address.split_once('@').map_or(address, |(address, _bus_port)| address);
     let (host, port) = address.rsplit_once(':').ok_or(Malformed("a node's address lacks its port"))?;
+    if port == "0" {
+        return Ok(None);
+    }
     // Only the first place is the hostname's, and it is empty if there are only others.
     let hostname = parts.next().filter(|name| !name.is_empty() && !name.contains('='));
-    Ok((parse_host(host)?, parse_port(port)?, hostname.map(parse_host).transpose()?))
+    Ok(Some((parse_host(host)?, parse_port(port)?, hostname.map(parse_host).transpose()?)))
 }
 
 fn parse_id(text: &str) -> Result<String, Malformed> {
@@ -209,6 +214,18 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
         assert_eq!(ids, ["8ddd2294d3df3d66501464a7f5a6d56d8a936ac7"]);
     }
 
+    /// A member with TLS only, as Redis 7.2 tells of it to who asks in plain text; its slots are nobody's then.
+    #[test]
+    fn nodes_without_a_port_for_who_asks_are_left_out() {
+        let text = "\
+8ddd2294d3df3d66501464a7f5a6d56d8a936ac7 10.0.0.1:7001@17001,,tls-port=0,shard-id=69bc myself,master - 0 0 2 connected 0-8191
+096038778d9a83ca09331ca55b1bcca3b3c37256 10.0.0.2:0@17002,,tls-port=7002,shard-id=69bd master - 0 0 1 connected 8192-16383
+";
+        let nodes = parse(text.as_bytes()).unwrap();
+        assert_eq!(nodes.len(), 1);
+        assert_eq!((nodes[0].port, nodes[0].slots.clone()), (7001, vec![0..=8191]));
+    }
+
     #[test]
     fn addresses_of_every_version() {
         let endpoint = |text: &str| {
@@ -236,7 +253,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
         let endpoint = |text: &str| whole(&format!("a1 {text} master - 0 0 1 connected"));
         let slots = |text: &str| whole(&format!("a1 h:1@2 master - 0 0 1 connected {text}"));
         let no_port = Err("a port is not within 1..=65535");
-        for bad in ["h:0@1", "h:65536@1", "h:+1@1", "h:@1", "h:1x@1"] {
+        for bad in ["h:00@1", "h:65536@1", "h:+1@1", "h:@1", "h:1x@1"] {
             assert_eq!(endpoint(bad), no_port, "{bad}");
         }
         assert_eq!(endpoint("h"), Err("a node's address lacks its port"));

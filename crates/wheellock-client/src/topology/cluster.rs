@@ -514,10 +514,15 @@ impl Cluster {
         let link = match connected {
             Some(node) => Link::to(&node),
             None => {
-                // Any node will do, so this one must not keep us for long.
+                // Any node will do, so this one must not keep us for long. If none did, they may all need the time; nodes that
+                // are known connect by themselves.
+                let alone = self.map().nodes.is_empty();
+                let is_patient = alone && self.survey().last_error.is_some();
                 let mut config = self.config.clone();
                 config.servers = Servers::One(address.clone());
-                config.connect_timeout = config.connect_timeout.min(PATIENCE);
+                if !is_patient {
+                    config.connect_timeout = config.connect_timeout.min(PATIENCE);
+                }
                 config.scripts.clear();
                 (config.on_change, config.hooks) = (None, Hooks::default());
                 let shared = Shared::new(config, Role::AnyNode, 0, Box::new(|_| {}));
@@ -686,5 +691,5 @@ const HURRIED_INTERVAL: Duration = Duration::from_millis(50);
 const TROUBLE: Duration = Duration::from_secs(10);
 /// and is looked at less often.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a node may take to answer, or to be connected, before another one is asked.
+/// How long a node may take to answer, or at first to be connected, before another one is asked.
 const PATIENCE: Duration = Duration::from_millis(500);

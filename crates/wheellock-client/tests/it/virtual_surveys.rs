@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{Client, Config, Timer};
+use wheellock_client::{Client, Config, Credentials, Secret, Timer};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
@@ -220,4 +220,23 @@ fn a_client_that_is_gone_leaves_no_connection_to_what_a_survey_finds() {
             assert_eq!(world.pipes.len(), 1, "no node was connected");
         });
     }
+}
+
+/// What a connection may take is the user's to say, also of the one that asks for the nodes.
+#[test]
+fn a_cluster_is_joined_however_long_a_connection_takes_within_its_timeout() {
+    virtual_time(async {
+        let (mut world, mut config) = World::new(|_: &Pipe, words: &[&str]| well_behaved(words));
+        let timer = config.timer.clone();
+        config.credentials = Some(Arc::new(move || {
+            let timer = timer.clone();
+            Box::pin(async move {
+                timer.sleep(Duration::from_millis(1200)).await;
+                Ok(Credentials { username: None, password: Some(Secret::new("a token")) })
+            })
+        }));
+        let connected = tokio::spawn(Client::connect(config));
+        world.until(|_| connected.is_finished()).await;
+        connected.await.unwrap().unwrap();
+    });
 }

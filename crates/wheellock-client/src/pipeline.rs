@@ -394,24 +394,22 @@ impl Pipeline {
     }
 
     fn on_reply(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
+        const UNASKED: Desync = Desync("a reply came that nothing asked for");
         if let Some(nonce) = self.asked_back
             && !self.front_is(What::Ping(nonce))
             && is_number(&value, nonce)
         {
             return Err(Desync("the answer to PING came for something else: replies have been shifted"));
         }
-        if self.entries.front().is_some_and(|entry| entry.members == NATIVE && entry.start < self.claimed) {
-            self.last_reply = now;
-            return self.on_native(value, now, wakers);
-        }
-        let Some(entry) = self.pop_written() else {
-            return Err(Desync("a reply came that nothing asked for"));
-        };
+        let members = self.entries.front().filter(|_| !self.is_idle()).ok_or(UNASKED)?.members;
         self.last_reply = now;
-        if entry.members > 0 {
-            self.on_bundle(entry, value, now, wakers)
-        } else {
-            self.answered(&entry, value, now, wakers)
+        match members {
+            0 => {
+                let entry = self.pop_written().ok_or(UNASKED)?;
+                self.answered(&entry, value, now, wakers)
+            }
+            NATIVE => self.on_native(value, now, wakers),
+            members => self.on_bundle(usize::from(members), value, now, wakers),
         }
     }
 
@@ -645,6 +643,9 @@ impl Pipeline {
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);
+        // What is left goes alone and as a script, until a writer takes it.
+        self.bundles.forget_all();
+        self.natives.forget_all();
     }
 
     /// The next connection is to this server.
@@ -832,13 +833,17 @@ impl Pipeline {
     /// sent alone.
     fn on_bundle(
         &mut self,
-        first: Entry,
+        members: usize,
         value: Value,
         now: Instant,
         wakers: &mut Vec<Waker>,
     ) -> Result<(), Desync> {
         const SHIFTED: Desync = Desync("several calls were answered as one of another number");
-        let (bundle, members) = (self.bundles.next(), usize::from(first.members));
+        // Looked at before anything is taken: with a shifted reply the connection ends, and that fails the calls which are still there.
+        if !value.is_error() && value.as_array().is_none_or(|answers| answers.len() != members) {
+            return Err(SHIFTED);
+        }
+        let bundle = self.bundles.next();
         if let Some(text) = value.as_error() {
             self.heard_error(text);
             match bundle.whole().filter(|_| crate::error::error_code(text) == "NOSCRIPT") {
@@ -851,15 +856,11 @@ impl Pipeline {
             }
         }
         let mut answers = match value {
-            Value::Array(answers) if answers.len() == members => answers.into_iter(),
-            refusal if refusal.is_error() => Vec::new().into_iter(),
-            _ => return Err(SHIFTED),
+            Value::Array(answers) => answers.into_iter(),
+            _refusal => Vec::new().into_iter(),
         };
-        let mut entry = first;
         for place in 0..members {
-            if place > 0 {
-                entry = self.pop_written().ok_or(SHIFTED)?;
-            }
+            let entry = self.pop_written().ok_or(SHIFTED)?;
             match answers.next() {
                 Some(answer) => self.answered(&entry, answer, now, wakers)?,
                 None => self.send_alone(entry.what, bundle.call(place).unwrap_or_default(), now),
@@ -873,7 +874,6 @@ impl Pipeline {
     /// executed. If they did nothing, the script is asked.
     fn on_native(&mut self, value: Value, now: Instant, wakers: &mut Vec<Waker>) -> Result<(), Desync> {
         let Some(Replied { form, part, first, second }) = self.natives.replied(value) else { return Ok(()) };
-        let Some(entry) = self.pop_written() else { return Ok(()) };
         let done = match first.as_error() {
             Some(text) => {
                 self.heard_error(text);
@@ -885,9 +885,11 @@ impl Pipeline {
             None => match (form.read)(&first, second.as_ref()) {
                 Some(NativeReply::Done(value)) => Some(value),
                 Some(NativeReply::Refused) => None,
+                // The call is still there for the end of the connection, which fails it.
                 None => return Err(Desync("a command was answered with what it never returns")),
             },
         };
+        let Some(entry) = self.pop_written() else { return Ok(()) };
         if let Some(value) = done {
             drop(self.natives.end());
             return self.answered(&entry, value, now, wakers);

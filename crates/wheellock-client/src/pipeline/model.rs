@@ -35,6 +35,8 @@ enum Step {
     Write(u8),
     /// The server answers so many of the commands it has got.
     Answer(usize),
+    /// The server's next answer is another command's, if that can be seen of it.
+    Shift,
     Message(u8),
     Expire,
     Break,
@@ -57,6 +59,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..8_usize).prop_map(Step::Leave),
         6 => any::<u8>().prop_map(Step::Write),
         6 => (0..6_usize).prop_map(Step::Answer),
+        1 => Just(Step::Shift),
         1 => (0..3_u8).prop_map(Step::Message),
         1 => Just(Step::Expire),
         1 => Just(Step::Break),
@@ -228,6 +231,20 @@ impl World {
             Step::Answer(count) if self.connected => {
                 for command in self.pending.drain(..count.min(self.pending.len())).collect::<Vec<_>>() {
                     self.answer(&command);
+                }
+            }
+            Step::Shift if self.connected => {
+                let can_be_seen = |words: &Vec<String>| match words[0].as_str() {
+                    "EVALSHA" => words[1] == WHOLE.sha(),
+                    verb => matches!(verb, "TAKE" | "TELL"),
+                };
+                if self.pending.front().is_some_and(can_be_seen) {
+                    self.pending.pop_front();
+                    let shifted = Frame::Reply(Value::Integer(5));
+                    // To a command that was refused already nobody listens.
+                    if self.pipeline.on_frame(shifted, now, &mut self.wakers).is_err() {
+                        self.step(&Step::Break);
+                    }
                 }
             }
             Step::Message(channel) if self.connected => {
@@ -415,6 +432,9 @@ static TAKE: [Native; 1] = [Native {
     commands: &[&[Word::Text("TAKE"), Word::Param(1)]],
     read: |first, second| {
         assert!(second.is_none());
+        if first.as_i64().is_some() {
+            return None;
+        }
         Some(if first.is_null() { NativeReply::Refused } else { NativeReply::Done(first.clone()) })
     },
 }];
@@ -776,8 +796,19 @@ fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
 fn another_number_of_answers_than_of_calls_is_a_desync() {
     for answers in [Value::Array(vec![Value::Null]), Value::Array(vec![Value::Null; 3]), Value::Integer(2)] {
         let (mut pipeline, _) = connected(100);
-        let (_, _) = bundle(&mut pipeline, &[0, 1]);
+        let (slots, _) = bundle(&mut pipeline, &[0, 1]);
         assert!(answer(&mut pipeline, answers).is_err());
+        break_and_expect_all_lost(&mut pipeline, &slots);
+        pipeline.reconnect(Instant::now());
+        let (slots, _) = bundle(&mut pipeline, &[1, 0]);
+        answer(&mut pipeline, Value::Error(b"NOPERM one of the keys".to_vec().into())).unwrap();
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        let alone = [
+            &["EVALSHA", PARTS[1].sha(), "1", "0", "0", "second"][..],
+            &["EVALSHA", PARTS[0].sha(), "1", "1", "1"],
+        ];
+        assert_eq!(text, words(&alone), "nothing is left of the others");
+        assert!(slots.iter().all(|slot| pipeline.take(*slot, Waker::noop()).is_none()));
     }
 }
 
@@ -949,8 +980,38 @@ fn what_is_not_answered_is_not_tried() {
 #[test]
 fn what_no_native_command_returns_is_a_desync() {
     let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec().into());
-    let mut pipeline = native(true);
-    let (_, _) = bundle(&mut pipeline, &[3]);
-    answer(&mut pipeline, bulk("0")).unwrap();
-    assert!(answer(&mut pipeline, bulk("another")).is_err());
+    for (which, replies) in [(2, vec![Value::Integer(5)]), (3, vec![bulk("0"), bulk("another")])] {
+        let mut pipeline = native(true);
+        let slots = [bundle(&mut pipeline, &[which]).0[0], bundle(&mut pipeline, &[which]).0[0]];
+        let (last, before) = replies.split_last().unwrap();
+        for reply in before {
+            answer(&mut pipeline, reply.clone()).unwrap();
+        }
+        assert!(answer(&mut pipeline, last.clone()).is_err());
+        break_and_expect_all_lost(&mut pipeline, &slots);
+        pipeline.meet(&server(true));
+        pipeline.reconnect(Instant::now());
+        let (slots, _) = bundle(&mut pipeline, &[5 - which]);
+        answer(&mut pipeline, Value::Null).unwrap();
+        if which == 2 {
+            answer(&mut pipeline, bulk("0")).unwrap();
+        }
+        assert!(pipeline.take(slots[0], Waker::noop()).is_none(), "nobody was told");
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        let (script, params) = part(5 - which, "0");
+        let mut expected = BytesMut::new();
+        script.encode_evalsha(1, &params, &mut expected);
+        assert_eq!(text.as_bytes(), expected, "it is this call's script that is asked");
+    }
+}
+
+/// The connection ends: whoever waits is told that nobody knows what became of the call.
+fn break_and_expect_all_lost(pipeline: &mut Pipeline, slots: &[u32]) {
+    let cause = Error::new(ErrorKind::Protocol, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    for slot in slots {
+        let failure = pipeline.take(*slot, Waker::noop()).expect("told").result.unwrap_err();
+        assert_eq!((failure.kind, failure.outcome), (ErrorKind::Protocol, Outcome::MaybeExecuted));
+    }
+    assert!(pipeline.is_empty() && !pipeline.has_output() && pipeline.slots.is_empty());
 }

@@ -195,6 +195,11 @@ impl Channels {
         self.get(index).is_some_and(|channel| channel.confirmed == Confirmed::Yes)
     }
 
+    /// Whether an UNSUBSCRIBE is under way.
+    pub(crate) fn is_being_ended(&self, index: u32) -> bool {
+        self.get(index).is_some_and(|channel| channel.confirmed == Confirmed::Unsubscribing)
+    }
+
     pub(crate) fn refusal(&self, index: u32) -> Option<String> {
         self.get(index)?.refused.as_deref().map(str::to_owned)
     }

@@ -404,6 +404,10 @@ impl Pipeline {
         let members = self.entries.front().filter(|_| !self.is_idle()).ok_or(UNASKED)?.members;
         self.last_reply = now;
         match members {
+            0 if self.is_for_what_has_ended(&value) => {
+                self.heard_error(value.as_error().unwrap_or_default());
+                Ok(())
+            }
             0 => {
                 let entry = self.pop_written().ok_or(UNASKED)?;
                 self.answered(&entry, value, now, wakers)
@@ -411,6 +415,15 @@ impl Pipeline {
             NATIVE => self.on_native(value, now, wakers),
             members => self.on_bundle(usize::from(members), value, now, wakers),
         }
+    }
+
+    /// Whether this refuses an UNSUBSCRIBE for which the push was taken with which the server had just ended the subscription by itself,
+    /// because it gave the slot away. The PING behind it is about no slot, so it is never answered like this.
+    fn is_for_what_has_ended(&self, value: &Value) -> bool {
+        let is_of_the_slot =
+            |text: &[u8]| matches!(crate::error::error_code(text), "MOVED" | "ASK" | "CLUSTERDOWN");
+        matches!(self.entries.front(), Some(Entry { what: What::Ping(_), .. }))
+            && value.as_error().is_some_and(is_of_the_slot)
     }
 
     /// One entry has its answer.
@@ -499,6 +512,9 @@ impl Pipeline {
                     if self.front_is(What::Unsubscribe(index)) {
                         self.pop_written();
                         self.last_reply = now;
+                    } else if self.channels.is_being_ended(index) {
+                        // The server has ended it by itself. What we have asked for is answered, too, and until then it is not over.
+                        return Ok(());
                     }
                     self.channels.on_unsubscribed(index, wakers);
                     self.reconcile(index, now);
@@ -559,6 +575,10 @@ impl Pipeline {
         self.push(what, now);
         Command::new(verb).arg(&name[..]).encode(&mut self.out);
         self.close_entry();
+        if self.sharded && order == Order::Unsubscribe {
+            // Tells whose a refusal is that follows a push: see `is_for_what_has_ended`.
+            self.submit_ping(now);
+        }
         true
     }
 

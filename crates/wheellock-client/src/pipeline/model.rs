@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 use wheellock_resp::Arg;
@@ -29,6 +29,8 @@ enum Step {
     Ping,
     Subscribe(u8),
     Unsubscribe(u8),
+    /// The server gives a channel's slot away, and ends the subscription by itself. It gets the slot back when that is wanted again.
+    Move(u8),
     /// The caller of the n-th open call leaves.
     Leave(usize),
     /// A writer takes everything and the socket accepts this share of it.
@@ -54,8 +56,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (0..8_usize).prop_map(Step::Wait),
         2 => (0..8_usize).prop_map(Step::DetachedWait),
         1 => Just(Step::Ping),
-        1 => (0..3_u8).prop_map(Step::Subscribe),
-        1 => (0..3_u8).prop_map(Step::Unsubscribe),
+        2 => (0..3_u8).prop_map(Step::Subscribe),
+        3 => (0..3_u8).prop_map(Step::Unsubscribe),
+        3 => (0..3_u8).prop_map(Step::Move),
         2 => (0..8_usize).prop_map(Step::Leave),
         6 => any::<u8>().prop_map(Step::Write),
         6 => (0..6_usize).prop_map(Step::Answer),
@@ -85,6 +88,9 @@ struct World {
     waiting: Vec<(u32, ConnectionId)>,
     waiting_detached: HashMap<u64, ConnectionId>,
     subscriptions: HashMap<u8, (u32, u64)>,
+    /// Channels to which the server has subscribed this connection, and those that it has given away.
+    subscribed: HashSet<String>,
+    moved: HashSet<String>,
     /// What callers were told was never sent; it must not be, later on, either.
     not_sent: Vec<String>,
     /// What the next bundle is answered with.
@@ -99,11 +105,13 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(sharded: bool) -> Self {
         let now = Instant::now();
         let bounds = Bounds { in_flight: 1000, queued_bytes: 1 << 20 };
+        let mut pipeline = Pipeline::new(bounds, now, NODE, true);
+        pipeline.sharded = sharded;
         Self {
-            pipeline: Pipeline::new(bounds, now, NODE, true),
+            pipeline,
             connected: false,
             received: BytesMut::new(),
             pending: VecDeque::new(),
@@ -114,6 +122,8 @@ impl World {
             waiting: Vec::new(),
             waiting_detached: HashMap::new(),
             subscriptions: HashMap::new(),
+            subscribed: HashSet::new(),
+            moved: HashSet::new(),
             not_sent: Vec::new(),
             refusal: None,
             native_refusal: None,
@@ -209,6 +219,13 @@ impl World {
                     }
                 }
             }
+            Step::Move(channel) if self.connected && self.pipeline.sharded => {
+                let name = String::from_utf8(vec![b'c', channel]).unwrap();
+                if self.subscribed.remove(&name) {
+                    self.pending.push_back(vec!["SUNSUBSCRIBE".to_owned(), name.clone()]);
+                    self.moved.insert(name);
+                }
+            }
             Step::Leave(n) if n % 2 == 1 && n / 2 < self.waiting.len() => {
                 let (slot, _) = self.waiting.swap_remove(n / 2);
                 drop(self.pipeline.leave(slot));
@@ -262,6 +279,8 @@ impl World {
                 self.connected = false;
                 self.received.clear();
                 self.pending.clear();
+                self.subscribed.clear();
+                self.moved.clear();
             }
             Step::Connect if !self.connected => {
                 // Every other server knows native commands.
@@ -299,10 +318,17 @@ impl World {
                 continue;
             }
             let is_bundle = words.get(1).is_some_and(|sha| sha == WHOLE.sha());
-            if let Some(refusal) = self.refusal.take_if(|_| is_bundle) {
+            if words[0] == "SUNSUBSCRIBE" && self.moved.contains(&words[1]) {
+                self.pending.push_back(vec!["REFUSED".to_owned(), "MOVED 1 h:1".to_owned()]);
+            } else if let Some(refusal) = self.refusal.take_if(|_| is_bundle) {
                 self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
             } else {
                 for nonce in nonces(&words) {
+                    match words[0].as_str() {
+                        "SSUBSCRIBE" => _ = (self.moved.remove(nonce), self.subscribed.insert(nonce.clone())),
+                        "SUNSUBSCRIBE" => _ = self.subscribed.remove(nonce),
+                        _ => {}
+                    }
                     *self.executed.entry(nonce.clone()).or_default() += 1;
                 }
                 self.pending.push_back(words);
@@ -495,8 +521,8 @@ fn nonces(words: &[String]) -> &[String] {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
     #[test]
-    fn every_reply_reaches_its_caller_whatever_happens(steps in steps()) {
-        let mut world = World::new();
+    fn every_reply_reaches_its_caller_whatever_happens(steps in steps(), sharded in any::<bool>()) {
+        let mut world = World::new(sharded);
         for step in &steps {
             world.step(step);
         }
@@ -528,6 +554,73 @@ fn replies_that_nothing_asked_for_are_a_desync() {
     let noperm = Frame::Reply(Value::Error(b"NOPERM no channel".to_vec().into()));
     assert!(refused.on_frame(noperm, now, &mut Vec::new()).is_ok());
     assert_eq!(refused.channels().refusal(channel).as_deref(), Some("NOPERM no channel"));
+}
+
+/// A server that gives a slot away ends the subscriptions by itself, and refuses an UNSUBSCRIBE that was under way.
+#[test]
+fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
+    let bulk = |text: &str| Frame::Reply(Value::BulkString(text.as_bytes().to_vec().into()));
+    let refused = |text: &str| Frame::Reply(Value::Error(text.as_bytes().to_vec().into()));
+    let ended = |channel: &str| {
+        let words =
+            ["sunsubscribe", channel, "0"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+        Frame::Push(Push::new(words.into()).unwrap())
+    };
+    let (moved, down) = ("MOVED 1 h:1", "CLUSTERDOWN Hash slot not served");
+    let answers = [
+        [vec![ended("c")], vec![ended("d")]],
+        [vec![refused(moved)], vec![refused(down)]],
+        [vec![ended("c"), refused(moved)], vec![ended("d"), refused(down)]],
+        // Both are ended before any order is read.
+        [vec![ended("c"), ended("d"), refused(moved)], vec![refused(moved)]],
+        [vec![ended("d"), ended("c"), refused(moved)], vec![ended("d")]],
+    ];
+    for (case, [first, second]) in answers.into_iter().enumerate() {
+        let (mut pipeline, _) = connected(100);
+        pipeline.sharded = true;
+        let now = Instant::now();
+        let channels = ["c", "d"].map(|name| {
+            let channel = pipeline.channels().want(name.as_bytes());
+            pipeline.reconcile(channel, now);
+            drop(pipeline.take_output());
+            let words =
+                ["ssubscribe", name, "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+            let push = Frame::Push(Push::new(words.into()).unwrap());
+            pipeline.on_frame(push, now, &mut Vec::new()).unwrap();
+            channel
+        });
+        for channel in channels {
+            pipeline.channels().unwant(channel, 0);
+            pipeline.reconcile(channel, now);
+        }
+        let slots = ["a", "b"].map(|text| {
+            let command = Command::new("ECHO").arg(text);
+            let request = Request::Command(&command);
+            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap()
+        });
+        let sent = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        let nonces: Vec<_> = sent.split("PING\r\n").skip(1).map(|ping| ping.split("\r\n").nth(1)).collect();
+        assert_eq!(nonces.len(), 2, "{sent}");
+        let frames = first.into_iter().chain([bulk(nonces[0].unwrap())]);
+        let frames = frames.chain(second).chain([bulk(nonces[1].unwrap()), bulk("a"), bulk("b")]);
+        // Whoever comes meanwhile gets the place of one that has ended.
+        let late = pipeline.channels().want(b"late");
+        for frame in frames {
+            pipeline
+                .on_frame(frame, now, &mut Vec::new())
+                .unwrap_or_else(|desync| panic!("{case}: {desync:?}"));
+        }
+        for (slot, told) in slots.into_iter().zip(["a", "b"]) {
+            assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some(told), "case {case}");
+        }
+        assert!(pipeline.is_empty(), "case {case}");
+        assert_eq!(
+            (pipeline.channels().find(b"c"), pipeline.channels().find(b"d")),
+            (None, None),
+            "case {case}"
+        );
+        assert!(pipeline.reconcile(late, now), "case {case}");
+    }
 }
 
 #[test]

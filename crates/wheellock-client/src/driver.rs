@@ -216,6 +216,8 @@ impl<'a> Running<'a> {
         let replaced = before.is_some() && before != state.identity;
         state.writing = false;
         state.corked = None;
+        // What was armed is the timer of who connected.
+        state.armed = None;
         state.pipeline.reconnect(now);
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
         Self {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -391,6 +391,59 @@ fn deadlines_and_heartbeats_keep_virtual_time() {
             world.server.executed.iter().filter(|words| words[0] == "PING" && words.len() == 2).count();
         assert_eq!(pings, 4, "one every 1.5 s");
         world.check("deadlines").await;
+    });
+}
+
+/// Has a server say something unasked, and that a moment later, as soon as it is woken.
+struct Announcement {
+    clock: ManualClock,
+    pipe: Pipe,
+}
+
+impl Wake for Announcement {
+    fn wake(self: Arc<Self>) {
+        self.clock.advance(Duration::from_millis(1));
+        self.pipe.send(b">2\r\n+news\r\n+none\r\n");
+    }
+}
+
+#[test]
+fn deadlines_are_kept_although_the_first_look_at_a_new_connection_finds_something_to_read() {
+    virtual_time(async {
+        let mut world = World::new();
+        let client = world.client.clone();
+        let call = tokio::spawn(async move {
+            let deadline = client.config().timer.now() + Duration::from_secs(1);
+            client.call_with(&Command::new("ECHO").arg("late"), CallOptions::by(deadline)).await
+        });
+        while world.server.pipe.is_none() {
+            tokio::task::yield_now().await;
+            world.server.serve(&world.pipes);
+        }
+        let (clock, pipe) = (world.clock.clone(), world.server.pipe.clone().unwrap());
+        let mut watch = world.client.watch();
+        let mut connected = Box::pin(watch.changed());
+        let waker = Waker::from(Arc::new(Announcement { clock, pipe }));
+        assert!(connected.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        loop {
+            tokio::task::yield_now().await;
+            if world.client.is_ready() {
+                break;
+            }
+            world.server.serve(&world.pipes);
+        }
+        // From now on the server is silent.
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(world.client.stats().pushes, 1);
+        world.clock.advance(Duration::from_secs(2));
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+        assert!(call.is_finished(), "nobody keeps time");
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted));
     });
 }
 

@@ -330,6 +330,10 @@ impl fmt::Debug for Secret {
 ///
 /// With `rediss` in place of `redis` every connection is encrypted, those to Sentinels included. `valkey` is the same as
 /// `redis`, `-` the same as `+`; further addresses may follow as `?node=host:port`, the service as `?service=`.
+///
+/// # Times
+///
+/// Those longer than ten years, [`Duration::MAX`] among them, are ten years for the client that is made.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Config {
@@ -429,6 +433,14 @@ impl Config {
 }
 
 impl Config {
+    /// With no time that is too long to be added to a moment, and to another such time.
+    pub(crate) fn within_reach(mut self) -> Self {
+        for time in [&mut self.connect_timeout, &mut self.response_timeout, &mut self.heartbeat] {
+            *time = NEVER.min(*time);
+        }
+        self
+    }
+
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
@@ -456,6 +468,9 @@ impl fmt::Debug for Config {
             .finish_non_exhaustive()
     }
 }
+
+/// Longer than any program runs, and short enough for the clock of every platform.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// Uniform over `u64`. Without randomness from the system, which is not a reason to stay disconnected, the clock's low
 /// bits still spread clients apart.

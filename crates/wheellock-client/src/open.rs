@@ -141,9 +141,8 @@ impl Opening<'_> {
         let deadline = config.timer.now() + config.connect_timeout;
         let credentials =
             self.within(deadline, "the credentials provider gave no answer", self.credentials()).await?;
-        let liveness = config.response_timeout.max(Duration::from_secs(1));
         let socket = async {
-            let connected = stream::connect(config, self.address, liveness).await;
+            let connected = stream::connect(config, self.address, config.response_timeout).await;
             connected.map_err(|error| self.cannot_connect(error))
         };
         let silent = if config.is_encrypted() {

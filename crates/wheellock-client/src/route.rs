@@ -34,6 +34,7 @@ pub(crate) enum Route {
 impl Route {
     /// Starts to connect. Call within a runtime.
     pub(crate) fn open(config: Config) -> Self {
+        let config = config.within_reach();
         let locator = match &config.servers {
             Servers::One(address) => Locator::At(address.clone()),
             Servers::Replicated(addresses) => Locator::Among(addresses.clone()),

@@ -49,7 +49,7 @@ pub(crate) enum WriteHalf {
 /// Opens a connection. A host name is resolved anew on every call, and every address it has is tried.
 ///
 /// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead; its own
-/// default is about 15 minutes.
+/// default is about 15 minutes. It is kept within what a kernel takes.
 pub(crate) async fn connect(config: &Config, address: &Address, liveness: Duration) -> io::Result<Stream> {
     if let Some(connector) = &config.connector {
         let (read, write) = memory::open(connector)?;
@@ -61,6 +61,7 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
             // Commands are small and pipelined by us: waiting for more would only delay them.
             stream.set_nodelay(true)?;
             let socket = SockRef::from(&stream);
+            let liveness = liveness.clamp(LEAST_LIVENESS, MOST_LIVENESS);
             let keepalive =
                 socket2::TcpKeepalive::new().with_time(liveness).with_interval(Duration::from_secs(1));
             socket.set_tcp_keepalive(&keepalive)?;
@@ -85,6 +86,10 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
         }
     }
 }
+
+/// A kernel counts in seconds, and Linux takes no more than nine hours. Two are its own default.
+const LEAST_LIVENESS: Duration = Duration::from_secs(1);
+const MOST_LIVENESS: Duration = Duration::from_secs(2 * 3600);
 
 impl Stream {
     fn new(read: ReadHalf, write: WriteHalf) -> Self {
@@ -186,6 +191,22 @@ impl WriteHalf {
             Self::Unix(half) => half.as_ref().poll_write_ready(cx),
             Self::Tls(stream) => stream.poll_writable(cx),
             Self::Memory(pipe) => pipe.poll_writable(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_opened_however_long_it_may_be_silent() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
+        let config = Config::new(address.clone());
+        for liveness in [Duration::ZERO, Duration::from_secs(3), Duration::from_secs(36_000), Duration::MAX] {
+            let opened = connect(&config, &address, liveness).await;
+            assert!(opened.is_ok(), "{liveness:?}: {:?}", opened.err());
         }
     }
 }

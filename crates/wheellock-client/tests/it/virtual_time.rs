@@ -394,6 +394,38 @@ fn deadlines_and_heartbeats_keep_virtual_time() {
     });
 }
 
+#[test]
+fn the_longest_time_there_is_means_never() {
+    virtual_time(async {
+        let mut world = World::with(|config| {
+            let times = [&mut config.connect_timeout, &mut config.response_timeout, &mut config.heartbeat];
+            times.into_iter().for_each(|time| *time = Duration::MAX);
+        });
+        let config = world.client.config().clone();
+        world.client.begin_closing();
+        world.settle().await;
+        let connect = tokio::spawn(Client::connect(config));
+        world.until(|_| connect.is_finished()).await;
+        world.client = connect.await.unwrap().unwrap();
+        for operation in OPERATIONS {
+            let call = tokio::spawn(operate(world.client.clone(), operation));
+            world.until(|_| call.is_finished()).await;
+            call.await.unwrap().unwrap();
+        }
+        // A call that nobody answers waits for as long as that.
+        let silent = world.server.pipe.take();
+        let call = tokio::spawn(operate(world.client.clone(), Operation::Call));
+        world.settle().await;
+        world.clock.advance(Duration::from_secs(365 * 24 * 3600));
+        world.settle().await;
+        assert!(!call.is_finished());
+        silent.unwrap().fin();
+        world.until(|_| call.is_finished()).await;
+        assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::ConnectionLost);
+        world.check("never").await;
+    });
+}
+
 /// Has a server say something unasked, and that a moment later, as soon as it is woken.
 struct Announcement {
     clock: ManualClock,

@@ -68,7 +68,9 @@ async fn under_lock(
         }
     };
     let limits = Limits::new(options.lease, options.grace);
-    let (status, stopped) = watch(&mut child, hold.guard(), &limits, signals).await?;
+    let watched = watch(&mut child, hold.guard(), &limits, signals).await;
+    // Nobody knows what the command does, and the lock is about to be given back.
+    let (status, stopped) = watched.inspect_err(|_| child.kill_rest())?;
     let was_valid = hold.guard().is_valid();
     if let Some(why) = stopped {
         child.kill_rest();

@@ -1,4 +1,4 @@
-//! The signals that this tool passes on. Owns which these are.
+//! The signals that this tool passes on, and the one that it needs itself. Owns which these are.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,6 +14,8 @@ const PASSED_ON: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
+    /// A program that was started to ignore the end of its children is not told how they ended, unless it has a handler.
+    _children: Stream,
 }
 
 impl Signals {
@@ -22,7 +24,10 @@ impl Signals {
         let ignored = ignored();
         let heeded = PASSED_ON.into_iter().filter(|signal| ignored & mask(*signal) == 0);
         let stream = |kind: Signal| Ok((kind, signal(SignalKind::from_raw(kind.as_raw()))?));
-        Ok(Self { streams: heeded.map(stream).collect::<io::Result<_>>()? })
+        Ok(Self {
+            streams: heeded.map(stream).collect::<io::Result<_>>()?,
+            _children: signal(SignalKind::child())?,
+        })
     }
 
     /// Waits for the next one. Nothing is lost if the future is dropped.

@@ -367,6 +367,18 @@ fn a_signal_that_is_ignored_stays_ignored() {
     assert_eq!((code, &*said), (0, ""));
 }
 
+/// Whoever ignores the end of its children starts programs that do: the system then clears up after these before anybody can ask how
+/// they ended.
+#[test]
+fn the_commands_own_end_is_known_where_children_were_ignored() {
+    let server = RedisServer::start();
+    let mut ignored = Command::new("env");
+    ignored.args(["--ignore-signal=CHLD", PROGRAM, "run", "job", "--", "sh", "-c", "exit 3"]);
+    let output = ignored.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null()).output().unwrap();
+    assert_eq!((code(&output), &*stderr(&output)), (3, ""));
+    assert!(is_free(&server, "job"));
+}
+
 #[tokio::test]
 async fn a_signal_ends_a_wait_and_nothing_is_left_of_it() {
     let server = RedisServer::start();

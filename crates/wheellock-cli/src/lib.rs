@@ -80,5 +80,37 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
 fn on_runtime(work: impl Future<Output = Result<End, Failure>>) -> Result<End, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::of(End::Unavailable, format!("cannot start: {error}")))?;
-    runtime.block_on(work)
+    let end = runtime.block_on(work);
+    // Its tasks are dropped; a call that blocks a thread is not waited for. A resolver may be silent for half a minute.
+    runtime.shutdown_background();
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Such a call is the look-up of a name, which a resolver may leave without an answer for long.
+    #[test]
+    fn the_end_waits_for_no_call_that_blocks_a_thread() {
+        let (answer, unanswered) = channel::<()>();
+        let (ended, ends) = channel();
+        std::thread::spawn(move || {
+            let end = on_runtime(async {
+                let (begun, begins) = channel();
+                tokio::task::spawn_blocking(move || {
+                    begun.send(()).unwrap();
+                    unanswered.recv()
+                });
+                begins.recv().unwrap();
+                Ok(End::Success)
+            });
+            ended.send(matches!(end, Ok(End::Success))).unwrap();
+        });
+        assert_eq!(ends.recv_timeout(Duration::from_secs(10)), Ok(true));
+        drop(answer);
+    }
 }

@@ -346,7 +346,7 @@ pub struct Config {
     /// Password, if the server wants one.
     pub password: Option<Secret>,
     /// Asked at every handshake instead of `username` and `password`, for credentials that change. If it names no user,
-    /// the user is `username` all the same. Its time counts towards `connect_timeout`.
+    /// the user is `username` all the same. Its time counts towards `connect_timeout`; if it panics, the attempt has failed.
     pub credentials: Option<CredentialsProvider>,
     /// TLS settings; plain if `None`, as always without the feature `tls`. `rediss://` sets those of `TlsConfig::new()`.
     pub tls: Option<TlsConfig>,
@@ -382,7 +382,7 @@ pub struct Config {
     /// Whether messages go by sharded pub/sub. Must be what all users of the same channels do.
     pub sharded_pubsub: ShardedPubSub,
     /// Told whenever a server answers for keys for which another one did before: after a failover, a restart (told by the
-    /// server's `run_id`, if the user may run `INFO`), a slot's move. Must be quick and must not block.
+    /// server's `run_id`, if the user may run `INFO`), a slot's move. Must be quick and must not block. If it panics, the client goes on.
     pub on_change: Option<ChangeSink>,
     /// What the layer above is told.
     #[doc(hidden)]

@@ -15,6 +15,7 @@ use bytes::BytesMut;
 
 use crate::address::Address;
 use crate::config::Config;
+use crate::contain::{contained, wake_all};
 use crate::detached::Detached;
 use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
@@ -251,7 +252,7 @@ impl Shared {
 
     /// Tells the listener. Not called under the lock.
     pub(crate) fn tell(&self, event: Event<'_>) {
-        (self.listener)(event);
+        contained(|| (self.listener)(event));
     }
 
     /// Enters another phase, unlocks, and tells of it: the sink of detached calls what has ended with the last phase, the
@@ -272,7 +273,7 @@ impl Shared {
         drop(before);
         self.report(&mut detached);
         self.tell(event);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 
     /// The connection has ended for good: every call fails.
@@ -366,7 +367,7 @@ impl Shared {
         let driver = state.driver_to_wake();
         drop(state);
         self.report(&mut detached);
-        wakers.into_iter().chain(driver).for_each(Waker::wake);
+        wake_all(wakers.into_iter().chain(driver));
     }
 
     /// A panic while holding the lock can only come from a broken allocator; the state is still the best we have.
@@ -486,7 +487,7 @@ impl Shared {
     pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
         if !detached.is_empty() {
             if let Some(sink) = &self.config.hooks.on_detached {
-                sink(detached);
+                contained(|| sink(detached));
             }
             detached.clear();
         }

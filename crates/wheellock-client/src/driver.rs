@@ -14,6 +14,7 @@ use wheellock_wheel::Sleep;
 
 use crate::backoff::Backoff;
 use crate::connection::{Phase, SILENCE, Shared};
+use crate::contain::wake_all;
 use crate::detached::Detached;
 use crate::ending::{LAST_ANSWERS, LAST_LOOKS};
 use crate::error::{Error, ErrorKind, Outcome, said};
@@ -139,7 +140,7 @@ async fn housekeeping<T>(shared: &Shared, work: impl Future<Output = T>) -> Opti
             remember_driver(&mut state.driver, cx.waker());
             state.parked = true;
             drop(state);
-            wakers.drain(..).for_each(Waker::wake);
+            wake_all(wakers.drain(..));
             if armed != earliest {
                 armed = earliest;
                 if let Some(earliest) = earliest {
@@ -238,7 +239,7 @@ impl<'a> Running<'a> {
     }
 
     fn wake_all(&mut self) {
-        self.wakers.drain(..).for_each(Waker::wake);
+        wake_all(self.wakers.drain(..));
     }
 
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<Turn, Error> {

@@ -71,6 +71,7 @@ mod client;
 mod config;
 mod connection;
 mod connection_id;
+mod contain;
 mod detached;
 mod driver;
 mod ending;

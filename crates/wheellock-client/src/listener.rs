@@ -2,6 +2,7 @@
 //! and the connection knows nothing of it.
 
 use crate::config::{Change, ChangeSink, Config};
+use crate::contain::contained;
 
 /// What has become of a connection.
 pub(crate) enum Event<'a> {
@@ -29,7 +30,9 @@ impl Audience {
     }
 
     pub(crate) fn tell(&self, change: &Change) {
-        self.0.iter().flatten().for_each(|tell| tell(change));
+        for tell in self.0.iter().flatten() {
+            contained(|| tell(change));
+        }
     }
 
     /// Tells of another server, where one server answers for every key.

@@ -13,6 +13,7 @@ use wheellock_resp::{Decoder, Frame, Value};
 use crate::address::Address;
 use crate::config::Credentials;
 use crate::connection::Shared;
+use crate::contain::finished;
 use crate::error::{CONNECT, Error, ErrorKind, said};
 use crate::handshake::{Handshake, ServerInfo, Step};
 use crate::locator::Locator;
@@ -177,7 +178,10 @@ impl Opening<'_> {
         let Some(provider) = &config.credentials else {
             return Ok(Credentials { username: config.username.clone(), password: config.password.clone() });
         };
-        let mut provided = provider().await.map_err(|error| {
+        let provided = finished(|| provider())
+            .await
+            .ok_or_else(|| self.not_connected(ErrorKind::Connect, "the credentials provider panicked"))?;
+        let mut provided = provided.map_err(|error| {
             let detail = format!("the credentials provider failed: {error}");
             self.not_connected(ErrorKind::Connect, &detail).because_of(error)
         })?;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
@@ -11,7 +12,9 @@ use std::time::Duration;
 use bytes::BytesMut;
 use wheellock_client::layer::{Detached, Retry};
 use wheellock_client::memory::Pipe;
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Script, Timer};
+use wheellock_client::{
+    CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script, Timer,
+};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
@@ -37,6 +40,8 @@ struct Server {
     budget: Option<usize>,
     /// Bytes of the client accepted per turn.
     trickle: Option<usize>,
+    /// How often it was started anew.
+    restarts: usize,
 }
 
 impl Server {
@@ -96,7 +101,7 @@ impl Server {
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING", nonce] => bulk(nonce),
             ["ECHO", nonce] => bulk(nonce),
-            ["INFO", "server"] => bulk("run_id:model\r\n"),
+            ["INFO", "server"] => bulk(&format!("run_id:model{}\r\n", self.restarts)),
             ["EVAL", "#!lua\nreturn 1", "0"] => ":1\r\n".to_owned(),
             ["EVALSHA", ..] if !self.loaded => "-NOSCRIPT No matching script.\r\n".to_owned(),
             ["EVAL" | "EVALSHA", .., nonce] => {
@@ -423,6 +428,83 @@ fn the_longest_time_there_is_means_never() {
         world.until(|_| call.is_finished()).await;
         assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::ConnectionLost);
         world.check("never").await;
+    });
+}
+
+/// Panics when it is woken, without a word in the log.
+struct Grenade;
+
+impl Wake for Grenade {
+    fn wake(self: Arc<Self>) {
+        std::panic::resume_unwind(Box::new(Fragment))
+    }
+}
+
+/// Panics when it is dropped.
+struct Fragment;
+
+impl Drop for Fragment {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new(()))
+    }
+}
+
+/// A task that panics when it is woken takes nobody's wake-up with it, and no connection.
+#[test]
+fn a_waker_that_panics_is_alone_with_it() {
+    virtual_time(async {
+        let mut world = World::new();
+        let grenade = Waker::from(Arc::new(Grenade));
+        let cx = &mut Context::from_waker(&grenade);
+        let (mut first, mut second) = (world.client.watch(), world.client.watch());
+        let mut waits = Box::pin(first.changed());
+        assert!(waits.as_mut().poll(cx).is_pending());
+        let changed = tokio::spawn(async move { second.changed().await });
+        world.until(|_| changed.is_finished()).await;
+        world.until(|world| world.client.is_ready()).await;
+
+        let echo = Command::new("ECHO").arg("first");
+        let client = world.client.clone();
+        let mut call = Box::pin(client.call(&echo));
+        assert!(call.as_mut().poll(cx).is_pending());
+        let other = tokio::spawn(operate(world.client.clone(), Operation::Call));
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+        world.settle().await;
+        assert!(other.is_finished());
+        other.await.unwrap().unwrap();
+        let Poll::Ready(reply) = poll_once(call.as_mut()) else { panic!("it has its answer, too") };
+        assert_eq!(reply.unwrap().as_str(), Some("first"));
+        assert_eq!(world.client.stats().connections, 1);
+        drop((call, waits));
+        world.check("a waker that panics").await;
+    });
+}
+
+#[test]
+fn what_the_user_is_asked_and_told_may_panic() {
+    virtual_time(async {
+        let (asked, told) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut world = World::with(|config| {
+            let (asks, tells) = (Arc::clone(&asked), Arc::clone(&told));
+            config.credentials = Some(Arc::new(move || match asks.fetch_add(1, Ordering::Relaxed) {
+                0 => std::panic::resume_unwind(Box::new(())),
+                1 => Box::pin(async { std::panic::resume_unwind(Box::new(())) }),
+                _ => Box::pin(async { Ok(Credentials { username: None, password: None }) }),
+            }));
+            config.on_change = Some(Arc::new(|_| std::panic::resume_unwind(Box::new(()))));
+            config.hooks.on_change = Some(Arc::new(move |_| {
+                tells.fetch_add(1, Ordering::Relaxed);
+            }));
+        });
+        world.until(|world| world.client.is_ready()).await;
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
+        world.server.restarts += 1;
+        world.server.pipe.take().unwrap().rst();
+        world.until(|world| world.client.stats().connections == 2).await;
+        assert_eq!(told.load(Ordering::Relaxed), 1, "the layer above is told all the same");
+        world.check("what panics").await;
     });
 }
 

@@ -389,9 +389,14 @@ impl Cluster {
             return view;
         }
         let reach = |mut node: Node| {
-            let named = node.hostname.take().filter(|_| self.config.is_encrypted());
-            let host = named.unwrap_or_else(|| std::mem::take(&mut node.host));
-            match self.translated(Address::Tcp { host, port: node.port })? {
+            let at = |host| Address::Tcp { host, port: node.port };
+            let by_ip = at(std::mem::take(&mut node.host));
+            let (address, alias) = match node.hostname.take().map(at) {
+                Some(by_name) if self.config.is_encrypted() => (by_name, Some(by_ip)),
+                by_name => (by_ip, by_name),
+            };
+            node.alias = alias.and_then(|alias| self.translated(alias));
+            match self.translated(address)? {
                 Address::Tcp { host, port } => {
                     (node.host, node.port) = (host, port);
                     Some(node)

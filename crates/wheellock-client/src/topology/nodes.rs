@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 
 use super::endpoint::{Malformed, parse_host, parse_port, parse_slot};
 use super::slots::SLOTS;
+use crate::address::Address;
 
 /// One node as another sees it, or as it sees itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) hostname: Option<String>,
     pub(crate) port: u16,
+    /// Where else it is, if its addresses were translated: each may have a port of its own then.
+    pub(crate) alias: Option<Address>,
     /// The config epoch of a primary; of a replica, that of its primary.
     pub(crate) epoch: u64,
     pub(crate) is_primary: bool,
@@ -65,6 +68,7 @@ fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed
         host,
         hostname,
         port,
+        alias: None,
         epoch: epoch.parse().map_err(|_| Malformed("a config epoch is not a number"))?,
         is_primary: has("master"),
         is_myself: has("myself"),
@@ -153,6 +157,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
             host: "127.0.0.1".to_owned(),
             hostname: Some("node21003.example.org".to_owned()),
             port: 21003,
+            alias: None,
             epoch: 3,
             is_primary: false,
             is_myself: false,
@@ -322,7 +327,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
         ) -> Node {
             let [is_primary, is_myself, is_failed, is_suspected] = flags;
             let slots = ranges.into_iter().map(|(start, len)| start..=start + len).collect();
-            Node { id, host, hostname, port, epoch, is_primary, is_myself, is_failed, is_suspected, primary_id, slots }
+            Node { id, host, hostname, port, alias: None, epoch, is_primary, is_myself, is_failed, is_suspected, primary_id, slots }
         }
     }
 

@@ -312,7 +312,7 @@ impl<'a> View<'a> {
             let by_ip = address(host, node.port);
             match node.hostname.as_ref().map(|hostname| address(hostname, node.port)) {
                 Some(by_name) if prefer_hostname => Seen { node, address: by_name, alias: Some(by_ip) },
-                by_name => Seen { node, address: by_ip, alias: by_name },
+                by_name => Seen { node, address: by_ip, alias: by_name.or_else(|| node.alias.clone()) },
             }
         });
         Self { nodes: seen.collect() }
@@ -368,6 +368,7 @@ mod tests {
             host: "10.0.0.1".to_owned(),
             hostname: None,
             port: 7000 + id,
+            alias: None,
             epoch,
             is_primary: true,
             is_myself: false,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{Client, Config, Credentials, Secret, Timer};
+use wheellock_client::{Address, Client, Command, Config, Credentials, Secret, Timer, slot_of};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
@@ -239,4 +239,38 @@ fn a_cluster_is_joined_however_long_a_connection_takes_within_its_timeout() {
         world.until(|_| connected.is_finished()).await;
         connected.await.unwrap().unwrap();
     });
+}
+
+/// A node's other name is translated, too: which of the two ASK has is the server's choice.
+#[test]
+fn a_node_is_found_by_either_of_its_translated_names() {
+    for named in ["in.memory", "b.example"] {
+        virtual_time(async move {
+            let other = line('b', "master", '-', 2, "").replace("@1", "@1,b.example");
+            let nodes = line('a', "myself,master", '-', 1, "0-16383") + &other;
+            let mut is_asking = false;
+            let (mut world, mut config) = World::new(move |_: &Pipe, words: &[&str]| match words {
+                ["CLUSTER", "NODES"] => bulk(&nodes),
+                ["ASKING"] => {
+                    is_asking = true;
+                    well_behaved(words)
+                }
+                ["GET", key] if !std::mem::take(&mut is_asking) => {
+                    format!("-ASK {} {named}:7001\r\n", slot_of(key.as_bytes()))
+                }
+                _ => well_behaved(words),
+            });
+            config.translate = Some(Arc::new(|address| match address {
+                Address::Tcp { host, port } => {
+                    Some(Address::Tcp { host: format!("{host}.tunnel"), port: *port })
+                }
+                _ => None,
+            }));
+            let client = Client::lazy(config);
+            world.until(|_| client.nodes().iter().filter(|node| node.is_ready()).count() == 2).await;
+            let call = tokio::spawn(async move { client.call(&Command::new("GET").arg("key")).await });
+            world.until(|_| call.is_finished()).await;
+            assert_eq!(call.await.unwrap().unwrap().as_str(), Some("OK"), "{named}");
+        });
+    }
 }

@@ -22,6 +22,7 @@ use super::slots::{SLOTS, SlotSet, slot_of};
 use crate::address::Address;
 use crate::config::{Change, Config, Hooks, Servers, ShardedPubSub};
 use crate::connection::{ConnectionState, Phase, Shared};
+use crate::contain::wake_all;
 use crate::driver;
 use crate::error::{CONNECT, Error, ErrorKind, Outcome};
 use crate::handshake::Role;
@@ -324,7 +325,7 @@ impl Cluster {
         survey.changes += 1;
         let watchers = std::mem::take(&mut survey.watchers);
         drop(survey);
-        watchers.into_iter().for_each(Waker::wake);
+        wake_all(watchers);
     }
 
     /// Another process than before answers at a node's address.

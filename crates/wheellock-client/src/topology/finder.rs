@@ -11,6 +11,7 @@ use wheellock_wheel::Timer;
 use super::discovery::{Answer, Discovery};
 use crate::address::Address;
 use crate::config::Sentinels;
+use crate::contain::wake_all;
 use crate::error::Error;
 
 /// Knows where the primary is, as far as the Sentinels do.
@@ -141,7 +142,7 @@ impl Finder {
         state.hurries += 1;
         let wakers = std::mem::take(&mut state.waiting);
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 
     /// The connection to the primary is up, or has ended.
@@ -202,7 +203,7 @@ impl Finder {
             Vec::new()
         };
         drop(state);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(wakers);
     }
 }
 

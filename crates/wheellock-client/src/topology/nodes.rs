@@ -90,7 +90,7 @@ fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed
 }
 
 /// `ip:port`, then in any number `@cport`, `,hostname` and `,aux=value`. `None` if the port is zero: so Redis shows a node that
-/// has none of the kind by which it was asked, TLS or not (`getNodeClientPort` in `cluster_legacy.c` of Redis 7.2).
+/// has none of the kind by which it was asked, TLS or not (`clusterGenNodeDescription` in cluster.c of Redis 7.2).
 fn parse_endpoint(text: &str) -> Result<Option<(String, u16, Option<String>)>, Malformed> {
     let mut parts = text.split(',');
     let address = parts.next().unwrap_or_default();

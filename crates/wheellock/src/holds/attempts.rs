@@ -43,6 +43,7 @@ impl Holds {
             hold.wait_at_gate(waker);
             return Poll::Pending;
         }
+        hold.asks_for_a_lease_of(lease);
         hold.releasing.attempt(count);
         hold.expired_by = hold.expired_by.max(lease.expired_by(now));
         let count = hold.wanted();
@@ -150,6 +151,9 @@ impl Holds {
         }
         hold.counts_one_until(valid_until);
         let first_guard = hold.guards == 0;
+        if !first_guard && hold.may_have_been_shortened() {
+            hold.renewing.verify_at(now);
+        }
         hold.guards += terms.share.count;
         if terms.share.renew {
             hold.renewing.want(terms.share.count);

@@ -60,6 +60,10 @@ pub(super) struct Rare {
     pub(super) forgotten: u32,
     /// Guards that the server does not know of, because they have joined others.
     pub(super) joined: u32,
+    /// The longest lease that attempts under way ask for, if that is longer than the hold's,
+    asked: Option<Lease>,
+    /// and whether a renewal was under way when one of them began, which knew nothing of it.
+    was_asked_beside_a_renewal: bool,
     /// Until when each of those is believed that the server counts, the first one first, if each has a lease of its own there. Empty
     /// until there are several.
     ends: Vec<BootInstant>,
@@ -266,6 +270,29 @@ impl Hold {
             // One of those who are left is the one that the server knows.
             rare.joined = rare.joined.min(self.guards.saturating_sub(1));
         }
+    }
+
+    /// An attempt under way asks for this lease, too. It may be granted, and then relied upon, before that is heard of here.
+    pub(super) fn asks_for_a_lease_of(&mut self, lease: Lease) {
+        if self.guards == 0 || lease <= self.lease {
+            return;
+        }
+        let others = self.releasing.attempts() > 0;
+        let beside_a_renewal = self.renewing.is_under_way();
+        let rare = self.rare.get_or_insert_default();
+        rare.asked = rare.asked.filter(|_| others).max(Some(lease));
+        rare.was_asked_beside_a_renewal = beside_a_renewal || others && rare.was_asked_beside_a_renewal;
+    }
+
+    /// With which lease it is renewed: a shorter one would take from what was just granted.
+    pub(super) fn longest_lease(&self) -> Lease {
+        let asked = self.rare.as_ref().and_then(|rare| rare.asked).filter(|_| self.releasing.attempts() > 0);
+        asked.map_or(self.lease, |asked| asked.max(self.lease))
+    }
+
+    /// Whether a renewal that knew nothing of what was granted may have come behind it.
+    pub(super) fn may_have_been_shortened(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.was_asked_beside_a_renewal)
     }
 
     /// What the server is to count. A guard that was told of a loss wants nothing any more.

@@ -165,7 +165,7 @@ impl Holds {
             serial: hold.serial,
             name: Arc::clone(&hold.name),
             owner: hold.owner,
-            lease: hold.lease,
+            lease: hold.longest_lease(),
             extend,
             with_source: hold.renewing.is_with_source(),
             alone: hold.renewing.is_alone(),
@@ -419,7 +419,8 @@ impl Holds {
             Renewed::Extended => {
                 // The one before was sent a lease's validity before what was believed until now.
                 let planned = renewal.lease.renewal_before(hold.valid_until);
-                hold.extended_until(renewal.lease.valid_until(sent));
+                // What was asked for in addition is believed when it is heard of.
+                hold.extended_until(renewal.lease.min(hold.lease).valid_until(sent));
                 hold.answered(now);
                 hold.ask_again_if_its_turn_comes_late(now, period);
                 let family = hold.name.family();

@@ -13,10 +13,7 @@ reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i, lock in ipairs(KEYS) do
     local held = redis.pcall('hexists', lock, ARGV[2 * i])
     if held == 1 and ARGV[2 * i - 1] ~= '0' then
-        -- A grant of the same holder that it has not heard of yet may have a longer lease.
-        if redis.call('pttl', lock) < tonumber(ARGV[2 * i - 1]) then
-            redis.call('pexpire', lock, ARGV[2 * i - 1])
-        end
+        redis.call('pexpire', lock, ARGV[2 * i - 1])
         reply[i + 2] = 1
     elseif held == 1 then
         local left = redis.call('pttl', lock)

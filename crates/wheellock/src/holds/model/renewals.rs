@@ -114,6 +114,38 @@ fn a_late_renewal_does_not_bring_a_lost_lock_back() {
     world.settle_down(&[]);
 }
 
+/// The server may have granted the longer one already.
+#[test]
+fn a_renewal_takes_nothing_from_what_the_same_owner_asks_for_meanwhile() {
+    let long = Lease::new(10 * LEASE).unwrap();
+    for renewal_is_first in [false, true] {
+        let mut world = World::new();
+        assert!(world.step(Event::Acquire).is_continue());
+        let hold = world.guards[0];
+        let ask = |world: &mut World| {
+            let owner = (&world.name, 1);
+            let began = world.holds.begin_attempt(owner, true, (long, 1), world.now, Waker::noop());
+            assert!(matches!(began, Poll::Ready(Some((asked, 2))) if asked == hold));
+            Terms { lease: long, ..world.terms() }
+        };
+        let early = (!renewal_is_first).then(|| ask(&mut world));
+        world.now = world.now + LEASE / 3;
+        let (sent, renewals) = (world.now, world.due());
+        let short = Lease::new(LEASE).unwrap();
+        assert_eq!(renewals[0].lease, if renewal_is_first { short } else { long });
+        let script = world.holds.begin_renewal(renewals, None, world.now);
+        let terms = early.unwrap_or_else(|| ask(&mut world));
+        world.answer(script, &[1]);
+        assert_eq!(world.valid_until(hold), short.valid_until(sent), "nothing is known of the grant yet");
+        let mut effects = Effects::default();
+        let granted = world.holds.granted(hold, terms, GrantReply::Again, world.now, &mut effects);
+        assert!(matches!(granted, Some(Granted::Held(..))));
+        assert_eq!(world.valid_until(hold), long.valid_until(terms.sent));
+        // Which of the two came first is for the server to say.
+        assert_eq!(world.due().len(), usize::from(renewal_is_first));
+    }
+}
+
 /// Its guards may have said that they are lost before the watchdog did, which has not run since.
 #[test]
 fn what_is_heard_after_the_end_mends_nothing() {

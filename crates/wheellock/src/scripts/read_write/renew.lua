@@ -28,11 +28,9 @@ for i, lock in ipairs(KEYS) do
             own = 0
             for hold = 1, math.min(tonumber(found[2]) or 0, 1000) do
                 local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
-                local runs = redis.call('pttl', timeout)
-                own = math.max(own, runs)
-                -- A grant of the same holder that it has not heard of yet may have a longer lease. Only the first of the two writes is not
-                -- refused by a server without memory.
-                if lease > 0 and runs < lease and redis.call('pexpire', timeout, lease) == 0 then
+                own = math.max(own, redis.call('pttl', timeout))
+                -- Only the first is not refused by a server without memory.
+                if lease > 0 and redis.call('pexpire', timeout, lease) == 0 then
                     redis.call('set', timeout, '1', 'px', lease)
                 end
             end

@@ -452,9 +452,8 @@ impl Store {
                 answers.push(Answer::Integer(if held { self.left(key) } else { 0 }));
                 continue;
             }
-            let lease = integer(lease)?;
-            if held && (which != Which::Renew || self.pttl(key) < lease) {
-                self.pexpire(key, lease);
+            if held {
+                self.pexpire(key, integer(lease)?);
             }
             self.note(which, key, holder, None);
             answers.push(Answer::flag(held));

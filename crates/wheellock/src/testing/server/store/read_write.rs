@@ -212,9 +212,8 @@ impl Store {
                 own = 0;
                 for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
                     let timeout = timeout(tag, holder, hold);
-                    let runs = self.pttl(&timeout);
-                    own = own.max(runs);
-                    if lease > 0 && runs < lease {
+                    own = own.max(self.pttl(&timeout));
+                    if lease > 0 {
                         self.set_text(&timeout, "1", Some(lease));
                     }
                 }

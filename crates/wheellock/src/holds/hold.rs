@@ -60,9 +60,9 @@ pub(super) struct Rare {
     pub(super) forgotten: u32,
     /// Guards that the server does not know of, because they have joined others.
     pub(super) joined: u32,
-    /// The longest lease that attempts under way ask for, if that is longer than the hold's,
+    /// The lease that the latest attempt asks for, if that is longer than the hold's,
     asked: Option<Lease>,
-    /// and whether a renewal was under way when one of them began, which knew nothing of it.
+    /// and whether a renewal was under way when it began, which knew nothing of it.
     was_asked_beside_a_renewal: bool,
     /// Until when each of those is believed that the server counts, the first one first, if each has a lease of its own there. Empty
     /// until there are several.
@@ -272,16 +272,16 @@ impl Hold {
         }
     }
 
-    /// An attempt under way asks for this lease, too. It may be granted, and then relied upon, before that is heard of here.
+    /// An attempt begins that asks for this lease. It may be granted, and then relied upon, before that is heard of here. It is the only
+    /// one: those of one owner are made one after the other.
     pub(super) fn asks_for_a_lease_of(&mut self, lease: Lease) {
-        if self.guards == 0 || lease <= self.lease {
-            return;
+        if self.guards > 0 && lease > self.lease {
+            let beside_a_renewal = self.renewing.is_under_way();
+            let rare = self.rare.get_or_insert_default();
+            (rare.asked, rare.was_asked_beside_a_renewal) = (Some(lease), beside_a_renewal);
+        } else if let Some(rare) = &mut self.rare {
+            (rare.asked, rare.was_asked_beside_a_renewal) = (None, false);
         }
-        let others = self.releasing.attempts() > 0;
-        let beside_a_renewal = self.renewing.is_under_way();
-        let rare = self.rare.get_or_insert_default();
-        rare.asked = rare.asked.filter(|_| others).max(Some(lease));
-        rare.was_asked_beside_a_renewal = beside_a_renewal || others && rare.was_asked_beside_a_renewal;
     }
 
     /// With which lease it is renewed: a shorter one would take from what was just granted.

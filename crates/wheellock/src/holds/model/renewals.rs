@@ -146,6 +146,24 @@ fn a_renewal_takes_nothing_from_what_the_same_owner_asks_for_meanwhile() {
     }
 }
 
+/// Who dies meanwhile would leave the lock for so long.
+#[test]
+fn a_renewal_does_not_carry_what_an_earlier_attempt_asked_for() {
+    let (short, long) = (Lease::new(LEASE).unwrap(), Lease::new(10 * LEASE).unwrap());
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    for lease in [long, short] {
+        let owner = (&world.name, 1);
+        let began = world.holds.begin_attempt(owner, true, (lease, 1), world.now, Waker::noop());
+        assert!(matches!(began, Poll::Ready(Some(_))));
+        if lease == long {
+            assert!(world.holds.refused(world.guards[0], 1, &mut Effects::default()).is_none());
+        }
+    }
+    world.now = world.now + LEASE / 3;
+    assert_eq!(world.due()[0].lease, short);
+}
+
 /// Its guards may have said that they are lost before the watchdog did, which has not run since.
 #[test]
 fn what_is_heard_after_the_end_mends_nothing() {

@@ -252,7 +252,8 @@ impl Error {
     }
 
     /// The first word of a server's error reply (`NOSCRIPT`, `READONLY`, `ERR`, ...), if the server sent one.
-    /// Source: the Redis protocol specification, "Simple errors".
+    /// Source: the Redis protocol specification, "Simple errors". `TRYAGAIN` also if a script asked for a key that a cluster is just
+    /// moving, which its error says in words.
     pub fn code(&self) -> Option<&str> {
         self.0.code.as_deref()
     }
@@ -345,8 +346,11 @@ fn named(operation: &str) -> String {
     operation.chars().take(LIMIT).flat_map(char::escape_debug).collect()
 }
 
-/// The first word of an error reply.
-pub(crate) fn error_code(text: &[u8]) -> &str {
+/// The first word of an error reply; `TRYAGAIN` also where it says that of a script.
+pub fn error_code(text: &[u8]) -> &str {
+    if was_ended_by_a_move(text) {
+        return "TRYAGAIN";
+    }
     let word = text.split(|&b| b == b' ' || b == b'\r' || b == b'\n').next().unwrap_or(&[]);
     match std::str::from_utf8(word) {
         Ok(word) if !word.is_empty() && word.len() <= 32 && word.bytes().all(|b| b.is_ascii_graphic()) => {
@@ -354,6 +358,13 @@ pub(crate) fn error_code(text: &[u8]) -> &str {
         }
         _ => "ERR",
     }
+}
+
+/// Whether a script asked a cluster's node for a key of a slot that is on its way between two nodes, which may be on the other one
+/// (`scriptVerifyClusterState` in script.c of Redis 7.0, and with other words before it `luaRedisGenericCommand` in scripting.c of 6.2).
+fn was_ended_by_a_move(text: &[u8]) -> bool {
+    contains(text, b"script attempted to access a non local key")
+        || contains(text, b"Script attempted to access a non local key")
 }
 
 fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
@@ -398,11 +409,8 @@ fn outcome_of(code: &str, text: &[u8], script: bool) -> Outcome {
     // A script stops at its first failing command, and what it wrote before that stays. Only a refusal that precedes
     // the script is certain; the server kills a script only while it has not written.
     let killed_unwritten = contains(text, b"Script killed by user");
-    if !script || REFUSED_BEFORE_EXECUTION.contains(&code) || killed_unwritten {
-        Outcome::Rejected
-    } else {
-        Outcome::MaybeExecuted
-    }
+    let refused = REFUSED_BEFORE_EXECUTION.contains(&code) && !was_ended_by_a_move(text);
+    if !script || refused || killed_unwritten { Outcome::Rejected } else { Outcome::MaybeExecuted }
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
@@ -430,6 +438,23 @@ mod tests {
              the server refused it before executing it"
         );
         assert_eq!((error.kind(), error.code()), (ErrorKind::Server, Some("NOSCRIPT")));
+    }
+
+    #[test]
+    fn a_key_that_is_on_its_way_is_no_other_error_of_a_script() {
+        // Redis 7.0, raised and returned; Redis 6.2, raised and returned.
+        for text in [
+            "ERR Script attempted to access a non local key in a cluster node script: 1a2b, on @user_script:3.",
+            "ERR Script attempted to access a non local key in a cluster node",
+            "ERR Error running script (call to f_1a2b): @user_script:3: @user_script: 3: Lua script attempted to \
+             access a non local key in a cluster node",
+            "@user_script: 3: Lua script attempted to access a non local key in a cluster node",
+        ] {
+            let error = Error::server("EVALSHA", "s", true, text.as_bytes());
+            assert_eq!((error.code(), error.outcome()), (Some("TRYAGAIN"), Outcome::MaybeExecuted), "{text}");
+            let mut retry = crate::retry::Retry::default();
+            assert_eq!((retry.after(&error), retry.after_answer(&error).is_some()), (None, true));
+        }
     }
 
     #[test]

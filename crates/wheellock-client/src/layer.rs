@@ -13,6 +13,7 @@ pub use crate::attempts::{Attempts, Failed, Repeat};
 pub use crate::config::{DetachedSink, Hooks};
 pub use crate::connection_id::ConnectionId;
 pub use crate::detached::Detached;
+pub use crate::error::error_code;
 pub use crate::retry::Retry;
 pub use crate::script::{Native, NativeReply, Word};
 pub use crate::started::Started;

@@ -41,6 +41,12 @@ impl Retry {
         }
     }
 
+    /// [`after`](Self::after) for a call that does no more if it is made twice, and whose script may have failed half-way.
+    pub fn after_answer(&mut self, error: &Error) -> Option<Duration> {
+        self.asking = None;
+        self.after_code(error.code()?, error.redirected_to())
+    }
+
     /// [`after`](Self::after) for the error reply to a [detached](crate::Detached) call.
     pub fn after_reply(&mut self, reply: &Value) -> Option<Duration> {
         self.asking = None;

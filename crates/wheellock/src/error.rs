@@ -417,9 +417,10 @@ impl fmt::Display for LostReason {
     }
 }
 
-/// Whether a script of ours has refused to touch what it found: it has not changed anything then.
+/// Whether a script of ours has refused to touch what it found, or has not found all of it because a slot moves: it has not changed
+/// anything then.
 pub(crate) fn has_changed_nothing(error: &wheellock_client::Error) -> bool {
-    is_other_data(error) || error.code() == Some(UPGRADE)
+    is_other_data(error) || matches!(error.code(), Some(UPGRADE | "TRYAGAIN"))
 }
 
 fn is_other_data(error: &wheellock_client::Error) -> bool {

@@ -113,10 +113,10 @@ impl Repeat for IfIdempotent<'_> {
 /// How long to wait before the same request has a chance; `None` if it has none. It is idempotent, so an attempt
 /// whose outcome is not known may be repeated too.
 fn pause_before_repeating(retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
-    retry.after(error).or(match error.kind() {
+    retry.after(error).or_else(|| match error.kind() {
         // The next connection is waited for in the queue.
         ErrorKind::ConnectionLost | ErrorKind::Protocol => Some(Duration::ZERO),
-        _ => None,
+        _ => retry.after_answer(error),
     })
 }
 

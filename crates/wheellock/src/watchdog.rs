@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use wheellock_client::layer::{ConnectionId, Detached, Flush, Retry};
+use wheellock_client::layer::{ConnectionId, Detached, Flush, Retry, error_code};
 use wheellock_client::{Change, Outcome, Timer, Value};
 
 use crate::clock::BootInstant;
@@ -413,12 +413,13 @@ fn pause_before_repeating(retry: &mut Retry, result: &Result<Value, Outcome>) ->
 
 fn refused(result: &Result<Value, Outcome>) -> Refused {
     let text = result.as_ref().ok().and_then(Value::as_error).unwrap_or_default();
-    match text.split(|byte| *byte == b' ').next() {
-        Some(b"" | b"MOVED") | None => Refused::Elsewhere,
-        Some(b"TRYAGAIN") => Refused::OnItsWay,
-        Some(b"ASK") => Refused::Arrived,
-        Some(b"NOSCRIPT") => Refused::NoScript,
-        Some(_) => Refused::Unserved,
+    match error_code(text) {
+        _ if text.is_empty() => Refused::Elsewhere,
+        "MOVED" => Refused::Elsewhere,
+        "TRYAGAIN" => Refused::OnItsWay,
+        "ASK" => Refused::Arrived,
+        "NOSCRIPT" => Refused::NoScript,
+        _ => Refused::Unserved,
     }
 }
 

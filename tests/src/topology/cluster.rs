@@ -165,6 +165,16 @@ impl Cluster {
         must("MIGRATE", self.migrate(slot, to, at_most))
     }
 
+    /// Moves this key of a slot whose move has begun.
+    ///
+    /// # Panics
+    ///
+    /// If a node refuses.
+    pub fn migrate_key(&self, key: &str, to: usize) {
+        let move_it = || self.migrate_these(self.owner_of_key(key), to, vec![key.into()]);
+        must("MIGRATE", move_it());
+    }
+
     /// Tells all masters who owns the slot now, the new owner first. What is left with the old one is lost to all.
     ///
     /// # Panics
@@ -359,10 +369,20 @@ impl Cluster {
     }
 
     fn migrate(&self, slot: u16, to: usize, at_most: usize) -> Result<usize> {
-        let from = &self.nodes[self.owner(slot)?];
+        let from = self.owner(slot)?;
         let count = at_most.to_string();
-        let keys = ask(from, &["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), &count])?;
-        let Reply::Array(keys) = keys else { bail!("GETKEYSINSLOT said {keys}") };
+        let found = ask(&self.nodes[from], &["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), &count])?;
+        let Reply::Array(found) = found else { bail!("GETKEYSINSLOT said {found}") };
+        let mut keys = Vec::new();
+        for key in found {
+            let Reply::Bulk(key) = key else { bail!("GETKEYSINSLOT named {key}") };
+            keys.push(key);
+        }
+        self.migrate_these(from, to, keys)
+    }
+
+    fn migrate_these(&self, from: usize, to: usize, keys: Vec<Vec<u8>>) -> Result<usize> {
+        let found = keys.len();
         if keys.is_empty() {
             return Ok(0);
         }
@@ -375,12 +395,8 @@ impl Cluster {
             command.extend(["AUTH", password].map(Vec::from));
         }
         command.push("KEYS".into());
-        let found = keys.len();
-        for key in keys {
-            let Reply::Bulk(key) = key else { bail!("GETKEYSINSLOT named {key}") };
-            command.push(key);
-        }
-        ask(from, &command)?;
+        command.extend(keys);
+        ask(&self.nodes[from], &command)?;
         Ok(found)
     }
 

@@ -38,6 +38,7 @@ mod locks;
 mod log;
 mod losses;
 mod model_server;
+mod moving_slots;
 mod multi_lock;
 mod observability;
 mod operations;

@@ -18,7 +18,13 @@ if redis.call('hexists', KEYS[1], 'mode') == 1 then
 end
 local holder = holders[1]
 -- What an earlier leader said is none of this one's.
-local said = redis.call('get', ARGV[1] .. ':wheellock_leader') or ''
+local leader = ARGV[1] .. ':wheellock_leader'
+local said = redis.call('get', leader)
+if not said then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', KEYS[1], leader)
+    said = ''
+end
 local token, text = '', ''
 if string.sub(said, 1, #holder + 1) == holder .. ' ' then
     token, text = string.match(said, '^%S+ (%d+) (.*)$')

@@ -17,11 +17,15 @@ if first.err then
     first = {first}
 end
 local head = first[1]
--- Where a cluster's slot moves, a node may refuse to say it of several keys at once.
-if not head and try('exists', lock, waiters) == 0 then
-    call('hset', lock, holder, '1')
-    call('pexpire', lock, lease)
-    return nil
+if not head then
+    local found = try('exists', lock, waiters, queue)
+    if found == 0 then
+        call('hset', lock, holder, '1')
+        call('pexpire', lock, lease)
+        return nil
+    end
+    -- Where a cluster's slot moves, a node refuses to say this of several keys while they may be on two nodes.
+    head = type(found) == 'table' and found
 end
 local left = call('pttl', lock)
 local free = left == -2
@@ -84,6 +88,10 @@ end
 now = now or clock()
 local deadline = tonumber(call('zscore', deadlines, holder))
 if not deadline then
+    if head then
+        -- The same of these: this holder may be in the queue.
+        call('exists', queue, deadlines)
+    end
     local before = call('rpush', queue, holder) - 1
     deadline = now + left + patience * (before + 1)
     if not all_are_ours(before) then

@@ -41,6 +41,10 @@ local function living_head(head, now, asks)
         if until_when and until_when > now then
             return head, removed
         end
+        if not until_when then
+            -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+            call('exists', queue, deadlines)
+        end
         call('lpop', queue)
         call('zrem', deadlines, head)
         call('zrem', waiters, head)
@@ -53,8 +57,9 @@ end
 -- Tells the first in the queue that the lock is free. Who hears of it lives; if nobody does, those whose time is over are removed, and the
 -- one who is the first then is told.
 local function tell_first(publish, channel)
-    local told = call('lindex', queue, '0')
-    if not told then
+    -- Where a cluster's slot moves, a node may refuse to say it; waiters then find out by asking.
+    local told = try('lindex', queue, '0')
+    if type(told) ~= 'string' then
         return
     end
     -- A user without the channel frees locks all the same; waiters then find out by asking.
@@ -62,8 +67,8 @@ local function tell_first(publish, channel)
     if type(heard) == 'number' and heard > 0 then
         return
     end
-    local head = living_head(told, clock())
-    if head and head ~= told then
+    local seen, head = pcall(living_head, told, clock())
+    if seen and head and head ~= told then
         try(publish, channel .. ':' .. head, '0')
     end
 end

@@ -31,7 +31,10 @@ local stored = redis.pcall('get', counter)
 if type(stored) == 'table' then
     return stored
 end
-if stored and not tonumber(stored) then
+if not stored then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', lock, counter)
+elseif not tonumber(stored) then
     return redis.error_reply('WRONGTYPE what is under the name of the token is no number')
 end
 if held == 0 or not stored then

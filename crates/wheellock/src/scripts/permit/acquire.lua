@@ -13,16 +13,22 @@
 -- nothing changed, if there is no number under the name.
 local semaphore, lease, permit, leases = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[4] .. ':timeout'
 local free = number or 0
+-- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+local found = redis.pcall('exists', semaphore, leases)
+if type(found) == 'table' then
+    return found
+end
+local are_taken = found > (number and 1 or 0)
 -- Before anything is reaped: what nobody has taken since its lease ended is still the caller's.
-if redis.call('zscore', leases, permit) then
+if are_taken and redis.call('zscore', leases, permit) then
     -- The caller counts its lease from the question that is answered.
     redis.call('zadd', leases, now + lease, permit)
     return { 2, math.max(free, 0) }
 end
-local ended = reap(semaphore, leases, now)
+local ended = are_taken and reap(semaphore, leases, now) or 0
 free = free + ended
 if free < 1 then
-    local first = redis.call('zrange', leases, 0, 0, 'withscores')[2]
+    local first = are_taken and redis.call('zrange', leases, 0, 0, 'withscores')[2]
     -- Redisson's permits without an end have this one.
     if not first or tonumber(first) >= 922337203685477 then
         return -1

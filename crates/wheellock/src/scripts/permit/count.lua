@@ -5,5 +5,9 @@
 --
 -- Returns how many are free, those included whose leases have ended, and how many are taken.
 local leases = ARGV[1] .. ':timeout'
-local ended = redis.call('zcount', leases, '-inf', now)
-return { (number or 0) + ended, redis.call('zcard', leases) - ended }
+local ended, taken = redis.call('zcount', leases, '-inf', now), redis.call('zcard', leases)
+if taken == 0 then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', KEYS[1], leases)
+end
+return { (number or 0) + ended, taken - ended }

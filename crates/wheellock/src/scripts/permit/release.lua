@@ -11,6 +11,10 @@
 local leases = ARGV[5] .. ':timeout'
 local ends = redis.pcall('zscore', leases, ARGV[2])
 if type(ends) ~= 'string' then
+    if not ends then
+        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        redis.call('exists', KEYS[1], leases)
+    end
     if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then
         return ends
     end

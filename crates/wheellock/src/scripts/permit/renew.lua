@@ -18,12 +18,17 @@ for i = 1, #KEYS do
     if type(ends) == 'table' and not string.find(ends.err, 'WRONGTYPE', 1, true) then
         return ends
     end
+    if not ends then
+        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        redis.call('exists', KEYS[i], leases)
+    end
     local left = type(ends) == 'string' and tonumber(ends) - now or 0
     if left <= 0 then
         reply[i + 2] = 0
     elseif lease == 0 then
         reply[i + 2] = left
     else
+        -- Who has a permit's id may have made its lease longer (Redisson's `updateLeaseTime`).
         if left < lease then
             if not writes then
                 -- Removes nothing: a server without memory refuses a script's first write if it could need some, and no later one.

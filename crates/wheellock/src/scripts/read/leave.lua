@@ -4,25 +4,27 @@ if not held then
     return nil
 end
 -- How much longer the lock lives on its own account is told by what is left of the longest lease given back here.
-local longest = 0
+local longest, leases = 0, {}
 for hold = count + 1, math.min(held, count + 1000) do
-    local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
-    longest = math.max(longest, redis.call('pttl', timeout))
-    redis.call('del', timeout)
+    leases[#leases + 1] = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
+    longest = math.max(longest, redis.call('pttl', leases[#leases]))
 end
 local lived, left = redis.call('pttl', lock), nil
 -- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0
 -- time goes on inside a script: of two leases set by one call the second may end 1 or 2 ms later.
 if mode == 'read' and lived >= 0 and longest + 2 >= lived or last then
-    -- Before the count is changed: it may be refused.
-    left = longest_read_lease(lock, tag, lived)
-    if left <= 0 and (count == 0 or mode == 'read') then
-        -- Readers whose leases have ended hold nothing.
-        redis.call('del', lock)
-        -- A user without the channel frees locks all the same; waiters then find out by asking.
-        redis.pcall(ARGV[4], ARGV[1], '0')
-        return 1
-    end
+    -- Before anything is changed: it may be refused.
+    left = longest_read_lease(lock, tag, lived, {[holder] = count})
+end
+if #leases > 0 then
+    redis.call('del', unpack(leases))
+end
+if left and left <= 0 and (count == 0 or mode == 'read') then
+    -- Readers whose leases have ended hold nothing.
+    redis.call('del', lock)
+    -- A user without the channel frees locks all the same; waiters then find out by asking.
+    redis.pcall(ARGV[4], ARGV[1], '0')
+    return 1
 end
 if count == 0 then
     redis.call('hdel', lock, holder)

@@ -8,7 +8,7 @@ local function many(gives, lock, calls)
         if known[holder] or gives and calls[i][3] ~= '0' then
             return nil
         end
-        known[holder] = true
+        known[holder] = 0
         fields[#fields + 1] = holder
         if not gives then
             fields[#fields + 1] = holder .. ':write'
@@ -38,16 +38,18 @@ local function many(gives, lock, calls)
             named[i] = calls[i][2]
             leases[i] = lease_of(named[i])
         end
-        redis.call('hdel', lock, unpack(named))
-        local left = longest_of_a_few(lock, tag, lived)
+        -- Beside those who go there may be `mode` alone.
+        local left = redis.call('hlen', lock) == #calls + 1 and 0 or longest_of_a_few(lock, tag, lived, known)
         if not left then
             for i = 1, #leases do
                 longest = math.max(longest, redis.call('pttl', leases[i]))
             end
             -- Where the lock outlives what was given back, another reader's lease is why.
-            left = longest + 2 < lived and lived or longest_lease_of(redis.call('hgetall', lock), tag, lived)
+            left = longest + 2 < lived and lived
+                or longest_lease_of(lock, redis.call('hgetall', lock), tag, lived, known)
         end
         redis.call('del', unpack(leases))
+        redis.call('hdel', lock, unpack(named))
         if left <= 0 then
             redis.call('del', lock)
             redis.pcall(calls[1][4], calls[1][1], '0')

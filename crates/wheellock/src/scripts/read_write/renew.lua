@@ -23,28 +23,27 @@ for i, lock in ipairs(KEYS) do
         reply[i + 2] = 0
     else
         local left = redis.call('pttl', lock)
-        local own = left == 0 and 1 or left
-        if string.sub(holder, -6) ~= ':write' then
-            own = 0
-            for hold = 1, math.min(tonumber(found[2]) or 0, 1000) do
-                local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
-                own = math.max(own, redis.call('pttl', timeout))
-                -- Only the first is not refused by a server without memory.
-                if lease > 0 and redis.call('pexpire', timeout, lease) == 0 then
-                    redis.call('set', timeout, '1', 'px', lease)
-                end
-            end
+        local own, writes = left == 0 and 1 or left, string.sub(holder, -6) == ':write'
+        if not writes then
+            own = longest_lease_of(lock, {holder, found[2]}, tag)
             -- Another reader's watchdog has shortened the lock for everybody (Redisson's does).
             if left >= 0 and left < own then
                 left = longest_read_lease(lock, tag)
                 redis.call('pexpire', lock, left)
+            end
+            for hold = 1, lease > 0 and math.min(tonumber(found[2]) or 0, 1000) or 0 do
+                local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
+                -- Only the first is not refused by a server without memory.
+                if redis.call('pexpire', timeout, lease) == 0 then
+                    redis.call('set', timeout, '1', 'px', lease)
+                end
             end
         end
         if lease == 0 then
             -- A reader whose own lease has ended holds nothing, however long others hold on.
             reply[i + 2] = own
         else
-            -- Nobody else's lease is shortened.
+            -- What this holder alone has made longer is set as it is, and nobody else's lease is shortened: a writer's has no key of its own.
             if left < lease then
                 redis.call('pexpire', lock, lease)
             end

@@ -13,7 +13,12 @@
 -- back before it came finds that the holder is to have nothing.
 local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[4] .. ':wheellock_permits:' .. ARGV[2]
 local free = number or 0
-local had = redis.call('get', has)
+-- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+local found = redis.pcall('exists', semaphore, has)
+if type(found) == 'table' then
+    return found
+end
+local had = found > (number and 1 or 0) and redis.call('get', has)
 if had then
     if tonumber(had) ~= count then
         return -1

@@ -10,7 +10,12 @@
 -- Returns 1 (given back, now or by the same call before) or nil (the holder has nothing, or fewer than that, or there is no
 -- semaphore; nothing was changed).
 local semaphore, count, has = KEYS[1], tonumber(ARGV[3]), ARGV[5] .. ':wheellock_permits:' .. ARGV[2]
-local had = tonumber(redis.call('get', has) or 0)
+local had = redis.call('get', has)
+if not had then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', semaphore, has)
+end
+had = tonumber(had or 0)
 if had == count and count > 0 then
     return 1
 end

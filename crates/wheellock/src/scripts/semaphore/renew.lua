@@ -10,7 +10,12 @@ local reply = redis.call('time')
 reply[1], reply[2] = tonumber(reply[1]), tonumber(reply[2])
 for i = 1, #KEYS do
     local lease, has = ARGV[3 * i - 2], ARGV[3 * i] .. ':wheellock_permits:' .. ARGV[3 * i - 1]
-    if tonumber(redis.call('get', has) or 0) == 0 then
+    local had = redis.call('get', has)
+    if not had then
+        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        redis.call('exists', KEYS[i], has)
+    end
+    if tonumber(had or 0) == 0 then
         reply[i + 2] = 0
     elseif lease ~= '0' then
         redis.call('pexpire', has, lease)

@@ -1,0 +1,259 @@
+//! A cluster's slot that is moved key by key (row T11 of docs/reliability.md), when a lock has gone ahead of what belongs to it. Until all
+//! has come, whoever needs it waits; nobody takes it for gone, and nothing is made in its place, which would keep the move from ending.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use wheellock::{LockManager, Released};
+use wheellock_client::slot_of;
+use wheellock_tests::eventually;
+use wheellock_tests::topology::{Cluster, Settings};
+use wheellock_tests::worker::connect;
+
+#[tokio::test]
+async fn a_reader_who_goes_leaves_the_lock_to_one_whose_lease_has_not_come_yet() {
+    let (going, managers) = Move::start().await;
+    let [stays, goes, writes] = managers.each_ref().map(|manager| manager.read_write_lock(NAME));
+    let (stays, goes) = (stays.read().acquire().await.unwrap(), goes.read().acquire().await.unwrap());
+    going.begin();
+    going.migrate(NAME);
+    going.migrate(&going.find(&format!("{}:", goes.owner())));
+    let release = goes.release();
+    let end = async {
+        going.was_asked().await;
+        going.end();
+    };
+    let (released, ()) = tokio::join!(release, end);
+    assert_eq!(released.unwrap(), Released::Released);
+    assert!(writes.write().try_acquire().await.unwrap().is_none(), "beside a reader");
+    stays.renew().await.unwrap();
+    assert_eq!(stays.release().await.unwrap(), Released::Released);
+    going.has_left_nothing();
+}
+
+#[tokio::test]
+async fn a_reader_whose_lease_has_not_come_yet_is_renewed_when_it_has() {
+    let (going, [locks, ..]) = Move::start().await;
+    let reading = locks.read_write_lock(NAME).read().acquire().await.unwrap();
+    going.begin();
+    going.migrate(NAME);
+    let end = async {
+        going.was_asked().await;
+        going.end();
+    };
+    let (renewed, ()) = tokio::join!(reading.renew(), end);
+    renewed.unwrap();
+    assert_eq!(reading.release().await.unwrap(), Released::Released);
+    going.has_left_nothing();
+}
+
+#[tokio::test]
+async fn no_token_is_given_out_before_the_latest_has_come() {
+    let (going, [locks, ..]) = Move::start().await;
+    let lock = locks.fenced_lock(NAME);
+    let guard = lock.acquire().await.unwrap();
+    let before = guard.token();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    going.begin();
+    let end = async {
+        going.was_asked().await;
+        going.end();
+    };
+    let (guard, ()) = tokio::join!(lock.acquire(), end);
+    let guard = guard.unwrap();
+    assert!(guard.token() > before);
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
+async fn a_queue_that_has_not_come_yet_is_not_passed() {
+    let (going, [holds, waits, comes]) = Move::start().await;
+    let held = holds.fair_lock(NAME).acquire().await.unwrap();
+    let lock = waits.fair_lock(NAME);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    assert!(
+        eventually(NO_HANG, async || waits.fair_lock(NAME).queue_length().await.unwrap() == Some(1)).await
+    );
+    going.begin();
+    going.migrate(NAME);
+    let lock = comes.fair_lock(NAME);
+    let coming = tokio::spawn(async move { lock.acquire().await });
+    going.was_asked().await;
+    going.end();
+    assert!(
+        eventually(NO_HANG, async || waits.fair_lock(NAME).queue_length().await.unwrap() == Some(2)).await
+    );
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+    let first = waiting.await.unwrap().unwrap();
+    assert!(!coming.is_finished());
+    assert_eq!(first.release().await.unwrap(), Released::Released);
+    assert_eq!(coming.await.unwrap().unwrap().release().await.unwrap(), Released::Released);
+    going.has_left_nothing();
+}
+
+/// Where its keys leave, a node says of none that it does not have that it is not there.
+#[tokio::test]
+async fn readers_and_writers_are_released_where_their_slot_leaves() {
+    let (going, managers) = Move::start().await;
+    let locks = managers.each_ref().map(|manager| manager.read_write_lock(NAME));
+    let [first, second, third] = locks.each_ref().map(|lock| async { lock.read().acquire().await.unwrap() });
+    let readers = [first.await, second.await, third.await];
+    going.begin();
+    for guard in readers {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+    going.end();
+
+    let writing = locks[0].write().acquire().await.unwrap();
+    let reading = locks[0].read().with_owner(writing.owner()).acquire().await.unwrap();
+    going.cluster.begin_move(going.slot, 1 - going.to);
+    assert_eq!(writing.release().await.unwrap(), Released::Released);
+    assert!(locks[1].read().is_locked().await.unwrap());
+    assert_eq!(reading.release().await.unwrap(), Released::Released);
+}
+
+/// Nor that there is no queue.
+#[tokio::test]
+async fn a_fair_lock_is_released_where_its_slot_leaves() {
+    let (going, [holds, ..]) = Move::start().await;
+    let held = holds.fair_lock(NAME).acquire().await.unwrap();
+    going.begin();
+    assert_eq!(held.release().await.unwrap(), Released::Released);
+    going.end();
+    going.has_left_nothing();
+}
+
+#[tokio::test]
+async fn permits_are_given_back_when_what_is_known_of_them_has_come() {
+    let (going, [locks, others, ..]) = Move::start().await;
+    let (counted, other) = (locks.semaphore(NAME), others.semaphore(NAME));
+    assert!(counted.try_set_permits(3).await.unwrap());
+    let held = counted.acquire(2).await.unwrap();
+    going.begin();
+    going.migrate(NAME);
+    let end = async {
+        going.was_asked().await;
+        going.end();
+    };
+    let (released, taken, added, ()) =
+        tokio::join!(held.release(), other.acquire(1), other.add_permits(1), end);
+    assert_eq!(released.unwrap(), Released::Released);
+    added.unwrap();
+    assert_eq!(taken.unwrap().release().await.unwrap(), Released::Released);
+    assert_eq!(counted.available().await.unwrap(), 4);
+}
+
+#[tokio::test]
+async fn permits_with_leases_are_given_back_when_those_have_come() {
+    let (going, [locks, others, ..]) = Move::start().await;
+    let (near, far) = (locks.permit_semaphore(NAME), others.permit_semaphore(NAME));
+    assert_eq!(near.set_permits(2).await.unwrap(), 2);
+    let (given_back, kept) = (near.acquire().await.unwrap(), near.acquire().await.unwrap());
+    going.begin();
+    going.migrate(NAME);
+    let end = async {
+        going.was_asked().await;
+        going.end();
+    };
+    let (released, renewed, taken, ()) = tokio::join!(given_back.release(), kept.renew(), far.acquire(), end);
+    assert_eq!(released.unwrap(), Released::Released);
+    renewed.unwrap();
+    assert!(far.try_acquire().await.unwrap().is_none());
+    assert_eq!(taken.unwrap().release().await.unwrap(), Released::Released);
+    assert_eq!(kept.release().await.unwrap(), Released::Released);
+    assert_eq!((near.permits().await.unwrap(), near.available().await.unwrap()), (2, 2));
+}
+
+#[tokio::test]
+async fn a_latch_does_not_open_because_an_earlier_one_is_heard_of_late() {
+    let (going, [locks, others, ..]) = Move::start().await;
+    let (latch, far) = (locks.count_down_latch(NAME), others.count_down_latch(NAME));
+    assert!(latch.try_set_count(NonZeroU32::MIN).await.unwrap());
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    assert!(latch.try_set_count(NonZeroU32::MIN).await.unwrap());
+    going.begin();
+    going.migrate(NAME);
+    let waiting = tokio::spawn(async move { far.wait().await });
+    going.was_asked().await;
+    going.end();
+    assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
+    // A message makes it look once more.
+    let new = &going.cluster.nodes()[going.to];
+    let listens = || new.cli(&["PUBSUB", "SHARDCHANNELS"]);
+    assert!(eventually(NO_HANG, async || listens().contains(NAME)).await, "{}", listens());
+    going.forget_who_asked();
+    assert_eq!(new.cli(&["SPUBLISH", &listens(), "0"]), "1");
+    going.was_asked().await;
+    assert_eq!(latch.count().await.unwrap(), 1);
+    assert!(!waiting.is_finished());
+    assert_eq!(latch.count_down().await.unwrap(), 0);
+    waiting.await.unwrap().unwrap();
+}
+
+/// A slot on its way from one of two nodes to the other.
+struct Move {
+    cluster: Cluster,
+    slot: u16,
+    to: usize,
+}
+
+impl Move {
+    async fn start() -> (Self, [LockManager; 3]) {
+        let cluster = Cluster::start(2, 0, &Settings::default());
+        let url = cluster.url();
+        let manager = async || connect(&url, LEASE).await.unwrap();
+        let managers = [manager().await, manager().await, manager().await];
+        let slot = slot_of(NAME.as_bytes());
+        let to = 1 - cluster.owner_of(slot);
+        (Self { cluster, slot, to }, managers)
+    }
+
+    fn begin(&self) {
+        self.forget_who_asked();
+        self.cluster.begin_move(self.slot, self.to);
+    }
+
+    fn forget_who_asked(&self) {
+        assert_eq!(self.cluster.nodes()[self.to].cli(&["CONFIG", "RESETSTAT"]), "OK");
+    }
+
+    fn migrate(&self, key: &str) {
+        self.cluster.migrate_key(key, self.to);
+    }
+
+    /// What is still to be moved.
+    fn keys(&self) -> Vec<String> {
+        let from = &self.cluster.nodes()[1 - self.to];
+        let keys = from.cli(&["CLUSTER", "GETKEYSINSLOT", &self.slot.to_string(), "100"]);
+        keys.lines().map(str::to_owned).collect()
+    }
+
+    fn find(&self, part: &str) -> String {
+        let keys = self.keys();
+        keys.iter().find(|key| key.contains(part)).unwrap_or_else(|| panic!("{part}: {keys:?}")).clone()
+    }
+
+    /// Waits until a script was run where the slot goes.
+    async fn was_asked(&self) {
+        let stats = || self.cluster.nodes()[self.to].cli(&["INFO", "commandstats"]);
+        let asked = eventually(NO_HANG, async || {
+            stats().lines().any(|line| line.starts_with("cmdstat_eval") && !line.contains(":calls=0,"))
+        });
+        assert!(asked.await, "{}", stats());
+    }
+
+    fn end(&self) {
+        while self.cluster.migrate_keys(self.slot, self.to, 1) > 0 {}
+        self.cluster.finish_move(self.slot, self.to);
+    }
+
+    fn has_left_nothing(&self) {
+        let left = self.cluster.nodes()[self.to].cli(&["CLUSTER", "COUNTKEYSINSLOT", &self.slot.to_string()]);
+        assert_eq!(left, "0");
+    }
+}
+
+const NAME: &str = "orders";
+/// Longer than anything here takes.
+const LEASE: Duration = Duration::from_secs(60);
+const NO_HANG: Duration = Duration::from_secs(30);

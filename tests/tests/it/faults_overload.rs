@@ -121,6 +121,37 @@ async fn l18_a_server_clock_set_back_lengthens_no_renewed_lease() {
     assert!(empty(&server).await);
 }
 
+#[tokio::test]
+async fn l18_nor_is_it_lengthened_for_another_kind() {
+    let (server, shim) = Shim::preloaded(RedisServer::builder()).unwrap();
+    let locks = connect(&server.url(), LEASE).await.unwrap();
+    let (reading, writing) = (locks.read_write_lock("reading"), locks.read_write_lock("writing"));
+    let fenced = locks.fenced_lock("fenced");
+    let kinds = [
+        &locks.fair_lock("fair"),
+        fenced.as_lock(),
+        &locks.simple_lock("simple"),
+        &reading.read(),
+        &writing.write(),
+    ];
+    let mut held = Vec::new();
+    for lock in kinds {
+        held.push(lock.acquire().await.unwrap());
+    }
+    shim.set_clock(-3_600_000_000).unwrap();
+    // What the server forgets by itself, and when, in milliseconds from now on.
+    let ends = || {
+        let ttl = |key: &str| server.cli(&["PTTL", key]).parse::<i64>().unwrap();
+        server.cli(&["KEYS", "*"]).lines().map(|key| (key.to_owned(), ttl(key))).collect::<Vec<_>>()
+    };
+    let longest = i64::try_from(LEASE.as_millis()).unwrap();
+    let is_short = async || ends().iter().all(|(_, left)| *left <= longest);
+    assert!(eventually(PATIENCE, is_short).await, "{:?}", ends());
+    for guard in held {
+        assert_eq!(guard.release().await.unwrap(), Released::Released);
+    }
+}
+
 const LEASE: Duration = Duration::from_secs(3);
 
 #[tokio::test]

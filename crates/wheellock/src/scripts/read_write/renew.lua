@@ -46,6 +46,8 @@ for i, lock in ipairs(KEYS) do
             -- What this holder alone has made longer is set as it is, and nobody else's lease is shortened: a writer's has no key of its own.
             if left < lease then
                 redis.call('pexpire', lock, lease)
+            elseif left > lease and own + 2 >= left and writes == (found[1] == 'write') then
+                redis.call('pexpire', lock, math.max(lease, longest_read_lease(lock, tag)))
             end
             reply[i + 2] = 1
         end

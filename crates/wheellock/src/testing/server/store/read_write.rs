@@ -208,18 +208,19 @@ impl Store {
             };
             let mut left = self.pttl(key);
             let mut own = self.left(key);
-            if !holder.ends_with(":write") {
-                own = 0;
-                for hold in 1..=count.parse::<i64>().unwrap_or_default().min(1000) {
-                    let timeout = timeout(tag, holder, hold);
-                    own = own.max(self.pttl(&timeout));
-                    if lease > 0 {
-                        self.set_text(&timeout, "1", Some(lease));
-                    }
-                }
+            let writes = holder.ends_with(":write");
+            if !writes {
+                let timeouts = || {
+                    let holds = 1..=count.parse::<i64>().unwrap_or_default().min(1000);
+                    holds.map(|hold| timeout(tag, holder, hold))
+                };
+                own = timeouts().map(|timeout| self.pttl(&timeout)).max().unwrap_or_default().max(0);
                 if left >= 0 && left < own {
                     left = self.longest_read_lease(key, tag, None);
                     self.pexpire(key, left);
+                }
+                if lease > 0 {
+                    timeouts().for_each(|timeout| self.set_text(&timeout, "1", Some(lease)));
                 }
             }
             if lease == 0 {
@@ -228,6 +229,8 @@ impl Store {
             }
             if left < lease {
                 self.pexpire(key, lease);
+            } else if left > lease && own + 2 >= left && writes == (mode.as_deref() == Some("write")) {
+                self.pexpire(key, lease.max(self.longest_read_lease(key, tag, None)));
             }
             answers.push(Answer::Integer(1));
         }

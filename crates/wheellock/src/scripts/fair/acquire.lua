@@ -108,8 +108,9 @@ call('zadd', waiters, now + lives_for, holder)
 -- is far off where the lease is long, it is kept: without it a dead holder is waited for until then. Behind what a hand has set the
 -- deadline may be any number.
 local kept = math.max(86400000, math.min(math.floor(deadline - now + patience), 1000000000000))
-if kept == 86400000 or call('pttl', waiters) < kept then
-    call('pexpire', waiters, kept)
+-- An hour more, so that it is seldom done.
+if call('pttl', waiters) < kept then
+    call('pexpire', waiters, kept + 3600000)
 end
 if (head or holder) == holder then
     return math.min(left, asks_after)

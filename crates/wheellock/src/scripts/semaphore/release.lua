@@ -21,7 +21,9 @@ if had == count and count > 0 then
 end
 if had <= count then
     if had == 0 and count == 0 then
-        -- What this takes back may still be on its way, on a connection that has broken since.
+        -- What this takes back may still be on its way, on a connection that has broken since. The first write is one that a server
+        -- without memory does not refuse: then it refuses no later one.
+        redis.call('pexpire', has, 60000)
         redis.call('set', has, 0, 'px', 60000)
     end
     return nil

@@ -47,6 +47,10 @@ impl Absent {
         match *self {}
     }
 
+    pub(crate) fn forget_undelivered(&self) -> io::Result<()> {
+        match *self {}
+    }
+
     pub(crate) fn poll_writable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match *self {}
     }

@@ -484,6 +484,10 @@ impl<'a> Running<'a> {
 
     fn end(&mut self, error: &Error) {
         let mut state = self.shared.lock();
+        if !state.closing {
+            // What was sent is repeated on another connection, and must not come after that.
+            self.stream.forget_undelivered();
+        }
         state.epoch += 1;
         state.writing = false;
         state.corked = None;

@@ -145,6 +145,21 @@ impl Stream {
         }
     }
 
+    /// Has the kernel forget, when this is dropped, what it has not delivered. Otherwise it goes on trying, and what counts as lost may
+    /// arrive behind what was sent on the next connection.
+    pub(crate) fn forget_undelivered(&self) {
+        let forgotten = match &self.read {
+            ReadHalf::Tcp(half) => SockRef::from(half.as_ref()).set_linger(Some(Duration::ZERO)),
+            ReadHalf::Tls(stream) => stream.forget_undelivered(),
+            // Both ends are one machine's, which delivers at once.
+            #[cfg(unix)]
+            ReadHalf::Unix(_) => Ok(()),
+            ReadHalf::Memory(_) => Ok(()),
+        };
+        // A socket that has been reset has nothing left to forget.
+        drop(forgotten);
+    }
+
     /// What callers may write to.
     pub(crate) fn writer(&self) -> Arc<WriteHalf> {
         Arc::clone(&self.write)

@@ -260,6 +260,16 @@ impl Session {
         Ok(())
     }
 
+    /// Swallows everything until the client leaves, in good order or not; returns how many bytes came, and one more.
+    pub fn read_to_end(&mut self) -> u64 {
+        let mut chunk = [0; 16 << 10];
+        let mut came = 1;
+        while let Ok(read @ 1..) = self.stream.read(&mut chunk) {
+            came += read as u64;
+        }
+        came
+    }
+
     /// Waits, at most `patience`, whether the client closes the connection; what it sends meanwhile is swallowed.
     ///
     /// # Errors

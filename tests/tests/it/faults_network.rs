@@ -591,6 +591,38 @@ async fn n20_nothing_is_ever_replayed() {
     }
 }
 
+/// The server's end stops to read, so that the kernel keeps what was written. A kernel goes on delivering what a closed socket has left.
+#[tokio::test]
+async fn n20_what_counts_as_lost_does_not_arrive_behind_what_is_sent_next() {
+    let (next_came, next) = std::sync::mpsc::channel();
+    let next = Mutex::new(next);
+    let arrived = Arc::new(AtomicU64::new(0));
+    let server = FakeServer::ready({
+        let arrived = Arc::clone(&arrived);
+        move |number, session| {
+            if number > 0 {
+                return session.serve();
+            }
+            next.lock().unwrap().recv_timeout(PATIENCE).map_err(io::Error::other)?;
+            arrived.store(session.read_to_end(), Ordering::Release);
+            Ok(())
+        }
+    });
+    let mut config = config(&server.url());
+    config.response_timeout = SHORT;
+    let client = Client::connect(config).await.unwrap();
+    let before = client.stats().bytes_written;
+    let large = vec![b'x'; 64 << 20];
+    let lost = client.call(&Command::new("ECHO").arg(&large[..])).await.unwrap_err();
+    assert_eq!(lost.outcome(), Outcome::MaybeExecuted, "{lost}");
+    let written = client.stats().bytes_written - before;
+    assert_eq!(echo(&client, "next").await.unwrap(), "next");
+    next_came.send(()).unwrap();
+    assert!(eventually(PATIENCE, async || arrived.load(Ordering::Acquire) > 0).await);
+    let arrived = arrived.load(Ordering::Acquire);
+    assert!(arrived < written, "all {written} bytes arrived: {arrived}");
+}
+
 #[tokio::test]
 async fn n21_subscriptions_in_flight_are_reconciled_not_replayed() {
     let server = RedisServer::start();

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, ReadBuf};
@@ -74,6 +75,10 @@ impl Encrypted {
 
     pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.lock().get_ref().0.poll_write_ready(cx)
+    }
+
+    pub(super) fn forget_undelivered(&self) -> io::Result<()> {
+        SockRef::from(self.lock().get_ref().0).set_linger(Some(Duration::ZERO))
     }
 
     fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {

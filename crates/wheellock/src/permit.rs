@@ -316,8 +316,9 @@ impl Permit {
         self.guard.permit_id()
     }
 
-    /// Gives it back after work that ended under it.
+    /// Gives it back after work that was done under it. An error if that was not under the permit to its end.
     pub(crate) async fn end_work(self) -> Result<(), Error> {
+        self.guard.check()?;
         self.guard.release_after_work().await
     }
 

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep, timeout};
-use wheellock::client::Command;
+use wheellock::client::{Command, Config};
 use wheellock::testing::{Double, Outage};
 use wheellock::{
     Durability, Error, FencedLock, Lock, LockManager, LostReason, Outcome, RedLockManager, Released,
@@ -494,6 +494,22 @@ fn for_threads() {
         guard.release().unwrap();
         assert_eq!(waits.join().unwrap(), Released::Released);
     });
+}
+
+/// The server says nothing, so that only the clock tells.
+#[test]
+fn work_of_threads_under_a_permit_that_was_lost_is_not_called_good() {
+    let double = Double::new();
+    let settings = |config: &mut Config| config.response_timeout = Duration::from_millis(100);
+    let locks = double.blocking_manager_with(|locks| locks.configure(settings)).unwrap();
+    let permits = locks.permit_semaphore("licences").with_lease(Duration::from_millis(200));
+    permits.set_permits(1).unwrap();
+    let ended = permits.run(|permit| {
+        double.outage(Outage::Silent);
+        permit.lost()
+    });
+    assert!(matches!(ended, Err(Error::Lost { reason: LostReason::Expired, .. })), "{ended:?}");
+    double.come_back();
 }
 
 /// It outlives neither its handles nor its managers, and a manager needs no handle of it.

@@ -387,8 +387,14 @@ impl RedLock {
                     if let Some(limit) = wait.over(timer) {
                         return self.in_vain(limit, known_held, failures);
                     }
+                    let is_own =
+                        |failure: &MemberFailure| matches!(failure.error, Error::NotReentrant { .. });
+                    // What this owner holds already is what the others wait for.
+                    let stops_all = !failures.iter().any(is_own);
                     let error = Error::NoQuorum { lock, granted, wanted, failures };
-                    self.queue.fail_all(&error);
+                    if stops_all {
+                        self.queue.fail_all(&error);
+                    }
                     return Err(error);
                 }
                 Err(error) => return Err(error),

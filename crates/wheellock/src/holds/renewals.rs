@@ -412,7 +412,7 @@ impl Holds {
             return;
         }
         // Its guards may have said so already, before the watchdog could.
-        if how != Renewed::NotOwner && now >= hold.valid_until {
+        if how != Renewed::NotOwner && hold.guards > 0 && now >= hold.valid_until {
             return self.lose(renewal.hold, LostReason::Expired, now, effects);
         }
         match how {

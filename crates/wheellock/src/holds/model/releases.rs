@@ -172,3 +172,34 @@ fn a_shutdown_waits_for_what_a_task_takes_back_behind_its_back() {
     assert!(world.holds.poll_given_back(&mut cursor, Waker::noop()).is_ready());
     assert!(world.holds.unreconciled_names().is_empty());
 }
+
+/// Of an owner whom others know it would not be given back once more: the server would keep the lock for another lease.
+#[test]
+fn a_release_that_may_be_lost_is_repeated_though_a_renewal_before_it_was_in_vain() {
+    for awaited in [true, false] {
+        let mut world = World::new();
+        assert!(world.step(Event::Acquire).is_continue());
+        let hold = world.guards[0];
+        world.now = world.now + LEASE / 3;
+        let script = world.due();
+        let script = world.holds.begin_renewal(script, Some(0), world.now);
+        world.now = world.valid_until(hold).saturating_sub(TICK);
+        let until = world.now + WAIT;
+        let (view, request) = if awaited {
+            world.holds.release_awaited(hold, GUARD, (world.now, until), Waker::noop())
+        } else {
+            (None, world.holds.release(hold, GUARD, world.now))
+        };
+        assert!(request.is_some());
+        // Their connection breaks; the server has executed the renewal.
+        world.now = world.now + 2 * TICK;
+        let mut effects = Effects::default();
+        let _none = world.holds.end_renewal(script, None, world.now, |_| 0, &mut effects);
+        let again = world.holds.reconcile_unanswered(hold, world.now, &mut effects);
+        world.reconciled(&again.expect("it is repeated"), true, 0);
+        if let Some(view) = view {
+            assert!(matches!(world.holds.released(view, Waker::noop()), Some(Ok(true))));
+        }
+        assert_eq!(world.holds.counted().lost_expired, 0);
+    }
+}

@@ -56,7 +56,8 @@ impl Queue {
     }
 
     pub(super) fn on_held(&self) {
-        self.shared().held = true;
+        let mut shared = self.shared();
+        shared.held = !shared.waiters.is_empty();
     }
 
     pub(super) fn knows_held(&self) -> bool {
@@ -164,10 +165,12 @@ mod tests {
 
 #[cfg(all(test, feature = "testing"))]
 mod on_doubles {
+    use std::time::Duration;
+
     use tokio::task::{JoinHandle, yield_now};
 
     use crate::redlock::{RedLock, RedLockGuard, RedLockManager};
-    use crate::testing::Double;
+    use crate::testing::{Double, Outage};
     use crate::{Error, Released};
 
     async fn three() -> ([Double; 3], RedLockManager) {
@@ -205,5 +208,19 @@ mod on_doubles {
         for waiter in waiters {
             waiter.await.unwrap().unwrap().release().await.unwrap();
         }
+    }
+
+    /// What the servers said while nobody waited is no answer to those who wait now.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_held_while_nobody_waited_is_not_known_to_be_held() {
+        let (doubles, red) = three().await;
+        let lock = red.lock("l");
+        lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+        doubles[..2].iter().for_each(|double| double.outage(Outage::Silent));
+        let head = waits_behind(0, &lock).await;
+        let behind = lock.try_acquire_for(Duration::from_millis(100)).await;
+        assert!(matches!(behind, Err(Error::NoQuorum { .. })), "{behind:?}");
+        doubles.iter().for_each(Double::come_back);
+        drop(head.await.unwrap());
     }
 }

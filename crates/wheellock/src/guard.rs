@@ -431,7 +431,7 @@ impl Release<'_> {
             };
         }
         let (view, lost) = context.transact(|holds, now, effects| {
-            let lost = holds.lost(*hold);
+            let lost = holds.lost_by(*hold, now);
             let until = now + context.client.config().response_timeout;
             let (view, request) = holds.release_awaited(*hold, *share, (now, until), waker);
             effects.request_all(request);

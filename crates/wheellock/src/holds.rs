@@ -623,8 +623,14 @@ impl Holds {
         }
     }
 
-    /// Why a hold was lost, if it was; otherwise leaves a waker under the number of `watcher`. The clock may be ahead of the watchdog, whose
-    /// timer stands still while the machine is suspended.
+    /// Why a hold is lost at `now`, if it is. The clock may be ahead of the watchdog, whose timer stands still while the machine is
+    /// suspended.
+    pub(crate) fn lost_by(&self, index: HoldIndex, now: BootInstant) -> Option<LostReason> {
+        let is_over = |hold: &Hold| hold.state == State::Held && now >= hold.valid_until;
+        self.lost(index).or_else(|| self.get(index).is_some_and(is_over).then_some(LostReason::Expired))
+    }
+
+    /// As [`lost_by`](Self::lost_by); otherwise leaves a waker under the number of `watcher`.
     pub(crate) fn watch(
         &mut self,
         index: HoldIndex,
@@ -632,14 +638,11 @@ impl Holds {
         waker: &Waker,
         now: BootInstant,
     ) -> Option<LostReason> {
-        if let Some(reason) = self.lost(index) {
+        if let Some(reason) = self.lost_by(index, now) {
             return Some(reason);
         }
         let next_watcher = &mut self.next_watcher;
         let hold = self.holds.get_mut(index as usize)?;
-        if hold.state == State::Held && now >= hold.valid_until {
-            return Some(LostReason::Expired);
-        }
         let number = *watcher.get_or_insert_with(|| {
             *next_watcher += 1;
             *next_watcher

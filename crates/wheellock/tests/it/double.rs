@@ -13,8 +13,8 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use wheellock::client::{Command, Config};
 use wheellock::testing::{Double, Outage};
 use wheellock::{
-    Durability, Error, FencedLock, Lock, LockManager, LostReason, Outcome, RedLockManager, Released,
-    multi_lock,
+    Durability, Error, Fairness, FencedLock, Lock, LockManager, LostReason, Outcome, RedLockManager,
+    Released, multi_lock,
 };
 
 const NAME: &str = "orders:42";
@@ -111,6 +111,20 @@ async fn a_process_that_stands_still_loses_its_locks() {
     assert!(!guard.is_valid());
     assert_eq!(guard.lost().await, LostReason::Expired);
     assert!(there.lock(NAME).try_acquire().await.unwrap().is_some());
+}
+
+/// The clock goes on, and nobody else has run since: not even the watchdog.
+#[tokio::test(start_paused = true)]
+async fn a_reader_whom_others_have_joined_gives_back_nothing_that_has_run_out() {
+    let (_double, here, _there) = two().await;
+    let lock = here.read_write_lock(NAME).with_fairness(Fairness::ReadersFirst).read();
+    let (first, joined) = (lock.acquire().await.unwrap(), lock.acquire().await.unwrap());
+    assert_eq!(here.metrics().hand_overs, 1);
+    let mut stood_still = pin!(advance(LEASE + Duration::from_secs(1)));
+    assert!(poll_fn(|cx| Poll::Ready(stood_still.as_mut().poll(cx))).await.is_pending());
+    assert_eq!(first.lost().await, LostReason::Expired);
+    assert_eq!(first.release().await.unwrap(), Released::AlreadyLost);
+    assert_eq!(joined.lost().await, LostReason::Expired);
 }
 
 #[tokio::test(start_paused = true)]

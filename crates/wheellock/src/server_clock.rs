@@ -10,17 +10,30 @@ use crate::clock::BootInstant;
 
 /// The clocks of all servers, each compared with itself only: those of a cluster's nodes differ.
 #[derive(Default)]
-pub(crate) struct ServerClocks(HashMap<u32, ServerClock>);
+pub(crate) struct ServerClocks {
+    clocks: HashMap<u32, ServerClock>,
+    /// When a jump ahead was heard of last, of whichever server: they are rare.
+    jumped: Option<BootInstant>,
+}
 
 impl ServerClocks {
     /// Compares what the clock of `node` says with what it said before.
     pub(crate) fn observe(&mut self, node: u32, sample: Sample) -> Option<Jump> {
-        if !self.0.contains_key(&node) {
+        if !self.clocks.contains_key(&node) {
             // Nodes come and go for as long as the process lives.
             let lately = sample.received.saturating_sub(MEMORY);
-            self.0.retain(|_, clock| clock.last.is_some_and(|last| last.received >= lately));
+            self.clocks.retain(|_, clock| clock.last.is_some_and(|last| last.received >= lately));
         }
-        self.0.entry(node).or_default().observe(sample)
+        let jump = self.clocks.entry(node).or_default().observe(sample);
+        if let Some(Jump::Forward(_)) = jump {
+            self.jumped = Some(sample.received);
+        }
+        jump
+    }
+
+    /// Whether a request that was sent at `sent` may have been executed before a jump ahead that has been heard of since.
+    pub(crate) fn jumped_since(&self, sent: BootInstant) -> bool {
+        self.jumped.is_some_and(|jumped| sent <= jumped)
     }
 }
 
@@ -126,7 +139,7 @@ mod tests {
         assert_eq!(clocks.observe(1, at(1_002, 2)), None);
         assert_eq!(clocks.observe(2, at(9_062, 2)), Some(Jump::Forward(Duration::from_secs(60))));
         assert_eq!(clocks.observe(3, at(0, 48 * 3600)), None);
-        assert_eq!(clocks.0.len(), 1, "servers that are gone are forgotten");
+        assert_eq!(clocks.clocks.len(), 1, "servers that are gone are forgotten");
     }
 
     #[test]

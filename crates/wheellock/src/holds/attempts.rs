@@ -118,7 +118,7 @@ impl Holds {
         let mut index = index;
         let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
-        let server_may_have_changed = self.changes.since(terms.sent);
+        let is_doubtful = self.changes.since(terms.sent) || self.server_clocks.jumped_since(terms.sent);
         let before = self.get(index)?;
         if before.state == State::Held && before.guards > 0 && now >= before.valid_until {
             // Those that it is in addition to may have said so already, before the watchdog could.
@@ -163,7 +163,7 @@ impl Holds {
                 hold.renewing.plan(terms.sent.plus_nanos(renew_after));
             }
         }
-        if server_may_have_changed {
+        if is_doubtful {
             hold.renewing.verify_at(now);
         }
         hold.look_again_if_others_may_shorten_it(now, period);

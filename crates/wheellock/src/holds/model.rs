@@ -246,15 +246,6 @@ impl World {
         let _jump = self.holds.end_renewal(script, Some(&reply), self.now, |_| 0, &mut Effects::default());
     }
 
-    /// A guard has its lease extended at this moment.
-    fn extend_by_hand(&mut self, hold: HoldIndex) {
-        let until = self.now + WAIT;
-        let (wish, renewal) = self.holds.wish(hold, Want::Extension, until, Waker::noop()).unwrap();
-        let script = self.holds.begin_renewal(vec![renewal.unwrap()], None, self.now);
-        self.answer(script, &[1]);
-        assert!(matches!(self.holds.fulfilled(hold, wish, Waker::noop()), Some(Ok(None))));
-    }
-
     fn valid_until(&self, hold: HoldIndex) -> BootInstant {
         self.holds.get(hold).unwrap().valid_until
     }
@@ -470,7 +461,8 @@ impl World {
 
     /// A server tells its time at this moment. Every lock is on server 0.
     fn hear(&mut self, node: u32, server: Duration) -> Option<Jump> {
-        self.holds.heard_server_time(node, Sample { server, sent: self.now, received: self.now }, |_| 0)
+        let sample = Sample { server, sent: self.now, received: self.now };
+        self.holds.heard_server_time(node, sample, None, |_| 0)
     }
 
     fn check(&mut self) {
@@ -621,8 +613,11 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
     let (kept, fixed, extended) = (world.take(1, true), world.take(2, false), world.take(3, true));
     let hear = |world: &mut World, at: Duration, server: Duration| {
         world.now = start + at;
-        world.extend_by_hand(extended);
-        world.hear(0, server)
+        let (_, renewal) =
+            world.holds.wish(extended, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
+        let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
+        let reply = RenewalReply { server, locks: vec![Renewed::Extended] };
+        world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default())
     };
     assert_eq!(hear(&mut world, LEASE / 10, LEASE / 10), None);
     let by = LEASE / 4;

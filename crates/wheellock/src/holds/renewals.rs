@@ -1,5 +1,6 @@
 //! Who is renewed when, and what a renewal changes. The watchdog's judgement; it sends nothing itself.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -269,7 +270,10 @@ impl Holds {
         if self.may_verify() {
             self.plan(now);
         }
-        self.heard_server_time(node?, Sample { server: reply?.server, sent, received: now }, node_of)
+        let reply = reply?;
+        let extended = group.iter().enumerate().filter(|(place, _)| reply.lock(*place) == Renewed::Extended);
+        let extended = extended.map(|(_, renewal)| renewal.serial);
+        self.heard_server_time(node?, Sample { server: reply.server, sent, received: now }, extended, node_of)
     }
 
     /// A script of renewals was answered, and what it has extended is to be acknowledged by other servers before it counts.
@@ -304,7 +308,8 @@ impl Holds {
             _ => _ = self.renewals.try_remove(renewal as usize),
         }
         let sample = Sample { server: reply.server, sent, received: now };
-        let jump = node.and_then(|node| self.heard_server_time(node, sample, node_of));
+        // What it has extended counts from its acknowledgement on.
+        let jump = node.and_then(|node| self.heard_server_time(node, sample, None, node_of));
         (any, jump)
     }
 
@@ -404,6 +409,7 @@ impl Holds {
         effects: &mut Effects,
     ) {
         let period = self.period();
+        let clock_may_have_jumped = self.server_clocks.jumped_since(sent);
         let Some(hold) = self.hold_of(renewal) else { return };
         if how != Renewed::NotOwner && renewal.extend {
             hold.expired_by = hold.expired_by.max(renewal.lease.expired_by(now));
@@ -422,6 +428,9 @@ impl Holds {
                 // What was asked for in addition is believed when it is heard of.
                 hold.extended_until(renewal.lease.min(hold.lease).valid_until(sent));
                 hold.answered(now);
+                if clock_may_have_jumped {
+                    hold.renewing.verify_at(now);
+                }
                 hold.ask_again_if_its_turn_comes_late(now, period);
                 let family = hold.name.family();
                 let late = (now >= planned).then(|| now.saturating_duration_since(planned));
@@ -465,21 +474,24 @@ impl Holds {
         self.schedule(renewal.hold);
     }
 
-    /// A server told its time. If its clock has jumped ahead, every lease there ends that much earlier than was thought.
+    /// A server told its time, in a script which has extended the leases of holds with these serials. If its clock has jumped ahead,
+    /// every other lease there ends that much earlier than was thought.
     pub(super) fn heard_server_time(
         &mut self,
         node: u32,
         sample: Sample,
+        extended: impl IntoIterator<Item = u64>,
         node_of: impl Fn(&Name) -> u32,
     ) -> Option<Jump> {
         let jump = self.server_clocks.observe(node, sample)?;
         self.tallies.of(UNCLASSIFIED).server_clock_jumps += 1;
         if let Jump::Forward(by) = jump {
+            let extended: HashSet<u64> = extended.into_iter().collect();
             let held: Vec<HoldIndex> = self
                 .holds
                 .iter()
                 .filter(|(_, hold)| hold.state == State::Held && hold.guards > 0)
-                .filter(|(_, hold)| node_of(&hold.name) == node)
+                .filter(|(_, hold)| !extended.contains(&hold.serial) && node_of(&hold.name) == node)
                 .filter_map(|(index, _)| u32::try_from(index).ok())
                 .collect();
             for index in held {
@@ -489,10 +501,11 @@ impl Holds {
         Some(jump)
     }
 
-    /// A hold whose lease may end `by` earlier than was thought, unless it was extended since `sent`.
+    /// A hold whose lease may end `by` earlier than was thought, unless it was extended by a request that was sent after `sent`: one that was
+    /// sent at the same instant may have been executed before.
     fn doubt(&mut self, index: HoldIndex, by: Duration, sent: BootInstant, now: BootInstant) {
         let Some(hold) = self.get_mut(index) else { return };
-        if hold.was_extended_since(sent) {
+        if hold.was_extended_after(sent) {
             return;
         }
         let believed = hold.valid_until;

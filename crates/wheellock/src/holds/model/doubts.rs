@@ -18,6 +18,67 @@ fn a_jump_of_the_servers_clock_lengthens_no_lease() {
     assert_eq!(world.valid_until(unrenewed), before, "nobody has extended it");
 }
 
+/// It may have been executed before the jump, and then ends earlier than its answer says.
+#[test]
+fn what_was_asked_for_before_a_jump_and_is_heard_of_after_it_is_asked_for_once_more() {
+    let mut world = World::new();
+    let (fixed, renewed) = (world.ask_for(&Arc::clone(&world.name), 1), world.take(2, true));
+    let terms = Terms { share: FIXED, ..world.terms() };
+    assert_eq!(world.hear(0, Duration::ZERO), None);
+    world.now = world.now + LEASE / 10;
+    // An extension that others are to acknowledge.
+    let (_, renewal) = world.holds.wish(renewed, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
+    let script = world.holds.begin_renewal(vec![renewal.unwrap()], Some(0), world.now);
+    let reply = RenewalReply { server: world.server_time(), locks: vec![Renewed::Extended] };
+    let acks = world.holds.await_acks(script, &reply, world.now, |_| 0, &mut Effects::default());
+    assert_eq!(acks, (true, None));
+    world.now = world.now + TICK;
+    assert!(matches!(world.hear(0, LEASE / 2), Some(Jump::Forward(_))));
+    world.grant(fixed, terms);
+    world.holds.end_wait(script, true, world.now, &mut Effects::default());
+    world.now = world.now + TICK;
+    let asked = world.due();
+    let seen: Vec<_> = asked.iter().map(|asked| (asked.hold, asked.extend)).collect();
+    assert_eq!(seen, [(fixed, false), (renewed, true)]);
+    let script = world.holds.begin_renewal(asked, Some(0), world.now);
+    let left = Duration::from_millis(200);
+    let locks = vec![Renewed::StillHeld { left }, Renewed::Extended];
+    let reply = RenewalReply { server: LEASE / 2 + TICK, locks };
+    let jump = world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default());
+    assert_eq!(jump, None);
+    assert!(world.valid_until(fixed) < world.now + left);
+    // What was asked for after it is what its answer says.
+    world.take(3, false);
+    world.now = world.now + TICK;
+    assert!(world.due().is_empty());
+}
+
+/// Both were sent at the same instant, and the clock jumped before the second one was executed.
+#[test]
+fn of_two_scripts_the_second_of_which_tells_of_a_jump_the_first_has_extended_less() {
+    let mut world = World::new();
+    let (before, after) = (world.take(1, true), world.take(2, true));
+    assert_eq!(world.hear(0, Duration::ZERO), None);
+    world.now = world.now + LEASE / 3;
+    let scripts: Vec<_> = world
+        .due()
+        .into_iter()
+        .map(|renewal| world.holds.begin_renewal(vec![renewal], Some(0), world.now))
+        .collect();
+    let (sent, by) = (world.now, LEASE / 2);
+    let times = [LEASE / 3, LEASE / 3 + by];
+    let jumps = scripts.into_iter().zip(times).map(|(script, server)| {
+        let reply = RenewalReply { server, locks: vec![Renewed::Extended] };
+        world.holds.end_renewal(script, Some(&reply), world.now, |_| 0, &mut Effects::default())
+    });
+    assert_eq!(jumps.collect::<Vec<_>>(), [None, Some(Jump::Forward(by))]);
+    let extended = Lease::new(LEASE).unwrap().valid_until(sent);
+    assert_eq!(world.valid_until(before), extended.saturating_sub(by));
+    assert_eq!(world.valid_until(after), extended);
+    world.now = world.now + TICK;
+    assert_eq!(world.due().iter().map(|asked| asked.hold).collect::<Vec<_>>(), [before]);
+}
+
 #[test]
 fn a_jump_of_one_servers_clock_casts_no_doubt_on_the_locks_of_another() {
     let mut world = World::new();

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use wheellock_resp::{Decoder, Error, Frame, Limits};
 
 /// Small enough for short inputs to run into every limit.
-pub const TIGHT: Limits = Limits { depth: 4, bulk: 48, elements: 24, line: 32 };
+pub const TIGHT: Limits = Limits { depth: 4, bulk: 48, elements: 24, line: 32, frame: 80 };
 
 /// Everything a decoder made of a stream.
 #[derive(Debug)]

@@ -36,6 +36,8 @@ pub struct Decoder {
     stack: Vec<Open>,
     /// Values announced by the headers of this frame.
     elements: usize,
+    /// Bytes of the payloads of this frame, announced or arrived, of which each needs memory of its own.
+    payloads: usize,
     /// Values for which room may still be reserved before they have arrived.
     speculation: usize,
     /// A bulk whose header has been taken and whose payload has not.
@@ -61,6 +63,7 @@ impl Decoder {
             consumed: 0,
             stack: Vec::new(),
             elements: 0,
+            payloads: 0,
             speculation: SPECULATION,
             bulk: None,
             searched: 0,
@@ -177,6 +180,7 @@ impl Decoder {
             if let Some(frame) = frame {
                 self.unfinished = false;
                 self.elements = 0;
+                self.payloads = 0;
                 return Ok(Some(frame));
             }
         }
@@ -279,16 +283,17 @@ impl Decoder {
             self.searched = rest.len() - usize::from(rest.last() == Some(&b'\r'));
             return Ok(Token::More);
         };
-        let value = match kind {
-            b'+' => Value::SimpleString(self.keep(line)),
-            b'-' => Value::Error(self.keep(line)),
+        let text = match kind {
+            b',' => return Ok(Token::Value(Value::Double(grammar::double(line)?), 1 + len)),
             b'(' => {
                 grammar::big_number(line)?;
-                Value::BigNumber(self.keep(line))
+                Value::BigNumber
             }
-            _ => Value::Double(grammar::double(line)?),
+            b'+' => Value::SimpleString,
+            _ => Value::Error,
         };
-        Ok(Token::Value(value, 1 + len))
+        self.count(line.len())?;
+        Ok(Token::Value(text(self.keep(line)), 1 + len))
     }
 
     /// Reads the header of a bulk.
@@ -315,8 +320,20 @@ impl Decoder {
         if kind == BulkKind::Verbatim && len < VERBATIM_PREFIX {
             return Err(Bad { kind: ErrorKind::Verbatim, at: 1 });
         }
+        self.count(len)?;
         self.bulk = Some(Bulk { kind, len });
         Ok(Token::Header(1 + used))
+    }
+
+    /// Counts a payload of this frame, unless it has room in its value. The hot path has no other ones. An error is at index 0.
+    fn count(&mut self, len: usize) -> Result<(), Bad> {
+        if len > Blob::INLINE {
+            self.payloads = self.payloads.saturating_add(len);
+            if self.payloads > self.limits.frame {
+                return Err(Bad { kind: ErrorKind::Limit(LimitKind::Frame), at: 0 });
+            }
+        }
+        Ok(())
     }
 
     /// Reads the payload of a bulk and its end.

@@ -133,6 +133,8 @@ pub enum LimitKind {
     Elements,
     /// [`Limits::line`](crate::Limits::line).
     Line,
+    /// [`Limits::frame`](crate::Limits::frame).
+    Frame,
 }
 
 impl fmt::Display for LimitKind {
@@ -142,6 +144,7 @@ impl fmt::Display for LimitKind {
             Self::Bulk => "bytes in a bulk",
             Self::Elements => "values in a frame",
             Self::Line => "bytes in a line",
+            Self::Frame => "bytes in a frame",
         })
     }
 }

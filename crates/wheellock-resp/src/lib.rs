@@ -78,11 +78,13 @@
 //! | `bulk` | bytes of a payload | 16 MiB | 512 MiB |
 //! | `elements` | values in a frame, all levels together, attributes included | 1 Mi | 64 Mi |
 //! | `line` | bytes of a line | 64 KiB | 16 MiB |
+//! | `frame` | bytes of payload in a frame, all levels together, attributes included; those that have room in their values do not count | 64 MiB, no less than `bulk` and `line` | 1 GiB |
 //!
 //! A header that announces more is refused before anything is allocated for it, and one that announces less is believed only
 //! as far as bytes arrive: **headers alone make the decoder hold less than 64 KiB**, whatever they say. What did arrive takes
 //! at most 14 bytes of memory per byte received, for an array of nothing but nulls (three bytes each, 32 in memory); payloads take
-//! their own length.
+//! their own length. By default a whole frame takes at most 40 MiB for its values and 64 MiB for their payloads; what the latter keep
+//! alive of the read buffer is at most four times as much.
 //!
 //! # What it costs
 //!

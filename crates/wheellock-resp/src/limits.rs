@@ -22,6 +22,11 @@ pub struct Limits {
     pub elements: usize,
     /// Bytes in one line: a simple string, simple error, double or big number. Default 64 KiB, ceiling [`Limits::MAX_LINE`].
     pub line: usize,
+    /// Bytes of payload inside one frame at all levels together, attributes included: of bulk strings, bulk errors and verbatim
+    /// strings, of simple strings, simple errors and big numbers. Those of up to [`Blob::INLINE`](crate::Blob::INLINE) bytes do
+    /// not count: they have room in their values, which [`elements`](Self::elements) bounds. Default 64 MiB, ceiling
+    /// [`Limits::MAX_FRAME`]; never less than [`bulk`](Self::bulk) and [`line`](Self::line), to which it is raised.
+    pub frame: usize,
 }
 
 impl Limits {
@@ -35,22 +40,33 @@ impl Limits {
     pub const MAX_ELEMENTS: usize = 64 * 1024 * 1024;
     /// Ceiling of [`Limits::line`]: 16 MiB.
     pub const MAX_LINE: usize = 16 * 1024 * 1024;
+    /// Ceiling of [`Limits::frame`]: 1 GiB.
+    pub const MAX_FRAME: usize = 1024 * 1024 * 1024;
 
-    /// These limits with every bound above its ceiling lowered to it.
+    /// These limits with every bound above its ceiling lowered to it, and with [`frame`](Self::frame) raised to what a single
+    /// payload may have.
     #[must_use]
     pub fn clamped(self) -> Self {
+        let (bulk, line) = (self.bulk.min(Self::MAX_BULK), self.line.min(Self::MAX_LINE));
         Self {
             depth: self.depth.min(Self::MAX_DEPTH),
-            bulk: self.bulk.min(Self::MAX_BULK),
+            bulk,
             elements: self.elements.min(Self::MAX_ELEMENTS),
-            line: self.line.min(Self::MAX_LINE),
+            line,
+            frame: self.frame.min(Self::MAX_FRAME).max(bulk).max(line),
         }
     }
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { depth: 32, bulk: 16 * 1024 * 1024, elements: 1024 * 1024, line: 64 * 1024 }
+        Self {
+            depth: 32,
+            bulk: 16 * 1024 * 1024,
+            elements: 1024 * 1024,
+            line: 64 * 1024,
+            frame: 64 * 1024 * 1024,
+        }
     }
 }
 
@@ -61,11 +77,20 @@ mod tests {
     #[test]
     fn no_bound_can_be_switched_off() {
         let all = usize::MAX;
-        let limits = Limits { depth: all, bulk: all, elements: all, line: all }.clamped();
+        let limits = Limits { depth: all, bulk: all, elements: all, line: all, frame: all }.clamped();
         assert_eq!(limits.depth, Limits::MAX_DEPTH);
         assert_eq!(limits.bulk, Limits::MAX_BULK);
         assert_eq!(limits.elements, Limits::MAX_ELEMENTS);
         assert_eq!(limits.line, Limits::MAX_LINE);
+        assert_eq!(limits.frame, Limits::MAX_FRAME);
         assert_eq!(Limits::default().clamped(), Limits::default());
+    }
+
+    #[test]
+    fn a_frame_may_always_be_the_largest_payload() {
+        let default = Limits::default();
+        assert_eq!(Limits { frame: 0, ..default }.clamped().frame, default.bulk);
+        assert_eq!(Limits { frame: 0, bulk: 0, ..default }.clamped().frame, default.line);
+        assert_eq!(Limits { bulk: usize::MAX, ..default }.clamped().frame, Limits::MAX_BULK);
     }
 }

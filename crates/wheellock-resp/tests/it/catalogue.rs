@@ -110,7 +110,8 @@ fn k03_lengths() {
 /// what `wanted` asks for and no more.
 #[test]
 fn k04_headers_then_silence() {
-    let generous = Limits { depth: 128, bulk: usize::MAX, elements: usize::MAX, line: usize::MAX };
+    let all = usize::MAX;
+    let generous = Limits { depth: 128, bulk: all, elements: all, line: all, frame: all };
     let deep = "*60000000\r\n".repeat(128);
     let deep_maps = "%20\r\n".repeat(128);
     for (stream, refused) in [
@@ -180,7 +181,8 @@ fn k04_memory_follows_the_bytes() {
 /// K5: counts that overflow when doubled or added up are over the limit, not wrapped.
 #[test]
 fn k05_counts_overflow() {
-    let all = Limits { depth: usize::MAX, bulk: usize::MAX, elements: usize::MAX, line: usize::MAX };
+    let all = usize::MAX;
+    let all = Limits { depth: all, bulk: all, elements: all, line: all, frame: all };
     let elements = ErrorKind::Limit(LimitKind::Elements);
     for stream in [
         "%9223372036854775807\r\n",
@@ -203,6 +205,45 @@ fn k05_counts_overflow() {
     assert!(whole(&stream).waits());
     let stream = "*2\r\n*600000\r\n".to_owned() + &":1\r\n".repeat(600_000) + "*600000\r\n";
     assert_eq!(whole(&stream).error(), (elements, stream.len() as u64 - 9));
+}
+
+/// The payloads of a frame are bounded together: many that are allowed one by one do not get around it.
+#[test]
+fn payloads_add_up() {
+    let frame = ErrorKind::Limit(LimitKind::Frame);
+    // What the default allows takes a while to arrive; the header of what is too much is enough.
+    let largest = format!("$16777216\r\n{}\r\n", "x".repeat(16 << 20));
+    let stream = format!("*5\r\n{}", largest.repeat(4));
+    assert!(whole(stream.clone() + "$22\r\n").waits());
+    assert_eq!(whole(stream.clone() + "$23\r\n").error(), (frame, stream.len() as u64));
+
+    let limits = Limits { bulk: 40, line: 30, frame: 100, ..Limits::default() };
+    let failed = |stream: &str| feed(limits, [stream.as_bytes()]).error();
+    let (bulk, line) = (format!("$40\r\n{}\r\n", "x".repeat(40)), format!("+{}\r\n", "x".repeat(30)));
+    // At all levels, of every type, also in attributes, which are not kept.
+    for (before, last) in [
+        (format!("*4\r\n{bulk}*2\r\n{bulk}"), "$23\r\n"),
+        (format!("%2\r\n{bulk}{bulk}"), "!23\r\n"),
+        (format!(">3\r\n{bulk}{bulk}"), "=23\r\n"),
+        (format!("~4\r\n{line}{line}{line}"), "+01234567890123456789012\r\n"),
+        (format!("*4\r\n{bulk}{bulk}"), "-01234567890123456789012\r\n"),
+        (format!("*4\r\n{bulk}{bulk}"), "(01234567890123456789012\r\n"),
+        (format!("*2\r\n|1\r\n{bulk}{bulk}"), "$23\r\n"),
+        (format!("|1\r\n{bulk}{bulk}"), "$23\r\n"),
+    ] {
+        assert_eq!(failed(&(before.clone() + last)), (frame, before.len() as u64), "{before}{last}");
+    }
+    // What has room in its value is counted as a value, numbers and doubles are no payload, and the next frame begins anew.
+    let short = "$22\r\n0123456789012345678901\r\n+0123456789012345678901\r\n";
+    let double = format!(",1.{}\r\n", "0".repeat(28));
+    for stream in [
+        format!("*102\r\n{bulk}{bulk}{}", short.repeat(50)),
+        format!("*12\r\n{bulk}{bulk}{}", double.repeat(10)),
+        format!("*2\r\n{bulk}{bulk}").repeat(10),
+        bulk.repeat(10) + &line.repeat(10),
+    ] {
+        assert!(matches!(feed(limits, [stream.as_bytes()]).end, Ok((_, false))), "{stream}");
+    }
 }
 
 /// K6: nesting ends at the limit, on a small stack, and so does everything one can do with the deepest value allowed.

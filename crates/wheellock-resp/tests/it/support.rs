@@ -85,7 +85,7 @@ pub(crate) fn whole(stream: impl AsRef<[u8]>) -> Outcome {
 }
 
 /// Small enough for the corpus to run into every one of them.
-pub(crate) const TIGHT: Limits = Limits { depth: 4, bulk: 40, elements: 12, line: 30 };
+pub(crate) const TIGHT: Limits = Limits { depth: 4, bulk: 40, elements: 12, line: 30, frame: 70 };
 
 /// Streams that meet every branch of the grammar, well-formed and not. Run under `TIGHT` limits too.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
@@ -250,6 +250,8 @@ pub(crate) const MALFORMED: &[&str] = &[
     "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
     "*1\r\n*1\r\n*1\r\n*1\r\n*0\r\n",
     "$41\r\n",
+    "*2\r\n$40\r\n0123456789012345678901234567890123456789\r\n*1\r\n$31\r\n",
+    "|1\r\n+01234567890123456789012345678\r\n(01234567890123456789012345678\r\n-01234567890123456789012\r\n",
     "+1234567890123456789012345678901\r\n",
     "+123456789012345678901234567890\rX",
     "|1\r\n+a\r\n*1\r\n*1\r\n*1\r\n*1\r\n_\r\n",

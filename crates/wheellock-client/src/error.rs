@@ -30,7 +30,8 @@ pub enum Outcome {
     NotSent,
     /// The server answered that it refused the call before executing it. Repeating is safe; it may be refused again.
     Rejected,
-    /// The call was written, and no answer tells whether it ran. Only an idempotent call may be repeated.
+    /// The call was written, and no answer tells whether it ran, or how far: what runs other commands (`EVAL` and its kin, `FCALL`,
+    /// `EXEC`, `MIGRATE`) may fail behind some that have taken effect. Only an idempotent call may be repeated.
     MaybeExecuted,
 }
 
@@ -160,7 +161,7 @@ impl Error {
         let code = error_code(text);
         Self(Arc::new(Inner {
             kind: kind_of(code, text),
-            outcome: outcome_of(code, text, script),
+            outcome: outcome_of(code, text, script || may_fail_midway(operation)),
             operation: named(operation),
             is_step: false,
             server: server.to_owned(),
@@ -405,12 +406,21 @@ const REFUSED_BEFORE_EXECUTION: &[&str] = &[
     "WRONGPASS",
 ];
 
-fn outcome_of(code: &str, text: &[u8], script: bool) -> Outcome {
+/// Commands that run others one after the other, or do several things: what they have done stays if the next one fails.
+const MAY_FAIL_MIDWAY: &[&str] =
+    &["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "EXEC", "MIGRATE"];
+
+/// Whether a command, by its name, may have taken effect although it was answered with an error.
+fn may_fail_midway(command: &str) -> bool {
+    MAY_FAIL_MIDWAY.iter().any(|name| name.eq_ignore_ascii_case(command))
+}
+
+fn outcome_of(code: &str, text: &[u8], midway: bool) -> Outcome {
     // A script stops at its first failing command, and what it wrote before that stays. Only a refusal that precedes
     // the script is certain; the server kills a script only while it has not written.
     let killed_unwritten = contains(text, b"Script killed by user");
     let refused = REFUSED_BEFORE_EXECUTION.contains(&code) && !was_ended_by_a_move(text);
-    if !script || refused || killed_unwritten { Outcome::Rejected } else { Outcome::MaybeExecuted }
+    if !midway || refused || killed_unwritten { Outcome::Rejected } else { Outcome::MaybeExecuted }
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
@@ -485,7 +495,7 @@ mod tests {
 
     #[test]
     fn a_script_that_fails_midway_may_have_written() {
-        let failing = |text: &[u8], script| Error::server("EVAL", "s", script, text).outcome();
+        let failing = |text: &[u8], script| Error::server("TIME", "s", script, text).outcome();
         assert_eq!(failing(b"ERR Error running script", true), Outcome::MaybeExecuted);
         assert_eq!(failing(b"ERR Script killed by user with SCRIPT KILL.", true), Outcome::Rejected);
         assert_eq!(failing(b"ERR wrong number of arguments", false), Outcome::Rejected);

@@ -102,6 +102,7 @@ impl Server {
             ["PING", nonce] => bulk(nonce),
             ["ECHO", nonce] => bulk(nonce),
             ["INFO", "server"] => bulk(&format!("run_id:model{}\r\n", self.restarts)),
+            [_, error] if error.starts_with('-') => format!("{error}\r\n"),
             ["EVAL", "#!lua\nreturn 1", "0"] => ":1\r\n".to_owned(),
             ["EVALSHA", ..] if !self.loaded => "-NOSCRIPT No matching script.\r\n".to_owned(),
             ["EVAL" | "EVALSHA", .., nonce] => {
@@ -268,6 +269,34 @@ fn those_who_are_woken_together_write_together_and_many_in_two_halves() {
             }
         });
     }
+}
+
+/// What runs commands one after the other may fail behind some that have taken effect, whoever wrote it.
+#[test]
+fn a_command_that_may_fail_midway_is_not_said_to_be_without_effect() {
+    virtual_time(async {
+        let mut world = World::new();
+        let mut outcome = async |name: &'static str, error: &'static str| {
+            let client = world.client.clone();
+            let call = tokio::spawn(async move { client.call(&Command::new(name).arg(error)).await });
+            world.until(|_| call.is_finished()).await;
+            call.await.unwrap().unwrap_err().outcome()
+        };
+        for name in
+            ["EVAL", "evalsha", "Eval_RO", "EVALSHA_RO", "FCALL", "fcall_ro", "EXEC", "exec", "MIGRATE"]
+        {
+            assert_eq!(outcome(name, "-ERR it failed").await, Outcome::MaybeExecuted, "{name}");
+            assert_eq!(outcome(name, "-IOERR it failed").await, Outcome::MaybeExecuted, "{name}");
+            for refused in
+                ["-NOSCRIPT No matching script.", "-OOM no memory", "-EXECABORT Transaction discarded."]
+            {
+                assert_eq!(outcome(name, refused).await, Outcome::Rejected, "{name} {refused}");
+            }
+        }
+        for name in ["SET", "EVALUATE", "EXECUTE", "E"] {
+            assert_eq!(outcome(name, "-ERR it failed").await, Outcome::Rejected, "{name}");
+        }
+    });
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) corked: Option<usize>,
     /// The driver waits for a wake-up.
     pub(crate) parked: bool,
+    /// A caller has left something to the driver and found it awake: it may have looked just before.
+    left_to_driver: bool,
     pub(crate) driver: Option<Waker>,
     /// When the driver's timer will fire; an earlier deadline must wake it.
     pub(crate) armed: Option<Instant>,
@@ -204,6 +206,7 @@ impl Shared {
             writing: false,
             corked: None,
             parked: false,
+            left_to_driver: false,
             driver: None,
             armed: None,
             epoch: 0,
@@ -435,7 +438,7 @@ impl Shared {
             if state.ending {
                 return self.end_with(state);
             }
-            let driver = (!complete || more).then(|| state.driver_to_wake()).flatten();
+            let driver = if complete && !more { None } else { state.leave_to_driver() };
             drop(state);
             if let Some(driver) = driver {
                 driver.wake();
@@ -561,6 +564,25 @@ impl State {
         }
     }
 
+    /// Leaves to the driver what the socket did not take. What is encrypted already is in no queue any more, so a driver that is awake
+    /// and has just flushed would not see it: it flushes once more before it waits.
+    fn leave_to_driver(&mut self) -> Option<Waker> {
+        let driver = self.driver_to_wake();
+        self.left_to_driver |= driver.is_none();
+        driver
+    }
+
+    /// The driver is about to wait. False if there is something that nobody else will do.
+    pub(crate) fn park(&mut self) -> bool {
+        let left = std::mem::take(&mut self.left_to_driver);
+        // A caller with an earlier deadline has disarmed the timer and found the driver awake.
+        if left || self.armed.is_none() || self.pipeline.has_output() && !self.writing {
+            return false;
+        }
+        self.parked = true;
+        true
+    }
+
     /// The driver's waker, if the driver waits and nobody has woken it yet.
     pub(crate) fn driver_to_wake(&mut self) -> Option<Waker> {
         std::mem::take(&mut self.parked).then(|| self.driver.clone()).flatten()
@@ -570,5 +592,25 @@ impl State {
     pub(crate) fn new_waiter(&mut self) -> u64 {
         self.next_waiter += 1;
         self.next_waiter
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What TLS has encrypted and the socket has not taken is in no queue: a driver that flushed before a caller left it there flushes again
+    /// before it waits, and so waits for the socket, too.
+    #[test]
+    fn a_driver_does_not_wait_while_a_caller_has_left_it_something() {
+        let config: Config = "redis://in.memory".parse().unwrap();
+        let shared = Shared::new(config, Role::Primary, 0, Box::new(|_| {}));
+        let mut state = shared.lock();
+        (state.armed, state.driver) = (Some(Instant::now()), Some(Waker::noop().clone()));
+        assert!(state.park(), "nothing is left to do");
+        assert!(state.leave_to_driver().is_some(), "it waits, and is woken");
+        assert!(state.leave_to_driver().is_none(), "it is awake");
+        assert!(!state.park(), "it looks once more,");
+        assert!(state.park(), "and once is enough");
     }
 }

@@ -462,12 +462,7 @@ impl<'a> Running<'a> {
     fn park(&mut self, cx: &Context<'_>) -> bool {
         let mut state = self.shared.lock();
         remember_driver(&mut state.driver, cx.waker());
-        // A caller with an earlier deadline has disarmed the timer and found the driver awake.
-        if state.armed.is_none() || state.pipeline.has_output() && !state.writing {
-            return false;
-        }
-        state.parked = true;
-        true
+        state.park()
     }
 
     fn failed(&self, what: &str, error: io::Error) -> Error {

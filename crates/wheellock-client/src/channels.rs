@@ -11,6 +11,8 @@ use std::task::Waker;
 
 use slab::Slab;
 
+use crate::waiting::Waiting;
+
 /// What to send for a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -34,15 +36,6 @@ struct Channel {
     count: u64,
     refused: Option<Box<str>>,
     waiting: Waiting,
-}
-
-/// Who is to be woken, by its number. Nearly always it is one.
-#[derive(Default)]
-enum Waiting {
-    #[default]
-    Nobody,
-    One(u64, Waker),
-    Many(Vec<(u64, Waker)>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +73,7 @@ impl Channels {
     pub(crate) fn unwant(&mut self, index: u32, waiter: u64) {
         if let Some(channel) = self.get_mut(index) {
             channel.wanted -= 1;
-            channel.waiting.forget(waiter);
+            drop(channel.waiting.forget(waiter));
             if channel.wanted == 0 {
                 channel.refused = None;
                 self.forget_if_unused(index);
@@ -232,42 +225,6 @@ impl Channel {
     fn wake(&mut self, wakers: &mut Vec<Waker>) {
         self.count += 1;
         self.waiting.wake(wakers);
-    }
-}
-
-impl Waiting {
-    /// Replaces the waker that `waiter` left before, if it did.
-    fn add(&mut self, waiter: u64, waker: &Waker) {
-        match self {
-            Self::Nobody => *self = Self::One(waiter, waker.clone()),
-            Self::One(known, old) if *known == waiter => old.clone_from(waker),
-            Self::One(..) => {
-                if let Self::One(first, old) = std::mem::take(self) {
-                    *self = Self::Many(vec![(first, old), (waiter, waker.clone())]);
-                }
-            }
-            Self::Many(all) => match all.iter_mut().find(|(known, _)| *known == waiter) {
-                Some((_, old)) => old.clone_from(waker),
-                None => all.push((waiter, waker.clone())),
-            },
-        }
-    }
-
-    fn forget(&mut self, waiter: u64) {
-        match self {
-            Self::One(known, _) if *known == waiter => *self = Self::Nobody,
-            Self::Many(all) => all.retain(|(known, _)| *known != waiter),
-            Self::Nobody | Self::One(..) => {}
-        }
-    }
-
-    /// Nobody waits any more; who did goes to `wakers`.
-    fn wake(&mut self, wakers: &mut Vec<Waker>) {
-        match std::mem::take(self) {
-            Self::Nobody => {}
-            Self::One(_, waker) => wakers.push(waker),
-            Self::Many(all) => wakers.extend(all.into_iter().map(|(_, waker)| waker)),
-        }
     }
 }
 

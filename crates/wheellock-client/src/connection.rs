@@ -23,6 +23,7 @@ use crate::histogram::Histogram;
 use crate::listener::{Event, Listener};
 use crate::pipeline::{Bounds, Pipeline};
 use crate::stream::WriteHalf;
+use crate::waiting::{OnLeave, Waiting};
 
 /// One server as seen by callers and by the driver. Knows no other server: whoever knows them is its listener.
 pub(crate) struct Shared {
@@ -81,8 +82,8 @@ pub(crate) struct State {
     /// The server serves nobody any more: how calls that are left fail.
     pub(crate) retired: Option<Error>,
     pub(crate) stats: Stats,
-    /// Wakers of those who wait for the phase to change.
-    phase_waiters: Vec<Waker>,
+    /// Those who wait for the phase to change.
+    phase_waiters: Waiting,
     /// How often the phase has changed.
     phase_changes: u64,
     next_waiter: u64,
@@ -220,7 +221,7 @@ impl Shared {
             identity: None,
             retired: None,
             stats: Stats::default(),
-            phase_waiters: Vec::new(),
+            phase_waiters: Waiting::Nobody,
             phase_changes: 0,
             next_waiter: 0,
         };
@@ -269,7 +270,7 @@ impl Shared {
     ) {
         let before = std::mem::replace(&mut state.phase, phase);
         state.phase_changes += 1;
-        wakers.append(&mut state.phase_waiters);
+        state.phase_waiters.wake(&mut wakers);
         let mut detached = Vec::new();
         state.pipeline.take_detached(&mut detached);
         drop(state);
@@ -301,27 +302,34 @@ impl Shared {
         self.lock().phase_changes
     }
 
-    /// How often the phase has changed, and the state, if that is not `seen`; otherwise leaves a waker for the next change.
-    pub(crate) fn poll_changes(&self, seen: u64, waker: &Waker) -> Poll<(u64, ConnectionState)> {
-        let mut state = self.lock();
-        if state.phase_changes == seen {
-            state.wait_for_phase(waker);
-            return Poll::Pending;
-        }
-        Poll::Ready((state.phase_changes, state.connection_state()))
+    /// Waits until `look` finds something. It looks again whenever the phase has changed, under the lock.
+    pub(crate) async fn wait_for_phase<T>(&self, mut look: impl FnMut(&State) -> Option<T>) -> T {
+        let waiter = self.lock().new_waiter();
+        let _leaves = OnLeave(|| self.lock().phase_waiters.forget(waiter));
+        std::future::poll_fn(|cx| {
+            let mut state = self.lock();
+            match look(&state) {
+                Some(found) => Poll::Ready(found),
+                None => {
+                    state.phase_waiters.add(waiter, cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Waits until the phase has changed another number of times than `seen`. Returns how often that is, and the state.
+    pub(crate) async fn changed(&self, seen: u64) -> (u64, ConnectionState) {
+        self.wait_for_phase(|state| {
+            (state.phase_changes != seen).then(|| (state.phase_changes, state.connection_state()))
+        })
+        .await
     }
 
     /// Waits until the connection has ended for good.
     pub(crate) async fn closed(&self) {
-        std::future::poll_fn(|cx| {
-            let mut state = self.lock();
-            if matches!(state.phase, Phase::Closed(_)) {
-                return Poll::Ready(());
-            }
-            state.wait_for_phase(cx.waker());
-            Poll::Pending
-        })
-        .await;
+        self.wait_for_phase(|state| matches!(state.phase, Phase::Closed(_)).then_some(())).await;
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -557,13 +565,6 @@ impl State {
         }
     }
 
-    /// Leaves a waker for the next change of the phase.
-    pub(crate) fn wait_for_phase(&mut self, waker: &Waker) {
-        if !self.phase_waiters.iter().any(|known| known.will_wake(waker)) {
-            self.phase_waiters.push(waker.clone());
-        }
-    }
-
     /// Leaves to the driver what the socket did not take. What is encrypted already is in no queue any more, so a driver that is awake
     /// and has just flushed would not see it: it flushes once more before it waits.
     fn leave_to_driver(&mut self) -> Option<Waker> {
@@ -588,7 +589,7 @@ impl State {
         std::mem::take(&mut self.parked).then(|| self.driver.clone()).flatten()
     }
 
-    /// A number that tells waiters of one channel apart.
+    /// A number that tells waiters apart.
     pub(crate) fn new_waiter(&mut self) -> u64 {
         self.next_waiter += 1;
         self.next_waiter

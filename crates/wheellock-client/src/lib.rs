@@ -103,6 +103,7 @@ mod subscription;
 mod tls;
 mod topology;
 mod url;
+mod waiting;
 mod watch;
 
 #[cfg(not(feature = "testing"))]

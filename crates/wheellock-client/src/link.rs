@@ -3,7 +3,6 @@
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use wheellock_resp::{Command, Value};
@@ -42,21 +41,12 @@ impl Link {
         let timer = &self.config.timer;
         // The attempt has the timeout of its own, and knows better what it waited for.
         let deadline = timer.now() + self.config.connect_timeout + VERDICT_GRACE;
-        let verdict = std::future::poll_fn(|cx| {
-            let mut state = self.lock();
-            match &state.phase {
-                Phase::Ready(_) => return Poll::Ready(Ok(())),
-                Phase::Refused(error) | Phase::Closed(error) => return Poll::Ready(Err(error.clone())),
-                Phase::Connecting => {}
-            }
-            match &state.last_error {
-                Some(error) if !patient && error.kind() != ErrorKind::NotReady => {
-                    Poll::Ready(Err(error.clone()))
-                }
-                _ => {
-                    state.wait_for_phase(cx.waker());
-                    Poll::Pending
-                }
+        let verdict = self.wait_for_phase(|state| match &state.phase {
+            Phase::Ready(_) => Some(Ok(())),
+            Phase::Refused(error) | Phase::Closed(error) => Some(Err(error.clone())),
+            Phase::Connecting => {
+                let failed = |error: &&Error| !patient && error.kind() != ErrorKind::NotReady;
+                state.last_error.as_ref().filter(failed).map(|error| Err(error.clone()))
             }
         });
         timer.timeout_at(deadline, verdict).await.unwrap_or_else(|_elapsed| {

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Poll, ready};
 
 use crate::connection::{ConnectionState, Shared};
 use crate::topology::cluster::Cluster;
@@ -49,17 +48,12 @@ impl Watch {
     ///
     /// Nothing is lost: the next call resolves at once.
     pub async fn changed(&mut self) -> ConnectionState {
-        std::future::poll_fn(|cx| {
-            let (changes, state) = match &self.on {
-                Watched::One(shared) => ready!(shared.poll_changes(self.seen, cx.waker())),
-                Watched::Cluster(cluster) => {
-                    (ready!(cluster.poll_changes(self.seen, cx.waker())), cluster.state())
-                }
-            };
-            self.seen = changes;
-            Poll::Ready(state)
-        })
-        .await
+        let (changes, state) = match &self.on {
+            Watched::One(shared) => shared.changed(self.seen).await,
+            Watched::Cluster(cluster) => (cluster.changed(self.seen).await, cluster.state()),
+        };
+        self.seen = changes;
+        state
     }
 }
 

@@ -29,6 +29,7 @@ use crate::handshake::Role;
 use crate::link::{Link, VERDICT_GRACE};
 use crate::listener::{Audience, Event, Listener};
 use crate::locator::Locator;
+use crate::waiting::{OnLeave, Waiting};
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
@@ -61,7 +62,9 @@ struct Survey {
     wanted: bool,
     surveyor: Option<Waker>,
     /// Those who wait for any change of the nodes' connections or of the map.
-    watchers: Vec<Waker>,
+    watchers: Waiting,
+    /// Tells them apart.
+    next_watcher: u64,
     changes: u64,
     /// How messages are sent, once it is known.
     sharded: Option<bool>,
@@ -89,7 +92,8 @@ impl Cluster {
         let survey = Survey {
             wanted: false,
             surveyor: None,
-            watchers: Vec::new(),
+            watchers: Waiting::Nobody,
+            next_watcher: 0,
             changes: 0,
             sharded: match config.sharded_pubsub {
                 ShardedPubSub::Auto => None,
@@ -227,22 +231,18 @@ impl Cluster {
         let timer = &self.config.timer;
         // The attempts have the timeout of their own, and know better what they waited for.
         let deadline = timer.now() + self.config.connect_timeout + VERDICT_GRACE;
-        let verdict = std::future::poll_fn(|cx| {
+        let verdict = async {
             loop {
                 // Before the look, so that no change is missed.
                 let seen = self.changes();
                 match self.state() {
-                    ConnectionState::Ready { .. } => return Poll::Ready(Ok(())),
-                    ConnectionState::Refused(error) | ConnectionState::Closed(error) => {
-                        return Poll::Ready(Err(error));
-                    }
+                    ConnectionState::Ready { .. } => return Ok(()),
+                    ConnectionState::Refused(error) | ConnectionState::Closed(error) => return Err(error),
                     ConnectionState::Connecting { .. } => {}
                 }
-                if self.poll_changes(seen, cx.waker()).is_pending() {
-                    return Poll::Pending;
-                }
+                self.changed(seen).await;
             }
-        });
+        };
         match timer.timeout_at(deadline, verdict).await {
             Ok(verdict) => verdict,
             Err(_elapsed) if self.any_ready() => Ok(()),
@@ -261,16 +261,23 @@ impl Cluster {
         self.map().nodes.values().any(|node| node.is_ready())
     }
 
-    /// How often something has changed; leaves a waker for the next time.
-    pub(crate) fn poll_changes(&self, seen: u64, waker: &Waker) -> Poll<u64> {
-        let mut survey = self.survey();
-        if survey.changes != seen {
-            return Poll::Ready(survey.changes);
-        }
-        if !survey.watchers.iter().any(|known| known.will_wake(waker)) {
-            survey.watchers.push(waker.clone());
-        }
-        Poll::Pending
+    /// Waits until something has changed another number of times than `seen`. Returns how often that is.
+    pub(crate) async fn changed(&self, seen: u64) -> u64 {
+        let watcher = {
+            let mut survey = self.survey();
+            survey.next_watcher += 1;
+            survey.next_watcher
+        };
+        let _leaves = OnLeave(|| self.survey().watchers.forget(watcher));
+        std::future::poll_fn(|cx| {
+            let mut survey = self.survey();
+            if survey.changes != seen {
+                return Poll::Ready(survey.changes);
+            }
+            survey.watchers.add(watcher, cx.waker());
+            Poll::Pending
+        })
+        .await
     }
 
     pub(crate) fn changes(&self) -> u64 {
@@ -323,7 +330,8 @@ impl Cluster {
     fn tell_watchers(&self) {
         let mut survey = self.survey();
         survey.changes += 1;
-        let watchers = std::mem::take(&mut survey.watchers);
+        let mut watchers = Vec::new();
+        survey.watchers.wake(&mut watchers);
         drop(survey);
         wake_all(watchers);
     }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::virtual_time::assert_it_forgets_who_left;
 use bytes::BytesMut;
 use tokio::task::JoinHandle;
 use wheellock_client::memory::Pipe;
@@ -30,6 +31,13 @@ struct World {
 
 impl World {
     async fn start(answers: &[&'static str]) -> Self {
+        let mut world = Self::new(answers, |_| {});
+        world.until(|world| world.client.is_ready()).await;
+        world
+    }
+
+    /// No node is known yet.
+    fn new(answers: &[&'static str], adjust: impl FnOnce(&mut Config)) -> Self {
         let (timer, clock) = Timer::manual(Duration::from_millis(1));
         let new = Arc::new(Mutex::new(VecDeque::new()));
         let mut config: Config = "redis+cluster://in.memory:7000".parse().unwrap();
@@ -40,11 +48,10 @@ impl World {
             connected.lock().unwrap().push_back(pipe.clone());
             Ok(pipe)
         }));
+        adjust(&mut config);
         let answers = answers.iter().copied().collect();
         let client = Client::lazy(config);
-        let mut world = Self { client, clock, new, pipes: Vec::new(), answers, asked: 0 };
-        world.until(|world| world.client.is_ready()).await;
-        world
+        Self { client, clock, new, pipes: Vec::new(), answers, asked: 0 }
     }
 
     /// Lets everything happen that happens without time passing.
@@ -201,5 +208,16 @@ fn a_deadline_that_passes_during_an_attempt_tells_of_the_redirection_before_it()
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted), "{error}");
         assert!(error.to_string().contains("MOVED 1 :0"), "{error}");
         assert_eq!(world.asked, 3);
+    });
+}
+
+#[test]
+fn who_watches_a_cluster_no_more_is_forgotten() {
+    virtual_time(async {
+        let world = World::new(&[], |_| {});
+        assert_it_forgets_who_left(|| {
+            let mut watch = world.client.watch();
+            async move { watch.changed().await }
+        });
     });
 }

@@ -511,6 +511,55 @@ fn a_waker_that_panics_is_alone_with_it() {
     });
 }
 
+/// Counted by its clones: it does nothing when it is woken.
+struct Sleeper;
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Polls a future that is made anew so often, each time by another task, and drops it: no task's waker may stay behind.
+pub(crate) fn assert_it_forgets_who_left<F: Future>(mut make: impl FnMut() -> F) {
+    for round in 0..3 {
+        let task = Arc::new(Sleeper);
+        let waker = Waker::from(Arc::clone(&task));
+        let mut waits = Box::pin(make());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop((waits, waker));
+        assert_eq!(Arc::strong_count(&task), 1, "round {round}: somebody still has its waker");
+    }
+}
+
+/// In a `select!` futures come and go, and nothing of them may pile up.
+#[test]
+fn who_waits_no_more_is_forgotten() {
+    virtual_time(async {
+        let world = World::new();
+        let client = world.client.clone();
+        assert_it_forgets_who_left(|| {
+            let mut watch = client.watch();
+            async move { watch.changed().await }
+        });
+        assert_it_forgets_who_left(|| client.close());
+        drop(client);
+    });
+}
+
+/// Each of those who wait for one change is told of it, whether or not they are one task.
+#[test]
+fn everybody_who_waits_is_told() {
+    virtual_time(async {
+        let mut world = World::new();
+        let mut watches = [world.client.watch(), world.client.watch()];
+        let told = tokio::spawn(async move {
+            let [first, second] = &mut watches;
+            tokio::join!(first.changed(), second.changed());
+        });
+        world.until(|world| world.client.is_ready()).await;
+        world.until(|_| told.is_finished()).await;
+    });
+}
+
 #[test]
 fn what_the_user_is_asked_and_told_may_panic() {
     virtual_time(async {

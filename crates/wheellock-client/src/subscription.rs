@@ -95,13 +95,14 @@ impl Subscription {
         if self.follow() { Poll::Ready(1) } else { self.at.poll_changes(cx) }
     }
 
-    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal).
+    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal). Any number of tasks may
+    /// wait for it at once.
     ///
     /// # Cancel safety
     ///
     /// Safe: it only waits.
     pub async fn settled(&self) {
-        std::future::poll_fn(|cx| self.at.poll_settled(cx)).await;
+        self.at.settled().await;
     }
 
     /// Whether there was a reason to look since the last time.

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tokio::task::JoinHandle;
 use wheellock_client::layer::{Detached, Retry};
 use wheellock_client::memory::Pipe;
 use wheellock_client::{
@@ -542,6 +543,13 @@ fn who_waits_no_more_is_forgotten() {
         });
         assert_it_forgets_who_left(|| client.close());
         drop(client);
+
+        let mut world = World::new();
+        world.until(|world| world.client.is_ready()).await;
+        let subscription = world.client.subscribe(b"news");
+        assert_it_forgets_who_left(|| subscription.settled());
+        drop(subscription);
+        world.check("who left").await;
     });
 }
 
@@ -557,6 +565,18 @@ fn everybody_who_waits_is_told() {
         });
         world.until(|world| world.client.is_ready()).await;
         world.until(|_| told.is_finished()).await;
+
+        // Two tasks share one subscription, neither of which knows of the other.
+        let subscription = Arc::new(world.client.subscribe(b"news"));
+        let tasks = [0, 1].map(|_| {
+            let subscription = Arc::clone(&subscription);
+            tokio::spawn(async move { subscription.settled().await })
+        });
+        // Both wait before the server has said anything.
+        tokio::task::yield_now().await;
+        world.until(|_| tasks.iter().all(JoinHandle::is_finished)).await;
+        drop(subscription);
+        world.check("who waits").await;
     });
 }
 

@@ -435,9 +435,14 @@ impl Cluster {
     /// The last handle is gone, or the client is to be closed.
     pub(crate) fn close(&self) {
         let closed = self.error(ErrorKind::Closed, "the client was closed");
-        self.survey().closed.get_or_insert(closed);
+        let is_first = self.survey().closed.replace(closed).is_none();
         for node in self.nodes() {
             node.begin_closing();
+        }
+        if is_first {
+            // It has no task that would end it.
+            self.nowhere.begin_closing();
+            self.nowhere.end();
         }
         self.look_around();
         self.tell_watchers();

@@ -221,3 +221,17 @@ fn who_watches_a_cluster_no_more_is_forgotten() {
         });
     });
 }
+
+/// Whoever listens for messages of a slot that nobody serves hears of the end, as at a node.
+#[test]
+fn who_listens_nowhere_is_told_of_the_end() {
+    virtual_time(async {
+        let mut world = World::new(&[], |_| {});
+        let mut news = world.client.subscribe(b"news");
+        let told = tokio::spawn(async move { news.changed().await });
+        tokio::task::yield_now().await;
+        assert!(!told.is_finished());
+        world.client.close().await;
+        world.until(|_| told.is_finished()).await;
+    });
+}

@@ -11,6 +11,7 @@ use wheellock_resp::Limits;
 use wheellock_wheel::Timer;
 
 use crate::address::Address;
+use crate::contain::contained;
 use crate::detached::Detached;
 use crate::memory::Connector;
 use crate::script::Script;
@@ -375,7 +376,8 @@ pub struct Config {
     /// Scripts loaded while connecting, so that the first call finds them.
     pub scripts: Vec<Arc<Script>>,
     /// Applied to every address that a Sentinel or a cluster names, for clients behind an address translation; `None` in
-    /// return forbids the address. Default: used as they are.
+    /// return forbids the address. If it panics, the address is not used either until it is named again: what it leads to without a
+    /// translation may be somebody else's server, which is to see no credentials. Default: used as they are.
     pub translate: Option<Translate>,
     /// Whether calls whose results nobody waits for are written by who makes them even where the connection's task would soon
     /// write them together. For runtimes that nobody drops: their tasks end with the process, without a word.
@@ -442,6 +444,16 @@ impl Config {
         self
     }
 
+    /// An address that another server named, as it is to be reached; if it is not to be used, its name and why.
+    pub(crate) fn translated(&self, address: Address) -> Result<Address, String> {
+        let Some(translate) = &self.translate else { return Ok(address) };
+        match contained(|| translate(&address)) {
+            Some(Some(translated)) => Ok(translated),
+            Some(None) => Err(format!("{address}, which is forbidden")),
+            None => Err(format!("{address}, whose translation panicked")),
+        }
+    }
+
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
@@ -480,4 +492,24 @@ fn system_random() -> u64 {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         u64::from(since.subsec_nanos()).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_translated_is_not_used_and_says_why() {
+        let at = |port| Address::Tcp { host: "h".to_owned(), port };
+        let mut config = Config::new(at(1));
+        assert_eq!(config.translated(at(2)), Ok(at(2)));
+        config.translate = Some(Arc::new(move |address| match address {
+            Address::Tcp { port: 2, .. } => Some(at(3)),
+            Address::Tcp { port: 3, .. } => None,
+            _ => std::panic::resume_unwind(Box::new(())),
+        }));
+        assert_eq!(config.translated(at(2)), Ok(at(3)));
+        assert_eq!(config.translated(at(3)), Err("h:3, which is forbidden".to_owned()));
+        assert_eq!(config.translated(at(4)), Err("h:4, whose translation panicked".to_owned()));
+    }
 }

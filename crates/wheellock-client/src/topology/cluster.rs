@@ -386,10 +386,7 @@ impl Cluster {
 
     /// An address that the cluster named, as it is to be reached; `None` if it is forbidden.
     fn translated(&self, address: Address) -> Option<Address> {
-        match &self.config.translate {
-            None => Some(address),
-            Some(translate) => translate(&address),
-        }
+        self.config.translated(address).ok()
     }
 
     /// The nodes of a view at the addresses where they are to be reached, without those that are forbidden.

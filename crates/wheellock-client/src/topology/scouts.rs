@@ -150,11 +150,11 @@ impl Scout {
     }
 
     fn translated(&self, address: Address) -> Result<Address, Error> {
-        let shared = self.shared.upgrade();
-        match shared.as_ref().and_then(|shared| shared.config.translate.as_ref()) {
+        match self.shared.upgrade() {
             None => Ok(address),
-            Some(translate) => translate(&address)
-                .ok_or_else(|| self.nonsense(&format!("it names {address}, which is forbidden"))),
+            Some(shared) => {
+                shared.config.translated(address).map_err(|why| self.nonsense(&format!("it names {why}")))
+            }
         }
     }
 

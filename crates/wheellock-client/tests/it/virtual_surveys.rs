@@ -274,3 +274,28 @@ fn a_node_is_found_by_either_of_its_translated_names() {
         });
     }
 }
+
+/// A translation that panics ends nothing for good: its address is not used, as if it were forbidden, and is asked for again by the next survey.
+#[test]
+fn a_translation_that_panics_forbids_its_address_for_now() {
+    virtual_time(async {
+        let nodes = line('a', "myself,master", '-', 1, "0-99") + &line('b', "master", '-', 2, "100-16383");
+        let (mut world, mut config) = World::new(move |_: &Pipe, words: &[&str]| match words {
+            ["CLUSTER", "NODES"] => bulk(&nodes),
+            _ => well_behaved(words),
+        });
+        let asked = Arc::new(AtomicUsize::new(0));
+        let asks = Arc::clone(&asked);
+        config.translate = Some(Arc::new(move |address| match address {
+            Address::Tcp { port: 7001, .. } if asks.fetch_add(1, SeqCst) < 2 => {
+                std::panic::resume_unwind(Box::new(()))
+            }
+            address => Some(address.clone()),
+        }));
+        let client = Client::lazy(config);
+        world.until(|_| client.nodes().iter().any(Client::is_ready)).await;
+        assert_eq!(client.nodes().len(), 1, "the other one is not used");
+        world.until(|_| client.nodes().iter().filter(|node| node.is_ready()).count() == 2).await;
+        assert_eq!(asked.load(SeqCst), 3);
+    });
+}

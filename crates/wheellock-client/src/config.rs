@@ -370,7 +370,7 @@ pub struct Config {
     pub max_in_flight: usize,
     /// Bound on encoded bytes that wait to be written. Default 16 MiB. One eighth more is open to reserved calls.
     pub max_queued_bytes: usize,
-    /// Limits on what the server may send. A reply beyond them ends the connection with [`ErrorKind::Protocol`]. Default:
+    /// Limits on what the server may send. A reply beyond them ends the connection with [`ErrorKind::Protocol`](crate::ErrorKind::Protocol). Default:
     /// [`Limits::default`], of which one reply takes 64 MiB of payloads at most ([`Limits::frame`]).
     pub limits: Limits,
     /// Scripts loaded while connecting, so that the first call finds them.

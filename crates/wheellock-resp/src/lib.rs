@@ -83,8 +83,8 @@
 //! A header that announces more is refused before anything is allocated for it, and one that announces less is believed only
 //! as far as bytes arrive: **headers alone make the decoder hold less than 64 KiB**, whatever they say. What did arrive takes
 //! at most 14 bytes of memory per byte received, for an array of nothing but nulls (three bytes each, 32 in memory); payloads take
-//! their own length. By default a whole frame takes at most 40 MiB for its values and 64 MiB for their payloads; what the latter keep
-//! alive of the read buffer is at most four times as much.
+//! their own length. By default a whole frame takes about 40 MiB at most for its values (a vector that grows is there twice for a moment), and
+//! 64 MiB for their payloads, which keep alive at most four times as much of the read buffer.
 //!
 //! # What it costs
 //!

@@ -2,25 +2,24 @@
 //! passes is chosen here, not by luck.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::virtual_time::assert_it_forgets_who_left;
 use bytes::BytesMut;
 use tokio::task::JoinHandle;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome, Timer};
+use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome};
 use wheellock_resp::{Decoder, Frame, Limits, Value};
 use wheellock_wheel::ManualClock;
 
-/// Turns of the run queue after which nothing is left to happen by itself.
-const TURNS: usize = 12;
+use crate::in_memory::{Pipes, TURNS, in_memory, settle, virtual_time};
+use crate::virtual_time::assert_it_forgets_who_left;
+
 const DEADLINE: Duration = Duration::from_millis(200);
 
 struct World {
     client: Client,
     clock: ManualClock,
-    new: Arc<Mutex<VecDeque<Pipe>>>,
+    new: Pipes,
     /// What came in on them and was not answered yet.
     pipes: Vec<(Pipe, BytesMut)>,
     /// How GET is answered, one after the other; the last answer is given again and again. An empty one is none, and
@@ -38,16 +37,7 @@ impl World {
 
     /// No node is known yet.
     fn new(answers: &[&'static str], adjust: impl FnOnce(&mut Config)) -> Self {
-        let (timer, clock) = Timer::manual(Duration::from_millis(1));
-        let new = Arc::new(Mutex::new(VecDeque::new()));
-        let mut config: Config = "redis+cluster://in.memory:7000".parse().unwrap();
-        (config.timer, config.random) = (timer, || 0);
-        let connected = Arc::clone(&new);
-        config.connector = Some(Arc::new(move || {
-            let pipe = Pipe::new();
-            connected.lock().unwrap().push_back(pipe.clone());
-            Ok(pipe)
-        }));
+        let (mut config, clock, new) = in_memory("redis+cluster://in.memory:7000");
         adjust(&mut config);
         let answers = answers.iter().copied().collect();
         let client = Client::lazy(config);
@@ -56,14 +46,10 @@ impl World {
 
     /// Lets everything happen that happens without time passing.
     async fn settle(&mut self) {
-        for _ in 0..TURNS {
-            self.turn().await;
-        }
+        settle(|| self.serve()).await;
     }
 
-    /// Everybody gets one turn. What is answered in it is read in the next one.
-    async fn turn(&mut self) {
-        tokio::task::yield_now().await;
+    fn serve(&mut self) {
         self.pipes.extend(self.new.lock().unwrap().drain(..).map(|pipe| (pipe, BytesMut::new())));
         let (answers, asked) = (&mut self.answers, &mut self.asked);
         self.pipes.retain_mut(|(pipe, input)| serve(pipe, input, answers, asked));
@@ -126,10 +112,6 @@ fn well_behaved(words: &[&str]) -> String {
     }
 }
 
-fn virtual_time(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
-}
-
 /// E8: a call that is redirected until its deadline is refused, and bounded in number.
 #[test]
 fn a_call_that_is_redirected_until_its_deadline_says_so() {
@@ -157,7 +139,8 @@ fn a_redirection_that_comes_at_the_deadline_is_the_reason_if_it_is_not_among_the
             let mut world = World::start(&["-MOVED 1 :0\r\n"]).await;
             let call = world.call();
             for turn in 1.. {
-                world.turn().await;
+                tokio::task::yield_now().await;
+                world.serve();
                 if world.asked == asked {
                     break;
                 }

@@ -2,25 +2,23 @@
 //! what a test wants, and the connections are counted.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{Address, Client, Command, Config, Credentials, Secret, Timer, slot_of};
+use wheellock_client::{Address, Client, Command, Config, Credentials, Secret, slot_of};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
-/// Turns of the run queue after which nothing is left to happen by itself.
-const TURNS: usize = 12;
+use crate::in_memory::{Pipes, in_memory, settle, virtual_time};
 
 /// The nodes, whichever was connected: an in-memory connection does not say where it leads.
 struct World<A> {
     clock: ManualClock,
-    new: Arc<Mutex<VecDeque<Pipe>>>,
+    new: Pipes,
     /// What came in on them and was not answered yet.
     pipes: Vec<(Pipe, BytesMut)>,
     answer: A,
@@ -28,30 +26,22 @@ struct World<A> {
 
 impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
     fn new(answer: A) -> (Self, Config) {
-        let (timer, clock) = Timer::manual(Duration::from_millis(1));
-        let new = Arc::new(Mutex::new(VecDeque::new()));
-        let mut config: Config = "redis+cluster://in.memory:7000".parse().unwrap();
-        (config.timer, config.random) = (timer, || 0);
-        let connected = Arc::clone(&new);
-        config.connector = Some(Arc::new(move || {
-            let pipe = Pipe::new();
-            connected.lock().unwrap().push_back(pipe.clone());
-            Ok(pipe)
-        }));
+        let (config, clock, new) = in_memory("redis+cluster://in.memory:7000");
         (Self { clock, new, pipes: Vec::new(), answer }, config)
     }
 
     /// Lets everything happen that happens without time passing.
     async fn settle(&mut self) {
-        for _ in 0..TURNS {
-            tokio::task::yield_now().await;
-            self.pipes.extend(self.new.lock().unwrap().drain(..).map(|pipe| (pipe, BytesMut::new())));
-            for (pipe, input) in &mut self.pipes {
-                input.extend_from_slice(&pipe.take());
-                while let Ok(Some(Frame::Reply(command))) = Decoder::new(Limits::default()).decode(input) {
-                    let words = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
-                    pipe.send((self.answer)(pipe, &words.collect::<Vec<_>>()).as_bytes());
-                }
+        settle(|| self.serve()).await;
+    }
+
+    fn serve(&mut self) {
+        self.pipes.extend(self.new.lock().unwrap().drain(..).map(|pipe| (pipe, BytesMut::new())));
+        for (pipe, input) in &mut self.pipes {
+            input.extend_from_slice(&pipe.take());
+            while let Ok(Some(Frame::Reply(command))) = Decoder::new(Limits::default()).decode(input) {
+                let words = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+                pipe.send((self.answer)(pipe, &words.collect::<Vec<_>>()).as_bytes());
             }
         }
     }
@@ -96,10 +86,6 @@ fn well_behaved(words: &[&str]) -> String {
         ["SSUBSCRIBE", channel] => format!(">3\r\n{}{}:1\r\n", bulk("ssubscribe"), bulk(channel)),
         _ => "+OK\r\n".to_owned(),
     }
-}
-
-fn virtual_time(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
 }
 
 /// Its node is down, and retired, before another one has taken the slot over.

@@ -14,19 +14,18 @@ use tokio::task::JoinHandle;
 use wheellock_client::layer::{Detached, Retry};
 use wheellock_client::memory::Pipe;
 use wheellock_client::{
-    CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script, Timer,
+    CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script,
 };
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
-/// Turns of the run queue after which nothing is left to happen by itself.
-const TURNS: usize = 12;
+use crate::in_memory::{Pipes, in_memory, settle, virtual_time};
 
 /// A client, a clock, and a server that understands a handful of commands.
 struct World {
     client: Client,
     clock: ManualClock,
-    pipes: Arc<Mutex<VecDeque<Pipe>>>,
+    pipes: Pipes,
     server: Server,
 }
 
@@ -124,27 +123,14 @@ impl World {
     }
 
     fn with(adjust: impl FnOnce(&mut Config)) -> Self {
-        let (timer, clock) = Timer::manual(Duration::from_millis(1));
-        let pipes = Arc::new(Mutex::new(VecDeque::new()));
-        let mut config: Config = "redis://in.memory".parse().unwrap();
-        config.timer = timer;
-        config.random = || 0;
-        let connected = Arc::clone(&pipes);
-        config.connector = Some(Arc::new(move || {
-            let pipe = Pipe::new();
-            connected.lock().unwrap().push_back(pipe.clone());
-            Ok(pipe)
-        }));
+        let (mut config, clock, pipes) = in_memory("redis://in.memory");
         adjust(&mut config);
         Self { client: Client::lazy(config), clock, pipes, server: Server::default() }
     }
 
     /// Lets everything happen that happens without time passing.
     async fn settle(&mut self) {
-        for _ in 0..TURNS {
-            tokio::task::yield_now().await;
-            self.server.serve(&self.pipes);
-        }
+        settle(|| self.server.serve(&self.pipes)).await;
     }
 
     /// Lets time pass until `done` says so.
@@ -228,10 +214,6 @@ fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn virtual_time(test: impl Future<Output = ()>) {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test);
-}
-
 /// Callers who are woken by one read write together: few in one go, many in two, so that the server has the first half while the
 /// others are still at it. Counted are the writes of the second of two rounds.
 #[test]
@@ -252,9 +234,7 @@ fn those_who_are_woken_together_write_together_and_many_in_two_halves() {
             let mut before = world.client.stats();
             for _ in 0..2 {
                 before = world.client.stats();
-                for _ in 0..TURNS {
-                    tokio::task::yield_now().await;
-                }
+                settle(|| {}).await;
                 world.server.serve(&world.pipes);
             }
             let after = world.client.stats();
@@ -498,9 +478,7 @@ fn a_waker_that_panics_is_alone_with_it() {
         let mut call = Box::pin(client.call(&echo));
         assert!(call.as_mut().poll(cx).is_pending());
         let other = tokio::spawn(operate(world.client.clone(), Operation::Call));
-        for _ in 0..TURNS {
-            tokio::task::yield_now().await;
-        }
+        settle(|| {}).await;
         world.settle().await;
         assert!(other.is_finished());
         other.await.unwrap().unwrap();
@@ -645,14 +623,10 @@ fn deadlines_are_kept_although_the_first_look_at_a_new_connection_finds_somethin
             world.server.serve(&world.pipes);
         }
         // From now on the server is silent.
-        for _ in 0..TURNS {
-            tokio::task::yield_now().await;
-        }
+        settle(|| {}).await;
         assert_eq!(world.client.stats().pushes, 1);
         world.clock.advance(Duration::from_secs(2));
-        for _ in 0..TURNS {
-            tokio::task::yield_now().await;
-        }
+        settle(|| {}).await;
         assert!(call.is_finished(), "nobody keeps time");
         let error = call.await.unwrap().unwrap_err();
         assert_eq!((error.kind(), error.outcome()), (ErrorKind::Timeout, Outcome::MaybeExecuted));

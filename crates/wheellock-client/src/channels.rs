@@ -204,11 +204,6 @@ impl Channels {
         }
     }
 
-    /// Forgets the waker that `waiter` left. To be dropped under no lock, for it is another's.
-    pub(crate) fn leave(&mut self, index: u32, waiter: u64) -> Option<Waker> {
-        self.get_mut(index)?.waiting.forget(waiter)
-    }
-
     fn get(&self, index: u32) -> Option<&Channel> {
         self.entries.get(index as usize)
     }

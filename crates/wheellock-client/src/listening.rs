@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 
 use crate::connection::{Phase, Shared};
 use crate::link::Link;
-use crate::waiting::OnLeave;
 
 /// Interest in a channel of one server.
 pub(crate) struct Listening {
@@ -45,21 +44,21 @@ impl Listening {
         Poll::Ready(count.wrapping_sub(std::mem::replace(&mut self.seen, count)))
     }
 
-    /// Waits until the server has confirmed the subscription, or refused it. Several tasks may do so at once, so each has a number of its
-    /// own.
-    pub(crate) async fn settled(&self) {
-        let waiter = self.link.lock().new_waiter();
-        let _leaves = OnLeave(|| self.link.lock().pipeline.channels().leave(self.index, waiter));
-        std::future::poll_fn(|cx| {
-            let mut state = self.link.lock();
-            let channels = state.pipeline.channels();
-            if channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
-                return Poll::Ready(());
-            }
-            channels.wait(self.index, waiter, cx.waker());
-            Poll::Pending
-        })
-        .await;
+    /// Whether the server has confirmed the subscription, or refused it, or has ended and will do neither.
+    pub(crate) fn poll_settled(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.link.lock();
+        let has_ended = matches!(state.phase, Phase::Closed(_));
+        let channels = state.pipeline.channels();
+        if has_ended || channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
+            return Poll::Ready(());
+        }
+        channels.wait(self.index, self.waiter, cx.waker());
+        Poll::Pending
+    }
+
+    /// There is a reason to look that the server does not know of.
+    pub(crate) fn look_again(&mut self) {
+        self.seen = self.seen.wrapping_sub(1);
     }
 
     pub(crate) fn has_changed(&self) -> bool {

@@ -58,6 +58,7 @@ impl Subscription {
         let gone_to = self.gone_to();
         if let Some((node, channel)) = &gone_to {
             self.at = Listening::new(node, channel);
+            self.at.look_again();
         }
         gone_to.is_some()
     }
@@ -92,17 +93,29 @@ impl Subscription {
     /// [`poll_changed`](Self::poll_changed), with how many reasons there were since the last time: for who counts messages, of which
     /// several may have come before it could look.
     pub fn poll_changes(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
-        if self.follow() { Poll::Ready(1) } else { self.at.poll_changes(cx) }
+        self.follow();
+        self.at.poll_changes(cx)
     }
 
-    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal). Any number of tasks may
-    /// wait for it at once.
+    /// Resolves when the server has confirmed the subscription, or refused it: see [`refusal`](Self::refusal). In a cluster that is the
+    /// node that serves the channel's slot by then; where nobody does, it waits. Once the client is closed, or its runtime has
+    /// ended, it resolves, too: [`is_confirmed`](Self::is_confirmed) says that nothing is confirmed, and nothing will be.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only waits.
-    pub async fn settled(&self) {
-        self.at.settled().await;
+    /// Safe: it only waits. What there was a reason to look for meanwhile, [`changed`](Self::changed) still tells.
+    pub async fn settled(&mut self) {
+        std::future::poll_fn(|cx| self.poll_settled(cx)).await;
+    }
+
+    fn poll_settled(&mut self, cx: &Context<'_>) -> Poll<()> {
+        loop {
+            let settled = self.at.poll_settled(cx);
+            // Asked with the waker in place, so a slot that leaves after this is told of.
+            if !self.follow() {
+                return settled;
+            }
+        }
     }
 
     /// Whether there was a reason to look since the last time.
@@ -117,7 +130,8 @@ impl Subscription {
 
     /// How many reasons to look there were since the last time; forgets them.
     pub fn take_changes(&mut self) -> u64 {
-        if self.follow() { 1 } else { self.at.take_changes() }
+        self.follow();
+        self.at.take_changes()
     }
 
     /// Whether the server has confirmed the subscription on the present connection.

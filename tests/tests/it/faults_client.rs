@@ -221,7 +221,7 @@ async fn c08_subscriptions_dropped_at_every_stage_leave_nothing() {
         let text = round.to_string();
         assert_eq!(echo(&client, &text).await.unwrap(), text);
     }
-    for subscription in &held {
+    for subscription in &mut held {
         subscription.settled().await;
         assert!(subscription.is_confirmed());
     }

@@ -363,11 +363,11 @@ async fn n13_duplicated_and_mistyped_replies_end_the_connection() {
     assert_eq!(echo(&client, "first").await.unwrap(), "first");
     assert!(eventually(PATIENCE, async || client.stats().connections == 2).await, "a reply too many");
     proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Duplicate).only_on(1));
-    let news = client.subscribe(b"news");
+    let mut news = client.subscribe(b"news");
     assert!(eventually(PATIENCE, async || client.stats().connections == 3).await, "a confirmation too many");
     news.settled().await;
     proxy.rule(Rule::new(Direction::ToClient, At::Push(0), Fault::Replace(b"+OK\r\n".to_vec())).only_on(2));
-    let weather = client.subscribe(b"weather");
+    let mut weather = client.subscribe(b"weather");
     assert!(
         eventually(PATIENCE, async || client.stats().connections == 4).await,
         "a reply for a confirmation"
@@ -633,7 +633,7 @@ async fn n21_subscriptions_in_flight_are_reconciled_not_replayed() {
     };
 
     proxy.rule(on(0, "SUBSCRIBE", Fault::Rst));
-    let news = client.subscribe(b"news");
+    let mut news = client.subscribe(b"news");
     news.settled().await;
     assert!(news.is_confirmed());
     assert_eq!(

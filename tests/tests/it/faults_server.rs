@@ -457,10 +457,10 @@ async fn s14_missing_permissions_have_a_kind_of_their_own() {
         let error = client.eval(script, &["app:k".into()]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Permission, "{error}");
     }
-    let refused = client.subscribe(b"other");
+    let mut refused = client.subscribe(b"other");
     refused.settled().await;
     assert_eq!(refused.refusal().is_some_and(|why| why.contains("NOPERM")), channels);
-    let allowed = client.subscribe(b"app:news");
+    let mut allowed = client.subscribe(b"app:news");
     allowed.settled().await;
     assert!(allowed.is_confirmed());
     assert_eq!(client.stats().connections, 1);
@@ -576,7 +576,7 @@ async fn s18_messages_in_the_shape_of_resp2_end_the_connection() {
         session.serve()
     });
     let client = connect(&server.url()).await;
-    let news = client.subscribe(b"news");
+    let mut news = client.subscribe(b"news");
     assert!(eventually(PATIENCE, async || server.connections() == 3).await);
     news.settled().await;
     assert!(news.is_confirmed());

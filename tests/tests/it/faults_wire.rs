@@ -310,7 +310,7 @@ async fn r05_a_subscription_ended_by_the_server_takes_no_reply_away() {
         }
     });
     let client = connect(&server.url()).await;
-    let subscription = client.subscribe(b"news");
+    let mut subscription = client.subscribe(b"news");
     subscription.settled().await;
     for round in 0..50 {
         let text = round.to_string();

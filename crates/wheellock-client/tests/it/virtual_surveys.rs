@@ -139,6 +139,83 @@ fn a_subscription_waits_for_whoever_takes_its_slot_over() {
     });
 }
 
+/// A subscription is settled where its channel is served: it goes there, however long it takes until somebody does, and leaves a reason to
+/// look.
+#[test]
+fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
+    virtual_time(async {
+        let views = [
+            String::new(),
+            line('a', "master", '-', 1, "0-16383"),
+            line('a', "master,fail", '-', 1, "") + &line('b', "master", '-', 2, ""),
+            line('a', "master,fail", '-', 1, "") + &line('b', "master", '-', 2, "0-16383"),
+        ];
+        let now = Rc::new(Cell::new(0));
+        let (mut world, config) = World::new({
+            let now = Rc::clone(&now);
+            move |_: &Pipe, words: &[&str]| match words {
+                ["CLUSTER", "NODES"] => bulk(&views[now.get()]),
+                _ => well_behaved(words),
+            }
+        });
+        let client = Client::lazy(config);
+        let mut news = client.subscribe(b"news");
+        let settled = tokio::spawn(async move {
+            news.settled().await;
+            news
+        });
+        world.settle().await;
+        assert!(!settled.is_finished(), "no node is known yet");
+        now.set(1);
+        world.until(|_| settled.is_finished()).await;
+        let mut news = settled.await.unwrap();
+        assert!(news.is_confirmed());
+        assert_eq!((news.take_changes(), news.has_changed()), (1, false), "it is somewhere else now");
+
+        // Its node is retired, and nobody serves the slot for a while.
+        now.set(2);
+        world.until(|_| client.nodes().iter().all(|node| node.server_address().ends_with(":7001"))).await;
+        world.until(|_| !news.is_confirmed()).await;
+        let settled = tokio::spawn(async move {
+            news.settled().await;
+            news
+        });
+        world.settle().await;
+        assert!(!settled.is_finished(), "nobody serves the slot");
+        now.set(3);
+        world.until(|_| settled.is_finished()).await;
+        let news = settled.await.unwrap();
+        assert!(news.is_confirmed() && news.has_changed());
+    });
+}
+
+/// There is nobody any more who could confirm it.
+#[test]
+fn a_subscription_is_settled_when_its_cluster_is_closed() {
+    virtual_time(async {
+        let (mut world, config) = World::new(|_: &Pipe, words: &[&str]| match words {
+            ["SSUBSCRIBE", _] => String::new(),
+            _ => well_behaved(words),
+        });
+        for is_known in [false, true] {
+            let client = Client::lazy(config.clone());
+            if is_known {
+                world.until(|_| client.is_ready()).await;
+            }
+            let mut news = client.subscribe(b"news");
+            let settled = tokio::spawn(async move {
+                news.settled().await;
+                news.is_confirmed()
+            });
+            tokio::task::yield_now().await;
+            assert!(!settled.is_finished());
+            client.begin_closing();
+            world.until(|_| settled.is_finished()).await;
+            assert!(!settled.await.unwrap(), "nobody serves it");
+        }
+    });
+}
+
 /// Only a server that does not know the question decides that messages go everywhere.
 #[test]
 fn a_question_that_fails_by_chance_does_not_decide_how_messages_go() {

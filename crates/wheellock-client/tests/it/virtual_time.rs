@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::task::JoinHandle;
 use wheellock_client::layer::{Detached, Retry};
 use wheellock_client::memory::Pipe;
 use wheellock_client::{
@@ -198,7 +197,7 @@ async fn operate(client: Client, operation: Operation) -> Result<(), Error> {
             Ok(())
         }
         Operation::Subscribe => {
-            let subscription = client.subscribe(b"news");
+            let mut subscription = client.subscribe(b"news");
             echo("subscribed").await?;
             subscription.settled().await;
             Ok(())
@@ -521,13 +520,6 @@ fn who_waits_no_more_is_forgotten() {
         });
         assert_it_forgets_who_left(|| client.close());
         drop(client);
-
-        let mut world = World::new();
-        world.until(|world| world.client.is_ready()).await;
-        let subscription = world.client.subscribe(b"news");
-        assert_it_forgets_who_left(|| subscription.settled());
-        drop(subscription);
-        world.check("who left").await;
     });
 }
 
@@ -543,18 +535,36 @@ fn everybody_who_waits_is_told() {
         });
         world.until(|world| world.client.is_ready()).await;
         world.until(|_| told.is_finished()).await;
+    });
+}
 
-        // Two tasks share one subscription, neither of which knows of the other.
-        let subscription = Arc::new(world.client.subscribe(b"news"));
-        let tasks = [0, 1].map(|_| {
-            let subscription = Arc::clone(&subscription);
-            tokio::spawn(async move { subscription.settled().await })
-        });
-        // Both wait before the server has said anything.
-        tokio::task::yield_now().await;
-        world.until(|_| tasks.iter().all(JoinHandle::is_finished)).await;
-        drop(subscription);
-        world.check("who waits").await;
+/// A subscription of a client that is closed will never be confirmed, and nobody waits for that.
+#[test]
+fn a_subscription_is_settled_when_its_client_is_closed() {
+    virtual_time(async {
+        for is_up in [false, true] {
+            let mut world = World::new();
+            if is_up {
+                world.until(|world| world.client.is_ready()).await;
+            }
+            let mut news = world.client.subscribe(b"news");
+            let settled = tokio::spawn(async move {
+                news.settled().await;
+                assert!(!news.is_confirmed());
+                news.settled().await;
+            });
+            tokio::task::yield_now().await;
+            assert!(!settled.is_finished());
+            world.client.begin_closing();
+            // The server says nothing any more.
+            for _ in 0..2 {
+                settle(|| {}).await;
+                world.clock.advance(Duration::from_secs(1));
+            }
+            settle(|| {}).await;
+            assert!(settled.is_finished());
+            settled.await.unwrap();
+        }
     });
 }
 

@@ -26,6 +26,8 @@ use crate::topology::cluster::Cluster;
 pub struct Watch {
     on: Watched,
     seen: u64,
+    /// It has told that the client is closed. In a cluster the nodes' connections end after that, and each end is a change.
+    is_over: bool,
 }
 
 enum Watched {
@@ -35,11 +37,11 @@ enum Watched {
 
 impl Watch {
     pub(crate) fn one(shared: &Arc<Shared>) -> Self {
-        Self { seen: shared.changes(), on: Watched::One(Arc::clone(shared)) }
+        Self { seen: shared.changes(), on: Watched::One(Arc::clone(shared)), is_over: false }
     }
 
     pub(crate) fn cluster(cluster: &Arc<Cluster>) -> Self {
-        Self { seen: cluster.changes(), on: Watched::Cluster(Arc::clone(cluster)) }
+        Self { seen: cluster.changes(), on: Watched::Cluster(Arc::clone(cluster)), is_over: false }
     }
 
     /// The next state. After [`ConnectionState::Closed`] there is none, and this never resolves.
@@ -48,11 +50,14 @@ impl Watch {
     ///
     /// Nothing is lost: the next call resolves at once.
     pub async fn changed(&mut self) -> ConnectionState {
+        if self.is_over {
+            return std::future::pending().await;
+        }
         let (changes, state) = match &self.on {
             Watched::One(shared) => shared.changed(self.seen).await,
             Watched::Cluster(cluster) => (cluster.changed(self.seen).await, cluster.state()),
         };
-        self.seen = changes;
+        (self.seen, self.is_over) = (changes, matches!(state, ConnectionState::Closed(_)));
         state
     }
 }

@@ -2,12 +2,14 @@
 //! passes is chosen here, not by luck.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::task::JoinHandle;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{CallOptions, Client, Command, Config, Error, ErrorKind, Outcome};
+use wheellock_client::{CallOptions, Client, Command, Config, ConnectionState, Error, ErrorKind, Outcome};
 use wheellock_resp::{Decoder, Frame, Limits, Value};
 use wheellock_wheel::ManualClock;
 
@@ -216,5 +218,32 @@ fn who_listens_nowhere_is_told_of_the_end() {
         assert!(!told.is_finished());
         world.client.close().await;
         world.until(|_| told.is_finished()).await;
+    });
+}
+
+/// That it is closed is the last that is told, and told once, whatever the nodes' connections still go through.
+#[test]
+fn who_watches_a_cluster_is_told_once_that_it_is_closed() {
+    virtual_time(async {
+        // The call is not answered, so its node is closed a while after the cluster.
+        let mut world = World::start(&[""]).await;
+        let call = world.call();
+        world.until(|world| world.asked == 1).await;
+        let told = Arc::new(AtomicUsize::new(0));
+        let (mut watch, tells) = (world.client.watch(), Arc::clone(&told));
+        tokio::spawn(async move {
+            loop {
+                assert!(matches!(watch.changed().await, ConnectionState::Closed(_)));
+                tells.fetch_add(1, SeqCst);
+            }
+        });
+        world.settle().await;
+        let client = world.client.clone();
+        let closed = tokio::spawn(async move { client.close().await });
+        world.settle().await;
+        assert_eq!((told.load(SeqCst), closed.is_finished()), (1, false));
+        world.until(|_| closed.is_finished() && call.is_finished()).await;
+        world.settle().await;
+        assert_eq!(told.load(SeqCst), 1);
     });
 }

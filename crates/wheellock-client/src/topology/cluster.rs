@@ -117,7 +117,7 @@ impl Cluster {
             map: RwLock::new(map),
             survey: Mutex::new(survey),
         });
-        tokio::spawn(keep_the_map(Arc::downgrade(&cluster), timer));
+        tokio::spawn(keep_the_map(Surveyor(Arc::downgrade(&cluster)), timer));
         cluster
     }
 
@@ -431,17 +431,25 @@ impl Cluster {
 
     /// The last handle is gone, or the client is to be closed.
     pub(crate) fn close(&self) {
-        let closed = self.error(ErrorKind::Closed, "the client was closed");
-        let is_first = self.survey().closed.replace(closed).is_none();
+        self.nowhere.begin_closing();
+        self.end("the client was closed");
         for node in self.nodes() {
             node.begin_closing();
         }
-        if is_first {
-            // It has no task that would end it.
-            self.nowhere.begin_closing();
-            self.nowhere.end();
-        }
         self.look_around();
+    }
+
+    /// No node is to be connected any more.
+    fn end(&self, why: &str) {
+        let closed = self.error(ErrorKind::Closed, why);
+        let mut survey = self.survey();
+        if survey.closed.is_some() {
+            return;
+        }
+        survey.closed = Some(closed);
+        drop(survey);
+        // It has no task that would end it.
+        self.nowhere.end();
         self.tell_watchers();
     }
 
@@ -669,8 +677,20 @@ async fn knows_sharded_pubsub(link: &Link, deadline: Instant) -> Result<bool, Er
     }
 }
 
+/// Who keeps the map fresh. Once it is gone nobody does: the nodes end with the same runtime, each by itself.
+struct Surveyor(Weak<Cluster>);
+
+impl Drop for Surveyor {
+    fn drop(&mut self) {
+        if let Some(cluster) = self.0.upgrade() {
+            cluster.end("the client's runtime was shut down");
+        }
+    }
+}
+
 /// Keeps the map fresh until the cluster's last handle is gone.
-async fn keep_the_map(cluster: Weak<Cluster>, timer: Timer) {
+async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
+    let cluster = &surveyor.0;
     loop {
         let Some(strong) = cluster.upgrade() else { return };
         strong.ask_around().await;

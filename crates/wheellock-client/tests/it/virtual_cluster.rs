@@ -2,8 +2,10 @@
 //! passes is chosen here, not by luck.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -246,4 +248,47 @@ fn who_watches_a_cluster_is_told_once_that_it_is_closed() {
         world.settle().await;
         assert_eq!(told.load(SeqCst), 1);
     });
+}
+
+/// A runtime that ends takes everything with it that could ever connect again: that is as final as closing the client.
+#[test]
+fn a_cluster_is_closed_when_its_runtime_ends() {
+    for is_known in [false, true] {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let client = runtime.block_on(async {
+            let world = if is_known { World::start(&[]).await } else { World::new(&[], |_| {}) };
+            world.client
+        });
+        let waits = |client: &Client| {
+            let (mut news, mut watch) = (client.subscribe(b"news"), client.watch());
+            async move { tokio::join!(news.changed(), watch.changed()) }
+        };
+        let woken = Arc::new(Woken::default());
+        let (mut told, waker) = (Box::pin(waits(&client)), Waker::from(Arc::clone(&woken)));
+        assert!(told.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(runtime);
+        assert!(woken.0.load(SeqCst), "{is_known}");
+        let Poll::Ready(((), state)) = told.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            panic!("who waits is told, {is_known}")
+        };
+        for state in [state, client.state()] {
+            let ConnectionState::Closed(why) = state else { panic!("{state:?}, {is_known}") };
+            assert!(why.detail().contains("runtime"), "{why}");
+        }
+        let get = Command::new("GET").arg("key");
+        let Poll::Ready(Err(error)) = pin!(client.call(&get)).poll(&mut Context::from_waker(&waker)) else {
+            panic!("a call fails at once, {is_known}")
+        };
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Closed, Outcome::NotSent), "{error}");
+        assert!(error.detail().contains("runtime"), "{error}");
+    }
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
 }

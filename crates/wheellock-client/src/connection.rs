@@ -336,6 +336,11 @@ impl Shared {
         matches!(self.lock().phase, Phase::Ready(_))
     }
 
+    /// Whether the connection has ended for good.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.lock().phase, Phase::Closed(_))
+    }
+
     /// Whether the server is connected and answers.
     pub(crate) fn is_lively(&self) -> bool {
         let now = self.config.timer.now();

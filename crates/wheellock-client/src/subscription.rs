@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::connection::{Phase, Shared};
+use crate::connection::Shared;
 use crate::listening::Listening;
 use crate::topology::cluster::Cluster;
 
@@ -64,14 +64,14 @@ impl Subscription {
     }
 
     /// The node that serves the channel's slot now, if that is another one. While nobody does, who listens at a node that has ended
-    /// listens nowhere: an ended connection tells nobody of a successor.
+    /// listens nowhere: an ended connection tells nobody of a successor, nor of the client's end.
     fn gone_to(&self) -> Option<(Arc<Shared>, Box<[u8]>)> {
         let Home { cluster, channel } = self.home.as_deref()?;
         let here = self.at.server();
         let node = match cluster.node_for(Some(channel)) {
-            Ok(node) => node,
-            Err(_) if matches!(here.lock().phase, Phase::Closed(_)) => cluster.nowhere(),
-            Err(_) => return None,
+            Ok(node) if !node.is_closed() => node,
+            _ if here.is_closed() => cluster.nowhere(),
+            _ => return None,
         };
         (!Arc::ptr_eq(&node, here)).then(|| (node, channel.clone()))
     }

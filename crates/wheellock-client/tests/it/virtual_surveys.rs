@@ -189,7 +189,7 @@ fn a_subscription_is_settled_by_whoever_serves_its_slot_then() {
     });
 }
 
-/// There is nobody any more who could confirm it.
+/// There is nobody any more who could confirm it. That of one node says little: the user has closed it by hand, or it has a successor.
 #[test]
 fn a_subscription_is_settled_when_its_cluster_is_closed() {
     virtual_time(async {
@@ -197,17 +197,21 @@ fn a_subscription_is_settled_when_its_cluster_is_closed() {
             ["SSUBSCRIBE", _] => String::new(),
             _ => well_behaved(words),
         });
-        for is_known in [false, true] {
+        for (is_known, by_hand) in [(false, false), (true, false), (true, true)] {
             let client = Client::lazy(config.clone());
             if is_known {
                 world.until(|_| client.is_ready()).await;
+            }
+            if by_hand {
+                client.nodes()[0].begin_closing();
+                world.until(|_| !client.is_ready()).await;
             }
             let mut news = client.subscribe(b"news");
             let settled = tokio::spawn(async move {
                 news.settled().await;
                 news.is_confirmed()
             });
-            tokio::task::yield_now().await;
+            world.settle().await;
             assert!(!settled.is_finished());
             client.begin_closing();
             world.until(|_| settled.is_finished()).await;

@@ -17,6 +17,8 @@ pub struct Retry {
     in_full: bool,
     asking: Option<Box<Address>>,
     redirected: u8,
+    /// How often in a row a slot was on its way.
+    postponed: u8,
 }
 
 impl Retry {
@@ -68,7 +70,13 @@ impl Retry {
                 // Two nodes that name each other must not be asked in a circle without a pause.
                 Some(if self.redirected <= QUICK_REDIRECTIONS { Duration::ZERO } else { UNSERVED_PAUSE })
             }
-            "LOADING" | "BUSY" | "MASTERDOWN" | "TRYAGAIN" | "READONLY" => Some(BUSY_PAUSE),
+            "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" => Some(BUSY_PAUSE),
+            "TRYAGAIN" => {
+                // Until a slot has moved, which many may wait for and none is to slow down.
+                let pause = BUSY_PAUSE * (1 << self.postponed);
+                self.postponed = (self.postponed + 1).min(MOST_DOUBLINGS);
+                Some(pause)
+            }
             "CLUSTERDOWN" => Some(UNSERVED_PAUSE),
             _ => None,
         }
@@ -89,5 +97,7 @@ impl Retry {
 const QUICK_REDIRECTIONS: u8 = 5;
 /// A server that is busy, loads, or moves keys is done within milliseconds, or takes long.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// As often it is doubled: to 160 ms.
+const MOST_DOUBLINGS: u8 = 4;
 /// Nobody serves the key now: a failover takes seconds.
 const UNSERVED_PAUSE: Duration = Duration::from_millis(25);

@@ -164,6 +164,47 @@ async fn permits_with_leases_are_given_back_when_those_have_come() {
     assert_eq!((near.permits().await.unwrap(), near.available().await.unwrap()), (2, 2));
 }
 
+/// What a manager has asked for before is remembered beside the semaphore, and may come with it.
+#[tokio::test]
+async fn permits_are_not_counted_anew_while_their_leases_have_not_come() {
+    let (going, [locks, ..]) = Move::start().await;
+    let permits = locks.permit_semaphore(NAME);
+    assert_eq!(permits.set_permits(2).await.unwrap(), 2);
+    let held = [permits.acquire().await.unwrap(), permits.acquire().await.unwrap()];
+    going.begin();
+    going.migrate(NAME);
+    going.migrate(&going.find("wheellock_request"));
+    let end = async {
+        going.was_asked().await;
+        going.end();
+    };
+    let (free, ()) = tokio::join!(permits.set_permits(2), end);
+    assert_eq!(free.unwrap(), 0);
+    assert!(permits.try_acquire().await.unwrap().is_none());
+    for permit in held {
+        assert_eq!(permit.release().await.unwrap(), Released::Released);
+    }
+}
+
+/// That it opens is noted in a key that the node may not have, and must not make.
+#[tokio::test]
+async fn a_latch_opens_where_its_slot_leaves() {
+    let (going, [locks, others, ..]) = Move::start().await;
+    let (latch, far) = (locks.count_down_latch(NAME), others.count_down_latch(NAME));
+    assert!(latch.try_set_count(NonZeroU32::MIN).await.unwrap());
+    let waiting = tokio::spawn(async move { far.wait().await });
+    assert!(eventually(NO_HANG, async || others.metrics().waiting == 1).await);
+    going.begin();
+    let refused = || going.cluster.nodes()[1 - going.to].cli(&["INFO", "errorstats"]).contains("count=");
+    let end = async {
+        assert!(eventually(NO_HANG, async || refused()).await);
+        going.end();
+    };
+    let (left, ()) = tokio::join!(latch.count_down(), end);
+    assert_eq!(left.unwrap(), 0);
+    waiting.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_latch_does_not_open_because_an_earlier_one_is_heard_of_late() {
     let (going, [locks, others, ..]) = Move::start().await;

@@ -17,7 +17,10 @@ end
 if held == 0 then
     return answer(0)
 end
-redis.call('set', ARGV[2] .. ':wheellock_leader', ARGV[7])
+local leader = ARGV[2] .. ':wheellock_leader'
+-- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+redis.call('exists', KEYS[1], leader)
+redis.call('set', leader, ARGV[7])
 -- A user without the channel leads all the same; observers then find out by asking.
 redis.pcall(ARGV[6], 'wheellock_election:' .. ARGV[2], '1')
 return answer(1)

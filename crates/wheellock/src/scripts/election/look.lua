@@ -30,6 +30,11 @@ if string.sub(said, 1, #holder + 1) == holder .. ' ' then
     token, text = string.match(said, '^%S+ (%d+) (.*)$')
 else
     -- One that announces nothing, as Redisson's: the latest token is its own.
-    token = redis.call('get', 'redisson_lock_token:' .. ARGV[1]) or '0'
+    local counter = 'redisson_lock_token:' .. ARGV[1]
+    token = redis.call('get', counter)
+    if not token then
+        -- The same of these.
+        redis.call('exists', KEYS[1], counter)
+    end
 end
 return {holder, token or '0', text or '', redis.call('pttl', KEYS[1])}

@@ -61,9 +61,10 @@ if free and (not head or head == holder) then
         -- The last in the queue takes along what is left of those whom another library has removed. A cluster's node may refuse to see to
         -- several keys at once.
         if removed or first[2] or type(try('del', queue, deadlines, waiters)) ~= 'number' then
+            if call('zrem', deadlines, holder) + call('zrem', waiters, holder) < 2 then
+                have_come()
+            end
             call('lpop', queue)
-            call('zrem', deadlines, holder)
-            call('zrem', waiters, holder)
             if not all_are_ours(call('llen', queue)) then
                 move_up(call('zrange', deadlines, '0', '-1'))
             end
@@ -86,12 +87,11 @@ if ARGV[4] == '0' then
     return left
 end
 now = now or clock()
-local deadline = tonumber(call('zscore', deadlines, holder))
+local deadline, known = tonumber(call('zscore', deadlines, holder)), call('pttl', waiters)
+if not deadline or known == -2 then
+    have_come()
+end
 if not deadline then
-    if head then
-        -- The same of these: this holder may be in the queue.
-        call('exists', queue, deadlines)
-    end
     local before = call('rpush', queue, holder) - 1
     deadline = now + left + patience * (before + 1)
     if not all_are_ours(before) then
@@ -109,7 +109,7 @@ call('zadd', waiters, now + lives_for, holder)
 -- deadline may be any number.
 local kept = math.max(86400000, math.min(math.floor(deadline - now + patience), 1000000000000))
 -- An hour more, so that it is seldom done.
-if call('pttl', waiters) < kept then
+if known < kept then
     call('pexpire', waiters, kept + 3600000)
 end
 if (head or holder) == holder then

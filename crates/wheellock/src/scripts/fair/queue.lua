@@ -17,6 +17,11 @@ local function clock()
     return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Where a cluster's slot moves, the node that it goes to refuses to say this of all while one may not have come, and this script ends.
+local function have_come()
+    call('exists', queue, deadlines, waiters)
+end
+
 -- Whether only processes of this library wait, who are so many in the queue: then nobody goes by the deadlines.
 local function all_are_ours(length)
     return length == 0 or call('zcard', waiters) >= length
@@ -41,9 +46,8 @@ local function living_head(head, now, asks)
         if until_when and until_when > now then
             return head, removed
         end
-        if not until_when then
-            -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
-            call('exists', queue, deadlines)
+        if not removed then
+            have_come()
         end
         call('lpop', queue)
         call('zrem', deadlines, head)

@@ -33,6 +33,9 @@ if outer then
 end
 local held = found > 0 and call('hdel', lock, holder) == 1
 local free = held and found == 1
+if not held then
+    have_come()
+end
 if not held and (call('zrem', deadlines, holder) == 1 or call('zrem', waiters, holder) == 1) then
     local first = false
     if all_are_ours(call('llen', queue)) then

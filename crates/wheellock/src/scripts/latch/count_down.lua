@@ -16,7 +16,8 @@ end
 if number > 1 then
     return answer(redis.call('decr', KEYS[1]))
 end
+local before = last_end(ARGV[2])
 redis.call('del', KEYS[1])
-ended(ARGV[2])
+ended(ARGV[2], before)
 redis.pcall(ARGV[6], ARGV[1], '0')
 return answer(0)

@@ -9,9 +9,10 @@
 -- ARGV[6]  PUBLISH or SPUBLISH: how the waiters listen
 --
 -- Returns 1, or 0 if there was none.
+local before = last_end(ARGV[2])
 if redis.call('del', KEYS[1]) == 0 then
     return answer(0)
 end
-ended(ARGV[2])
+ended(ARGV[2], before)
 redis.pcall(ARGV[6], ARGV[1], '0')
 return answer(1)

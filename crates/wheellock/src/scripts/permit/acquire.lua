@@ -13,28 +13,33 @@
 -- nothing changed, if there is no number under the name.
 local semaphore, lease, permit, leases = KEYS[1], tonumber(ARGV[1]), ARGV[2], ARGV[4] .. ':timeout'
 local free = number or 0
--- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
-local found = redis.pcall('exists', semaphore, leases)
-if type(found) == 'table' then
-    return found
-end
-local are_taken = found > (number and 1 or 0)
+-- The one whose lease ends first.
+local first = redis.call('zrange', leases, '0', '0', 'withscores')
+if not first[1] then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', semaphore, leases)
 -- Before anything is reaped: what nobody has taken since its lease ended is still the caller's.
-if are_taken and redis.call('zscore', leases, permit) then
+elseif redis.call('zscore', leases, permit) then
     -- The caller counts its lease from the question that is answered.
     redis.call('zadd', leases, now + lease, permit)
     return { 2, math.max(free, 0) }
 end
-local ended = are_taken and reap(semaphore, leases, now) or 0
+local ended = 0
+if first[1] and tonumber(first[2]) <= now then
+    ended = reap(semaphore, leases, now)
+end
 free = free + ended
 if free < 1 then
-    local first = are_taken and redis.call('zrange', leases, 0, 0, 'withscores')[2]
+    if ended > 0 then
+        first = redis.call('zrange', leases, '0', '0', 'withscores')
+    end
+    local ends = tonumber(first[2])
     -- Redisson's permits without an end have this one.
-    if not first or tonumber(first) >= 922337203685477 then
+    if not ends or ends >= 922337203685477 then
         return -1
     end
     -- More may have ended than are given back at once.
-    return math.max(tonumber(first) - now, 0)
+    return math.max(ends - now, 0)
 end
 redis.call('zadd', leases, now + lease, permit)
 local taken = redis.pcall('decrby', semaphore, 1)

@@ -14,6 +14,8 @@
 local leases = ARGV[2] .. ':timeout'
 local ends = redis.call('zscore', leases, ARGV[7])
 if not ends then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', KEYS[1], leases)
     return answer(0)
 end
 redis.call('zrem', leases, ARGV[7])

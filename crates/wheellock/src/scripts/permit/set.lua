@@ -12,6 +12,10 @@
 -- Returns the permits that are free then: a negative number if more are taken than there are to be.
 local leases = ARGV[2] .. ':timeout'
 local taken = redis.call('zcard', leases)
+if taken == 0 then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', KEYS[1], leases)
+end
 local free = redis.call('incrby', KEYS[1], tonumber(ARGV[7]) - (number or 0) - taken)
 free = free + reap(KEYS[1], leases, now)
 if free > 0 then

@@ -14,8 +14,9 @@
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 local lock, holder, tag = KEYS[1], ARGV[2], ARGV[4]
 local call = redis.call
--- Where a cluster's slot moves, a node may refuse to say it of both at once.
-if redis.pcall('exists', lock, tag .. ':wheellock_writer') == 0 then
+-- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+local found = redis.pcall('exists', lock, tag .. ':wheellock_writer')
+if found == 0 then
     call('set', tag .. ':' .. holder .. ':rwlock_timeout:1', '1', 'px', ARGV[1])
     call('hset', lock, 'mode', 'read', holder, '1')
     call('pexpire', lock, ARGV[1])
@@ -34,6 +35,10 @@ if fields > 0 and mode ~= 'read' and mode ~= 'write' then
     return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
 elseif mode == 'write' and not writes then
     return call('pttl', lock)
+end
+-- A writer's mark, and a lease of this holder, may be on the other one.
+if type(found) == 'table' then
+    return found
 end
 -- Who holds already must not wait for one who waits for it.
 if not held and not writes and ARGV[5] == '1' then

@@ -4,10 +4,18 @@ if not held then
     return nil
 end
 -- How much longer the lock lives on its own account is told by what is left of the longest lease given back here.
-local longest, leases = 0, {}
+local longest, leases, missing = 0, {}, nil
 for hold = count + 1, math.min(held, count + 1000) do
-    leases[#leases + 1] = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
-    longest = math.max(longest, redis.call('pttl', leases[#leases]))
+    local lease = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
+    local own = redis.call('pttl', lease)
+    if own == -2 then
+        missing = lease
+    end
+    leases[#leases + 1], longest = lease, math.max(longest, own)
+end
+if missing then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', lock, missing)
 end
 local lived, left = redis.call('pttl', lock), nil
 -- A writer's lease is its own; and where the lock outlives what was given back, another reader's lease is why. Up to Redis 7.0

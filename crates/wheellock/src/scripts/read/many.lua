@@ -38,8 +38,15 @@ local function many(gives, lock, calls)
             named[i] = calls[i][2]
             leases[i] = lease_of(named[i])
         end
-        -- Beside those who go there may be `mode` alone.
-        local left = redis.call('hlen', lock) == #calls + 1 and 0 or longest_of_a_few(lock, tag, lived, known)
+        -- Beside those who go there is `mode`. Few of those who stay would be among a few.
+        local stay, left = redis.call('hlen', lock) - #calls - 1, nil
+        if stay == 0 then
+            left = 0
+        elseif stay <= #calls then
+            left = longest_lease_of(lock, redis.call('hgetall', lock), tag, lived, known)
+        else
+            left = longest_of_a_few(lock, tag, lived, known)
+        end
         if not left then
             for i = 1, #leases do
                 longest = math.max(longest, redis.call('pttl', leases[i]))

@@ -20,11 +20,18 @@ if mode ~= side then
     return 0
 end
 -- A writer may read as well.
-local holders = redis.call('hgetall', lock)
+local holders, missing = redis.call('hgetall', lock), nil
 for i = 1, #holders, 2 do
     for hold = 1, math.min(tonumber(holders[i + 1]) or 0, 1000) do
-        redis.call('del', tag .. ':' .. holders[i] .. ':rwlock_timeout:' .. hold)
+        local timeout = tag .. ':' .. holders[i] .. ':rwlock_timeout:' .. hold
+        if redis.call('del', timeout) == 0 and string.sub(holders[i], -6) ~= ':write' then
+            missing = timeout
+        end
     end
+end
+if missing then
+    -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+    redis.call('exists', lock, missing)
 end
 redis.call('del', lock)
 redis.pcall(ARGV[2], ARGV[1], side == 'read' and '0' or '1')

@@ -34,6 +34,10 @@ local function lease_of(holder, count)
         end
         longest = math.max(longest, own)
     end
+    if longest <= 0 then
+        -- Where a cluster's slot moves, the node that it goes to refuses to say this of both while one may not have come.
+        redis.call('exists', lock, tag .. ':' .. holder .. ':rwlock_timeout:' .. count)
+    end
     return left >= 0 and math.min(longest, left) or longest
 end
 

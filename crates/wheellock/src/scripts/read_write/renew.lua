@@ -31,6 +31,13 @@ for i, lock in ipairs(KEYS) do
                 left = longest_read_lease(lock, tag)
                 redis.call('pexpire', lock, left)
             end
+        end
+        -- What this holder alone has made longer is set as it is, and nobody else's lease is shortened: a writer's has no key of its own.
+        local others
+        if lease > 0 and left > lease and own + 2 >= left and writes == (found[1] == 'write') then
+            others = longest_read_lease(lock, tag, nil, {[holder] = 0})
+        end
+        if not writes then
             for hold = 1, lease > 0 and math.min(tonumber(found[2]) or 0, 1000) or 0 do
                 local timeout = tag .. ':' .. holder .. ':rwlock_timeout:' .. hold
                 -- Only the first is not refused by a server without memory.
@@ -43,11 +50,10 @@ for i, lock in ipairs(KEYS) do
             -- A reader whose own lease has ended holds nothing, however long others hold on.
             reply[i + 2] = own
         else
-            -- What this holder alone has made longer is set as it is, and nobody else's lease is shortened: a writer's has no key of its own.
             if left < lease then
                 redis.call('pexpire', lock, lease)
-            elseif left > lease and own + 2 >= left and writes == (found[1] == 'write') then
-                redis.call('pexpire', lock, math.max(lease, longest_read_lease(lock, tag)))
+            elseif others then
+                redis.call('pexpire', lock, math.max(lease, others))
             end
             reply[i + 2] = 1
         end

@@ -14,15 +14,17 @@
 -- The count is set, not incremented: a call that is repeated because its reply was lost counts once.
 local lock, holder, tag = KEYS[1], ARGV[2], ARGV[4]
 local waits = tag .. ':wheellock_writer'
--- Where a cluster's slot moves, a node may refuse to say it of both at once.
-if redis.pcall('exists', lock, waits) == 0 then
+-- Where a cluster's slot moves, a node refuses to say this of both while they may be on two nodes.
+local found = redis.pcall('exists', lock, waits)
+local may_wait = type(found) == 'number'
+if found == 0 then
     redis.call('hset', lock, 'mode', 'write', holder, '1')
     redis.call('pexpire', lock, ARGV[1])
     return nil
 end
 local lease = tonumber(ARGV[1])
 local reader = string.sub(holder, 1, -7)
-local found = redis.pcall('hmget', lock, 'mode', holder, reader)
+found = redis.pcall('hmget', lock, 'mode', holder, reader)
 if found.err then
     return found
 end
@@ -48,12 +50,17 @@ if mode ~= 'read' and mode ~= 'write' then
     return redis.error_reply('WRONGTYPE what is under this name is no read-write lock')
 end
 for hold = 1, math.min(tonumber(reads) or 0, 1000) do
-    if redis.call('pttl', tag .. ':' .. reader .. ':rwlock_timeout:' .. hold) > 0 then
+    local timeout = tag .. ':' .. reader .. ':rwlock_timeout:' .. hold
+    local left = redis.call('pttl', timeout)
+    if left > 0 then
         return redis.error_reply('UPGRADE this holder reads, and would wait for itself')
+    elseif left == -2 then
+        -- The same of these.
+        redis.call('exists', lock, timeout)
     end
 end
 -- One who gives up sooner is no reason to forget a writer who waits for longer.
-if ARGV[5] ~= '0' and redis.call('pttl', waits) < tonumber(ARGV[5]) then
+if ARGV[5] ~= '0' and may_wait and redis.call('pttl', waits) < tonumber(ARGV[5]) then
     redis.call('set', waits, holder, 'px', ARGV[5])
 end
 return redis.call('pttl', lock)

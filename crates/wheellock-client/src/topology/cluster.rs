@@ -68,6 +68,8 @@ struct Survey {
     last_error: Option<Error>,
     /// Every node that was asked last refuses us.
     refused: bool,
+    /// How many rounds of questions nobody has answered since the last one that was.
+    failed_rounds: u8,
     closed: Option<Error>,
     in_trouble_since: Option<Instant>,
     /// Where the next round of questions starts.
@@ -99,6 +101,7 @@ impl Cluster {
             },
             last_error: None,
             refused: false,
+            failed_rounds: 0,
             closed: None,
             in_trouble_since: None,
             turn: 0,

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -56,6 +56,16 @@ impl<A: FnMut(&Pipe, &[&str]) -> String> World<A> {
             self.clock.advance(Duration::from_millis(1));
         }
         panic!("it never came to that");
+    }
+
+    /// Lets so much time pass, in steps of that length.
+    async fn pass(&mut self, time: Duration, step: Duration) {
+        let mut passed = Duration::ZERO;
+        while passed < time {
+            self.clock.advance(step);
+            passed += step;
+            self.settle().await;
+        }
     }
 
     /// Connections that the client has not left.
@@ -364,5 +374,71 @@ fn a_translation_that_panics_forbids_its_address_for_now() {
         assert_eq!(client.nodes().len(), 1, "the other one is not used");
         world.until(|_| client.nodes().iter().filter(|node| node.is_ready()).count() == 2).await;
         assert_eq!(asked.load(SeqCst), 3);
+    });
+}
+
+/// One that accepts connections and never says a word, in front of one that is refused at first, or slow.
+#[test]
+fn a_silent_seed_keeps_no_other_one_from_being_asked() {
+    let ms = Duration::from_millis;
+    for (timeout, refuses_for, takes) in
+        [(ms(3000), ms(1300), ms(0)), (ms(3000), ms(0), ms(1600)), (Duration::MAX, ms(1300), ms(0))]
+    {
+        virtual_time(async move {
+            let is_joined = Arc::new(AtomicBool::new(false));
+            let (mut world, mut config) = World::new({
+                let is_joined = Arc::clone(&is_joined);
+                move |_: &Pipe, words: &[&str]| {
+                    is_joined.fetch_or(matches!(words, ["CLUSTER", _]), SeqCst);
+                    well_behaved(words)
+                }
+            });
+            config.servers = "redis+cluster://silent:7000,in.memory:7000".parse::<Config>().unwrap().servers;
+            config.connect_timeout = timeout;
+            // Whoever asks is gone before the connection is tried again.
+            config.random = || 4_000_000;
+            let (timer, new) = (config.timer.clone(), Arc::clone(&world.new));
+            let (begin, connections) = (timer.now(), AtomicUsize::new(0));
+            // Each is connected once in every round of questions.
+            config.connector = Some(Arc::new(move || {
+                let is_silent = connections.fetch_add(1, SeqCst).is_multiple_of(2) && !is_joined.load(SeqCst);
+                let pipe = Pipe::new();
+                if is_silent {
+                    return Ok(pipe);
+                }
+                if timer.now() < begin + refuses_for {
+                    return Err(std::io::ErrorKind::ConnectionRefused.into());
+                }
+                new.lock().unwrap().push_back(pipe.clone());
+                Ok(pipe)
+            }));
+            let timer = config.timer.clone();
+            config.credentials = Some(Arc::new(move || {
+                let timer = timer.clone();
+                Box::pin(async move {
+                    timer.sleep(takes).await;
+                    Ok(Credentials { username: None, password: Some(Secret::new("a token")) })
+                })
+            }));
+            let connected = tokio::spawn(Client::connect(config));
+            world.pass(ms(7000), ms(1)).await;
+            assert!(connected.is_finished(), "{timeout:?}, {refuses_for:?}, {takes:?}");
+            connected.await.unwrap().unwrap_or_else(|error| panic!("{refuses_for:?}, {takes:?}: {error}"));
+        });
+    }
+}
+
+/// While somebody is asked who never answers, and has no end of time for that.
+#[test]
+fn a_client_that_waits_for_its_first_node_can_be_closed() {
+    virtual_time(async {
+        let (mut world, mut config) = World::new(|_: &Pipe, _: &[&str]| String::new());
+        config.connect_timeout = Duration::MAX;
+        let client = Client::lazy(config);
+        world.until(|world| world.open() == 1).await;
+        world.pass(Duration::from_secs(2), Duration::from_millis(5)).await;
+        drop(client);
+        world.settle().await;
+        assert_eq!(world.open(), 0);
     });
 }

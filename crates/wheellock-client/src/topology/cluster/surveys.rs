@@ -1,14 +1,15 @@
 //! How a cluster is asked for its nodes: whom, when, and how long each may take. What their answers mean is for the cluster.
 
+use std::future::Future;
 use std::pin::Pin;
-use std::sync::Weak;
-use std::task::Poll;
+use std::sync::{MutexGuard, Weak};
+use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use wheellock_resp::{Command, Value};
 use wheellock_wheel::Timer;
 
-use super::Cluster;
+use super::{Cluster, Survey};
 use crate::address::Address;
 use crate::config::{Hooks, Servers};
 use crate::connection::Shared;
@@ -19,36 +20,97 @@ use crate::locator::Locator;
 use crate::topology::nodes::{self, Node};
 
 impl Cluster {
-    /// Asks one node after the other until one answers, and takes its answer.
+    /// Asks until one answers, and takes its answer.
     async fn ask_around(&self) {
-        let (mut last_error, mut refused) = (None::<Error>, true);
-        for address in self.whom_to_ask() {
-            match self.ask(&address).await {
-                Ok(view) => {
-                    let mut survey = self.survey();
-                    (survey.last_error, survey.refused) = (None, false);
-                    drop(survey);
-                    self.learn(&view, &address);
-                    return;
-                }
-                Err(error) => {
-                    refused &= error.is_refusal();
-                    // Who refuses us has more to say than who says nothing.
-                    if error.is_refusal() || !last_error.as_ref().is_some_and(Error::is_refusal) {
-                        last_error = Some(error);
-                    }
-                }
-            }
-            if self.is_closed() {
-                return;
-            }
-        }
-        if let Some(error) = last_error {
+        let whom = self.whom_to_ask();
+        let mut failures = Failures::default();
+        // Nodes that are known connect by themselves, and while there are none the first one is waited for.
+        let is_alone = self.map().nodes.is_empty();
+        let answer = if is_alone {
+            self.ask_at_once(&whom, &mut failures).await
+        } else {
+            self.ask_in_turn(&whom, &mut failures).await
+        };
+        if let Some((address, view)) = answer {
             let mut survey = self.survey();
-            (survey.last_error, survey.refused) = (Some(error), refused);
+            (survey.last_error, survey.refused, survey.failed_rounds) = (None, false, 0);
+            drop(survey);
+            self.learn(&view, address);
+        } else if let Some(error) = failures.worst.filter(|_| !self.is_closed()) {
+            let mut survey = self.survey();
+            (survey.last_error, survey.refused) = (Some(error), failures.are_refusals);
+            survey.failed_rounds = survey.failed_rounds.saturating_add(1);
             drop(survey);
             self.tell_watchers();
         }
+    }
+
+    /// Asks one node after the other.
+    async fn ask_in_turn<'a>(
+        &self,
+        whom: &'a [Address],
+        failures: &mut Failures,
+    ) -> Option<(&'a Address, Vec<Node>)> {
+        for address in whom {
+            // Any node will do, so this one must not keep us for long.
+            match self.ask(address, self.config.connect_timeout.min(PATIENCE)).await {
+                Ok(view) => return Some((address, view)),
+                Err(error) => failures.add(error),
+            }
+            if self.is_closed() {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Asks all, and gives each the time that a connection may take. If one fails, those that are silent must not keep it from being
+    /// asked again: they are given up then, later with every round.
+    async fn ask_at_once<'a>(
+        &self,
+        whom: &'a [Address],
+        failures: &mut Failures,
+    ) -> Option<(&'a Address, Vec<Node>)> {
+        let doublings = self.survey().failed_rounds.min(DOUBLINGS);
+        let timer = &self.config.timer;
+        let mut patience = timer.sleep_until(timer.now() + PATIENCE * (1 << doublings));
+        let ask = |address| (address, Box::pin(self.ask(address, self.config.connect_timeout)));
+        let mut under_way: Vec<_> = whom.iter().map(ask).collect();
+        std::future::poll_fn(|cx| {
+            if self.leave_surveyor(cx.waker()).is_none() {
+                return Poll::Ready(None);
+            }
+            let mut place = 0;
+            while let Some((address, ask)) = under_way.get_mut(place) {
+                match ask.as_mut().poll(cx) {
+                    Poll::Ready(Ok(view)) => return Poll::Ready(Some((*address, view))),
+                    Poll::Ready(Err(error)) => {
+                        failures.add(error);
+                        drop(under_way.remove(place));
+                    }
+                    Poll::Pending => place += 1,
+                }
+            }
+            if under_way.is_empty() {
+                return Poll::Ready(None);
+            }
+            if failures.worst.is_none() || Pin::new(&mut patience).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            failures.are_refusals = false;
+            Poll::Ready(None)
+        })
+        .await
+    }
+
+    /// Leaves the waker of who asks around. `None` if that is over.
+    fn leave_surveyor(&self, waker: &Waker) -> Option<MutexGuard<'_, Survey>> {
+        let mut survey = self.survey();
+        if survey.closed.is_some() {
+            return None;
+        }
+        survey.surveyor = Some(waker.clone());
+        Some(survey)
     }
 
     /// Connected nodes that answer first, each round another one in front; then whoever else is known.
@@ -83,20 +145,14 @@ impl Cluster {
         asked
     }
 
-    async fn ask(&self, address: &Address) -> Result<Vec<Node>, Error> {
+    async fn ask(&self, address: &Address, connect_timeout: Duration) -> Result<Vec<Node>, Error> {
         let connected = self.map().nodes.get(address).filter(|node| node.is_lively()).cloned();
         let link = match connected {
             Some(node) => Link::to(&node),
             None => {
-                // Any node will do, so this one must not keep us for long. If none did, they may all need the time; nodes that
-                // are known connect by themselves.
-                let alone = self.map().nodes.is_empty();
-                let is_patient = alone && self.survey().last_error.is_some();
                 let mut config = self.config.clone();
                 config.servers = Servers::One(address.clone());
-                if !is_patient {
-                    config.connect_timeout = config.connect_timeout.min(PATIENCE);
-                }
+                config.connect_timeout = connect_timeout;
                 config.scripts.clear();
                 (config.on_change, config.hooks) = (None, Hooks::default());
                 let shared = Shared::new(config, Role::AnyNode, 0, Box::new(|_| {}));
@@ -134,6 +190,28 @@ impl Cluster {
         }
         let since = *survey.in_trouble_since.get_or_insert(now);
         if now.saturating_duration_since(since) < TROUBLE { HURRIED_INTERVAL } else { TROUBLED_INTERVAL }
+    }
+}
+
+/// What became of those who were asked in vain.
+struct Failures {
+    /// Who refuses us has more to say than who says nothing.
+    worst: Option<Error>,
+    are_refusals: bool,
+}
+
+impl Default for Failures {
+    fn default() -> Self {
+        Self { worst: None, are_refusals: true }
+    }
+}
+
+impl Failures {
+    fn add(&mut self, error: Error) {
+        self.are_refusals &= error.is_refusal();
+        if error.is_refusal() || !self.worst.as_ref().is_some_and(Error::is_refusal) {
+            self.worst = Some(error);
+        }
     }
 }
 
@@ -176,11 +254,7 @@ pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
         let mut sleep = timer.sleep_until(asked_at + pause);
         let closed = std::future::poll_fn(|cx| {
             let Some(cluster) = cluster.upgrade() else { return Poll::Ready(true) };
-            let mut survey = cluster.survey();
-            if survey.closed.is_some() {
-                return Poll::Ready(true);
-            }
-            survey.surveyor = Some(cx.waker().clone());
+            let Some(mut survey) = cluster.leave_surveyor(cx.waker()) else { return Poll::Ready(true) };
             let soon = asked_at + HURRIED_INTERVAL;
             // Asked for by many at once it is still done once, and not more often than in a hurry.
             if std::mem::take(&mut survey.wanted) && sleep.deadline() > soon {
@@ -203,5 +277,7 @@ const HURRIED_INTERVAL: Duration = Duration::from_millis(50);
 const TROUBLE: Duration = Duration::from_secs(10);
 /// and is looked at less often.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
-/// How long a node may take to answer, or at first to be connected, before another one is asked.
+/// How long a node may take to answer, or to be connected, before another one is asked.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How often that is doubled while no node is known: then one that is slow may be the only one.
+const DOUBLINGS: u8 = 3;

@@ -182,6 +182,10 @@ impl Client {
     }
 
     /// A client for each server that this one uses now: each of a cluster's primaries, otherwise only this one.
+    ///
+    /// Each is a handle to the connection that this client uses itself, and [`close`](Self::close) ends that: calls for keys of such a node
+    /// fail with [`ErrorKind::Closed`] until the cluster has connected it anew, which it does by itself. To give up no more than the handle,
+    /// drop it.
     pub fn nodes(&self) -> Vec<Self> {
         self.route.servers().iter().map(|server| Self { route: Route::One(Link::to(server)) }).collect()
     }

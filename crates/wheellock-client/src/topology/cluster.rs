@@ -481,6 +481,8 @@ impl Cluster {
             map.slots.unreachable(&address);
         }
         let learnt = map.slots.learn(view, asked, self.config.is_encrypted());
+        // The user has one of `Client::nodes`, and closed it.
+        map.nodes.retain(|_, node| !node.is_closed());
         for address in &learnt.primaries {
             self.node(&mut map, address);
         }

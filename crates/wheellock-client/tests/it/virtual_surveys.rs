@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{Address, Client, Command, Config, Credentials, Secret, slot_of};
+use wheellock_client::{Address, Client, Command, Config, ConnectionState, Credentials, Secret, slot_of};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
@@ -440,5 +440,36 @@ fn a_client_that_waits_for_its_first_node_can_be_closed() {
         drop(client);
         world.settle().await;
         assert_eq!(world.open(), 0);
+    });
+}
+
+/// Each of a cluster's clients for one node is a handle to the connection that the cluster itself uses.
+#[test]
+fn a_node_whose_connection_was_closed_is_connected_anew() {
+    virtual_time(async {
+        let (mut world, config) = World::new(|_: &Pipe, words: &[&str]| well_behaved(words));
+        let client = Client::lazy(config);
+        world.until(|_| client.is_ready()).await;
+        let mut news = client.subscribe(b"news");
+        world.settle().await;
+        let nodes = client.nodes();
+        let closing = tokio::spawn(async move {
+            for node in nodes {
+                node.close().await;
+            }
+        });
+        world.until(|_| closing.is_finished()).await;
+        world.until(|_| client.is_ready()).await;
+        assert!(matches!(client.state(), ConnectionState::Ready { .. }), "{:?}", client.state());
+        let caller = client.clone();
+        let call = tokio::spawn(async move { caller.call(&Command::new("GET").arg("key")).await });
+        world.until(|_| call.is_finished()).await;
+        assert_eq!(call.await.unwrap().unwrap().as_str(), Some("OK"));
+        assert!(news.take_changed(), "it moved");
+        world.settle().await;
+        let message = format!(">3\r\n{}{}{}", bulk("smessage"), bulk("news"), bulk("0"));
+        world.pipes.last().unwrap().0.send(message.as_bytes());
+        world.settle().await;
+        assert!(news.take_changed(), "what is said there is heard");
     });
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{Address, Client, Command, Config, ConnectionState, Credentials, Secret, slot_of};
+use wheellock_client::{
+    Address, CallOptions, Client, Command, Config, ConnectionState, Credentials, Secret, slot_of,
+};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
@@ -471,5 +473,40 @@ fn a_node_whose_connection_was_closed_is_connected_anew() {
         world.pipes.last().unwrap().0.send(message.as_bytes());
         world.settle().await;
         assert!(news.take_changed(), "what is said there is heard");
+    });
+}
+
+/// Who waits for a slot that is nobody's looks again and again, and that is not what the nodes are to suffer from.
+#[test]
+fn nodes_are_asked_less_often_when_trouble_lasts_whoever_waits() {
+    virtual_time(async {
+        let asked = Rc::new(Cell::new(0));
+        let (mut world, config) = World::new({
+            let asked = Rc::clone(&asked);
+            move |_: &Pipe, words: &[&str]| match words {
+                ["CLUSTER", "NODES"] => {
+                    asked.set(asked.get() + 1);
+                    bulk(&line('a', "myself,master", '-', 1, "0-99"))
+                }
+                _ => well_behaved(words),
+            }
+        });
+        let client = Client::lazy(config);
+        world.until(|_| client.is_ready()).await;
+        let _news = client.subscribe(b"news");
+        let caller = client.clone();
+        let call = tokio::spawn(async move {
+            let deadline = CallOptions::by(caller.config().timer.now() + Duration::from_secs(60));
+            caller.call_with(&Command::new("GET").arg("key"), deadline).await
+        });
+        assert!(slot_of(b"news") > 99 && slot_of(b"key") > 99);
+        let step = Duration::from_millis(5);
+        world.pass(Duration::from_secs(11), step).await;
+        let before = asked.get();
+        assert!(before > 100, "at first every 50 ms: {before}");
+        world.pass(Duration::from_secs(5), step).await;
+        let asked = asked.get() - before;
+        assert!((9..=10).contains(&asked), "then every 500 ms: {asked} in 5 s");
+        assert!(!call.is_finished());
     });
 }

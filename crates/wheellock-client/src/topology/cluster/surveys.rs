@@ -255,10 +255,10 @@ pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
         let closed = std::future::poll_fn(|cx| {
             let Some(cluster) = cluster.upgrade() else { return Poll::Ready(true) };
             let Some(mut survey) = cluster.leave_surveyor(cx.waker()) else { return Poll::Ready(true) };
-            let soon = asked_at + HURRIED_INTERVAL;
-            // Asked for by many at once it is still done once, and not more often than in a hurry.
-            if std::mem::take(&mut survey.wanted) && sleep.deadline() > soon {
-                sleep.reset(soon);
+            // Asked for by many at once it is still done once, and not more often than in a hurry. While something is wrong whoever
+            // waits for it asks all the time, and the pause is as short as it is to be.
+            if std::mem::take(&mut survey.wanted) && pause == INTERVAL {
+                sleep.reset(asked_at + HURRIED_INTERVAL);
             }
             drop(survey);
             Pin::new(&mut sleep).poll(cx).map(|()| false)

@@ -113,6 +113,11 @@ impl Client {
         error_of_detached(&self.route.server_that_was(detached.connection), operation, detached)
     }
 
+    /// The host to which `connection` leads, if it is still used and is no unix socket.
+    pub fn host_of(&self, connection: ConnectionId) -> Option<String> {
+        self.route.server_of(connection)?.host()
+    }
+
     /// Waits until everything that was written on `connection` so far is acknowledged as `acks` says, or `timeout` has passed
     /// on the server; the reply says how many have ([`Acks::heard`]). `connection` is that of a call that was answered
     /// ([`Started::connection`], [`Detached::connection`](crate::Detached::connection)): on another one the server would

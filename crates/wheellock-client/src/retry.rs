@@ -50,10 +50,11 @@ impl Retry {
     }
 
     /// [`after`](Self::after) for the error reply to a [detached](crate::Detached) call.
-    pub fn after_reply(&mut self, reply: &Value) -> Option<Duration> {
+    /// `asked` is the [host](crate::Client::host_of) that said so: a redirection may name none, and means that one.
+    pub fn after_reply(&mut self, reply: &Value, asked: impl FnOnce() -> Option<String>) -> Option<Duration> {
         self.asking = None;
         let text = reply.as_error()?;
-        self.after_code(error_code(text), redirect::target(text, || None).as_ref())
+        self.after_code(error_code(text), redirect::target(text, asked).as_ref())
     }
 
     fn after_code(&mut self, code: &str, to: Option<&Address>) -> Option<Duration> {

@@ -165,7 +165,7 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
             let Token { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
             let verb = if matches!(about, About::Wait { .. }) { "WAIT" } else { wire::verb(&retry) };
-            let pause = pause_before_repeating(&mut retry, &detached.result);
+            let pause = pause_before_repeating(context, &mut retry, &detached);
             let answer = Answer { detached: &detached, verb, retry, pause };
             match about {
                 About::Reconcile { hold } => table.reconciled(hold, &answer),
@@ -402,9 +402,9 @@ pub(crate) fn on_change(context: &Context, change: &Change) {
 }
 
 /// How long to wait before a request has a chance that certainly had no effect; `None` if it has none, or may have had one.
-fn pause_before_repeating(retry: &mut Retry, result: &Result<Value, Outcome>) -> Option<Duration> {
-    match result {
-        Ok(reply) => retry.after_reply(reply),
+fn pause_before_repeating(context: &Context, retry: &mut Retry, detached: &Detached) -> Option<Duration> {
+    match &detached.result {
+        Ok(reply) => retry.after_reply(reply, || context.client.host_of(detached.connection)),
         // The node was given up before it was written: another one may be responsible now.
         Err(Outcome::NotSent) => Some(Duration::ZERO),
         Err(_) => None,

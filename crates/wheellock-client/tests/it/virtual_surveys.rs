@@ -3,14 +3,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use wheellock_client::layer::{Detached, Retry};
 use wheellock_client::memory::Pipe;
 use wheellock_client::{
-    Address, CallOptions, Client, Command, Config, ConnectionState, Credentials, Secret, slot_of,
+    Address, Arg, CallOptions, Client, Command, Config, ConnectionState, Credentials, Script, Secret, slot_of,
 };
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
@@ -508,5 +509,40 @@ fn nodes_are_asked_less_often_when_trouble_lasts_whoever_waits() {
         let asked = asked.get() - before;
         assert!((9..=10).contains(&asked), "then every 500 ms: {asked} in 5 s");
         assert!(!call.is_finished());
+    });
+}
+
+/// With `cluster-preferred-endpoint-type unknown-endpoint` a redirection names no host, and means the one that was asked.
+#[test]
+fn a_detached_call_follows_a_redirection_that_names_no_host() {
+    virtual_time(async {
+        let nodes = line('a', "myself,master", '-', 1, "0-16383") + &line('b', "master", '-', 2, "");
+        let mut is_asking = false;
+        let (mut world, mut config) = World::new(move |_: &Pipe, words: &[&str]| match words {
+            ["CLUSTER", "NODES"] => bulk(&nodes),
+            ["ASKING"] => {
+                is_asking = true;
+                well_behaved(words)
+            }
+            ["EVALSHA", _, "1", key] if !std::mem::take(&mut is_asking) => {
+                format!("-ASK {} :7001\r\n", slot_of(key.as_bytes()))
+            }
+            _ => well_behaved(words),
+        });
+        let results = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&results);
+        config.hooks.on_detached = Some(Arc::new(move |results| sink.lock().unwrap().append(results)));
+        let client = Client::lazy(config);
+        world.until(|_| client.nodes().iter().filter(|node| node.is_ready()).count() == 2).await;
+        let (script, params) = (Script::new("return 1", 1, 0), [Arg::from("key")]);
+        let mut retry = Retry::default();
+        for (token, answer) in [(1, None), (2, Some("OK"))] {
+            drop(client.queue_eval(&script, 1, &params, &retry, token).unwrap());
+            world.until(|_| !results.lock().unwrap().is_empty()).await;
+            let detached: Detached = results.lock().unwrap().pop().unwrap();
+            let reply = detached.result.unwrap();
+            assert_eq!((detached.token, reply.as_str()), (token, answer), "{reply:?}");
+            retry.after_reply(&reply, || client.host_of(detached.connection));
+        }
     });
 }

@@ -107,6 +107,8 @@ pub(crate) struct Pipeline {
     last_reply: Instant,
     /// What the first PING that is under way asks back.
     asked_back: Option<u64>,
+    /// What the PING asks back that is behind an UNSUBSCRIBE for which a push was taken.
+    behind_an_end: Option<u64>,
     /// The server said that it cannot be what we need on this connection any more.
     pub(crate) unfit: Option<&'static str>,
     /// The last reply that said which node serves a slot now.
@@ -193,6 +195,7 @@ impl Pipeline {
             detached: Vec::new(),
             last_reply: now,
             asked_back: None,
+            behind_an_end: None,
             unfit: None,
             moved: None,
             latency: Histogram::default(),
@@ -405,6 +408,7 @@ impl Pipeline {
         self.last_reply = now;
         match members {
             0 if self.is_for_what_has_ended(&value) => {
+                self.behind_an_end = None;
                 self.heard_error(value.as_error().unwrap_or_default());
                 Ok(())
             }
@@ -418,12 +422,14 @@ impl Pipeline {
     }
 
     /// Whether this refuses an UNSUBSCRIBE for which the push was taken with which the server had just ended the subscription by itself,
-    /// because it gave the slot away. The PING behind it is about no slot, so it is never answered like this.
+    /// because it gave the slot away. The PING behind it is about no slot, and was allowed when the connection was made, so it is never
+    /// answered like this.
     fn is_for_what_has_ended(&self, value: &Value) -> bool {
-        let is_of_the_slot =
-            |text: &[u8]| matches!(crate::error::error_code(text), "MOVED" | "ASK" | "CLUSTERDOWN");
-        matches!(self.entries.front(), Some(Entry { what: What::Ping(_), .. }))
-            && value.as_error().is_some_and(is_of_the_slot)
+        let is_of_the_order = |text: &[u8]| {
+            matches!(crate::error::error_code(text), "MOVED" | "ASK" | "CLUSTERDOWN" | "NOPERM" | "ERR")
+        };
+        self.behind_an_end.is_some_and(|nonce| self.front_is(What::Ping(nonce)))
+            && value.as_error().is_some_and(is_of_the_order)
     }
 
     /// One entry has its answer.
@@ -512,6 +518,10 @@ impl Pipeline {
                     if self.front_is(What::Unsubscribe(index)) {
                         self.pop_written();
                         self.last_reply = now;
+                        self.behind_an_end = match self.entries.front() {
+                            Some(Entry { what: What::Ping(nonce), .. }) if self.sharded => Some(*nonce),
+                            _ => None,
+                        };
                     } else if self.channels.is_being_ended(index) {
                         // The server has ended it by itself. What we have asked for is answered, too, and until then it is not over.
                         return Ok(());
@@ -659,7 +669,7 @@ impl Pipeline {
             }
         }
         self.fail_unwritten_waits(&lost, wakers);
-        self.asked_back = None;
+        (self.asked_back, self.behind_an_end) = (None, None);
         self.connected = false;
         self.channels.on_disconnect(wakers);
         self.drop_unwritten(is_kept);

@@ -319,7 +319,10 @@ impl World {
             }
             let is_bundle = words.get(1).is_some_and(|sha| sha == WHOLE.sha());
             if words[0] == "SUNSUBSCRIBE" && self.moved.contains(&words[1]) {
-                self.pending.push_back(vec!["REFUSED".to_owned(), "MOVED 1 h:1".to_owned()]);
+                // This user may not, or it is too late.
+                let refusal =
+                    ["NOPERM to run the command", "MOVED 1 h:1"][usize::from(words[1].ends_with('\0'))];
+                self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
             } else if let Some(refusal) = self.refusal.take_if(|_| is_bundle) {
                 self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
             } else {
@@ -567,6 +570,7 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
         Frame::Push(Push::new(words.into()).unwrap())
     };
     let (moved, down) = ("MOVED 1 h:1", "CLUSTERDOWN Hash slot not served");
+    let (denied, unknown) = ("NOPERM to run the command", "ERR unknown command");
     let answers = [
         [vec![ended("c")], vec![ended("d")]],
         [vec![refused(moved)], vec![refused(down)]],
@@ -574,6 +578,9 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
         // Both are ended before any order is read.
         [vec![ended("c"), ended("d"), refused(moved)], vec![refused(moved)]],
         [vec![ended("d"), ended("c"), refused(moved)], vec![ended("d")]],
+        // The user may not give the subscription up, and the server has ended it just then.
+        [vec![ended("c"), refused(denied)], vec![ended("d"), refused(unknown)]],
+        [vec![refused(denied)], vec![ended("d"), refused(denied)]],
     ];
     for (case, [first, second]) in answers.into_iter().enumerate() {
         let (mut pipeline, _) = connected(100);
@@ -620,6 +627,41 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
             "case {case}"
         );
         assert!(pipeline.reconcile(late, now), "case {case}");
+    }
+}
+
+/// Whatever a proxy says of it: only behind the end of a subscription is an error another one's.
+#[test]
+fn a_ping_that_is_refused_is_answered() {
+    for (is_sharded, ends) in [(false, false), (true, false), (false, true)] {
+        let (mut pipeline, _) = connected(100);
+        pipeline.sharded = is_sharded;
+        let now = Instant::now();
+        let mut frames = Vec::new();
+        if ends {
+            let push = |kind: &str| {
+                let words = [kind, "c", "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+                Frame::Push(Push::new(words.into()).unwrap())
+            };
+            let channel = pipeline.channels().want(b"c");
+            pipeline.reconcile(channel, now);
+            drop(pipeline.take_output());
+            pipeline.on_frame(push("subscribe"), now, &mut Vec::new()).unwrap();
+            pipeline.channels().unwant(channel, 0);
+            pipeline.reconcile(channel, now);
+            frames.push(push("unsubscribe"));
+        }
+        pipeline.submit_ping(now);
+        let command = Command::new("ECHO").arg("a");
+        let request = Request::Command(&command);
+        let slot = pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+        drop(pipeline.take_output());
+        frames.push(Frame::Reply(Value::Error(b"CLUSTERDOWN The cluster is down".to_vec().into())));
+        frames.push(Frame::Reply(Value::BulkString(b"a".to_vec().into())));
+        for frame in frames {
+            pipeline.on_frame(frame, now, &mut Vec::new()).unwrap();
+        }
+        assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"));
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Order {
 pub(crate) struct Channels {
     by_name: HashMap<Arc<[u8]>, u32>,
     entries: Slab<Channel>,
+    /// An order was put off, and was not queued again yet.
+    any_put_off: bool,
 }
 
 /// Small, for every waiter of a fair lock has one of its own.
@@ -129,6 +131,33 @@ impl Channels {
         }
     }
 
+    /// The server does nothing now but run a script, so nothing has changed there. The order is due again when it
+    /// [is free](Self::free_again).
+    pub(crate) fn on_put_off(&mut self, index: u32) {
+        self.any_put_off = true;
+        if let Some(channel) = self.get_mut(index) {
+            channel.confirmed = match channel.confirmed {
+                Confirmed::Subscribing | Confirmed::No => Confirmed::No,
+                Confirmed::Unsubscribing | Confirmed::Yes => Confirmed::Yes,
+            };
+            self.forget_if_unused(index);
+        }
+    }
+
+    /// The server has done what it was asked. Returns the channels for which an order is due, if any was put off; the caller sends them.
+    /// Whoever waits for messages of one is to look once its SUBSCRIBE is queued: what was asked meanwhile came before it.
+    pub(crate) fn free_again(&mut self, wakers: &mut Vec<Waker>) -> Vec<u32> {
+        if !std::mem::take(&mut self.any_put_off) {
+            return Vec::new();
+        }
+        for (_, channel) in &mut self.entries {
+            if channel.wanted > 0 && channel.confirmed == Confirmed::No && channel.refused.is_none() {
+                channel.wake(wakers);
+            }
+        }
+        self.indices()
+    }
+
     /// A message arrived. Returns false for a channel that nobody knows.
     pub(crate) fn on_message(&mut self, name: &[u8], wakers: &mut Vec<Waker>) -> bool {
         match self.find(name).and_then(|index| self.get_mut(index)) {
@@ -143,6 +172,7 @@ impl Channels {
     /// The connection is gone: nothing is confirmed any more. Waiters look again; on the next connection the
     /// subscriptions go first, so that their look comes after them.
     pub(crate) fn on_disconnect(&mut self, wakers: &mut Vec<Waker>) {
+        self.any_put_off = false;
         for (_, channel) in &mut self.entries {
             channel.confirmed = Confirmed::No;
             channel.refused = None;

@@ -440,8 +440,13 @@ impl Pipeline {
         now: Instant,
         wakers: &mut Vec<Waker>,
     ) -> Result<(), Desync> {
-        if let Some(text) = value.as_error() {
-            self.heard_error(text);
+        match value.as_error() {
+            Some(text) => self.heard_error(text),
+            None => {
+                for channel in self.channels.free_again(wakers) {
+                    self.reconcile(channel, now);
+                }
+            }
         }
         match entry.what {
             What::Call(slot) => {
@@ -469,6 +474,9 @@ impl Pipeline {
                     What::Ping(next) => Some(next),
                     _ => None,
                 });
+            }
+            What::Subscribe(channel) | What::Unsubscribe(channel) if is_busy(&value) => {
+                self.channels.on_put_off(channel);
             }
             // In RESP3 the confirmation is a push; only a refusal is a reply.
             What::Subscribe(channel) => match value.as_error() {
@@ -1065,6 +1073,11 @@ const NO_COUNTER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn is_number(value: &Value, number: u64) -> bool {
     value.as_str().and_then(|text| text.parse().ok()) == Some(number)
+}
+
+/// Whether a script keeps the server from doing anything else: SUBSCRIBE and UNSUBSCRIBE, too (redis-server 7.0.15).
+fn is_busy(value: &Value) -> bool {
+    value.as_error().is_some_and(|text| crate::error::error_code(text) == "BUSY")
 }
 
 /// Whether a server does not know a command, or this user may not have it, whatever the key (sources: `processCommand` in server.c and

@@ -665,6 +665,57 @@ fn a_ping_that_is_refused_is_answered() {
     }
 }
 
+/// redis-server 7.0.15 while a script runs: the order is refused, whatever it is, and nothing has changed.
+#[test]
+fn an_order_that_a_busy_server_refuses_is_sent_again() {
+    let (mut pipeline, _) = connected(100);
+    let now = Instant::now();
+    let busy = || Frame::Reply(Value::Error(b"BUSY Redis is busy running a script.".to_vec().into()));
+    let push = |kind: &str, channel: &str| {
+        let words = [kind, channel, "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+        Frame::Push(Push::new(words.into()).unwrap())
+    };
+    let on = |pipeline: &mut Pipeline, frame| {
+        let mut wakers = Vec::new();
+        pipeline.on_frame(frame, now, &mut wakers).unwrap();
+        String::from_utf8(pipeline.take_output().to_vec()).unwrap().replace("\r\n", " ")
+    };
+    let old = pipeline.channels().want(b"old");
+    pipeline.reconcile(old, now);
+    drop(pipeline.take_output());
+    on(&mut pipeline, push("subscribe", "old"));
+
+    let new = pipeline.channels().want(b"new");
+    let given_up = pipeline.channels().want(b"given up");
+    pipeline.channels().unwant(old, 0);
+    [new, old, given_up].into_iter().for_each(|channel| assert!(pipeline.reconcile(channel, now)));
+    pipeline.submit_ping(now);
+    drop(pipeline.take_output());
+    pipeline.channels().unwant(given_up, 0);
+    for _ in 0..4 {
+        assert_eq!(on(&mut pipeline, busy()), "", "not at once");
+    }
+    assert_eq!(pipeline.channels().refusal(new), None, "it may be had soon");
+    assert_eq!(pipeline.channels().find(b"given up"), None, "nobody wants it any more");
+    assert_eq!(pipeline.channels().find(b"old"), Some(old), "the server has it still");
+
+    let count = pipeline.channels().count(new);
+    pipeline.submit_ping(now);
+    let ping = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    let nonce = ping.split("\r\n").nth(4).unwrap().as_bytes().to_vec();
+    let sent = on(&mut pipeline, Frame::Reply(Value::BulkString(nonce.into())));
+    assert!(sent.contains(" SUBSCRIBE $3 new ") && sent.contains(" UNSUBSCRIBE $3 old "), "{sent}");
+    assert_eq!(pipeline.channels().count(new), count + 1, "what was asked meanwhile came before it");
+    let confirmations = [push("subscribe", "new"), push("unsubscribe", "old")];
+    let in_order = if sent.find(" SUBSCRIBE") < sent.find(" UNSUBSCRIBE") { [0, 1] } else { [1, 0] };
+    for place in in_order {
+        on(&mut pipeline, confirmations[place].clone());
+    }
+    assert!(pipeline.channels().is_confirmed(new));
+    assert_eq!(pipeline.channels().find(b"old"), None);
+    assert!(pipeline.is_empty());
+}
+
 #[test]
 fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     let now = Instant::now();

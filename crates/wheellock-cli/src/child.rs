@@ -1,11 +1,13 @@
 //! The command as a process: how it is started, signalled and tied to this tool's life. Owns its process group.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::ExitStatus;
 
-use rustix::process::{Pid, Signal, getpid, getppid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpgrp, getpid, getppid, kill_process, kill_process_group};
+use rustix::termios::tcgetpgrp;
 use tokio::process::Command;
 
 use crate::end::{End, complain};
@@ -26,8 +28,9 @@ impl Child {
         environment: &[(&str, String)],
         again: &[&str],
     ) -> io::Result<Self> {
-        // One that reads from a terminal must be in the terminal's foreground group, or it is stopped.
-        let has_group = !io::stdin().is_terminal();
+        // One that uses a terminal must be in the terminal's foreground group, or it is stopped. If it reads from one it may come there
+        // later, together with this tool.
+        let has_group = !io::stdin().is_terminal() && !is_in_foreground();
         let mut command = command(words, again)?;
         command.envs(environment.iter().map(|(name, value)| (name, value))).kill_on_drop(true);
         if has_group {
@@ -51,13 +54,16 @@ impl Child {
         }
     }
 
-    /// Sends a signal to the command, and to what it has started. One that has ended is past caring.
+    /// Sends a signal to the command, and to what it has started. One that has ended is past caring, and one that is stopped is woken to
+    /// take it.
     pub(crate) fn signal(&self, signal: Signal) {
-        let _sent = if self.has_group {
-            kill_process_group(self.pid, signal)
-        } else {
-            kill_process(self.pid, signal)
-        };
+        for signal in [signal, Signal::CONT] {
+            let _sent = if self.has_group {
+                kill_process_group(self.pid, signal)
+            } else {
+                kill_process(self.pid, signal)
+            };
+        }
     }
 
     /// Kills what an ended command has left behind in its process group.
@@ -66,6 +72,12 @@ impl Child {
             self.signal(Signal::KILL);
         }
     }
+}
+
+/// Whether this process is in the foreground of a terminal, whatever its input is: the command may ask there for a password.
+fn is_in_foreground() -> bool {
+    let foreground = File::open("/dev/tty").and_then(|terminal| Ok(tcgetpgrp(terminal)?));
+    foreground.is_ok_and(|group| group == getpgrp())
 }
 
 /// What the command's end means for ours.

@@ -1,6 +1,8 @@
 //! The command line against real servers, with real commands, signals and kills.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +20,13 @@ fn tool(server: &RedisServer, arguments: &[&str]) -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT,QUIT,TERM", PROGRAM]).args(arguments);
     command.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null());
+    in_background(&mut command);
     command
+}
+
+/// Whoever runs these tests may do so in the foreground of a terminal, where a command has no group of its own.
+fn in_background(command: &mut Command) -> &mut Command {
+    command.process_group(0)
 }
 
 /// Runs it to its end.
@@ -349,6 +357,54 @@ fn signals_are_passed_on_and_the_lock_is_released_when_the_command_has_ended() {
     }
 }
 
+/// Whoever is in the background of a terminal and uses it is stopped, and takes no signal until it is woken.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_that_is_stopped_is_woken_to_heed_a_signal() {
+    let server = RedisServer::start();
+    let [begun, heard] = ["begun", "heard"].map(|what| file(&server, what));
+    let script = format!(
+        "trap 'echo > {}; exit 3' TERM; echo $$ > {}; kill -STOP $$; {}",
+        heard.display(),
+        begun.display(),
+        forever(&server)
+    );
+    let job = Running::start(&server, &["job"], &script);
+    let command = process(&begun);
+    let stat = format!("/proc/{}/stat", command.as_raw_nonzero());
+    let is_stopped = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T "));
+    assert!(poll_until(PATIENCE, is_stopped));
+    job.signal(Signal::TERM);
+    assert!(written(&heard));
+    assert_eq!(job.end().0, 3);
+    assert!(is_free(&server, "job"));
+}
+
+/// Its input is a pipe, and it asks somebody all the same, as ssh does for a password.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_with_a_pipe_for_its_input_may_use_the_terminal() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    let server = RedisServer::start();
+    let heard = file(&server, "heard");
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let terminal = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
+    fs::File::from(controller.try_clone().unwrap()).write_all(b"from the terminal\n").unwrap();
+    // The first terminal that the leader of a session opens is that of the session, and the leader is in its foreground.
+    let pipeline = format!("exec 3<>{terminal}; echo list | \"$@\"; exit $?");
+    let asks = format!("read line < /dev/tty; echo \"$line, $(cat)\" > {}", heard.display());
+    let mut session = Command::new("setsid");
+    session.args(["--wait", "sh", "-c", &pipeline, "sh", PROGRAM, "run", "job", "--", "sh", "-c", &asks]);
+    session.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null());
+    let job = Running(session.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    assert!(written(&heard));
+    assert_eq!(fs::read_to_string(&heard).unwrap(), "from the terminal, list\n");
+    assert_eq!(job.end(), (0, String::new()));
+}
+
 /// As `nohup` does it: what the tool was started to ignore, the command ignores, too.
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
@@ -357,7 +413,7 @@ fn a_signal_that_is_ignored_stays_ignored() {
     let waits = format!("echo $$ > {}; {}", begun.display(), until(&server, &go));
     let mut nohup = Command::new("sh");
     nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", PROGRAM, "run", "job", "--", "sh", "-c", &waits]);
-    nohup.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null());
+    in_background(nohup.env("WHEELLOCK_URL", server.url()).stdin(Stdio::null()));
     let job = Running(nohup.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     let command = process(&begun);
     job.signal(Signal::HUP);

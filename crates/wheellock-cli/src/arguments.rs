@@ -147,7 +147,7 @@ pub(crate) struct Doctor {
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) target: Target,
-    /// How long each of the four measurements takes
+    /// How long each of the four measurements takes, unless it comes to 4000000 samples before
     #[arg(long, value_name = "TIME", value_parser = bench_time, default_value = "2s")]
     pub(crate) time: Duration,
     /// How many tasks want the hot lock

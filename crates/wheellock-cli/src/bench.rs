@@ -1,5 +1,7 @@
 //! Measures what locks cost on the user's server. Owns what is measured, and leaves nothing there.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use wheellock::client::Command;
@@ -45,19 +47,17 @@ async fn all(options: &Bench, locks: &LockManager, without: &LockManager) -> Res
         "per second"
     ));
     let client = locks.client();
-    let ping = repeat(options.time, async || client.call(&Command::new("PING")).await.map(drop)).await;
-    show("round trip (PING)", ping.map_err(|error| Failure::of(End::Unavailable, error))?, options.time);
+    let left = || Cell::new(MOST_SAMPLES);
+    let ping = async || client.call(&Command::new("PING")).await.map(drop);
+    let pinged = repeat(options.time, &left(), ping).await;
+    show("round trip (PING)", pinged.map_err(|error| Failure::of(End::Unavailable, error))?);
     let lock = locks.lock(&name);
-    show(
-        "acquire + release, nobody else wants it",
-        repeat(options.time, async || pair(&lock).await).await?,
-        options.time,
-    );
+    let paired = repeat(options.time, &left(), async || pair(&lock).await).await?;
+    show("acquire + release, nobody else wants it", paired);
     for (locks, how) in [(locks, "handed over"), (without, "always the server")] {
         let title = format!("hot lock, {} tasks, {how}", options.tasks);
         let tasks = tokio::task::LocalSet::new();
-        let samples = tasks.run_until(contend(&locks.lock(&name), options)).await?;
-        show(&title, samples, options.time);
+        show(&title, tasks.run_until(contend(&locks.lock(&name), options)).await?);
     }
     say("\nof the hot lock the time is one task's: from asking for the lock until it has given it back\n");
     Ok(())
@@ -67,32 +67,47 @@ async fn pair(lock: &Lock) -> Result<(), Error> {
     lock.acquire().await?.release().await.map(drop)
 }
 
-/// Does it one after the other for so long; how long each took.
-async fn repeat<E>(time: Duration, mut work: impl AsyncFnMut() -> Result<(), E>) -> Result<Vec<Duration>, E> {
+/// What was measured.
+struct Measured {
+    /// How long each took.
+    samples: Vec<Duration>,
+    /// How long all of them did.
+    took: Duration,
+}
+
+/// Does it one after the other, for so long or until as many are done as were `left`.
+async fn repeat<E>(
+    time: Duration,
+    left: &Cell<usize>,
+    mut work: impl AsyncFnMut() -> Result<(), E>,
+) -> Result<Measured, E> {
     let begin = Instant::now();
     let mut samples = Vec::new();
-    while begin.elapsed() < time && samples.len() < MOST_SAMPLES {
+    while begin.elapsed() < time && left.get() > 0 {
+        left.set(left.get() - 1);
         let start = Instant::now();
         work().await?;
         samples.push(start.elapsed());
     }
-    Ok(samples)
+    Ok(Measured { samples, took: begin.elapsed() })
 }
 
-async fn contend(lock: &Lock, options: &Bench) -> Result<Vec<Duration>, Failure> {
+async fn contend(lock: &Lock, options: &Bench) -> Result<Measured, Failure> {
     let (time, mut tasks) = (options.time, tokio::task::JoinSet::new());
+    let (begin, left) = (Instant::now(), Rc::new(Cell::new(MOST_SAMPLES)));
     for _ in 0..options.tasks {
-        let lock = lock.clone();
-        tasks.spawn_local(async move { repeat(time, async || pair(&lock).await).await });
+        let (lock, left) = (lock.clone(), Rc::clone(&left));
+        tasks.spawn_local(async move { repeat(time, &left, async || pair(&lock).await).await });
     }
     let mut samples = Vec::new();
     while let Some(ended) = tasks.join_next().await {
-        samples.extend(ended.map_err(|error| Failure::of(End::Unavailable, error))??);
+        samples.extend(ended.map_err(|error| Failure::of(End::Unavailable, error))??.samples);
     }
-    Ok(samples)
+    Ok(Measured { samples, took: begin.elapsed() })
 }
 
-fn show(what: &str, mut samples: Vec<Duration>, time: Duration) {
+fn show(what: &str, measured: Measured) {
+    let Measured { mut samples, took } = measured;
     samples.sort_unstable();
     let at = |share: f64| {
         let last = samples.len().saturating_sub(1);
@@ -105,12 +120,35 @@ fn show(what: &str, mut samples: Vec<Duration>, time: Duration) {
         samples.get(place).copied().unwrap_or_default().as_secs_f64() * 1e6
     };
     let [p50, p90, p99, p999, max] = [0.5, 0.9, 0.99, 0.999, 1.0].map(at);
-    let rate = samples.len() as f64 / time.as_secs_f64();
+    let rate = samples.len() as f64 / took.as_secs_f64();
     say(&format!("{what:<44} {p50:>9.1} {p90:>9.1} {p99:>9.1} {p999:>9.1} {max:>9.1} {rate:>10.0}\n"));
 }
 
-/// Memory has an end, however long is measured.
+/// Memory has an end, however long is measured and however many tasks do.
 const MOST_SAMPLES: usize = 4_000_000;
 /// Should this tool be killed, its lock is gone that soon.
 const LEASE: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_that_ends_early_says_how_long_it_took() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let hour = Duration::from_secs(3600);
+        runtime.block_on(async {
+            let left = Cell::new(5);
+            let turn = async || {
+                tokio::task::yield_now().await;
+                Ok::<_, Failure>(())
+            };
+            let (first, second) = tokio::join!(repeat(hour, &left, turn), repeat(hour, &left, turn));
+            let [first, second] =
+                [first, second].map(|measured| measured.unwrap_or_else(|_| panic!("nothing fails")));
+            assert_eq!(first.samples.len() + second.samples.len(), 5, "the bound is that of both");
+            assert!(first.took < hour && second.took < hour);
+        });
+    }
+}

@@ -217,6 +217,31 @@ async fn s07_busy_is_an_answer_and_no_reason_to_reconnect() {
     assert_eq!(client.stats().connections, 1);
 }
 
+/// A script keeps the server from subscribing and unsubscribing, too, and nothing of what it refuses meanwhile is forgotten.
+#[tokio::test]
+async fn s07_channels_are_those_that_are_wanted_when_a_busy_server_is_free_again() {
+    let server = RedisServer::builder().arg("busy-reply-threshold", "50").start();
+    let mut config = config(&server.url());
+    config.heartbeat = Duration::from_millis(20);
+    let client = Client::connect(config).await.unwrap();
+    let old = client.subscribe(b"old");
+    old.settled().await;
+    let mut cli = server.connect().unwrap();
+    cli.send(&["EVAL", "while true do end", "0"]).unwrap();
+    let busy = async || call(&client, &["PING"]).await.is_err_and(|error| error.code() == Some("BUSY"));
+    assert!(eventually(PATIENCE, busy).await);
+    drop(old);
+    let mut new = client.subscribe(b"new");
+    // Both orders came before this.
+    assert!(busy().await);
+    assert_eq!((new.is_confirmed(), new.refusal()), (false, None));
+    assert_eq!(server.cli(&["SCRIPT", "KILL"]), "OK");
+    let numbers = || server.cli(&["PUBSUB", "NUMSUB", "old", "new"]) == "old\n0\nnew\n1";
+    assert!(eventually(PATIENCE, async || numbers()).await);
+    assert!(new.take_changed(), "what was asked meanwhile came before it");
+    assert_eq!(client.stats().connections, 1);
+}
+
 #[tokio::test]
 async fn s08_killed_and_unkillable_scripts() {
     let mut server = RedisServer::builder().arg("busy-reply-threshold", "20").start();

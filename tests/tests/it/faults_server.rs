@@ -224,7 +224,7 @@ async fn s07_channels_are_those_that_are_wanted_when_a_busy_server_is_free_again
     let mut config = config(&server.url());
     config.heartbeat = Duration::from_millis(20);
     let client = Client::connect(config).await.unwrap();
-    let old = client.subscribe(b"old");
+    let mut old = client.subscribe(b"old");
     old.settled().await;
     let mut cli = server.connect().unwrap();
     cli.send(&["EVAL", "while true do end", "0"]).unwrap();

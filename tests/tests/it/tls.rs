@@ -73,6 +73,31 @@ async fn good_certificates_by_name_by_address_and_through_an_intermediate() {
     works(config).await;
 }
 
+/// What has been encrypted and the socket does not take stays in the session, which has room for 64 KiB.
+#[tokio::test]
+async fn a_command_that_no_socket_takes_at_once_is_written_to_its_end() {
+    let ca = Authority::new("ours");
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
+    let mut config = config(&server, "localhost", &ca);
+    config.response_timeout = 3 * PATIENCE;
+    let client = Client::connect(config).await.unwrap();
+    let big: String = (0..12 << 20).map(|n: u32| char::from(b'a' + (n % 23) as u8)).collect();
+    for command in ["SET", "GETSET"] {
+        // Until it reads again, the socket fills.
+        server.pause();
+        let before = client.stats().bytes_written;
+        let call = tokio::spawn({
+            let (client, big) = (client.clone(), big.clone());
+            async move { client.call(&Command::new(command).arg("big").arg(&big)).await }
+        });
+        assert!(eventually(PATIENCE, async || client.stats().bytes_written > before + (1 << 16)).await);
+        server.resume();
+        let reply = call.await.unwrap().unwrap();
+        assert!(reply.as_str() == Some(if command == "SET" { "OK" } else { &big }), "{command}");
+    }
+    assert_eq!(client.stats().connections, 1);
+}
+
 #[tokio::test]
 async fn tls_1_2_is_enough() {
     let ca = Authority::new("ours");

@@ -48,24 +48,27 @@ impl Encrypted {
         }
     }
 
-    /// Encrypts as much as the session has room for, and writes as much as the socket takes now. What was encrypted counts
-    /// as written: it leaves before everything that is encrypted later.
+    /// Encrypts and writes as long as the socket takes it. What was encrypted counts as written: it leaves before everything that is
+    /// encrypted later. Nothing is encrypted behind what the socket has not taken, because the session has little room for that.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut stream = self.lock();
         let mut encrypted = 0;
-        while let Some(rest) = bytes.get(encrypted..).filter(|rest| !rest.is_empty()) {
-            let (_, session) = stream.get_mut();
-            let room = session.writer().write(rest)?;
-            encrypted += room;
+        loop {
             match flush(&mut stream) {
-                Ok(()) if room > 0 => {}
-                Ok(()) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(()) => {}
                 // Some of it may have left; the next attempt meets the error again.
-                Err(_) if encrypted > 0 => break,
+                Err(_) if encrypted > 0 => return Ok(encrypted),
                 Err(error) => return Err(error),
             }
+            let Some(rest) = bytes.get(encrypted..).filter(|rest| !rest.is_empty()) else {
+                return Ok(encrypted);
+            };
+            let (_, session) = stream.get_mut();
+            match session.writer().write(rest)? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                taken => encrypted += taken,
+            }
         }
-        Ok(encrypted)
     }
 
     /// Writes what is encrypted already, as far as the socket takes it now.

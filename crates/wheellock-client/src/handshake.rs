@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
-use crate::config::{Config, Credentials};
+use crate::config::{Config, Credentials, Secret};
 use crate::error::{CONNECT, Error, ErrorKind, error_code, printable};
 use crate::script::Script;
 
@@ -135,7 +135,7 @@ impl<'a> Handshake<'a> {
             }
             (Expect::WriteProbe, reply) => {
                 if let Some(text) = reply.filter(|text| REFUSES_WRITES.contains(&error_code(text))) {
-                    let detail = format!("it refuses writes: {}", printable(text));
+                    let detail = format!("it refuses writes: {}", self.shown(text));
                     return Err(self.error(ErrorKind::NotReady, detail));
                 }
             }
@@ -252,7 +252,7 @@ impl<'a> Handshake<'a> {
     }
 
     fn refused_hello(&self, text: &[u8]) -> Error {
-        let shown = printable(text);
+        let shown = self.shown(text);
         match error_code(text) {
             "WRONGPASS" | "NOAUTH" => {
                 let how = match (&self.credentials.username, &self.credentials.password) {
@@ -264,7 +264,7 @@ impl<'a> Handshake<'a> {
                 self.error(ErrorKind::Auth, format!("user \"{user}\" ({how}) was refused: {shown}"))
             }
             "NOPROTO" => self.error(ErrorKind::Unsupported, format!("it does not speak RESP3: {shown}")),
-            _ if is_unknown(&shown) => self.error(
+            _ if is_unknown(text) => self.error(
                 ErrorKind::Unsupported,
                 format!(
                     "it does not know HELLO; Redis 6 or later, or Valkey, is required, and no proxy that only speaks RESP2: {shown}"
@@ -277,7 +277,23 @@ impl<'a> Handshake<'a> {
     fn refused(&self, command: &str, text: &[u8]) -> Error {
         let error = Error::server(command, self.server, false, text);
         let kind = if error.kind() == ErrorKind::Server { ErrorKind::Connect } else { error.kind() };
-        self.error(kind, format!("{command} was refused: {}", printable(text)))
+        self.error(kind, format!("{command} was refused: {}", self.shown(text)))
+    }
+
+    /// A refusal fit for a message. Whoever does not know a command repeats the arguments, of which HELLO has the password, and may cut or
+    /// quote them: they are left out. The password itself is shown by nobody's words.
+    fn shown(&self, text: &[u8]) -> String {
+        let text = String::from_utf8_lossy(text);
+        let (said, cut) = match text.to_ascii_lowercase().find(ARGUMENTS) {
+            Some(at) => (text.get(..at).unwrap_or_default().trim_end(), " ..."),
+            None => (&*text, ""),
+        };
+        let password = self.credentials.password.as_ref().map_or("", Secret::expose);
+        let shown = match password {
+            "" => printable(said.as_bytes()),
+            password => printable(said.replace(password, "***").as_bytes()),
+        };
+        shown + cut
     }
 
     fn protocol(&self, detail: &str) -> Error {
@@ -312,10 +328,14 @@ const NO_PASSWORD: &str = "without any password configured";
 
 /// Whether a refusal means that HELLO itself is not known: by servers before Redis 6, and by proxies in words of their own (source:
 /// Envoy's Redis proxy, for the last).
-fn is_unknown(refusal: &str) -> bool {
-    let refusal = refusal.to_ascii_lowercase();
+fn is_unknown(refusal: &[u8]) -> bool {
+    let refusal = printable(refusal).to_ascii_lowercase();
     ["unknown command", "unsupported command", "invalid request"].iter().any(|words| refusal.contains(words))
 }
+
+/// What stands between an unknown command's name and its arguments, in small letters (source: `commandCheckExistence` in server.c of
+/// Redis 7.0, and `processCommand` of those before).
+const ARGUMENTS: &str = "with args";
 
 /// What a server says that accepts connections but no writes. Not OOM: there, renewals and releases still work.
 const REFUSES_WRITES: &[&str] = &["READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "LOADING"];
@@ -454,6 +474,38 @@ mod tests {
         let resp2 = String::from_utf8(HELLO.to_vec()).unwrap().replace(":3\r\n", ":2\r\n");
         assert_eq!(kind("redis://h", resp2.as_bytes()).0, ErrorKind::Unsupported);
         assert_eq!(kind("redis://h", b"+OK\r\n").0, ErrorKind::Protocol);
+    }
+
+    /// A server that does not know HELLO repeats what it was sent, the password included: what follows is the text of Redis 5 and of
+    /// those before it, and of a later one whose HELLO was renamed.
+    #[test]
+    fn a_server_that_repeats_the_password_is_not_quoted() {
+        let config = config("redis://:s3cret-pw@h");
+        let credentials = credentials(&config);
+        let said = [
+            "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 's3cret-pw' 'SETNAME' 'wheellock' ",
+            "ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `default`, `s3cret-pw`, `SETNAME`, `wheellock`, ",
+            "ERR Unknown Command 'HELLO', With Args Beginning With: '3' 'AUTH' 'default' 's3cret-p",
+            "ERR unknown command HELLO 3 AUTH default s3cret-pw",
+            "ERR cannot route HELLO 3 AUTH default s3cret-pw SETNAME wheellock",
+            "WRONGPASS s3cret-pw is not it",
+            "NOPROTO not with s3cret-pw",
+        ];
+        for role in [Role::Primary, Role::Node, Role::AnyNode, Role::Sentinel] {
+            for said in said {
+                let mut out = BytesMut::new();
+                let mut handshake = Handshake::start(&config, role, &credentials, "s", &mut out);
+                let reply = &replies(format!("-{said}\r\n").as_bytes())[0];
+                let error = handshake.on_reply(reply, &mut out).unwrap_err();
+                let shown = format!("{error} {error:?}");
+                assert!(!shown.contains("s3cret-p"), "{role:?}: {shown}");
+                assert!(shown.contains("HELLO") || shown.contains("***"), "{role:?}: {shown}");
+            }
+        }
+        // Later in the handshake, too.
+        let wire = [HELLO, b"+OK\r\n+OK\r\n+OK\r\n+run_id:a1\r\n-READONLY s3cret-pw\r\n"].concat();
+        let error = shake(&config, &wire).unwrap_err();
+        assert!(error.to_string().contains("READONLY ***"), "{error}");
     }
 
     #[test]

@@ -319,5 +319,19 @@ async fn sentinels_and_the_servers_that_they_name_each_see_their_user() {
     assert!(follows, "{:?} at {used}; {new} took over, now it is {primary}", who_is(&client).await);
 }
 
+/// A server whose HELLO was taken away repeats the whole command in its refusal. Observed on Redis 7.0.
+#[tokio::test]
+async fn a_server_that_does_not_know_hello_makes_nobody_say_the_password() {
+    let settings = [("requirepass", "sesame"), ("rename-command", "HELLO \"\"")];
+    let builder = RedisServer::builder().tcp().config_file();
+    let server = settings.iter().fold(builder, |builder, (name, value)| builder.arg(name, value)).start();
+    let client = Client::lazy(config(&url(&server.tcp_url(), ":sesame@")));
+    let error = timeout(NO_HANG, who_is(&client)).await.expect("refused at once").unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unsupported, Outcome::NotSent), "{error}");
+    assert!(error.to_string().contains("does not know HELLO"), "{error}");
+    let shown = format!("{error} {error:?} {:?} {client:?}", client.state());
+    assert!(!shown.contains("sesame"), "{shown}");
+}
+
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 const NO_HANG: Duration = Duration::from_secs(20);

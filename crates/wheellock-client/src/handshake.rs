@@ -13,7 +13,7 @@ use crate::config::{Config, Credentials, Secret};
 use crate::error::{CONNECT, Error, ErrorKind, error_code, printable};
 use crate::script::Script;
 
-/// What the server said about itself in its reply to HELLO.
+/// What the server said about itself in its reply to HELLO. Each text is escaped where it is not printable ASCII, and cut at 256 bytes.
 ///
 /// ```no_run
 /// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
@@ -213,7 +213,7 @@ impl<'a> Handshake<'a> {
         };
         let field =
             |name: &str| fields.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value);
-        let text = |name: &str| field(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text = |name: &str| printable(field(name).and_then(Value::as_str).unwrap_or_default().as_bytes());
         if field("proto").and_then(Value::as_i64) != Some(3) {
             return Err(self.error(ErrorKind::Unsupported, "the server did not switch to RESP3".to_owned()));
         }
@@ -244,8 +244,7 @@ impl<'a> Handshake<'a> {
             return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
         }
         if matches!(self.role, Role::Primary | Role::Node) && info.role != "master" {
-            let role = printable(info.role.as_bytes());
-            let detail = format!("it is a {role}, not a primary: locks live on the primary only");
+            let detail = format!("it is a {}, not a primary: locks live on the primary only", info.role);
             return Err(self.error(ErrorKind::NotReady, detail));
         }
         Ok(info)
@@ -506,6 +505,24 @@ mod tests {
         let wire = [HELLO, b"+OK\r\n+OK\r\n+OK\r\n+run_id:a1\r\n-READONLY s3cret-pw\r\n"].concat();
         let error = shake(&config, &wire).unwrap_err();
         assert!(error.to_string().contains("READONLY ***"), "{error}");
+    }
+
+    /// It is kept, and goes into events.
+    #[test]
+    fn what_a_server_says_about_itself_is_cut_and_escaped() {
+        let version = "7.2\u{1b}[2J\n".to_owned() + &"9".repeat(1 << 20);
+        let hello = String::from_utf8(HELLO.to_vec()).unwrap();
+        let hello = hello
+            .replace("$6\r\n7.2.11", &format!("${}\r\n{version}", version.len()))
+            .replace("$5\r\nredis", "$6\r\nre\tdis");
+        let (config, mut out) = (config("redis://h"), BytesMut::new());
+        let credentials = credentials(&config);
+        let mut handshake = Handshake::start(&config, Role::Primary, &credentials, "s", &mut out);
+        handshake.on_reply(&replies(hello.as_bytes())[0], &mut out).unwrap();
+        let info = handshake.info;
+        assert!(info.version.len() < 300, "{} bytes", info.version.len());
+        assert!(info.version.starts_with("7.2\\x1b[2J\\n99"), "{}", info.version);
+        assert_eq!((info.name.as_str(), info.role.as_str()), ("re\\tdis", "master"));
     }
 
     #[test]

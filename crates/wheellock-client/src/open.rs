@@ -73,7 +73,7 @@ async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open
     });
     match timer.timeout_at(deadline, first).await {
         Ok(Some(open)) => Ok(open),
-        Ok(None) | Err(_) => Err(none_is_primary(shared, &last.into_iter().flatten().collect::<Vec<_>>())),
+        Ok(None) | Err(_) => Err(none_is_primary(shared, &last)),
     }
 }
 
@@ -84,16 +84,16 @@ async fn open_after(shared: &Shared, pause: Duration, address: &Address) -> Resu
     open_at(shared, address).await
 }
 
-/// The failure that has most to say, with what the others said.
-fn none_is_primary(shared: &Shared, errors: &[Error]) -> Error {
-    let rank = |error: &Error| match error.kind() {
-        ErrorKind::Auth | ErrorKind::Unsupported => 2,
-        ErrorKind::NotReady => 1,
-        _ => 0,
-    };
-    let kind = errors.iter().max_by_key(|error| rank(error)).map_or(ErrorKind::Connect, Error::kind);
+/// What the last of each had to say. They refuse us only if each of them does: another one may be the primary.
+fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
+    let errors = || last.iter().flatten();
+    let all_refuse = last.iter().all(|last| last.as_ref().is_some_and(Error::is_refusal));
+    let kind = errors()
+        .filter(|error| all_refuse || !error.is_refusal())
+        .max_by_key(|error| error.kind() == ErrorKind::NotReady)
+        .map_or(ErrorKind::Connect, Error::kind);
     let said: Vec<_> =
-        errors.iter().map(|error| format!("{}: {}", error.server_address(), error.detail())).collect();
+        errors().map(|error| format!("{}: {}", error.server_address(), error.detail())).collect();
     let said = if said.is_empty() { "no answer in time".to_owned() } else { said.join("; ") };
     let detail = format!("none of the servers is a primary that serves: {said}");
     shared.not_connected(kind, &detail)

@@ -1,0 +1,125 @@
+//! A client that knows several addresses, over in-memory connections and a clock that stands still: how often it asks whom, and what
+//! becomes of its callers meanwhile.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use wheellock_client::memory::Pipe;
+use wheellock_client::{CallOptions, Client, Command, Config};
+use wheellock_resp::{Decoder, Frame, Limits};
+use wheellock_wheel::ManualClock;
+
+use crate::in_memory::{in_memory, settle, virtual_time};
+
+/// What the one who is asked next is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Server {
+    Primary,
+    Replica,
+    /// It says that the password is wrong.
+    Refusing,
+    /// It takes no connection.
+    Down,
+}
+
+/// A client of two addresses. Who is asked as the how manieth, from 0 on, is what `who` says; both are asked at once, in order.
+struct World {
+    client: Client,
+    clock: ManualClock,
+    asked: Arc<AtomicUsize>,
+    connections: Arc<Mutex<Vec<(Server, Pipe, BytesMut)>>>,
+}
+
+impl World {
+    fn new(adjust: impl FnOnce(&mut Config), who: impl Fn(usize) -> Server + Send + Sync + 'static) -> Self {
+        let (mut config, clock, _) = in_memory("redis://:sesame@a,b");
+        let (asked, connections) = (Arc::new(AtomicUsize::new(0)), Arc::default());
+        let (count, accepted) = (Arc::clone(&asked), Arc::<Mutex<Vec<_>>>::clone(&connections));
+        config.connector = Some(Arc::new(move || {
+            let server = who(count.fetch_add(1, Ordering::Relaxed));
+            if server == Server::Down {
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            let pipe = Pipe::new();
+            accepted.lock().unwrap().push((server, pipe.clone(), BytesMut::new()));
+            Ok(pipe)
+        }));
+        // Almost the whole of each pause that there can be.
+        config.random = || 199_999_999;
+        adjust(&mut config);
+        Self { client: Client::lazy(config), clock, asked, connections }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn serve(&self) {
+        let mut connections = self.connections.lock().unwrap();
+        // The client has left all but the last two.
+        let left = connections.len().saturating_sub(2);
+        connections.drain(..left);
+        for (server, pipe, input) in connections.iter_mut() {
+            input.extend_from_slice(&pipe.take());
+            while let Some(Frame::Reply(command)) = Decoder::new(Limits::default()).decode(input).unwrap() {
+                let words = command.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+                pipe.send(answer(*server, &words.collect::<Vec<_>>()).as_bytes());
+            }
+        }
+    }
+
+    /// Lets so much time pass.
+    async fn pass(&self, time: Duration) {
+        let timer = self.client.config().timer.clone();
+        let end = timer.now() + time;
+        loop {
+            settle(|| self.serve()).await;
+            if timer.now() >= end {
+                return;
+            }
+            self.clock.advance(Duration::from_millis(1));
+        }
+    }
+}
+
+fn answer(server: Server, words: &[&str]) -> String {
+    let role = if server == Server::Replica { "replica" } else { "master" };
+    match words {
+        ["HELLO", ..] if server == Server::Refusing => "-WRONGPASS invalid password\r\n".to_owned(),
+        ["HELLO", ..] => format!("%3\r\n+proto\r\n:3\r\n+role\r\n+{role}\r\n+mode\r\n+standalone\r\n"),
+        ["PING"] => "+PONG\r\n".to_owned(),
+        [_, word, ..] => format!("${}\r\n{word}\r\n", word.len()),
+        _ => panic!("unexpected command {words:?}"),
+    }
+}
+
+/// One of them is being restarted, and another one has a password of its own: that is an outage, which callers wait for, and no refusal.
+#[test]
+fn one_who_refuses_us_does_not_speak_for_one_who_is_down() {
+    virtual_time(async {
+        let is_up = Arc::new(AtomicUsize::new(0));
+        let up = Arc::clone(&is_up);
+        let world = World::new(
+            |_| {},
+            move |number| match number {
+                1 => Server::Refusing,
+                _ if up.load(Ordering::Relaxed) == 0 => Server::Down,
+                _ => Server::Primary,
+            },
+        );
+        let client = world.client.clone();
+        let call = tokio::spawn(async move {
+            let deadline = client.config().timer.now() + Duration::from_secs(60);
+            client.call_with(&Command::new("ECHO").arg("at last"), CallOptions::by(deadline)).await
+        });
+        world.pass(Duration::from_millis(1500)).await;
+        assert!(world.asked() >= 4, "who is down is asked again");
+        assert!(!call.is_finished(), "{:?}", call.await);
+        is_up.store(1, Ordering::Relaxed);
+        world.pass(Duration::from_millis(300)).await;
+        assert_eq!(call.await.unwrap().unwrap().as_str(), Some("at last"));
+    });
+}

@@ -364,7 +364,8 @@ pub struct Config {
     /// finds a dead peer as well as shifted replies. Default 1.5 s: together with `response_timeout` a half-open socket
     /// is replaced within 5 s.
     pub heartbeat: Duration,
-    /// Shortest and longest pause between attempts to connect, before jitter. Default 5 ms and 200 ms.
+    /// Shortest and longest pause between attempts to connect, and between two looks at one of several addresses, before jitter. Default
+    /// 5 ms and 200 ms.
     pub reconnect: (Duration, Duration),
     /// Bound on calls that wait for a reply. Default 65 536. One eighth more is open to reserved calls.
     pub max_in_flight: usize,

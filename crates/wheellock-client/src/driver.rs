@@ -40,8 +40,10 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 const CLOSING_GRACE: Duration = Duration::from_secs(1);
 /// How long a node that serves nobody any more is waited for: what it answers within this was answered by it.
 const RETIRING_GRACE: Duration = Duration::from_millis(250);
-/// Pause before looking again at a server that is up and not a primary yet.
+/// Longest pause before looking again at a server that is up and not a primary yet,
 const ALMOST_READY_PAUSE: Duration = Duration::from_millis(20);
+/// for so long: what takes longer needs more than our attention. As long as a cluster's trouble.
+const ALMOST_READY: Duration = Duration::from_secs(10);
 
 /// Starts to connect. Call within a runtime.
 pub(crate) fn start(shared: &Arc<Shared>, locator: Locator) {
@@ -55,6 +57,7 @@ async fn drive(shared: Arc<Shared>, locator: Locator) {
     let mut backoff = Backoff::new(min, max);
     let timer = shared.config.timer.clone();
     let mut outages = Outages::default();
+    let mut almost_ready_since = None;
     while !is_closing(&shared) {
         let error = match housekeeping(&shared, open(&shared, &locator)).await {
             None => break,
@@ -86,7 +89,13 @@ async fn drive(shared: Arc<Shared>, locator: Locator) {
         }
         if error.kind() == ErrorKind::NotReady && locator.may_move() {
             // It is up, and may be on its way to become the primary.
-            pause = pause.min(ALMOST_READY_PAUSE);
+            let now = timer.now();
+            let since = *almost_ready_since.get_or_insert(now);
+            if now.saturating_duration_since(since) < ALMOST_READY {
+                pause = pause.min(ALMOST_READY_PAUSE);
+            }
+        } else {
+            almost_ready_since = None;
         }
         if housekeeping(&shared, locator.sleep_unless_renamed(&timer, pause)).await.is_none() {
             break;

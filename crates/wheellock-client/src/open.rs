@@ -3,14 +3,15 @@
 
 use std::future::Future;
 use std::io;
-use std::pin::pin;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
 
 use crate::address::Address;
+use crate::backoff::Backoff;
 use crate::config::Credentials;
 use crate::connection::Shared;
 use crate::contain::finished;
@@ -46,42 +47,78 @@ async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
     Opening { shared, address, server: &server }.run().await
 }
 
-/// Connects to the one address whose server says that it is the primary. All are tried at once, and again while one of
-/// them is up and may become it.
+/// Connects to the one address whose server says that it is the primary. All are tried at once, and again, ever less often, those that
+/// cannot be reached or are no primary, while one of them may become it. Who refuses us is asked once.
 async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open, Error> {
     let timer = &shared.config.timer;
     let deadline = timer.now() + shared.config.connect_timeout;
-    let mut last = vec![None::<Error>; addresses.len()];
-    let mut attempts: Vec<_> =
-        addresses.iter().map(|address| Box::pin(open_after(shared, Duration::ZERO, address))).collect();
+    let mut looks: Vec<_> = addresses.iter().map(|address| Look::new(shared, address)).collect();
     let first = std::future::poll_fn(|cx| {
-        let mut waiting = false;
-        for ((attempt, last), address) in attempts.iter_mut().zip(&mut last).zip(addresses) {
-            match attempt.as_mut().poll(cx) {
-                Poll::Pending => waiting = true,
-                Poll::Ready(Ok(open)) => return Poll::Ready(Some(open)),
-                Poll::Ready(Err(error)) => {
-                    *last = Some(error);
-                    attempt.set(open_after(shared, PAUSE_BETWEEN_LOOKS, address));
-                    cx.waker().wake_by_ref();
-                }
+        for look in &mut looks {
+            if let Some(open) = look.poll(cx) {
+                return Poll::Ready(Some(open));
             }
         }
-        let hope =
-            last.iter().any(|last| last.as_ref().is_none_or(|error| error.kind() == ErrorKind::NotReady));
-        if hope || (waiting && last.iter().any(Option::is_none)) { Poll::Pending } else { Poll::Ready(None) }
+        if is_hopeless(&looks) { Poll::Ready(None) } else { Poll::Pending }
     });
-    match timer.timeout_at(deadline, first).await {
+    let first = timer.timeout_at(deadline, first).await;
+    match first {
         Ok(Some(open)) => Ok(open),
-        Ok(None) | Err(_) => Err(none_is_primary(shared, &last)),
+        Ok(None) | Err(_) => {
+            let last: Vec<_> = looks.into_iter().map(|look| look.last).collect();
+            Err(none_is_primary(shared, &last))
+        }
     }
 }
 
-async fn open_after(shared: &Shared, pause: Duration, address: &Address) -> Result<Open, Error> {
-    if !pause.is_zero() {
-        shared.config.timer.sleep(pause).await;
+/// Whether waiting within this attempt cannot help: each has failed, and none is up and may become the primary. Where some cannot be
+/// reached and others refuse us, the next attempt would only be refused once more.
+fn is_hopeless(looks: &[Look<'_>]) -> bool {
+    let any = |of: fn(&Error) -> bool| looks.iter().filter_map(|look| look.last.as_ref()).any(of);
+    let answered = looks.iter().all(|look| look.last.is_some());
+    let unreachable = any(|error| error.kind() == ErrorKind::Connect);
+    answered && !any(|error| error.kind() == ErrorKind::NotReady) && !(unreachable && any(Error::is_refusal))
+}
+
+/// One of several addresses, looked at again and again.
+struct Look<'a> {
+    shared: &'a Shared,
+    address: &'a Address,
+    /// There is none once the server has said something that another attempt would not change.
+    attempt: Option<Attempt<'a>>,
+    backoff: Backoff,
+    /// How the last attempt ended.
+    last: Option<Error>,
+}
+
+type Attempt<'a> = Pin<Box<dyn Future<Output = Result<Open, Error>> + Send + 'a>>;
+
+impl<'a> Look<'a> {
+    fn new(shared: &'a Shared, address: &'a Address) -> Self {
+        let (min, max) = shared.config.reconnect;
+        let attempt = Box::pin(open_at(shared, address));
+        Self { shared, address, attempt: Some(attempt), backoff: Backoff::new(min, max), last: None }
     }
-    open_at(shared, address).await
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Option<Open> {
+        let Poll::Ready(opened) = self.attempt.as_mut()?.as_mut().poll(cx) else { return None };
+        let error = match opened {
+            Ok(open) => return Some(open),
+            Err(error) => error,
+        };
+        self.attempt = None;
+        if matches!(error.kind(), ErrorKind::NotReady | ErrorKind::Connect) {
+            let (shared, address) = (self.shared, self.address);
+            let pause = self.backoff.next((shared.config.random)());
+            self.attempt = Some(Box::pin(async move {
+                shared.config.timer.sleep(pause).await;
+                open_at(shared, address).await
+            }));
+            cx.waker().wake_by_ref();
+        }
+        self.last = Some(error);
+        None
+    }
 }
 
 /// What the last of each had to say. They refuse us only if each of them does: another one may be the primary.
@@ -264,9 +301,6 @@ impl Opening<'_> {
         Error::step(kind, CONNECT, self.server, detail.to_owned())
     }
 }
-
-/// Time between two looks at a server that is not a primary, while its set has none.
-const PAUSE_BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// The first reply among what a broken connection still holds.
 async fn last_words(stream: &mut Stream, decoder: &mut Decoder, input: &mut BytesMut) -> Option<Value> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use wheellock_client::memory::Pipe;
-use wheellock_client::{CallOptions, Client, Command, Config};
+use wheellock_client::{CallOptions, Client, Command, Config, ConnectionState, ErrorKind};
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
 
@@ -121,5 +121,59 @@ fn one_who_refuses_us_does_not_speak_for_one_who_is_down() {
         is_up.store(1, Ordering::Relaxed);
         world.pass(Duration::from_millis(300)).await;
         assert_eq!(call.await.unwrap().unwrap().as_str(), Some("at last"));
+    });
+}
+
+/// What the one who refuses us says is in the error all the same.
+#[test]
+fn an_attempt_at_several_is_refused_if_each_of_them_refuses() {
+    for (first, kind) in [
+        (Server::Refusing, ErrorKind::Auth),
+        (Server::Down, ErrorKind::Connect),
+        (Server::Replica, ErrorKind::NotReady),
+    ] {
+        virtual_time(async {
+            let world = World::new(|_| {}, move |number| if number == 1 { Server::Refusing } else { first });
+            // Just behind the end of the first attempt.
+            world.pass(world.client.config().connect_timeout + Duration::from_millis(2)).await;
+            let error = match world.client.state() {
+                ConnectionState::Refused(error) | ConnectionState::Connecting { last_error: Some(error) } => {
+                    error
+                }
+                state => panic!("{first:?}: {state:?}"),
+            };
+            assert_eq!(error.kind(), kind, "{first:?}: {error}");
+            assert!(error.to_string().contains("WRONGPASS"), "{first:?}: {error}");
+        });
+    }
+}
+
+/// Servers log refusals, and punish them.
+#[test]
+fn who_refuses_us_is_asked_once_in_an_attempt_and_the_others_less_and_less_often() {
+    virtual_time(async {
+        for other in [Server::Replica, Server::Down] {
+            let world = World::new(|_| {}, move |number| if number == 1 { Server::Refusing } else { other });
+            world.pass(Duration::from_millis(2900)).await;
+            let asked = world.asked();
+            assert!((15..=25).contains(&asked), "{other:?}: {asked} times");
+        }
+    });
+}
+
+/// A short attempt is over soon, and then comes the next one.
+#[test]
+fn who_is_no_primary_for_long_is_looked_at_less_often() {
+    virtual_time(async {
+        let world =
+            World::new(|config| config.connect_timeout = Duration::from_millis(2), |_| Server::Replica);
+        world.pass(Duration::from_secs(2)).await;
+        let at_first = world.asked();
+        assert!(at_first > 150, "a failover is not missed: {at_first} times");
+        world.pass(Duration::from_secs(9)).await;
+        let before = world.asked();
+        world.pass(Duration::from_secs(2)).await;
+        let later = world.asked() - before;
+        assert!(later <= 40, "{later} times");
     });
 }

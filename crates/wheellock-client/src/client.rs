@@ -10,6 +10,7 @@ use crate::call::call;
 use crate::config::Config;
 use crate::connection::{ConnectionState, Stats};
 use crate::error::{Error, ErrorKind, Outcome};
+use crate::exclusive;
 use crate::handshake::ServerInfo;
 use crate::link::Link;
 use crate::options::CallOptions;
@@ -83,13 +84,21 @@ impl Client {
 
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
     ///
+    /// All callers share one connection, so what would change it for the others, end it, or keep them waiting is refused and not sent:
+    /// `SELECT`, `AUTH`, `HELLO`, `RESET`, `QUIT`, `CLIENT REPLY`, `CLIENT TRACKING`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
+    /// `UNWATCH`), in place of which there is [`eval`](Self::eval); subscriptions of all sorts, in place of which there is
+    /// [`subscribe`](Self::subscribe); `MONITOR`, `SYNC`, `PSYNC`; `READONLY`, `READWRITE`, `ASKING`; and what blocks: `BLPOP` and its kin,
+    /// `XREAD` and `XREADGROUP` with `BLOCK`. `WAIT` and `WAITAOF` are sent, and keep all others from their answers meanwhile: give them a
+    /// timeout well below [`Config::response_timeout`].
+    ///
     /// # Cancel safety
     ///
     /// See [`Client`]: a dropped call may still run.
     ///
     /// # Errors
     ///
-    /// Every [`ErrorKind`] but `Config`; [`Error::outcome`] says whether the call may have run.
+    /// Every [`ErrorKind`]; [`Error::outcome`] says whether the call may have run. [`ErrorKind::Config`] if the command is one of those that
+    /// are not sent.
     pub fn call<'a>(
         &'a self,
         command: &'a Command<'a>,
@@ -111,7 +120,13 @@ impl Client {
         command: &'a Command<'a>,
         options: CallOptions,
     ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
-        call(&self.route, Request::Command(command), options, None)
+        let refused = exclusive::objection(command).map(|objection| self.objected_to(command, objection));
+        call(&self.route, Request::Command(command), options, refused)
+    }
+
+    #[cold]
+    fn objected_to(&self, command: &Command<'_>, objection: &str) -> Error {
+        self.error(ErrorKind::Config, Request::Command(command).name(), objection)
     }
 
     /// Runs `script`; `params` are its keys, then its arguments. Sends EVALSHA, and EVAL once if the server has lost

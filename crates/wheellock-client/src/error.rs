@@ -31,7 +31,7 @@ pub enum Outcome {
     /// The server answered that it refused the call before executing it. Repeating is safe; it may be refused again.
     Rejected,
     /// The call was written, and no answer tells whether it ran, or how far: what runs other commands (`EVAL` and its kin, `FCALL`,
-    /// `EXEC`, `MIGRATE`) may fail behind some that have taken effect. Only an idempotent call may be repeated.
+    /// `MIGRATE`) may fail behind some that have taken effect. Only an idempotent call may be repeated.
     MaybeExecuted,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The configuration or URL cannot be used.
+    /// The configuration or URL cannot be used, or a call asks for what this client does not do.
     Config,
     /// The server could not be reached: DNS, connect, or the socket failed while connecting.
     Connect,
@@ -408,7 +408,7 @@ const REFUSED_BEFORE_EXECUTION: &[&str] = &[
 
 /// Commands that run others one after the other, or do several things: what they have done stays if the next one fails.
 const MAY_FAIL_MIDWAY: &[&str] =
-    &["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "EXEC", "MIGRATE"];
+    &["EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO", "MIGRATE"];
 
 /// Whether a command, by its name, may have taken effect although it was answered with an error.
 fn may_fail_midway(command: &str) -> bool {

@@ -56,8 +56,8 @@
 //   what they, and `route`, hold of one server; `started` is one attempt at a call.
 // - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to.
 // - `connection` is the state that callers share with the driver. It knows no other server: it tells its `listener`.
-// - `pipeline`, `channels`, `handshake`, `backoff` and most of `topology` are plain values that decide everything and touch
-//   nothing; only `stream` touches a socket.
+// - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff` and most of `topology` are plain values that decide everything and
+//   touch nothing; only `stream` touches a socket.
 
 #[cfg(not(all(feature = "tls", feature = "testing")))]
 mod absent;
@@ -77,6 +77,7 @@ mod driver;
 mod ending;
 mod error;
 mod events;
+mod exclusive;
 mod handshake;
 mod histogram;
 #[doc(hidden)]

@@ -257,8 +257,9 @@ impl LockManager {
         self.health().is_healthy()
     }
 
-    /// The connection, for other commands on the same server. Mind that they share its pipeline, and that closing it leaves
-    /// every lock that is held to its lease: [`shutdown`](Self::shutdown) gives them back first.
+    /// The connection, for other commands on the same server. Mind that they share its pipeline, which is why what would change it for
+    /// the locks or keep them waiting is refused (`SELECT`, `MULTI`, `BLPOP`, ...: [`Client::call`]), and that closing it leaves every
+    /// lock that is held to its lease: [`shutdown`](Self::shutdown) gives them back first.
     pub fn client(&self) -> &Client {
         &self.context.client
     }

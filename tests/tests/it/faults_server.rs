@@ -35,9 +35,10 @@ async fn call(client: &Client, words: &[&str]) -> Result<String, Error> {
 async fn block(client: &Client, server: &RedisServer) -> tokio::task::JoinHandle<Result<String, Error>> {
     let task = tokio::spawn({
         let client = client.clone();
-        async move { call(&client, &["BLPOP", "nothing-here", "0"]).await }
+        // There is no replica.
+        async move { call(&client, &["WAIT", "1", "0"]).await }
     });
-    assert!(eventually(PATIENCE, async || server.cli(&["CLIENT", "LIST"]).contains("cmd=blpop")).await);
+    assert!(eventually(PATIENCE, async || server.cli(&["CLIENT", "LIST"]).contains("cmd=wait")).await);
     task
 }
 

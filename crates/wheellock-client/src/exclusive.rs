@@ -1,0 +1,136 @@
+//! Which commands a connection cannot carry that many callers share: what they would change, or keep waiting, is everybody's. Pure; sends
+//! nothing.
+
+use wheellock_resp::{Arg, Command};
+
+/// Why `command` would be at the expense of all who share the connection, and what to use instead; `None` if it would not.
+#[inline]
+pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
+    let mut words = command.iter().map(text);
+    let name = words.next()?;
+    let first = name.first()?.to_ascii_uppercase();
+    let listed = |list: &[(&str, &'static str)]| {
+        list.iter().find(|(listed, _)| is(name, listed)).map(|&(_, objection)| objection)
+    };
+    match first {
+        b'A' => listed(&[("AUTH", WHO), ("ASKING", CLUSTER)]),
+        b'B' => listed(&[
+            ("BLPOP", BLOCKS),
+            ("BRPOP", BLOCKS),
+            ("BLMOVE", BLOCKS),
+            ("BLMPOP", BLOCKS),
+            ("BZMPOP", BLOCKS),
+            ("BZPOPMIN", BLOCKS),
+            ("BZPOPMAX", BLOCKS),
+            ("BRPOPLPUSH", BLOCKS),
+        ]),
+        b'C' if is(name, "CLIENT") => {
+            words.next().filter(|word| is(word, "REPLY") || is(word, "TRACKING")).map(|_| HEARS)
+        }
+        b'D' => listed(&[("DISCARD", TRANSACTION)]),
+        b'E' => listed(&[("EXEC", TRANSACTION)]),
+        b'H' => listed(&[("HELLO", WHO)]),
+        b'M' => listed(&[("MULTI", TRANSACTION), ("MONITOR", STREAM)]),
+        b'P' => listed(&[("PSUBSCRIBE", STREAM), ("PUNSUBSCRIBE", STREAM), ("PSYNC", STREAM)]),
+        b'Q' => listed(&[("QUIT", ENDS)]),
+        b'R' => listed(&[("RESET", WHO), ("READONLY", CLUSTER), ("READWRITE", CLUSTER)]),
+        b'S' => listed(&[
+            ("SYNC", STREAM),
+            ("SELECT", DATABASE),
+            ("SUBSCRIBE", CHANNEL),
+            ("SSUBSCRIBE", CHANNEL),
+            ("SUNSUBSCRIBE", CHANNEL),
+        ]),
+        b'U' => listed(&[("UNWATCH", TRANSACTION), ("UNSUBSCRIBE", CHANNEL)]),
+        b'W' => listed(&[("WATCH", TRANSACTION)]),
+        b'X' if is(name, "XREAD") || is(name, "XREADGROUP") => blocks(words).then_some(BLOCKS),
+        _ => None,
+    }
+}
+
+/// Whether the options of a command that reads streams have it wait for what is not there yet.
+fn blocks<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
+    while let Some(word) = words.next() {
+        if is(word, "BLOCK") {
+            return true;
+        }
+        if is(word, "STREAMS") {
+            return false;
+        }
+        if is(word, "GROUP") {
+            // Its name and the consumer's, which may be any word.
+            let _names = (words.next(), words.next());
+        }
+    }
+    false
+}
+
+fn is(word: &[u8], name: &str) -> bool {
+    word.eq_ignore_ascii_case(name.as_bytes())
+}
+
+/// A word of a command; nothing for a number, which is no word that matters here.
+fn text(arg: Arg<'_>) -> &[u8] {
+    match arg {
+        Arg::Bytes(text) => text,
+        Arg::Int(_) | Arg::Uint(_) => b"",
+    }
+}
+
+const DATABASE: &str =
+    "it would change the database of all who share this connection; the URL or Config::database chooses it";
+const WHO: &str = "it would change the user or the state of all who share this connection; the URL, Config::username and \
+                   Config::password or Config::credentials say who they are";
+const TRANSACTION: &str = "it would be about the commands of all who share this connection; a script does several things as one (Client::eval)";
+const CHANNEL: &str = "its answer is no reply; Client::subscribe subscribes on this connection";
+const STREAM: &str = "what it brings is no reply; it needs a connection of its own, of another client";
+const HEARS: &str = "it would change what all who share this connection hear; it needs a connection of its own, of another client";
+const CLUSTER: &str = "this client itself tells a cluster's nodes how they are asked";
+const ENDS: &str = "it would end the connection of all who share it; Client::close does so in order";
+const BLOCKS: &str = "it would keep all who share this connection from their answers for as long as it waits; ask without waiting, or \
+                      on a connection of its own, of another client";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objection_to(line: &str) -> Option<&'static str> {
+        let mut words = line.split(' ');
+        objection(&Command::new(words.next().unwrap()).args(words))
+    }
+
+    #[test]
+    fn what_is_everybodys_is_refused_however_it_is_written() {
+        for line in ["SELECT 1", "select 1", "Multi", "SUBSCRIBE news", "blpop k 0", "RESET", "AUTH secret"] {
+            assert!(objection_to(line).is_some(), "{line}");
+        }
+        for line in ["CLIENT REPLY OFF", "client tracking on", "XREAD COUNT 2 block 0 STREAMS s $"] {
+            assert!(objection_to(line).is_some(), "{line}");
+        }
+        assert!(objection_to("XREADGROUP GROUP g c BLOCK 5 STREAMS s >").is_some());
+    }
+
+    #[test]
+    fn what_is_ones_own_is_not() {
+        for line in [
+            "SET select 1",
+            "PING",
+            "PUBLISH news x",
+            "S",
+            "",
+            "EXISTS exec",
+            "CLIENT ID",
+            "CLIENT",
+            "SELECTS",
+        ] {
+            assert_eq!(objection_to(line), None, "{line}");
+        }
+        // A stream, a group and a consumer may have this name.
+        for line in ["XREAD STREAMS BLOCK 0", "XREADGROUP GROUP BLOCK BLOCK STREAMS s >", "XREAD BLOC 5"] {
+            assert_eq!(objection_to(line), None, "{line}");
+        }
+        // The lock layer asks with it what a server can do, and it ends by itself.
+        assert_eq!(objection_to("WAIT 0 1"), None);
+        assert_eq!(objection(&Command::new("CLIENT").arg(5)), None);
+    }
+}

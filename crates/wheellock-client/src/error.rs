@@ -161,7 +161,7 @@ impl Error {
         let code = error_code(text);
         Self(Arc::new(Inner {
             kind: kind_of(code, text),
-            outcome: outcome_of(code, text, script || may_fail_midway(operation)),
+            outcome: outcome_of(text, script || may_fail_midway(operation)),
             operation: named(operation),
             is_step: false,
             server: server.to_owned(),
@@ -381,30 +381,48 @@ fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     }
 }
 
-/// Codes that Redis sends before it executes anything of the command (sources: `processCommand` in server.c,
-/// `scriptPrepareForRun` in script.c, `evalGenericCommand` in eval.c of Redis 7.0).
-const REFUSED_BEFORE_EXECUTION: &[&str] = &[
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "CROSSSLOT",
-    "DENIED",
-    "EXECABORT",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOAUTH",
-    "NOPERM",
-    "NOPROTO",
-    "NOREPLICAS",
-    "NOSCRIPT",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-    "UNKILLABLE",
-    "WRONGPASS",
+/// What servers say, and from which word on, when they refuse before they execute anything of the command; the words before that name the
+/// product or a user (sources: `createSharedObjects` and `processCommand` in server.c, `scriptPrepareForRun` in script.c,
+/// `getAclErrorMessage` in acl.c and `clusterRedirectClient` in cluster.c of Redis 6.0 to 8 and Valkey 7.2 to 9).
+///
+/// The code alone proves nothing: a script may say it after it has written. A command inside a script that is refused in these words has had
+/// nothing before it that wrote, because servers look at all this only before a script's first write.
+const REFUSED_BEFORE_EXECUTION: &[(&str, usize, &str)] = &[
+    ("BUSY", 1, "is busy running a "),
+    ("CLUSTERDOWN", 0, "The cluster is down"),
+    ("CLUSTERDOWN", 0, "Hash slot not served"),
+    ("CROSSSLOT", 0, "Keys in request "),
+    ("DENIED", 1, "is running in protected mode"),
+    ("LOADING", 1, "is loading the dataset"),
+    ("MASTERDOWN", 0, "Link with MASTER is down"),
+    ("MISCONF", 0, "Errors writing to the AOF file"),
+    ("MISCONF", 1, "is configured to "),
+    ("NOAUTH", 0, "Authentication required"),
+    ("NOPERM", 0, "No permissions to access a "),
+    ("NOPERM", 2, "has no permissions to "),
+    ("NOREPLICAS", 0, "Not enough good "),
+    ("NOSCRIPT", 0, "No matching script"),
+    ("OOM", 0, "command not allowed when used memory"),
+    ("OOM", 0, "allow-oom flag is not set on the script"),
+    ("READONLY", 0, "You can't write against a read only "),
+    ("READONLY", 0, "Can not run script with write flag on readonly "),
+    ("TRYAGAIN", 0, "Multiple keys request"),
 ];
+
+/// Whether a server has refused a command before it executed anything of it, in its own words.
+pub(crate) fn is_the_servers_refusal(text: &[u8]) -> bool {
+    let mut words = text.splitn(2, |&byte| byte == b' ');
+    let (code, said) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    if matches!(code, b"MOVED" | b"ASK") {
+        // Of which slot, and to where.
+        let slot = said.split(|&byte| byte == b' ').next().unwrap_or_default();
+        return !slot.is_empty() && slot.iter().all(u8::is_ascii_digit) && slot.len() + 1 < said.len();
+    }
+    REFUSED_BEFORE_EXECUTION.iter().any(|&(listed, named, words)| {
+        let said = said.splitn(named + 1, |&byte| byte == b' ').nth(named).unwrap_or_default();
+        listed.as_bytes() == code && said.starts_with(words.as_bytes())
+    })
+}
 
 /// Commands that run others one after the other, or do several things: what they have done stays if the next one fails.
 const MAY_FAIL_MIDWAY: &[&str] =
@@ -415,12 +433,15 @@ fn may_fail_midway(command: &str) -> bool {
     MAY_FAIL_MIDWAY.iter().any(|name| name.eq_ignore_ascii_case(command))
 }
 
-fn outcome_of(code: &str, text: &[u8], midway: bool) -> Outcome {
+fn outcome_of(text: &[u8], midway: bool) -> Outcome {
     // A script stops at its first failing command, and what it wrote before that stays. Only a refusal that precedes
     // the script is certain; the server kills a script only while it has not written.
     let killed_unwritten = contains(text, b"Script killed by user");
-    let refused = REFUSED_BEFORE_EXECUTION.contains(&code) && !was_ended_by_a_move(text);
-    if !midway || refused || killed_unwritten { Outcome::Rejected } else { Outcome::MaybeExecuted }
+    if !midway || is_the_servers_refusal(text) || killed_unwritten {
+        Outcome::Rejected
+    } else {
+        Outcome::MaybeExecuted
+    }
 }
 
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
@@ -504,5 +525,76 @@ mod tests {
             Outcome::Rejected
         );
         assert_eq!(failing(b"", true), Outcome::MaybeExecuted);
+    }
+
+    /// `redis.call('incr', 'n') return redis.error_reply('BUSY later')` has counted.
+    #[test]
+    fn a_code_that_a_script_says_proves_nothing() {
+        let outcome = |text: &[u8]| Error::server("EVALSHA", "s", true, text).outcome();
+        for code in [
+            "ASK",
+            "BUSY",
+            "CLUSTERDOWN",
+            "CROSSSLOT",
+            "DENIED",
+            "EXECABORT",
+            "LOADING",
+            "MASTERDOWN",
+            "MISCONF",
+            "MOVED",
+            "NOAUTH",
+            "NOPERM",
+            "NOPROTO",
+            "NOREPLICAS",
+            "NOSCRIPT",
+            "OOM",
+            "READONLY",
+            "TRYAGAIN",
+            "UNKILLABLE",
+            "WRONGPASS",
+        ] {
+            for said in
+                ["", " ", " later", " User x may not", " 1", " 1 "].map(|said| format!("{code}{said}"))
+            {
+                assert_eq!(outcome(said.as_bytes()), Outcome::MaybeExecuted, "{said}");
+            }
+        }
+    }
+
+    /// As Redis 6.0 to 8 and Valkey 7.2 to 9 say it.
+    #[test]
+    fn a_script_that_a_server_refuses_has_done_nothing() {
+        for text in [
+            "ASK 3999 127.0.0.1:6381",
+            "MOVED 3999 :6381",
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            "BUSY Valkey is busy running a module command.",
+            "CLUSTERDOWN The cluster is down",
+            "CLUSTERDOWN Hash slot not served",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            "DENIED Redis is running in protected mode because protected mode is enabled",
+            "LOADING Redis is loading the dataset in memory",
+            "LOADING Valkey is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "MISCONF Errors writing to the AOF file: No space left on device",
+            "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "NOAUTH Authentication required.",
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "NOPERM User app has no permissions to run the 'evalsha' command",
+            "NOPERM No permissions to access a key",
+            "NOREPLICAS Not enough good replicas to write.",
+            "NOSCRIPT No matching script. Please use EVAL.",
+            "OOM command not allowed when used memory > 'maxmemory'. script: 1a2b, on @user_script:1.",
+            "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+            "READONLY You can't write against a read only replica.",
+            "READONLY Can not run script with write flag on readonly replica",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+        ] {
+            assert_eq!(
+                Error::server("EVALSHA", "s", true, text.as_bytes()).outcome(),
+                Outcome::Rejected,
+                "{text}"
+            );
+        }
     }
 }

@@ -1089,8 +1089,11 @@ fn is_of_the_command(refusal: &[u8]) -> bool {
 
 /// Error replies after which only a new connection helps. A primary that became a replica keeps its sockets open
 /// (observed on Redis 7.0), so nothing else would ever end this one.
+///
+/// Only in a server's own words: a script may say such a code of something else.
 fn unfit(text: &[u8]) -> Option<&'static str> {
     match crate::error::error_code(text) {
+        "READONLY" | "MASTERDOWN" | "NOAUTH" if !crate::error::is_the_servers_refusal(text) => None,
         "READONLY" => Some("the server became a replica"),
         "MASTERDOWN" => Some("the server lost its primary"),
         "NOAUTH" => Some("the server no longer knows who we are"),

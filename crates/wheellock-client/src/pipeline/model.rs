@@ -858,6 +858,26 @@ fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
     );
 }
 
+/// A script's author may call an error as servers do.
+#[test]
+fn what_a_script_says_is_no_reason_to_end_the_connection() {
+    for (error, is_unfit) in [
+        ("NOAUTH bad token", false),
+        ("READONLY account", false),
+        ("MASTERDOWN", false),
+        ("NOAUTH Authentication required.", true),
+        ("READONLY You can't write against a read only replica.", true),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", true),
+    ] {
+        let (mut pipeline, connection) = connected(100);
+        let _slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap();
+        let _claimed = pipeline.take_output();
+        let refusal = Frame::Reply(Value::Error(error.as_bytes().to_vec().into()));
+        pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
+        assert_eq!(pipeline.unfit.is_some(), is_unfit, "{error}");
+    }
+}
+
 #[test]
 fn waits_are_bounded_as_calls_are() {
     let (mut pipeline, connection) = connected(16);

@@ -125,7 +125,7 @@ fn virtual_time(test: impl Future<Output = ()>) {
 const MOVED: &str = "MOVED 1 127.0.0.1:7001";
 const ASK: &str = "ASK 1 127.0.0.1:7001";
 const TRYAGAIN: &str = "TRYAGAIN Multiple keys request during rehashing of slot";
-const LOADING: &str = "LOADING the dataset in memory";
+const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 const CLUSTERDOWN: &str = "CLUSTERDOWN The cluster is down";
 
 #[test]

@@ -4,13 +4,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wheellock_fuzz::{TIGHT, bounded, feed};
+use wheellock_fuzz::{TIGHT, TIGHTEST, bounded, feed};
 use wheellock_resp::Limits;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&count, rest)) = data.split_first() else { return };
     let Some((sizes, stream)) = rest.split_at_checked(usize::from(count % 16)) else { return };
-    for limits in [Limits::default(), TIGHT] {
+    for limits in [Limits::default(), TIGHT, TIGHTEST] {
         let whole = feed(limits, [stream]);
         let chunked = bounded(stream.len(), || feed(limits, pieces(stream, sizes)));
         assert_eq!(chunked, whole);

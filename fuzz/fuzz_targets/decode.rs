@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use wheellock_fuzz::{TIGHT, bounded, encoded, feed};
+use wheellock_fuzz::{TIGHT, TIGHTEST, bounded, encoded, feed};
 use wheellock_resp::Limits;
 
 fuzz_target!(|data: &[u8]| {
-    for limits in [Limits::default(), TIGHT] {
+    for limits in [Limits::default(), TIGHT, TIGHTEST] {
         let outcome = bounded(data.len(), || feed(limits, [data]));
         match outcome.end {
             Ok((taken, _)) => assert_eq!(taken, data.len() as u64),

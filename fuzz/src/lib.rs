@@ -6,6 +6,9 @@ use wheellock_resp::{Decoder, Error, Frame, Limits};
 /// Small enough for short inputs to run into every limit.
 pub const TIGHT: Limits = Limits { depth: 4, bulk: 48, elements: 24, line: 32, frame: 80 };
 
+/// Below what has room in a value, where the shortest of values are looked at, too.
+pub const TIGHTEST: Limits = Limits { depth: 2, bulk: 4, elements: 8, line: 3, frame: 4 };
+
 /// Everything a decoder made of a stream.
 #[derive(Debug)]
 pub struct Outcome {

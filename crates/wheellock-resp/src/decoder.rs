@@ -28,7 +28,9 @@ use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
-    /// Whether there is a state to go on from: part of a frame, of a line, or an error.
+    /// Whether the limits allow everything that the short path takes, which does not look at them.
+    takes_short: bool,
+    /// Whether the short path may not have the next frame: there is a state to go on from, part of a frame, of a line, or an error.
     unfinished: bool,
     /// Bytes taken from the stream so far: the offset of the buffer's front.
     consumed: u64,
@@ -57,9 +59,12 @@ impl Decoder {
     /// A decoder at the start of a stream. Limits above their ceilings are lowered to them.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
+        let limits = limits.clamped();
+        let takes_short = limits.bulk.min(limits.line) >= Blob::INLINE;
         Self {
-            limits: limits.clamped(),
-            unfinished: false,
+            limits,
+            takes_short,
+            unfinished: !takes_short,
             consumed: 0,
             stack: Vec::new(),
             elements: 0,
@@ -169,7 +174,7 @@ impl Decoder {
                 }
                 Ok(Step::More) => {
                     // Between frames the short path may have the next one, even if some of it is here already.
-                    self.unfinished = self.is_mid_frame() || self.searched > 0;
+                    self.unfinished = !self.takes_short || self.is_mid_frame() || self.searched > 0;
                     return Ok(None);
                 }
                 Err(error) => {
@@ -178,7 +183,7 @@ impl Decoder {
                 }
             };
             if let Some(frame) = frame {
-                self.unfinished = false;
+                self.unfinished = !self.takes_short;
                 self.elements = 0;
                 self.payloads = 0;
                 return Ok(Some(frame));
@@ -206,7 +211,8 @@ impl Decoder {
                 self.payload(bulk, rest)
             } else {
                 // The hot path: a short value in an array that is not complete with it.
-                if let Some((short, len)) = Short::find(rest)
+                if self.takes_short
+                    && let Some((short, len)) = Short::find(rest)
                     && let Some(open) = self.stack.last_mut()
                     && !open.push_kind_due()
                 {

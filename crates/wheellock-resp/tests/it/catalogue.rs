@@ -246,6 +246,30 @@ fn payloads_add_up() {
     }
 }
 
+/// A limit below what has room in a value holds, too, and wherever the bytes are cut.
+#[test]
+fn the_shortest_of_limits_is_one() {
+    let (bulk, line) = (ErrorKind::Limit(LimitKind::Bulk), ErrorKind::Limit(LimitKind::Line));
+    let limits = Limits { bulk: 4, line: 3, ..Limits::default() };
+    for (stream, exceeded) in [
+        ("$5\r\nhello\r\n", (bulk, 0)),
+        ("+hell\r\n", (line, 0)),
+        (":1\r\n$4\r\nhell\r\n+hel\r\n$5\r\nhello\r\n", (bulk, 20)),
+        ("*2\r\n:1\r\n$5\r\nhello\r\n", (bulk, 8)),
+        ("*3\r\n$4\r\nhell\r\n+hel\r\n+hell\r\n", (line, 20)),
+        (">2\r\n+ok\r\n+hell\r\n", (line, 9)),
+    ] {
+        for cut in 0..=stream.len() {
+            let (front, back) = stream.as_bytes().split_at(cut);
+            assert_eq!(feed(limits, [front, back]).error(), exceeded, "{stream:?} at {cut}");
+        }
+    }
+    // What is allowed comes through.
+    for limits in [limits, Limits { bulk: 22, line: 3, ..limits }, Limits { bulk: 4, line: 22, ..limits }] {
+        assert_eq!(feed(limits, [&b"$4\r\nhell\r\n+hel\r\n_\r\n$-1\r\n:1\r\n"[..]]).frames.len(), 5);
+    }
+}
+
 /// K6: nesting ends at the limit, on a small stack, and so does everything one can do with the deepest value allowed.
 #[test]
 fn k06_nesting() {

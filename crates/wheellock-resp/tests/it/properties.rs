@@ -1,6 +1,6 @@
 //! Properties over arbitrary streams and values: what the fuzz targets check for longer, in every test run.
 
-use crate::support::{TIGHT, encoded, feed, whole};
+use crate::support::{TIGHT, TIGHTEST, encoded, feed, whole};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use wheellock_resp::{Blob, Frame, Limits, Value};
@@ -10,7 +10,7 @@ proptest! {
     #[test]
     fn any_stream_cut_anywhere(pieces in vec(piece(), 0..12), sizes in vec(1_usize..9, 1..6)) {
         let stream = pieces.concat();
-        for limits in [Limits::default(), TIGHT] {
+        for limits in [Limits::default(), TIGHT, TIGHTEST] {
             let expected = feed(limits, [&stream[..]]);
             let mut rest = &stream[..];
             let chunks = sizes.iter().cycle().map_while(|&size| {

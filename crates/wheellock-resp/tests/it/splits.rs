@@ -1,7 +1,7 @@
 //! However a stream is cut, the same frames, errors and offsets come out: exhaustive for one cut and two over the golden
 //! corpus, and for single bytes.
 
-use crate::support::{TIGHT, corpus, encoded, feed};
+use crate::support::{TIGHT, TIGHTEST, corpus, encoded, feed};
 use wheellock_resp::Limits;
 
 #[test]
@@ -57,6 +57,7 @@ fn every(check: impl Fn(&[u8], Limits)) {
     for stream in &corpus() {
         check(stream, Limits::default());
         check(stream, TIGHT);
+        check(stream, TIGHTEST);
     }
 }
 

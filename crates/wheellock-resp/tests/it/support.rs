@@ -87,7 +87,10 @@ pub(crate) fn whole(stream: impl AsRef<[u8]>) -> Outcome {
 /// Small enough for the corpus to run into every one of them.
 pub(crate) const TIGHT: Limits = Limits { depth: 4, bulk: 40, elements: 12, line: 30, frame: 70 };
 
-/// Streams that meet every branch of the grammar, well-formed and not. Run under `TIGHT` limits too.
+/// Below what has room in a value.
+pub(crate) const TIGHTEST: Limits = Limits { depth: 2, bulk: 4, elements: 4, line: 3, frame: 4 };
+
+/// Streams that meet every branch of the grammar, well-formed and not. Run under `TIGHT` and `TIGHTEST` limits too.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let mut streams: Vec<Vec<u8>> =
         WELL_FORMED.iter().chain(MALFORMED).map(|text| text.as_bytes().to_vec()).collect();

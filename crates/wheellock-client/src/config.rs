@@ -369,7 +369,8 @@ pub struct Config {
     pub reconnect: (Duration, Duration),
     /// Bound on calls that wait for a reply. Default 65 536. One eighth more is open to reserved calls.
     pub max_in_flight: usize,
-    /// Bound on encoded bytes that wait to be written. Default 16 MiB. One eighth more is open to reserved calls.
+    /// Bound on encoded bytes that no socket has taken yet; the last call that finds room may go beyond it, and none may be larger. Default
+    /// 16 MiB. One eighth more is open to reserved calls.
     pub max_queued_bytes: usize,
     /// Limits on what the server may send. A reply beyond them ends the connection with [`ErrorKind::Protocol`](crate::ErrorKind::Protocol). Default:
     /// [`Limits::default`], of which one reply takes 64 MiB of payloads at most ([`Limits::frame`]).

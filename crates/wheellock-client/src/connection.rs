@@ -132,7 +132,7 @@ pub struct Stats {
     pub strays: u64,
     /// Calls that wait for a reply now.
     pub in_flight: usize,
-    /// Bytes that wait to be written now.
+    /// Bytes that no socket has taken yet.
     pub queued_bytes: usize,
     /// Time from queueing to reply of every answered call whose caller had not left.
     pub latency: Histogram,

@@ -463,6 +463,8 @@ impl<'a> Running<'a> {
             if self.output.is_empty() {
                 state.writing = false;
                 state.pipeline.give_back(std::mem::take(&mut self.output));
+            } else {
+                state.pipeline.wrote(written);
             }
         }
     }

@@ -64,7 +64,7 @@ pub enum ErrorKind {
     ConnectionLost,
     /// The call's deadline passed.
     Timeout,
-    /// The bounded queue of this connection is full.
+    /// The bounded queue of this connection is full, or the call is larger than it may be.
     Overloaded,
     /// The server refused our credentials or asked for some.
     Auth,

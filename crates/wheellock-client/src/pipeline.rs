@@ -85,6 +85,8 @@ pub(crate) struct Pipeline {
     queued: u64,
     /// Offset of the first byte that no writer has taken.
     claimed: u64,
+    /// How many bytes a writer has that no socket has taken yet.
+    held: usize,
     entries: VecDeque<Entry>,
     /// Sequence number of the first entry; an entry's place is its sequence number minus this.
     first: u64,
@@ -180,6 +182,7 @@ impl Pipeline {
             spare: BytesMut::new(),
             queued: 0,
             claimed: 0,
+            held: 0,
             entries: VecDeque::new(),
             first: 0,
             orphans: 0,
@@ -214,7 +217,7 @@ impl Pipeline {
         waker: Waker,
         asking: bool,
     ) -> Option<u32> {
-        if !self.bounds.admits(lane, self.entries.len(), self.out.len()) {
+        if !self.admits(lane, request) {
             return None;
         }
         self.ask_if(asking, now);
@@ -233,12 +236,18 @@ impl Pipeline {
         token: u64,
         asking: bool,
     ) -> bool {
-        if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.out.len()) {
+        if !self.admits(Lane::Reserved, request) {
             return false;
         }
         self.ask_if(asking, now);
         self.push_call(What::Detached(token), request, now, asking);
         true
+    }
+
+    /// Whether there is room for a call. One that is larger than all the room never has any.
+    fn admits(&self, lane: Lane, request: &Request<'_>) -> bool {
+        self.bounds.admits(lane, self.entries.len(), self.queued_bytes())
+            && request.payload() <= self.bounds.queued_bytes
     }
 
     /// The next call is for a slot that is only on its way to this node: without ASKING the node would send it back.
@@ -355,19 +364,27 @@ impl Pipeline {
         !self.out.is_empty()
     }
 
+    /// Bytes that no socket has taken yet.
     pub(crate) fn queued_bytes(&self) -> usize {
-        self.out.len()
+        self.held + self.out.len()
     }
 
     /// Hands all queued bytes to a writer. Exactly one writer may exist at a time.
     pub(crate) fn take_output(&mut self) -> BytesMut {
         self.bundle();
         self.claimed = self.queued;
+        self.held = self.out.len();
         std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
+    }
+
+    /// The socket has taken so many of the writer's bytes, and the writer goes on.
+    pub(crate) fn wrote(&mut self, bytes: usize) {
+        self.held = self.held.saturating_sub(bytes);
     }
 
     /// The writer is done; `rest` is what the socket did not take (usually nothing). It goes back in front.
     pub(crate) fn give_back(&mut self, mut rest: BytesMut) {
+        self.held = 0;
         if rest.is_empty() {
             rest.clear();
             // What was written stood before its room, and is room again.
@@ -677,6 +694,8 @@ impl Pipeline {
             }
         }
         self.fail_unwritten_waits(&lost, wakers);
+        // Whoever is in the middle of a write gives nothing back.
+        self.held = 0;
         (self.asked_back, self.behind_an_end) = (None, None);
         self.connected = false;
         self.channels.on_disconnect(wakers);
@@ -1013,7 +1032,7 @@ impl Pipeline {
             let members = self.waits.get(group).map_or(0, |group| group.members().len());
             return self.bounds.admits(Lane::Reserved, members, 0).then_some(group).ok_or(NoWait::Full);
         }
-        if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.out.len()) {
+        if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.queued_bytes()) {
             return Err(NoWait::Full);
         }
         let sequence = self.first + self.entries.len() as u64;

@@ -61,6 +61,23 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Bytes of what it says; the protocol's own are few.
+    #[inline]
+    pub(crate) fn payload(&self) -> usize {
+        fn all<'a>(args: impl Iterator<Item = Arg<'a>>) -> usize {
+            args.map(|arg| match arg {
+                Arg::Bytes(bytes) => bytes.len(),
+                Arg::Int(_) | Arg::Uint(_) => 0,
+            })
+            .fold(0, usize::saturating_add)
+        }
+        match self {
+            Request::Command(command) => all(command.iter()),
+            Request::EvalSha(eval) => all(eval.params.iter().copied()),
+            Request::Eval(eval) => all(eval.params.iter().copied()).saturating_add(eval.script.text().len()),
+        }
+    }
+
     pub(crate) fn is_script(&self) -> bool {
         !matches!(self, Request::Command(_))
     }

@@ -68,7 +68,7 @@ impl<'a> Started<'a> {
         }
         let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker, asking) else {
             drop(state);
-            return Self::refused(queue_is_full(&server, request.name()));
+            return Self::refused(has_no_room(&server, request));
         };
         state.stats.calls += 1;
         let next = state.after_append(Some(deadline), false);
@@ -183,6 +183,17 @@ fn refusal(server: &Shared, operation: &str, script: bool, text: &[u8]) -> Error
         Some(address) => error.with_redirection(address),
         None => error,
     }
+}
+
+/// The error of a call that was not queued.
+#[cold]
+fn has_no_room(shared: &Shared, request: &Request<'_>) -> Error {
+    let bound = shared.config.max_queued_bytes;
+    if request.payload() <= bound {
+        return queue_is_full(shared, request.name());
+    }
+    let detail = format!("it is larger than the queue of this connection may be, which is {bound} bytes");
+    shared.error(ErrorKind::Overloaded, Outcome::NotSent, request.name(), &detail)
 }
 
 fn queue_is_full(shared: &Shared, operation: &str) -> Error {

@@ -729,6 +729,52 @@ fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
     assert!(!submit(Lane::Reserved), "that is bounded too");
 }
 
+/// A server that stops reading: what a writer holds waits no less than what is queued behind it.
+#[test]
+fn bytes_that_a_writer_holds_are_still_queued() {
+    let (mut pipeline, _) = connected(1000);
+    pipeline.bounds.queued_bytes = 1000;
+    let text = "x".repeat(600);
+    let echo = Command::new("ECHO").arg(&text);
+    let submit = |pipeline: &mut Pipeline| {
+        let (request, now) = (Request::Command(&echo), Instant::now());
+        pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).is_some()
+    };
+    assert!(submit(&mut pipeline) && submit(&mut pipeline));
+    let queued = pipeline.queued_bytes();
+    let mut bytes = pipeline.take_output();
+    assert_eq!(pipeline.queued_bytes(), queued);
+    assert!(!submit(&mut pipeline), "no byte has left");
+    pipeline.wrote(700);
+    drop(bytes.split_to(700));
+    assert_eq!(pipeline.queued_bytes(), queued - 700);
+    assert!(submit(&mut pipeline));
+    pipeline.give_back(bytes);
+    assert_eq!(pipeline.queued_bytes(), queued - 700 + queued / 2);
+    drop(pipeline.take_output());
+    pipeline.give_back(BytesMut::new());
+    assert_eq!(pipeline.queued_bytes(), 0);
+    // A connection that ends takes what is with its writer along.
+    assert!(submit(&mut pipeline));
+    drop(pipeline.take_output());
+    let lost = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "x", "s", String::new());
+    pipeline.disconnect(&lost, &mut Vec::new());
+    assert_eq!(pipeline.queued_bytes(), 0);
+}
+
+#[test]
+fn a_call_that_is_larger_than_all_the_room_is_refused() {
+    let (mut pipeline, _) = connected(1000);
+    pipeline.bounds.queued_bytes = 1000;
+    for (len, fits) in [(1001, false), (900, true)] {
+        let (text, now) = ("x".repeat(len), Instant::now());
+        let echo = Command::new("ECHO").arg(&text);
+        let lane = Lane::Reserved;
+        let slot = pipeline.submit(&Request::Command(&echo), lane, now, now, Waker::noop().clone(), false);
+        assert_eq!(slot.is_some(), fits, "{len}");
+    }
+}
+
 #[test]
 fn the_room_of_a_flood_is_given_up_and_any_other_is_kept() {
     let (mut pipeline, _) = connected(1 << 20);

@@ -28,6 +28,8 @@ struct State {
     hurries: u64,
     /// The primary is connected.
     connected: bool,
+    /// Since when the primary is not to be used, or is in doubt; at the latest since the last change of its connection.
+    in_trouble_since: Option<Instant>,
     closed: bool,
     /// Which Sentinels have answered, or failed to.
     asked: Vec<bool>,
@@ -47,6 +49,7 @@ impl Finder {
             version: 0,
             hurries: 0,
             connected: false,
+            in_trouble_since: None,
             closed: false,
             asked: vec![false; sentinels.addresses.len()],
             turned_away: None,
@@ -147,16 +150,29 @@ impl Finder {
 
     /// The connection to the primary is up, or has ended.
     pub(crate) fn connected(&self, connected: bool) {
-        let before = std::mem::replace(&mut self.lock().connected, connected);
+        let mut state = self.lock();
+        let before = std::mem::replace(&mut state.connected, connected);
+        if before != connected {
+            state.in_trouble_since = None;
+        }
+        drop(state);
         if before && !connected {
             self.hurry();
         }
     }
 
-    /// Whether to ask more often.
-    pub(crate) fn is_hurried(&self) -> bool {
-        let state = self.lock();
-        !state.connected || state.discovery.is_suspect()
+    /// How long to wait before a Sentinel is asked again. Several times as often as usual while the primary is not connected, while it is
+    /// being replaced, or while a Sentinel has lost it and it is not `is_lively` to us either; but not for ever.
+    pub(crate) fn interval(&self, now: Instant, is_lively: bool) -> Duration {
+        let mut state = self.lock();
+        let discovery = &state.discovery;
+        let in_doubt = discovery.alternative().is_some() || discovery.is_suspect() && !is_lively;
+        if state.connected && !in_doubt {
+            state.in_trouble_since = None;
+            return INTERVAL;
+        }
+        let since = *state.in_trouble_since.get_or_insert(now);
+        if now.saturating_duration_since(since) < TROUBLE { HURRIED_INTERVAL } else { TROUBLED_INTERVAL }
     }
 
     /// How often somebody has asked to hurry.
@@ -226,7 +242,66 @@ impl fmt::Debug for Finder {
     }
 }
 
+/// Time between two questions to a Sentinel while all is well, as in Redisson (`scanInterval`).
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
+pub(super) const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
+/// What has been wrong for this long needs more than our attention,
+const TROUBLE: Duration = Duration::from_secs(10);
+/// and is asked about less often. What Sentinels announce is asked about at once all the same.
+const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a replica that is to be promoted is waited for, before the former primary is tried again. It took 0.1 s.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(1);
 /// How long all Sentinels are waited for before any answer counts.
 const ALL_WITHIN: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finder() -> Finder {
+        Finder::new(&Sentinels { addresses: vec![at(1), at(2)], ..Sentinels::default() })
+    }
+
+    fn at(port: u16) -> Address {
+        Address::Tcp { host: "h".to_owned(), port }
+    }
+
+    fn says(suspect: bool, promoted: Option<Address>) -> Result<Answer, Error> {
+        Ok(Answer { address: at(6379), epoch: 1, suspect, promoted })
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_primary_that_stays_away_is_asked_for_less_often() {
+        let (finder, began) = (finder(), Instant::now());
+        for round in 0..2 {
+            let began = began + 1000 * SECOND * round;
+            assert_eq!(finder.interval(began, false), HURRIED_INTERVAL);
+            assert_eq!(finder.interval(began + 9 * SECOND, false), HURRIED_INTERVAL);
+            assert_eq!(finder.interval(began + 10 * SECOND, false), TROUBLED_INTERVAL);
+            assert_eq!(finder.interval(began + 900 * SECOND, false), TROUBLED_INTERVAL);
+            // Whether or not somebody asks in between, the next time begins anew.
+            finder.connected(true);
+            if round == 0 {
+                assert_eq!(finder.interval(began + 900 * SECOND, true), INTERVAL);
+            }
+            finder.connected(false);
+        }
+    }
+
+    #[test]
+    fn a_sentinel_that_has_lost_the_primary_is_not_pressed_while_we_have_it() {
+        let (finder, now) = (finder(), Instant::now());
+        finder.connected(true);
+        finder.heard(0, says(true, None));
+        assert_eq!(finder.interval(now, true), INTERVAL, "it answers us");
+        assert_eq!(finder.interval(now, false), HURRIED_INTERVAL, "it is silent to us, too");
+        assert_eq!(finder.interval(now + 10 * SECOND, false), TROUBLED_INTERVAL);
+        finder.heard(0, says(false, None));
+        assert_eq!(finder.interval(now + 10 * SECOND, false), INTERVAL);
+        finder.heard(0, says(true, Some(at(6380))));
+        assert_eq!(finder.interval(now + 11 * SECOND, true), HURRIED_INTERVAL, "it is being replaced");
+    }
+}

@@ -1,7 +1,7 @@
 //! Asks Sentinels where the primary is. Owns the connections to them, and that to the primary is started here; what is known
 //! is kept by `finder`.
 //!
-//! Every Sentinel is asked once a second, whenever it announces something, and several times as often while the primary
+//! Every Sentinel is asked about once a second, whenever it announces something, and several times as often for a while when the primary
 //! is in doubt. Nothing here is on the way of a call.
 
 use std::future::Future;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use wheellock_resp::Command;
 
 use super::discovery::{Answer, parse_master, parse_promoted};
-use super::finder::Finder;
+use super::finder::{Finder, HURRIED_INTERVAL};
 use crate::address::Address;
 use crate::config::{Config, Sentinels, Servers};
 use crate::connection::Shared;
@@ -95,14 +95,15 @@ impl Scout {
             let hurries = finder.hurries();
             let answer = self.ask(&finder).await;
             finder.heard(self.number, answer);
-            if let Some(shared) =
-                self.shared.upgrade().filter(|shared| !finder.allows(|address| shared.is_at(address)))
-            {
+            let shared = self.shared.upgrade();
+            if let Some(shared) = shared.as_ref().filter(|shared| !finder.allows(|at| shared.is_at(at))) {
                 shared.condemn(ErrorKind::ConnectionLost, "the Sentinels name another primary now");
             }
-            let hurried = finder.is_hurried();
-            let timer = &self.sentinel.config.timer;
-            let mut sleep = timer.sleep(if hurried { HURRIED_INTERVAL } else { INTERVAL });
+            let is_lively = shared.is_some_and(|shared| shared.is_lively());
+            let Config { timer, random, .. } = &self.sentinel.config;
+            let interval = finder.interval(timer.now(), is_lively);
+            let hurried = interval == HURRIED_INTERVAL;
+            let mut sleep = timer.sleep(spread(interval, random()));
             let closed = std::future::poll_fn(|cx| {
                 let Some(hurries_now) = finder.wait(cx).filter(|_| Arc::strong_count(&finder) > 1) else {
                     return Poll::Ready(true);
@@ -164,13 +165,32 @@ impl Scout {
     }
 }
 
+/// As long on average, and up to a quarter less or more, so that clients that have begun together do not ask together for ever; `random` is
+/// uniform over all of `u64`.
+fn spread(interval: Duration, random: u64) -> Duration {
+    let width = u64::try_from((interval / 2).as_nanos()).unwrap_or(u64::MAX);
+    interval - interval / 4 + Duration::from_nanos(random % width.max(1))
+}
+
 /// What Sentinels announce when a primary is failing, has a successor, or was replaced.
 const NEWS: [&str; 3] = ["+odown", "+selected-slave", "+switch-master"];
-/// Time between two questions while all is well, as in Redisson (`scanInterval`).
-const INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
-const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
 /// How long a Sentinel may take to answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Pauses between attempts to connect to a Sentinel. Longer than those for a server: others know as much.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_spread_around_their_interval() {
+        let second = Duration::from_secs(1);
+        let (least, most) = (Duration::from_millis(750), Duration::from_millis(1250));
+        assert_eq!(spread(second, 0), least);
+        assert_eq!(spread(second, 250_000_000), second);
+        for random in [1, 499_999_999, 500_000_000, u64::MAX] {
+            assert!((least..most).contains(&spread(second, random)), "{random}");
+        }
+    }
+}

@@ -358,7 +358,7 @@ pub struct Config {
     /// Bound on DNS, connect and handshake together. Default 3 s.
     pub connect_timeout: Duration,
     /// Default deadline of a call, and the age at which an unanswered call condemns the connection. Default 3 s
-    /// (Redisson's `timeout`).
+    /// (Redisson's `timeout`). A Sentinel may take a sixth of it, and not less than 500 ms: raise it where round trips are long.
     pub response_timeout: Duration,
     /// Time between two PINGs, on a silent connection and on a busy one. Each asks for a number of its own back, so it
     /// finds a dead peer as well as shifted replies. Default 1.5 s: together with `response_timeout` a half-open socket

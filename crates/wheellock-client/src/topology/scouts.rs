@@ -68,7 +68,7 @@ fn of_sentinel(sentinels: &Sentinels, of_servers: &Config, address: &Address) ->
     config.tls.clone_from(&sentinels.tls);
     config.client_name.clone_from(&of_servers.client_name);
     config.connect_timeout = of_servers.connect_timeout;
-    config.response_timeout = PATIENCE;
+    config.response_timeout = patience(of_servers.response_timeout);
     config.heartbeat = of_servers.heartbeat;
     config.reconnect = RECONNECT;
     config.limits = of_servers.limits;
@@ -122,7 +122,7 @@ impl Scout {
     }
 
     async fn ask(&self, finder: &Finder) -> Result<Answer, Error> {
-        let deadline = self.sentinel.config.timer.now() + PATIENCE;
+        let deadline = self.sentinel.config.timer.now() + self.sentinel.config.response_timeout;
         let ask = async |subcommand: &str| {
             let question = Command::new("SENTINEL").arg(subcommand).arg(finder.service());
             self.sentinel.call(&question, deadline).await
@@ -165,6 +165,12 @@ impl Scout {
     }
 }
 
+/// How long a Sentinel may take to answer where the servers may take `response_timeout`. Not as long as they, because others know as much; but
+/// who is far from the servers is usually far from the Sentinels, too.
+fn patience(response_timeout: Duration) -> Duration {
+    PATIENCE.max(response_timeout / 6)
+}
+
 /// As long on average, and up to a quarter less or more, so that clients that have begun together do not ask together for ever; `random` is
 /// uniform over all of `u64`.
 fn spread(interval: Duration, random: u64) -> Duration {
@@ -174,7 +180,7 @@ fn spread(interval: Duration, random: u64) -> Duration {
 
 /// What Sentinels announce when a primary is failing, has a successor, or was replaced.
 const NEWS: [&str; 3] = ["+odown", "+selected-slave", "+switch-master"];
-/// How long a Sentinel may take to answer.
+/// How long a Sentinel may take to answer at least: what it may with the default response timeout.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Pauses between attempts to connect to a Sentinel. Longer than those for a server: others know as much.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -182,6 +188,20 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::fr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sentinels_have_as_much_more_time_as_servers_have() {
+        let address = Address::Tcp { host: "h".to_owned(), port: 26379 };
+        let timeout = |of_servers: Duration| {
+            let mut config = Config::new(address.clone());
+            config.response_timeout = of_servers;
+            of_sentinel(&Sentinels::default(), &config, &address).response_timeout
+        };
+        let default = Config::new(address.clone()).response_timeout;
+        assert_eq!(timeout(default), PATIENCE);
+        assert_eq!(timeout(Duration::from_millis(10)), PATIENCE);
+        assert_eq!(timeout(4 * default), 4 * PATIENCE);
+    }
 
     #[test]
     fn questions_spread_around_their_interval() {

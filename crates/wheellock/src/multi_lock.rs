@@ -313,6 +313,8 @@ impl MultiLock {
         let mut taken = Taken(self.members.iter().map(|_| None).collect());
         // The first time, nothing is kept: see above.
         let (mut keep, mut known_held) = (false, false);
+        // Leases that end before all are held do so again, where servers are slow beside them: nothing was waited for in between.
+        let mut was_too_late = false;
         loop {
             taken.forget_lost();
             let waited_with = taken.places();
@@ -325,12 +327,15 @@ impl MultiLock {
                 },
             };
             let Some((refused, refusal)) = refused else {
-                if !self.renew_fixed(&waited_with, &taken).await? {
-                    continue;
+                if self.renew_fixed(&waited_with, &taken).await? {
+                    return Ok(Ok(taken.into_guard()));
                 }
-                return Ok(Ok(taken.into_guard()));
+                if waited_with.is_empty() || std::mem::replace(&mut was_too_late, true) {
+                    return Err(self.granted_too_late(&taken));
+                }
+                continue;
             };
-            known_held = true;
+            (known_held, was_too_late) = (true, false);
             if let Some(limit) = wait.one_try().or_else(|| wait.over(self.timer())) {
                 return Ok(Err(limit));
             }
@@ -452,6 +457,17 @@ impl MultiLock {
             }
         }
         Ok(taken.all_valid())
+    }
+
+    /// The first member that is not held for long enough to take the others.
+    fn granted_too_late(&self, taken: &Taken) -> Error {
+        let is_over = |place: &&usize| taken.get(**place).is_none_or(|guard| !guard.is_valid());
+        let place = self.order.iter().find(is_over).copied().unwrap_or_default();
+        let lock = self.members.get(place).unwrap_or(&self.lead);
+        match lock.lease() {
+            Ok(lease) => Error::GrantedTooLate { lock: lock.name().to_owned(), lease: lease.duration() },
+            Err(error) => error,
+        }
     }
 
     /// The first question has the time for an answer, however short the wait.

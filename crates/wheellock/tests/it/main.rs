@@ -6,4 +6,5 @@ mod refusals;
 mod virtual_permits;
 mod virtual_sets;
 mod virtual_time;
+mod waiting;
 mod worlds;

@@ -103,7 +103,9 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
         }
         let (mut fast_path, mut waiter) = (None, None);
         if let Some(refusal) = refused {
-            waiter.insert(Waiter::join(request, WaitQueue::join)).on_held(refusal);
+            let waiter = waiter.insert(Waiter::join(request, WaitQueue::join));
+            waiter.on_held(refusal);
+            waiter.was_not_counted();
         } else if wait.one_try().is_none() && !request.is_reentrant() {
             // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
             fast_path = FastPath::begin(request.name);
@@ -115,7 +117,7 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
             let by = match &mut waiter {
                 None => {
                     if fast_path.is_none() {
-                        request.name.about_to_ask();
+                        request.name.about_to_ask(false);
                     }
                     AnswerBy::first(request.context, request.name, Duration::ZERO, wait.deadline())
                 }
@@ -174,11 +176,15 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                         }
                         return Ok(end(Err(limit)));
                     }
+                    let was_counted = waiter.is_some() || fast_path.is_some();
                     let waiter = waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
                     if let Some(ended) = request.latch.and_then(Seen::ended) {
                         waiter.saw(ended);
                     }
                     waiter.on_held(refusal);
+                    if !was_counted {
+                        waiter.was_not_counted();
+                    }
                     // From here on this waiter is the head, which asks for all.
                     fast_path = None;
                 }
@@ -232,7 +238,7 @@ impl<'a> FastPath<'a> {
         if !only_waited_for && !may_ask() {
             return None;
         }
-        name.about_to_ask();
+        name.about_to_ask(Self::is_counted(name));
         Some(Self { name })
     }
 

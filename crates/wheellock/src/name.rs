@@ -140,10 +140,16 @@ impl Name {
         }
     }
 
-    /// See [`WaitQueue::about_to_ask`]. Takes the wait queue's lock only if there is a queue: one that is made meanwhile is not empty.
-    pub(crate) fn about_to_ask(&self) {
-        if self.interest.load(Ordering::Acquire) & HAS_QUEUE != 0
+    /// See [`WaitQueue::about_to_ask`]; `is_counted` says whether this caller is one of those who [ask](Self::begin_asking). While another
+    /// one of them does, what was heard may be news to its answer, and of a latch there is only one message. Takes the wait queue's lock
+    /// only if there is a queue: one that is made meanwhile is not empty. Under that lock it looks for the others, who come here, too,
+    /// when they have begun.
+    pub(crate) fn about_to_ask(&self, is_counted: bool) {
+        let interest = || self.interest.load(Ordering::Acquire);
+        if interest() & HAS_QUEUE != 0
+            && !self.kind.is_only_waited_for()
             && let Some(waiters) = &mut *self.wait_queue()
+            && interest() / ASKED_FOR <= u16::from(is_counted)
         {
             waiters.about_to_ask();
         }

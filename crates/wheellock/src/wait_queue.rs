@@ -123,6 +123,11 @@ impl WaitQueue {
         }
     }
 
+    /// The waiter with this ticket was refused, and a message that came meanwhile may have been taken for an old one. The head asks again.
+    pub(crate) fn may_have_missed_a_message(&mut self, ticket: u64) {
+        self.questions.poll_now |= self.is_head(ticket) && self.questions.subscription.is_some();
+    }
+
     /// See [`Questions::listen`].
     pub(crate) fn listen(&mut self, subscribe: impl FnOnce() -> Subscription) {
         self.questions.listen(subscribe);

@@ -178,7 +178,7 @@ impl<'a> Request<'a> {
     /// Asks once and from outside the wait queue.
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
-        self.name.about_to_ask();
+        self.name.about_to_ask(false);
         self.attempt(self.precedence(Wait::NO), deadline).await
     }
 

@@ -29,7 +29,7 @@ pub(crate) async fn ask_together(
     let (context, operation) = (first.context, || first.operation_for(asked.len()));
     let (mut attempts, mut counts, mut until) = (Vec::new(), Vec::new(), deadline);
     for one in &asked {
-        one.name.about_to_ask();
+        one.name.about_to_ask(false);
         match one.begin(until).await {
             Ok(Begun { attempt, count, answer_by, .. }) => {
                 attempts.push(attempt);

@@ -294,6 +294,13 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// It was refused while those who came after it did not know that it asked.
+    pub(super) fn was_not_counted(&self) {
+        if self.own.is_none() {
+            self.waiters(WaitQueue::may_have_missed_a_message);
+        }
+    }
+
     /// Whether a question got no answer, and may still come.
     pub(super) fn may_come_late(&self) -> bool {
         self.may_come_late

@@ -1,15 +1,98 @@
 //! Waits that would be too long, or without an end: what a caller has asked, or heard, is not forgotten because of another one. Time is
 //! tokio's, and stands still while nobody waits for it.
 
+use std::future::poll_fn;
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use wheellock::testing::Double;
-use wheellock::{Error, multi_lock};
+use wheellock::{Error, LockManager, multi_lock};
 
 /// Longer than any round trip here, and shorter than the time after which a head asks though it has heard nothing.
 const SOON: Duration = Duration::from_secs(1);
 const TRIP: Duration = Duration::from_millis(6);
+
+/// Two processes at one server that is some way off.
+async fn two() -> (Double, LockManager, LockManager) {
+    let double = Double::new();
+    let (here, there) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+    double.delay(TRIP);
+    (double, here, there)
+}
+
+/// Everything that is under way arrives.
+async fn arrives() {
+    sleep(4 * TRIP).await;
+}
+
+/// Polls a future once, which asks.
+macro_rules! asks {
+    ($future:ident) => {
+        let polled = poll_fn(|cx| Poll::Ready($future.as_mut().poll(cx).is_pending())).await;
+        assert!(polled, "it has no answer yet");
+    };
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_not_forgotten_because_another_caller_asks() {
+    for is_set in [false, true] {
+        let (_double, here, there) = two().await;
+        let (lock, other) = (here.lock("k"), there.lock("other").acquire().await.unwrap());
+        let held = there.lock("k").acquire().await.unwrap();
+        assert!(lock.try_acquire_for(2 * TRIP).await.unwrap().is_none(), "from now on this process listens");
+        let set = multi_lock([lock.clone(), here.lock("l")]).unwrap();
+        let mut waiter = pin!(async {
+            if is_set { set.acquire().await.map(drop) } else { lock.acquire().await.map(drop) }
+        });
+        asks!(waiter);
+        arrives().await;
+        held.release().await.unwrap();
+        arrives().await;
+        // Only now it is the waiter's turn, who finds its answer: the lock was held.
+        let set = multi_lock([here.lock("k"), here.lock("other")]).unwrap();
+        assert!(set.try_acquire().await.unwrap().is_none());
+        timeout(SOON, waiter).await.expect("it is free").unwrap();
+        drop(other);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_came_free_is_not_forgotten_because_another_caller_asks() {
+    let (_double, here, there) = two().await;
+    let (permits, theirs) = (here.semaphore("s"), there.semaphore("s"));
+    assert!(theirs.try_set_permits(2).await.unwrap());
+    let held = theirs.acquire(2).await.unwrap();
+    assert!(
+        permits.try_acquire_for(1, 2 * TRIP).await.unwrap().is_none(),
+        "from now on this process listens"
+    );
+    let mut waiter = pin!(permits.acquire(1));
+    asks!(waiter);
+    arrives().await;
+    held.release().await.unwrap();
+    arrives().await;
+    let other = permits.acquire(1).await.unwrap();
+    drop(timeout(SOON, waiter).await.expect("one is free").unwrap());
+    drop(other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_latch_is_not_forgotten_because_another_caller_looks() {
+    let (_double, here, there) = two().await;
+    let (latch, theirs) = (here.count_down_latch("l"), there.count_down_latch("l"));
+    assert!(theirs.try_set_count(NonZeroU32::MIN).await.unwrap());
+    assert!(!latch.wait_for(2 * TRIP).await.unwrap(), "from now on this process listens");
+    let mut waiter = pin!(latch.wait());
+    asks!(waiter);
+    arrives().await;
+    theirs.count_down().await.unwrap();
+    arrives().await;
+    latch.wait().await.unwrap();
+    timeout(SOON, waiter).await.expect("it is open").unwrap();
+}
 
 /// Both leases are over before the other one's answer comes.
 #[tokio::test(start_paused = true)]

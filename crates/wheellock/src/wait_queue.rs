@@ -389,6 +389,17 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
+    /// A waiter leaves who was let in, where many may hold the lock and there is no room for more. It is not the only holder: when the
+    /// leases of the others end is known as before, and what gave a reason to ask since its question was sent still does. Returns the next
+    /// head's waker, if the head left.
+    pub(crate) fn leave_full(&mut self, ticket: u64, lease: Duration, now: Instant) -> Option<Waker> {
+        let (poll_at, poll_now) = (self.questions.poll_at, self.questions.poll_now);
+        let next = self.leave(ticket, Some(lease), now);
+        poll_at.into_iter().for_each(|at| self.questions.poll_by(at));
+        self.questions.poll_now |= poll_now || poll_at.is_none();
+        next
+    }
+
     /// A waiter leaves who was let in, where many may hold the lock and there is `room` for more: those for whom it will do ask at
     /// once, each for itself, but nobody before one who came earlier. So many had `joined` when it asked. Returns their wakers.
     pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32, joined: u64) -> Vec<Waker> {
@@ -855,6 +866,26 @@ mod tests {
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
         assert!(waiters.leave(a, None, now).is_some());
         assert!(!ask(&mut waiters, b, now));
+    }
+
+    /// Of what many hold with a lease each, the first lease to end is another one's.
+    #[test]
+    fn a_grant_that_leaves_no_room_puts_no_question_off() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let [first, second] = [waiters.join(1), waiters.join(1)];
+        let left = REPOLL / 5;
+        assert!(ask(&mut waiters, first, now));
+        waiters.on_held(now, Some(left));
+        assert!(!ask(&mut waiters, second, now));
+        assert!(waiters.leave_full(first, 2 * REPOLL, now).is_some(), "the next head is woken");
+        assert!(ask(&mut waiters, second, now), "nobody listens here");
+        assert!(!ask(&mut waiters, second, now));
+        assert!(ask(&mut waiters, second, now + left), "the other one's lease may have ended");
+        waiters.on_held(now, Some(REPOLL));
+        waiters.leave_full(second, left, now);
+        let third = waiters.join(1);
+        assert!(ask(&mut waiters, third, now) && !ask(&mut waiters, third, now));
+        assert!(ask(&mut waiters, third, now + left), "as may the one that was granted");
     }
 
     /// A3: an error reaches those who wait, and nobody who comes later.

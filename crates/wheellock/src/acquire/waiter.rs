@@ -420,6 +420,9 @@ impl Drop for Waiter<'_> {
             match self.granted {
                 _ if self.took_over => waiters.leave_with_handed(self.ticket, now),
                 _ if self.open => next = waiters.leave_opened(self.ticket),
+                Some(0) if name.kind().is_shared() => {
+                    next = waiters.leave_full(self.ticket, lease.duration(), now);
+                }
                 Some(room) if room > 0 => more = waiters.leave_open(self.ticket, room, self.asked),
                 granted => next = waiters.leave(self.ticket, granted.map(|_| lease.duration()), now),
             }

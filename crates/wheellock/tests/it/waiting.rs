@@ -94,6 +94,30 @@ async fn the_end_of_a_latch_is_not_forgotten_because_another_caller_looks() {
     timeout(SOON, waiter).await.expect("it is open").unwrap();
 }
 
+/// A permit of another process, which has ended, comes free with its lease, whatever was granted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {
+    let (double, here, there) = two().await;
+    let (permits, theirs) = (here.permit_semaphore("s"), there.permit_semaphore("s"));
+    assert!(theirs.try_set_permits(2).await.unwrap());
+    let held = theirs.acquire().await.unwrap();
+    let ended = double.manager().await.unwrap();
+    let lease = SOON / 2;
+    let forgotten = ended.permit_semaphore("s").with_lease(lease).acquire().await.unwrap();
+    let spawn = || {
+        let permits = permits.clone();
+        tokio::spawn(async move { permits.acquire().await })
+    };
+    let first = spawn();
+    arrives().await;
+    let second = spawn();
+    arrives().await;
+    held.release().await.unwrap();
+    let first = timeout(lease / 2, first).await.expect("one is free").unwrap().unwrap();
+    let second = timeout(SOON, second).await.expect("the lease is over").unwrap().unwrap();
+    drop((first, second, forgotten));
+}
+
 /// Both leases are over before the other one's answer comes.
 #[tokio::test(start_paused = true)]
 async fn a_set_that_cannot_be_held_at_once_is_an_error() {

@@ -38,6 +38,8 @@ pub(crate) struct WaitQueue {
     head_is_untold: bool,
     /// What was handed over is looked after from time to time.
     looked_after: bool,
+    /// Who wants fewer may have been able to have them when the server was last heard of.
+    refused: u32,
     turns: Turns,
 }
 
@@ -70,12 +72,29 @@ struct Waiter {
     handed: Option<u32>,
     /// How many times it wants to hold the lock.
     wants: u32,
+    manner: Manner,
     /// How many had joined before.
     joined: u64,
     /// Of a latch: when the last one of its name had ended when this one looked first.
     ended: Option<Ended>,
     /// The latch that it waits for has ended.
     open: bool,
+}
+
+/// In what way a waiter asks.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Manner {
+    /// After pauses; it does not listen.
+    pub(crate) pauses: bool,
+    /// As a reader who stands behind writers who wait.
+    pub(crate) heeds_writers: bool,
+}
+
+impl Manner {
+    /// Whether one who asks like this may have what was refused to the other one, or hears of what that one does not.
+    fn fares_better_than(self, other: Self) -> bool {
+        (other.pauses && !self.pauses) || (other.heeds_writers && !self.heeds_writers)
+    }
 }
 
 /// When a latch ended; small, for every waiter has room for it.
@@ -136,6 +155,7 @@ impl WaitQueue {
     /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
     pub(crate) fn on_held(&mut self, now: Instant, lease_left: Option<Duration>) {
         self.open_since = None;
+        self.refused = self.queue.head().map_or(0, |head| head.waiter.wants);
         self.questions.on_held(now, lease_left);
         if let Some(look_at) = self.look_at {
             self.questions.poll_by(look_at);
@@ -211,6 +231,13 @@ impl WaitQueue {
             self.look_at = self.questions.poll_at;
         }
         false
+    }
+
+    /// The waiter with this ticket asks in another way than others may.
+    pub(crate) fn asks_in(&mut self, ticket: u64, manner: Manner) {
+        if let Some(waiter) = self.queue.get_mut(ticket) {
+            waiter.manner = manner;
+        }
     }
 
     /// The waiter with this ticket takes a hold of this process as it is.
@@ -359,10 +386,12 @@ impl WaitQueue {
     ///
     /// A head that leaves without an answer to its question may have consumed a wake-up, and one that was let in may not have asked
     /// yet, so the next head asks at once; and so it does where one leaves in the middle of a question that is the head no more, for
-    /// others have joined in front of it whose answers are older. A head that got the lock, for the time of `lease`, has nothing to pass on: the next one
+    /// others have joined in front of it whose answers are older. It also asks if what was refused to the one that left says nothing of
+    /// what it wants itself, or that one did not listen. A head that got the lock, for the time of `lease`, has nothing to pass on: the next one
     /// hears of its release. Not of its lease's end, though, so it asks then.
     pub(crate) fn leave(&mut self, ticket: u64, lease: Option<Duration>, now: Instant) -> Option<Waker> {
         let was_head = self.is_head(ticket);
+        let manner = self.queue.get_mut(ticket).map(|waiter| waiter.manner).unwrap_or_default();
         let left = self.queue.leave(ticket);
         let owes_a_question = left.is_some_and(|waiter| waiter.may_ask || (waiter.asks && lease.is_none()));
         self.questions.poll_now |= owes_a_question;
@@ -378,15 +407,27 @@ impl WaitQueue {
         if !was_head {
             return if owes_a_question { self.head_to_wake() } else { None };
         }
+        if lease.is_none() {
+            self.questions.poll_now |= self.next_may_fare_better_than(manner);
+        }
         match lease {
             Some(_) => {
                 self.on_held(now, lease);
+                self.refused = 0;
                 // Without a subscription no waiter would hear of the release.
                 self.questions.poll_now = self.questions.subscription.is_none();
             }
             None => self.questions.poll_now |= self.questions.unanswered_since.is_some(),
         }
         self.head_to_wake()
+    }
+
+    /// Whether the next head may have what was refused to one who asked in this manner, or hear of what that one did not.
+    fn next_may_fare_better_than(&mut self, manner: Manner) -> bool {
+        let refused = self.refused;
+        let fares_better =
+            |waiter: &Waiter| waiter.wants < refused || waiter.manner.fares_better_than(manner);
+        self.queue.head().is_some_and(|head| fares_better(&head.waiter))
     }
 
     /// A waiter leaves who was let in, where many may hold the lock and there is no room for more. It is not the only holder: when the
@@ -417,6 +458,7 @@ impl WaitQueue {
             waiter.may_ask = true;
             let_in.extend(waker.take());
         }
+        self.refused = if room < u32::MAX { room + 1 } else { 0 };
         if let_in.is_empty() {
             // Without a subscription the head would not hear of the next release.
             self.questions.poll_now |= self.questions.subscription.is_none();
@@ -866,6 +908,60 @@ mod tests {
         assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
         assert!(waiters.leave(a, None, now).is_some());
         assert!(!ask(&mut waiters, b, now));
+    }
+
+    /// Three are free. One who wanted five was refused those, and those who want fewer have never asked.
+    #[test]
+    fn who_wants_fewer_than_the_one_who_gave_up_asks_at_once() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let [many, few, as_few] = [waiters.join(5), waiters.join(1), waiters.join(1)];
+        assert!(ask(&mut waiters, many, now));
+        waiters.on_held(now, None);
+        assert!(!ask(&mut waiters, many, now) && !ask(&mut waiters, few, now));
+        assert!(waiters.leave(many, None, now).is_some());
+        assert!(ask(&mut waiters, few, now), "nobody knows whether one is free");
+        waiters.on_held(now, None);
+        waiters.was_answered(few);
+        waiters.leave(few, None, now);
+        assert!(!ask(&mut waiters, as_few, now), "not one was free");
+        assert!(waiters.leave(as_few, Some(REPOLL), now).is_none());
+    }
+
+    /// What is left after a grant is known, and is not enough for the head.
+    #[test]
+    fn who_can_have_what_is_left_asks_when_the_one_who_wanted_more_gives_up() {
+        for room in [1, 2] {
+            let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+            let [first, many, few] = [waiters.join(1), waiters.join(3), waiters.join(2)];
+            assert!(ask(&mut waiters, first, now));
+            waiters.on_held(now, None);
+            assert!(!ask(&mut waiters, many, now) && !ask(&mut waiters, few, now));
+            waiters.leave_open(first, room, 3);
+            waiters.questions.poll_now = false;
+            assert!(!ask(&mut waiters, many, now), "it is not enough");
+            assert!(waiters.leave(many, None, now).is_some());
+            assert_eq!(ask(&mut waiters, few, now), room == 2);
+        }
+    }
+
+    /// One who pauses does not listen, and one who heeds writers is refused for the sake of those who only wait.
+    #[test]
+    fn who_asks_in_another_way_than_the_one_who_gave_up_asks_at_once() {
+        let pauses = Manner { pauses: true, ..Manner::default() };
+        let heeds_writers = Manner { heeds_writers: true, ..Manner::default() };
+        for manner in [Manner::default(), pauses, heeds_writers] {
+            let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+            let [first, second, third] = [waiters.join(1), waiters.join(1), waiters.join(1)];
+            waiters.asks_in(first, manner);
+            waiters.asks_in(second, manner);
+            assert!(ask(&mut waiters, first, now));
+            waiters.on_held(now, None);
+            assert!(!ask(&mut waiters, first, now));
+            waiters.leave(first, None, now);
+            assert!(!ask(&mut waiters, second, now), "it would hear the same");
+            waiters.leave(second, None, now);
+            assert_eq!(ask(&mut waiters, third, now), manner.pauses || manner.heeds_writers);
+        }
     }
 
     /// Of what many hold with a lease each, the first lease to end is another one's.

@@ -21,6 +21,7 @@ use crate::lease::Lease;
 use crate::name::Name;
 use crate::retry::{Retried, retry, retry_acknowledged, retry_since, wait_for_owner};
 use crate::sides::{Fairness, Sides};
+use crate::wait_queue::Manner;
 use crate::wire::{self, Grant, Precedence, Refusal};
 
 /// What every attempt of one acquire has in common.
@@ -84,6 +85,12 @@ impl<'a> Request<'a> {
         let holds = |name| self.context.holds().is_held_by(name, self.owner);
         let writes = || self.sides.is_some_and(|sides| self.name.kind().is_shared() && holds(&sides.other));
         self.presented && (holds(self.name) || writes())
+    }
+
+    /// In what way it asks.
+    pub(super) fn manner(&self) -> Manner {
+        let heeds = |sides: &Sides| sides.fairness == Fairness::WritersFirst && self.name.kind().is_shared();
+        Manner { pauses: self.backoff.is_some(), heeds_writers: self.sides.is_some_and(heeds) }
     }
 
     /// Whether it can have a hold of another owner of this process as it is.

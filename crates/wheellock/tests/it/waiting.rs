@@ -94,6 +94,19 @@ async fn the_end_of_a_latch_is_not_forgotten_because_another_caller_looks() {
     timeout(SOON, waiter).await.expect("it is open").unwrap();
 }
 
+/// Three are free: the first wants five, and stands in front of one who wants one.
+#[tokio::test(start_paused = true)]
+async fn who_wants_few_is_served_when_the_one_who_wants_many_gives_up() {
+    let (_double, here, there) = two().await;
+    assert!(there.semaphore("s").try_set_permits(3).await.unwrap());
+    let (many, few) = (here.semaphore("s"), here.semaphore("s"));
+    let first = tokio::spawn(async move { many.try_acquire_for(5, SOON).await });
+    arrives().await;
+    let granted = few.try_acquire_for(1, 2 * SOON).await.unwrap();
+    assert!(first.await.unwrap().unwrap().is_none());
+    assert!(granted.is_some(), "three were free");
+}
+
 /// A permit of another process, which has ended, comes free with its lease, whatever was granted meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {

@@ -21,6 +21,11 @@
 //! - `tokio::time::advance` is a process that stood still, as in a debugger or while its machine was suspended: the leases run out.
 //!
 //! A double that is made outside of a runtime keeps the system's time.
+//!
+//! Managers for threads do not go with paused time. What waits for a thread in `spawn_blocking` keeps tokio from going on to the next
+//! moment for as long as that thread works, so a wait that only time would end does not end. In a thread of its own
+//! (`std::thread`) time jumps whenever the runtime is idle, whatever that thread is about: leases run out between two of its
+//! steps. Make such a double outside of a runtime, or in one whose time runs.
 
 #[doc(hidden)]
 pub mod server;
@@ -196,7 +201,8 @@ impl Double {
         Ok(locks)
     }
 
-    /// A manager for threads that is connected to this server, with default settings.
+    /// A manager for threads that is connected to this server, with default settings. Not for a double of a runtime whose time is
+    /// paused: see [above](self#time).
     ///
     /// ```
     /// let double = wheellock::testing::Double::new();

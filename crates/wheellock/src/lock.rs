@@ -98,6 +98,10 @@ impl Lock {
     ///
     /// Safe at every point: what the server may have granted meanwhile is released, and the next waiter is woken.
     ///
+    /// Safe is to drop the future, and not to keep it without polling it, as a `select!` in a loop does with one that is pinned outside
+    /// of it while the work of another branch goes on. It keeps its place: as with tokio's `Mutex`, those who wait behind it for
+    /// this lock in this process may stand still until it is polled or dropped.
+    ///
     /// # Errors
     ///
     /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`] if there

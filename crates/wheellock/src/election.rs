@@ -16,6 +16,8 @@ use crate::fenced::{FencedGuard, FencedLock};
 use crate::guard::Released;
 use crate::kind;
 use crate::lock::Lock;
+use crate::once::once_at;
+use crate::places::Places;
 use crate::wire;
 
 pub use observer::{Leader, Observer};
@@ -136,7 +138,8 @@ impl Election {
     }
 
     async fn lead(&self, guard: FencedGuard) -> Result<Leadership, Error> {
-        let leadership = Leadership { guard, lock: self.lock.as_lock().clone() };
+        let announcements = Announcements::new(&self.lock.as_lock().context);
+        let leadership = Leadership { guard, lock: self.lock.as_lock().clone(), announcements };
         leadership.announce(&self.announcement).await?;
         // The server may have said long ago what is heard now.
         if !leadership.is_leader() {
@@ -170,6 +173,35 @@ impl fmt::Debug for Election {
 pub struct Leadership {
     guard: FencedGuard,
     lock: Lock,
+    announcements: Announcements,
+}
+
+/// Where the server remembers what a leader says: all of it at one place, so that nothing takes effect after what was said later.
+struct Announcements {
+    context: Arc<Context>,
+    place: u64,
+}
+
+impl Announcements {
+    fn new(context: &Arc<Context>) -> Self {
+        Self { context: Arc::clone(context), place: Places::keep(&context.places) }
+    }
+
+    fn next(&self) -> (u64, u64) {
+        (self.place, Places::next(&self.context.places))
+    }
+}
+
+impl Drop for Announcements {
+    fn drop(&mut self) {
+        Places::give_back(&self.context.places, self.place);
+    }
+}
+
+impl fmt::Debug for Announcements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Announcements").finish_non_exhaustive()
+    }
 }
 
 impl Leadership {
@@ -191,7 +223,10 @@ impl Leadership {
     pub async fn announce(&self, text: &str) -> Result<(), Error> {
         check_announcement(text)?;
         let said = wire::announcement(&self.guard.owner(), self.guard.token(), text);
-        match self.lock.once(&ANNOUNCE, "announce the leader of", Some(said.as_str().into())).await? {
+        let (at, Lock { context, name, .. }) = (self.announcements.next(), &self.lock);
+        match once_at(at, context, name, &ANNOUNCE, "announce the leader of", Some(said.as_str().into()))
+            .await?
+        {
             1 => Ok(()),
             _ => Err(Error::Lost { lock: self.lock.name().to_owned(), reason: LostReason::NotOwner }),
         }

@@ -93,12 +93,24 @@ pub(crate) async fn once(
     more: Option<Arg<'_>>,
 ) -> Result<i64, Error> {
     let place = Place::take(&context.places);
-    let at = OwnerText::new(&context.uuid, place.number, "");
+    once_at((place.number, place.serial), context, name, script, verb, more).await
+}
+
+/// The same at a place that its caller keeps, as the request of this number there.
+pub(crate) async fn once_at(
+    (place, serial): (u64, u64),
+    context: &Context,
+    name: &Name,
+    script: &Script,
+    verb: &str,
+    more: Option<Arg<'_>>,
+) -> Result<i64, Error> {
+    let at = OwnerText::new(&context.uuid, place, "");
     // No repetition comes later than that, wherever it was held up.
     let memory = 2 * context.client.config().response_timeout + MEMORY;
     let ask = |learnt: &Retry, options, waker: &Waker| {
         let publish = context.client.publish_verb();
-        let params = wire::once(name, &at, place.serial, memory, publish, more);
+        let params = wire::once(name, &at, serial, memory, publish, more);
         context.client.start_eval(script, wire::KEYS, &params, learnt, options, waker)
     };
     let operation = || format!("{verb} {}", name.titled());

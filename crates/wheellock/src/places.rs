@@ -1,7 +1,7 @@
 //! The places on the server where requests are remembered that take effect once. A value: no more of them are in use than requests
 //! are under way at the same time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The places that are in use.
 #[derive(Default)]
@@ -21,21 +21,49 @@ pub(crate) struct Place<'a> {
 
 impl<'a> Place<'a> {
     pub(crate) fn take(places: &'a Mutex<Places>) -> Self {
-        let mut all = places.lock().unwrap_or_else(PoisonError::into_inner);
-        all.next_serial += 1;
-        let number = all.free.pop().unwrap_or_else(|| {
-            all.count += 1;
-            all.count
-        });
-        let serial = all.next_serial;
+        let mut all = lock(places);
+        let (number, serial) = (all.number(), all.serial());
         drop(all);
         Self { places, number, serial }
     }
 }
 
+impl Places {
+    /// Takes a place for several requests, one after the other. One that is late finds there that a later one was made.
+    pub(crate) fn keep(places: &Mutex<Self>) -> u64 {
+        lock(places).number()
+    }
+
+    /// The number of the next request at a place that is kept.
+    pub(crate) fn next(places: &Mutex<Self>) -> u64 {
+        lock(places).serial()
+    }
+
+    /// Another one may have the place.
+    pub(crate) fn give_back(places: &Mutex<Self>, number: u64) {
+        lock(places).free.push(number);
+    }
+
+    fn number(&mut self) -> u64 {
+        self.free.pop().unwrap_or_else(|| {
+            self.count += 1;
+            self.count
+        })
+    }
+
+    fn serial(&mut self) -> u64 {
+        self.next_serial += 1;
+        self.next_serial
+    }
+}
+
+fn lock(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner).free.push(self.number);
+        Places::give_back(self.places, self.number);
     }
 }
 
@@ -52,5 +80,17 @@ mod tests {
         drop(one);
         let next = Place::take(&places);
         assert!(next.number == 1 && next.serial > before);
+    }
+
+    #[test]
+    fn a_place_that_is_kept_is_nobody_elses() {
+        let places = Mutex::default();
+        let kept = Places::keep(&places);
+        let first = Places::next(&places);
+        let other = Place::take(&places);
+        assert!(other.number != kept && first < other.serial && other.serial < Places::next(&places));
+        Places::give_back(&places, kept);
+        let next = Place::take(&places);
+        assert!(next.number == kept && next.serial > first);
     }
 }

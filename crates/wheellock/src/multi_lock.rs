@@ -83,7 +83,8 @@ pub struct MultiLock {
 /// ```
 ///
 /// A lock may be named only once. Two with the same name on one server are the same, also by way of two managers, as far as
-/// the servers' addresses or run ids show it; whose lease and owner would count is for the caller to say.
+/// the servers' addresses or run ids show it; whose lease and owner would count is for the caller to say. Of a server to which a
+/// manager has yet to connect the run id is known only later: then it is told when such a set is taken and is in its own way.
 ///
 /// # Errors
 ///
@@ -91,6 +92,11 @@ pub struct MultiLock {
 pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, Error> {
     let members: Arc<[Lock]> = members.into_iter().collect();
     let lead = members.first().cloned().ok_or(Error::NoMembers)?;
+    Ok(MultiLock { order: in_order(&members)?, lead, members })
+}
+
+/// The members' places in the order in which they are waited for, if no two are the same lock as far as is known now.
+fn in_order(members: &[Lock]) -> Result<Arc<[usize]>, Error> {
     let mut places: Vec<_> = members.iter().enumerate().map(|(place, lock)| (Key::of(lock), place)).collect();
     places.sort();
     for (first, (key, _)) in places.iter().enumerate() {
@@ -99,7 +105,7 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
             return Err(Error::DuplicateMember { lock: key.key.clone(), server: key.server.as_str().into() });
         }
     }
-    Ok(MultiLock { order: places.into_iter().map(|(_, place)| place).collect(), lead, members })
+    Ok(places.into_iter().map(|(_, place)| place).collect())
 }
 
 /// What tells locks apart, and their order.
@@ -155,7 +161,8 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`], of the first member that fails; nothing is held then.
+    /// As [`Lock::acquire`], of the first member that fails; nothing is held then. [`Error::DuplicateMember`] if a member was refused,
+    /// and two turn out to be the same lock.
     pub async fn acquire(&self) -> Result<MultiGuard, Error> {
         let Ok(guard) = self.take(Wait::FOREVER).await?;
         Ok(guard)
@@ -336,6 +343,10 @@ impl MultiLock {
                 continue;
             };
             (known_held, was_too_late) = (true, false);
+            if self.has_several_managers() {
+                // They may have connected since the set was made, and then it is known whether the set is in its own way.
+                in_order(&self.members)?;
+            }
             if let Some(limit) = wait.one_try().or_else(|| wait.over(self.timer())) {
                 return Ok(Err(limit));
             }
@@ -457,6 +468,10 @@ impl MultiLock {
             }
         }
         Ok(taken.all_valid())
+    }
+
+    fn has_several_managers(&self) -> bool {
+        self.members.iter().any(|lock| !Arc::ptr_eq(&lock.context, &self.lead.context))
     }
 
     /// The first member that is not held for long enough to take the others.

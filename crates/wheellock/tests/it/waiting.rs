@@ -144,3 +144,17 @@ async fn a_set_that_cannot_be_held_at_once_is_an_error() {
     too_late(timeout(SOON, set.try_acquire_for(60 * SOON)).await.expect("it ends").unwrap_err());
     too_late(timeout(SOON, set.acquire()).await.expect("it ends").unwrap_err());
 }
+
+/// A manager that has not connected yet does not know which server it is.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_a_set_names_twice_is_told_when_the_set_is_in_its_own_way() {
+    let double = Double::new();
+    let one = double.lazy_manager_with(|settings| settings).unwrap();
+    let other = double.lazy_manager_with(|_| LockManager::builder("redis://another-name")).unwrap();
+    let set = multi_lock([one.lock("k"), other.lock("k")]).unwrap();
+    let twice = |error: Error| assert!(matches!(error, Error::DuplicateMember { .. }), "{error}");
+    twice(timeout(SOON, set.acquire()).await.expect("it ends").unwrap_err());
+    twice(set.try_acquire().await.unwrap_err());
+    arrives().await;
+    assert!(one.lock("k").try_acquire().await.unwrap().is_some(), "nothing is held");
+}

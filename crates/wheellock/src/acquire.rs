@@ -110,7 +110,11 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
             // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
             fast_path = FastPath::begin(request.name);
             if fast_path.is_none() {
-                waiter = Some(Waiter::join(request, WaitQueue::join));
+                let waiter = waiter.insert(Waiter::join(request, WaitQueue::join));
+                if request.is_reentrant() {
+                    // Since it came, and those who waited by then were told.
+                    waiter.may_ask();
+                }
             }
         }
         loop {
@@ -155,6 +159,9 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                             guard.may_come_late();
                         }
                     }
+                    // Who leaves does not wait in its owner's name any more.
+                    drop(waiter.take());
+                    request.let_owner_ask();
                     return Ok(end(Ok(T::granted(guard))));
                 }
                 Ok(Said::Open(opened)) => {

@@ -88,6 +88,8 @@ pub(crate) struct Manner {
     pub(crate) pauses: bool,
     /// As a reader who stands behind writers who wait.
     pub(crate) heeds_writers: bool,
+    /// For an owner whom others can present, too.
+    pub(crate) owner: Option<u64>,
 }
 
 impl Manner {
@@ -291,6 +293,23 @@ impl WaitQueue {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.may_ask = true;
         }
+    }
+
+    /// This owner has the lock now: those who wait for it in that owner's name ask at once, for they need not wait. Returns their wakers.
+    pub(crate) fn let_owner_ask(&mut self, owner: u64) -> Vec<Waker> {
+        let mut woken = Vec::new();
+        for Entry { waker, waiter, .. } in self.queue.entries() {
+            if waiter.manner.owner == Some(owner) {
+                waiter.may_ask = true;
+                woken.extend(waker.take());
+            }
+        }
+        woken
+    }
+
+    /// Whether somebody waits in this owner's name.
+    pub(crate) fn is_wanted_by(&mut self, owner: u64) -> bool {
+        self.queue.entries().any(|entry| entry.waiter.manner.owner == Some(owner))
     }
 
     /// The head has this hold from now on. Returns its waker.

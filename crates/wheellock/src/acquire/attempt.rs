@@ -90,7 +90,11 @@ impl<'a> Request<'a> {
     /// In what way it asks.
     pub(super) fn manner(&self) -> Manner {
         let heeds = |sides: &Sides| sides.fairness == Fairness::WritersFirst && self.name.kind().is_shared();
-        Manner { pauses: self.backoff.is_some(), heeds_writers: self.sides.is_some_and(heeds) }
+        Manner {
+            pauses: self.backoff.is_some(),
+            heeds_writers: self.sides.is_some_and(heeds),
+            owner: self.presented.then_some(self.owner),
+        }
     }
 
     /// Whether it can have a hold of another owner of this process as it is.
@@ -102,6 +106,17 @@ impl<'a> Request<'a> {
     fn takes_as_it_is(&self) -> bool {
         let Self { presented, share, context, .. } = self;
         !presented && share.renew && share.count == 1 && !context.hand_over.is_zero()
+    }
+
+    /// This owner has the lock now: those who wait for it in that owner's name, and those who want to read what it writes, ask at once.
+    pub(super) fn let_owner_ask(&self) {
+        let readers = self.sides.filter(|_| !self.name.kind().is_shared()).map(|sides| &sides.other);
+        for name in std::iter::once(self.name).chain(readers).filter(|_| self.presented) {
+            if name.is_waited_for() {
+                let woken = name.wait_queue().as_mut().map(|waiters| waiters.let_owner_ask(self.owner));
+                woken.into_iter().flatten().for_each(Waker::wake);
+            }
+        }
     }
 
     /// What another reader of this process has, if this one can have the same. Only the server knows of writers elsewhere who wait, so
@@ -186,7 +201,11 @@ impl<'a> Request<'a> {
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
         self.name.about_to_ask(false);
-        self.attempt(self.precedence(Wait::NO), deadline).await
+        let answer = self.attempt(self.precedence(Wait::NO), deadline).await?;
+        if let Answer::Granted(..) = answer {
+            self.let_owner_ask();
+        }
+        Ok(answer)
     }
 
     /// Asks the server once; if the answer gets lost, asks again for the very same.

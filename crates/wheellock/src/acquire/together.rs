@@ -95,7 +95,10 @@ pub(crate) async fn ask_together(
                 }
             }
             match shortfall {
-                None => Ok(Ok(guards)),
+                None => {
+                    asked.iter().for_each(Request::let_owner_ask);
+                    Ok(Ok(guards))
+                }
                 Some(shortfall) => Err(Error::not_replicated(first.name.text(), shortfall)),
             }
         }

@@ -295,6 +295,11 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// It asks at its next turn, head or not: its owner has the lock.
+    pub(super) fn may_ask(&self) {
+        self.waiters(WaitQueue::let_ask);
+    }
+
     /// It was refused while those who came after it did not know that it asked.
     pub(super) fn was_not_counted(&self) {
         if self.own.is_none() {
@@ -416,6 +421,7 @@ impl Drop for Waiter<'_> {
         let asked_for_all = self.own.take().is_none();
         let mut wait_queue = name.wait_queue();
         let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
+        let mut has_left_its_place = true;
         if let Some(waiters) = &mut *wait_queue {
             untaken = waiters.untaken(self.ticket);
             match self.granted {
@@ -433,6 +439,8 @@ impl Drop for Waiter<'_> {
             if in_vain && !self.took_over && asked_for_those_behind {
                 next = waiters.poll_now().or(next);
             }
+            // The server knows of an owner, and not of how many wait in its name.
+            has_left_its_place = asked_for_all || !presented || !waiters.is_wanted_by(owner);
             name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();
         }
@@ -443,6 +451,7 @@ impl Drop for Waiter<'_> {
         if let Some(hold) = untaken {
             hand_over::end(context, name, hold, HANDED);
         }
+        let asked_in_vain = asked_in_vain && has_left_its_place;
         if in_vain {
             let may_come_late = self.may_come_late && name.kind().remembers_releases();
             if !self.took_over || asked_in_vain || may_come_late {

@@ -158,3 +158,46 @@ async fn a_lock_that_a_set_names_twice_is_told_when_the_set_is_in_its_own_way() 
     arrives().await;
     assert!(one.lock("k").try_acquire().await.unwrap().is_some(), "nothing is held");
 }
+
+/// Several tasks share an owner, and came before it had the lock.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_its_own_owner() {
+    for is_fair in [false, true] {
+        let (_double, here, there) = two().await;
+        let lock = |locks: &LockManager| if is_fair { locks.fair_lock("k") } else { locks.lock("k") };
+        let held = lock(&there).acquire().await.unwrap();
+        let shared = lock(&here).with_owner(here.owner());
+        let mut waiting = Vec::new();
+        for lock in [shared.clone(), lock(&here), shared] {
+            waiting.push(tokio::spawn(async move { lock.acquire().await }));
+            arrives().await;
+        }
+        let [first, stranger, second] = waiting.try_into().unwrap();
+        held.release().await.unwrap();
+        let first = timeout(SOON, first).await.expect("it is its turn").unwrap().unwrap();
+        let second = timeout(SOON, second).await.expect("its owner has it").unwrap().unwrap();
+        assert!(first.owner() == second.owner() && !stranger.is_finished());
+        drop((first, second));
+        timeout(SOON, stranger).await.expect("it is free").unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_leaves_its_owners_place_to_those_who_wait_for_the_same_owner() {
+    let (_double, here, there) = two().await;
+    let held = there.fair_lock("k").acquire().await.unwrap();
+    let shared = here.fair_lock("k").with_owner(here.owner());
+    let (first, second, other) = (shared.clone(), shared, there.fair_lock("k"));
+    let first = tokio::spawn(async move { first.try_acquire_for(SOON / 2).await });
+    arrives().await;
+    let second = tokio::spawn(async move { second.acquire().await });
+    arrives().await;
+    let other = tokio::spawn(async move { other.acquire().await });
+    assert!(first.await.unwrap().unwrap().is_none());
+    arrives().await;
+    held.release().await.unwrap();
+    let second = timeout(SOON, second).await.expect("it is its turn").unwrap().unwrap();
+    assert!(!other.is_finished());
+    drop(second);
+    drop(timeout(SOON, other).await.expect("it is free").unwrap().unwrap());
+}

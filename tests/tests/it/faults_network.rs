@@ -612,7 +612,7 @@ async fn n20_what_counts_as_lost_does_not_arrive_behind_what_is_sent_next() {
     config.response_timeout = SHORT;
     let client = Client::connect(config).await.unwrap();
     let before = client.stats().bytes_written;
-    let large = vec![b'x'; 64 << 20];
+    let large = vec![b'x'; 15 << 20];
     let lost = client.call(&Command::new("ECHO").arg(&large[..])).await.unwrap_err();
     assert_eq!(lost.outcome(), Outcome::MaybeExecuted, "{lost}");
     let written = client.stats().bytes_written - before;

@@ -110,12 +110,12 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
             // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
             fast_path = FastPath::begin(request.name);
             if fast_path.is_none() {
-                let waiter = waiter.insert(Waiter::join(request, WaitQueue::join));
-                if request.is_reentrant() {
-                    // Since it came, and those who waited by then were told.
-                    waiter.may_ask();
-                }
+                waiter = Some(Waiter::join(request, WaitQueue::join));
             }
+        }
+        if let Some(waiter) = waiter.as_ref().filter(|_| request.is_reentrant()) {
+            // Since it came, and those who waited by then were told.
+            waiter.may_ask();
         }
         loop {
             let by = match &mut waiter {

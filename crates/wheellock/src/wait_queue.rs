@@ -295,16 +295,12 @@ impl WaitQueue {
         }
     }
 
-    /// This owner has the lock now: those who wait for it in that owner's name ask at once, for they need not wait. Returns their wakers.
-    pub(crate) fn let_owner_ask(&mut self, owner: u64) -> Vec<Waker> {
-        let mut woken = Vec::new();
-        for Entry { waker, waiter, .. } in self.queue.entries() {
-            if waiter.manner.owner == Some(owner) {
-                waiter.may_ask = true;
-                woken.extend(waker.take());
-            }
-        }
-        woken
+    /// This owner has the lock now: who waits for it in that owner's name need not wait. The first of them asks at once. Returns its waker.
+    pub(crate) fn let_owner_ask(&mut self, owner: u64) -> Option<Waker> {
+        let mut entries = self.queue.entries();
+        let entry = entries.find(|entry| entry.waiter.manner.owner == Some(owner) && !entry.waiter.asks)?;
+        entry.waiter.may_ask = true;
+        entry.waker.take()
     }
 
     /// Whether somebody waits in this owner's name.

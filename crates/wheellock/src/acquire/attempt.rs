@@ -108,13 +108,17 @@ impl<'a> Request<'a> {
         !presented && share.renew && share.count == 1 && !context.hand_over.is_zero()
     }
 
-    /// This owner has the lock now: those who wait for it in that owner's name, and those who want to read what it writes, ask at once.
+    /// This owner has the lock now: the next who waits for it in that owner's name, and who wants to read what it writes, asks at once,
+    /// one after the other, for so the attempts of one owner are made. Not if the lock is granted once only.
     pub(super) fn let_owner_ask(&self) {
+        if self.name.kind().holders == Holders::Single {
+            return;
+        }
         let readers = self.sides.filter(|_| !self.name.kind().is_shared()).map(|sides| &sides.other);
         for name in std::iter::once(self.name).chain(readers).filter(|_| self.presented) {
             if name.is_waited_for() {
-                let woken = name.wait_queue().as_mut().map(|waiters| waiters.let_owner_ask(self.owner));
-                woken.into_iter().flatten().for_each(Waker::wake);
+                let woken = name.wait_queue().as_mut().and_then(|waiters| waiters.let_owner_ask(self.owner));
+                woken.into_iter().for_each(Waker::wake);
             }
         }
     }

@@ -419,6 +419,8 @@ impl Drop for Waiter<'_> {
         let in_vain = self.granted.is_none() && !self.open;
         let asked_in_vain = self.told_held && name.kind().leaves_mark;
         let asked_for_all = self.own.take().is_none();
+        // It may have been its turn among those who wait in its owner's name.
+        let passes_on = in_vain && presented && self.request.is_reentrant();
         let mut wait_queue = name.wait_queue();
         let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
         let mut has_left_its_place = true;
@@ -438,6 +440,9 @@ impl Drop for Waiter<'_> {
             let asked_for_those_behind = asked_in_vain && asked_for_all && !waiters.is_empty();
             if in_vain && !self.took_over && asked_for_those_behind {
                 next = waiters.poll_now().or(next);
+            }
+            if passes_on {
+                more.extend(waiters.let_owner_ask(owner));
             }
             // The server knows of an owner, and not of how many wait in its name.
             has_left_its_place = asked_for_all || !presented || !waiters.is_wanted_by(owner);

@@ -182,6 +182,48 @@ async fn nobody_waits_for_its_own_owner() {
     }
 }
 
+/// One after the other, also if one whose turn it is gives up.
+#[tokio::test(start_paused = true)]
+async fn all_who_share_an_owner_are_granted_what_one_of_them_is() {
+    let (_double, here, there) = two().await;
+    let held = there.lock("k").acquire().await.unwrap();
+    let shared = here.lock("k").with_owner(here.owner());
+    let mut waiting = Vec::new();
+    for _ in 0..50 {
+        let lock = shared.clone();
+        waiting.push(tokio::spawn(async move { lock.acquire().await }));
+        arrives().await;
+    }
+    held.release().await.unwrap();
+    let mut guards = vec![timeout(SOON, waiting.remove(0)).await.expect("it is its turn").unwrap().unwrap()];
+    waiting.remove(0).abort();
+    for waiting in waiting {
+        guards.push(timeout(SOON, waiting).await.expect("its owner has it").unwrap().unwrap());
+    }
+    drop(guards);
+    assert!(there.lock("k").try_acquire_for(SOON).await.unwrap().is_some());
+}
+
+/// A lock that is granted once only says so to its holder who asks again, and not to one who came before.
+#[tokio::test(start_paused = true)]
+async fn who_shares_the_owner_of_a_simple_lock_waits_for_its_release() {
+    let (_double, here, there) = two().await;
+    let held = there.simple_lock("k").acquire().await.unwrap();
+    let shared = here.simple_lock("k").with_owner(here.owner());
+    let mut waiting = Vec::new();
+    for lock in [shared.clone(), shared] {
+        waiting.push(tokio::spawn(async move { lock.acquire().await }));
+        arrives().await;
+    }
+    let [first, second] = waiting.try_into().unwrap();
+    held.release().await.unwrap();
+    let first = timeout(SOON, first).await.expect("it is its turn").unwrap().unwrap();
+    arrives().await;
+    assert!(!second.is_finished());
+    first.release().await.unwrap();
+    timeout(SOON, second).await.expect("it is free").unwrap().unwrap().release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_gives_up_leaves_its_owners_place_to_those_who_wait_for_the_same_owner() {
     let (_double, here, there) = two().await;

@@ -337,9 +337,12 @@ impl MultiLock {
                 if self.renew_fixed(&waited_with, &taken).await? {
                     return Ok(Ok(taken.into_guard()));
                 }
-                if waited_with.is_empty() || std::mem::replace(&mut was_too_late, true) {
+                // What another hand has freed is taken again.
+                let is_too_late = !taken.was_taken_away();
+                if is_too_late && (waited_with.is_empty() || was_too_late) {
                     return Err(self.granted_too_late(&taken));
                 }
+                was_too_late = is_too_late;
                 continue;
             };
             (known_held, was_too_late) = (true, false);
@@ -558,6 +561,13 @@ impl Taken {
     /// A member may have been lost while another one was waited for.
     fn forget_lost(&mut self) {
         self.0.iter_mut().for_each(|guard| *guard = guard.take().filter(Guard::is_valid));
+    }
+
+    /// Whether one was lost though its lease runs.
+    fn was_taken_away(&self) -> bool {
+        let reason = |guard: &Guard| guard.check().err();
+        let mut lost = self.0.iter().flatten().filter_map(reason);
+        lost.any(|error| !matches!(error, Error::Lost { reason: LostReason::Expired, .. }))
     }
 
     fn all_valid(&self) -> bool {

@@ -30,7 +30,8 @@ impl Child {
     ) -> io::Result<Self> {
         // One that uses a terminal must be in the terminal's foreground group, or it is stopped. If it reads from one it may come there
         // later, together with this tool.
-        let has_group = !io::stdin().is_terminal() && !is_in_foreground();
+        let shows = io::stdout().is_terminal() || io::stderr().is_terminal();
+        let has_group = !(io::stdin().is_terminal() || shows && is_in_foreground());
         let mut command = command(words, again)?;
         command.envs(environment.iter().map(|(name, value)| (name, value))).kill_on_drop(true);
         if has_group {
@@ -74,7 +75,8 @@ impl Child {
     }
 }
 
-/// Whether this process is in the foreground of a terminal, whatever its input is: the command may ask there for a password.
+/// Whether this process is in the foreground of a terminal, whatever its input is: a command that somebody looks at may ask there for a
+/// password.
 fn is_in_foreground() -> bool {
     let foreground = File::open("/dev/tty").and_then(|terminal| Ok(tcgetpgrp(terminal)?));
     foreground.is_ok_and(|group| group == getpgrp())

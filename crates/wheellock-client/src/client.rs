@@ -85,10 +85,11 @@ impl Client {
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
     ///
     /// All callers share one connection, so what would change it for the others, end it, or keep them waiting is refused and not sent:
-    /// `SELECT`, `AUTH`, `HELLO`, `RESET`, `QUIT`, `CLIENT REPLY`, `CLIENT TRACKING`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
+    /// `SELECT`, `HELLO`, `RESET`, `QUIT`, `CLIENT REPLY`, `CLIENT TRACKING`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
     /// `UNWATCH`), in place of which there is [`eval`](Self::eval); subscriptions of all sorts, in place of which there is
     /// [`subscribe`](Self::subscribe); `MONITOR`, `SYNC`, `PSYNC`; `READONLY`, `READWRITE`, `ASKING`; and what blocks: `BLPOP` and its kin,
-    /// `XREAD` and `XREADGROUP` with `BLOCK`. `WAIT` and `WAITAOF` are sent, and keep all others from their answers meanwhile: give them a
+    /// `XREAD` and `XREADGROUP` with `BLOCK`. `AUTH` is sent, for a token may have to be renewed before it ends: for the same user, and to each of a
+    /// cluster's [`nodes`](Self::nodes). `WAIT` and `WAITAOF` are sent, too, and keep all others from their answers meanwhile: give them a
     /// timeout well below [`Config::response_timeout`].
     ///
     /// # Cancel safety

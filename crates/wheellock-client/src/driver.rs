@@ -489,11 +489,14 @@ impl<'a> Running<'a> {
     }
 
     fn end(&mut self, error: &Error) {
-        let mut state = self.shared.lock();
-        if !state.closing {
+        let state = self.shared.lock();
+        let is_given_up = !state.closing || state.retired.is_some();
+        drop(state);
+        if is_given_up {
             // What was sent is repeated on another connection, and must not come after that.
             self.stream.forget_undelivered();
         }
+        let mut state = self.shared.lock();
         state.epoch += 1;
         state.writing = false;
         state.corked = None;

@@ -407,6 +407,8 @@ const REFUSED_BEFORE_EXECUTION: &[(&str, usize, &str)] = &[
     ("READONLY", 0, "You can't write against a read only "),
     ("READONLY", 0, "Can not run script with write flag on readonly "),
     ("TRYAGAIN", 0, "Multiple keys request"),
+    // Redis 8.4, of a slot that comes back to a node that still removes what it had of it.
+    ("TRYAGAIN", 0, "Slot is being trimmed"),
 ];
 
 /// Whether a server has refused a command before it executed anything of it, in its own words.

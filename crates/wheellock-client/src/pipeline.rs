@@ -439,11 +439,14 @@ impl Pipeline {
     }
 
     /// Whether this refuses an UNSUBSCRIBE for which the push was taken with which the server had just ended the subscription by itself,
-    /// because it gave the slot away. The PING behind it is about no slot, and was allowed when the connection was made, so it is never
-    /// answered like this.
+    /// because it gave the slot away. The PING behind it is about no slot, and was allowed when the connection was made: if it is no more,
+    /// that is told in its name.
     fn is_for_what_has_ended(&self, value: &Value) -> bool {
         let is_of_the_order = |text: &[u8]| {
-            matches!(crate::error::error_code(text), "MOVED" | "ASK" | "CLUSTERDOWN" | "NOPERM" | "ERR")
+            let code = crate::error::error_code(text);
+            matches!(code, "MOVED" | "ASK" | "CLUSTERDOWN")
+                || matches!(code, "NOPERM" | "ERR")
+                    && !text.to_ascii_lowercase().windows(6).any(|word| word == b"'ping'")
         };
         self.behind_an_end.is_some_and(|nonce| self.front_is(What::Ping(nonce)))
             && value.as_error().is_some_and(is_of_the_order)

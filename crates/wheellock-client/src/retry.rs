@@ -17,7 +17,7 @@ pub struct Retry {
     in_full: bool,
     asking: Option<Box<Address>>,
     redirected: u8,
-    /// How often in a row a slot was on its way.
+    /// How often a slot was on its way.
     postponed: u8,
 }
 

@@ -60,9 +60,8 @@ impl Encrypted {
                 Err(_) if encrypted > 0 => return Ok(encrypted),
                 Err(error) => return Err(error),
             }
-            let Some(rest) = bytes.get(encrypted..).filter(|rest| !rest.is_empty()) else {
-                return Ok(encrypted);
-            };
+            let rest = bytes.get(encrypted..).filter(|rest| !rest.is_empty() && encrypted < AT_ONCE);
+            let Some(rest) = rest else { return Ok(encrypted) };
             let (_, session) = stream.get_mut();
             match session.writer().write(rest)? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
@@ -88,6 +87,9 @@ impl Encrypted {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// So much at least is encrypted before others get the session, who may want to read.
+const AT_ONCE: usize = 256 << 10;
 
 fn flush(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
     let (socket, session) = stream.get_mut();

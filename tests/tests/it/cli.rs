@@ -393,8 +393,8 @@ fn a_command_with_a_pipe_for_its_input_may_use_the_terminal() {
     unlockpt(&controller).unwrap();
     let terminal = ptsname(&controller, Vec::new()).unwrap().into_string().unwrap();
     fs::File::from(controller.try_clone().unwrap()).write_all(b"from the terminal\n").unwrap();
-    // The first terminal that the leader of a session opens is that of the session, and the leader is in its foreground.
-    let pipeline = format!("exec 3<>{terminal}; echo list | \"$@\"; exit $?");
+    // The first terminal that the leader of a session opens is that of the session, and the leader is in its foreground. Somebody looks there.
+    let pipeline = format!("exec 3<>{terminal}; echo list | \"$@\" 2>&3; exit $?");
     let asks = format!("read line < /dev/tty; echo \"$line, $(cat)\" > {}", heard.display());
     let mut session = Command::new("setsid");
     session.args(["--wait", "sh", "-c", &pipeline, "sh", PROGRAM, "run", "job", "--", "sh", "-c", &asks]);

@@ -211,6 +211,8 @@ impl From<usize> for Arg<'_> {
 /// ```
 #[derive(Clone)]
 pub struct Command<'a> {
+    name: &'a str,
+    /// The first arguments, of which its name is one.
     inline: [Arg<'a>; Command::INLINE],
     len: usize,
     /// The arguments that did not fit.
@@ -227,7 +229,14 @@ impl<'a> Command<'a> {
     pub fn new(name: &'a str) -> Self {
         let mut inline = [Arg::Int(0); Self::INLINE];
         inline[0] = name.into();
-        Self { inline, len: 1, spilled: Vec::new() }
+        Self { name, inline, len: 1, spilled: Vec::new() }
+    }
+
+    /// Its name, as it was given.
+    #[inline]
+    #[must_use]
+    pub fn name(&self) -> &'a str {
+        self.name
     }
 
     /// The command with one more argument.
@@ -295,11 +304,7 @@ impl<'a> Command<'a> {
 impl fmt::Debug for Command<'_> {
     /// The name and the number of arguments, not what they say: one may be a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.inline[0] {
-            Arg::Bytes(name) => name,
-            Arg::Int(_) | Arg::Uint(_) => b"",
-        };
-        write!(f, "Command({} +{})", name.escape_ascii(), self.len.saturating_sub(1))
+        write!(f, "Command({} +{})", self.name.as_bytes().escape_ascii(), self.len.saturating_sub(1))
     }
 }
 

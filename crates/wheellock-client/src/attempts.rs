@@ -12,17 +12,16 @@ use wheellock_wheel::{Sleep, Timer};
 
 use crate::connection_id::ConnectionId;
 use crate::error::{Error, ErrorKind};
-use crate::options::CallOptions;
 use crate::retry::Retry;
-use crate::started::Started;
+use crate::started::{Start, Started};
 
 /// Whether, and until when, a request is made again.
 pub trait Repeat {
     /// What its caller is told at the end.
     type End;
 
-    /// An attempt begins. Returns how it is to be made.
-    fn begin(&mut self) -> CallOptions;
+    /// An attempt begins. Returns when and how it is made.
+    fn begin(&mut self) -> Start;
 
     /// How long to wait before the next attempt has a chance; `None` if none has, or none may be made.
     fn pause_after(&mut self, retry: &mut Retry, error: &Error) -> Option<Duration>;
@@ -63,7 +62,7 @@ pub struct Failed {
 
 impl<'a, F, R> Attempts<'a, F, R>
 where
-    F: FnMut(&Retry, CallOptions, &Waker) -> Started<'a>,
+    F: FnMut(&Retry, Start, &Waker) -> Started<'a>,
     R: Repeat,
 {
     /// The first attempt is made at the first poll.
@@ -132,7 +131,7 @@ fn is_direction(error: &Error) -> bool {
 
 impl<'a, F, R> Future for Attempts<'a, F, R>
 where
-    F: FnMut(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
+    F: FnMut(&Retry, Start, &Waker) -> Started<'a> + Unpin,
     R: Repeat + Unpin,
 {
     type Output = R::End;
@@ -146,8 +145,8 @@ where
             let started = match &mut this.under_way {
                 Some(started) => started,
                 None => {
-                    let options = this.repeat.begin();
-                    let started = (this.ask)(&this.retry, options, cx.waker());
+                    let start = this.repeat.begin();
+                    let started = (this.ask)(&this.retry, start, cx.waker());
                     let is_under_way = started.is_under_way();
                     let started = this.under_way.insert(started);
                     if is_under_way {

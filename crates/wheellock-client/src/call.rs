@@ -9,28 +9,30 @@ use wheellock_wheel::Timer;
 
 use crate::attempts::{Attempts, Failed, Repeat};
 use crate::connection_id::ConnectionId;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::options::CallOptions;
 use crate::request::Request;
 use crate::retry::Retry;
 use crate::route::Route;
-use crate::started::Started;
+use crate::started::{Start, Started};
 
 /// A call that is submitted at its first poll, and again as long as an attempt certainly had no effect and the next one
-/// has a chance: a script whose text is needed, and in a cluster a redirection. One that is `refused` is not made.
+/// has a chance: a script whose text is needed, and in a cluster a redirection. One to which there is an objection is not made.
 pub(crate) fn call<'a>(
     route: &'a Route,
     request: Request<'a>,
     options: CallOptions,
-    mut refused: Option<Error>,
 ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
-    let ask = move |retry: &Retry, options: CallOptions, waker: &Waker| {
-        if let Some(error) = refused.take() {
-            return Started::refused(error);
-        }
+    let ask = move |retry: &Retry, start: Start, waker: &Waker| {
         let request = request.retried(retry);
+        if let Some(objection) = request.objection() {
+            return Started::refused(route.error(ErrorKind::Config, request.name(), &objection));
+        }
+        if let Some(excess) = request.excess(route.config().max_queued_bytes) {
+            return Started::refused(route.error(ErrorKind::Overloaded, request.name(), &excess));
+        }
         let server = route.server(&request, retry);
-        Started::new(server, request.name(), &request, options.lane(), options.deadline, waker)
+        Started::new(server, request.name(), &request, start, waker)
     };
     Attempts::new(ask, IfRefused { route, is_script: request.is_script(), options })
 }
@@ -46,9 +48,11 @@ struct IfRefused<'a> {
 impl Repeat for IfRefused<'_> {
     type End = Result<Value, Error>;
 
-    fn begin(&mut self) -> CallOptions {
-        self.deadline();
-        self.options
+    fn begin(&mut self) -> Start {
+        let config = self.route.config();
+        let at = config.timer.now();
+        self.options.deadline.get_or_insert(at + config.response_timeout);
+        Start { at, options: self.options }
     }
 
     fn pause_after(&mut self, retry: &mut Retry, error: &Error) -> Option<Duration> {

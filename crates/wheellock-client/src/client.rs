@@ -9,8 +9,7 @@ use wheellock_resp::{Arg, Command, Value};
 use crate::call::call;
 use crate::config::Config;
 use crate::connection::{ConnectionState, Stats};
-use crate::error::{Error, ErrorKind, Outcome};
-use crate::exclusive;
+use crate::error::{Error, ErrorKind};
 use crate::handshake::ServerInfo;
 use crate::link::Link;
 use crate::options::CallOptions;
@@ -79,7 +78,7 @@ impl Client {
     }
 
     pub(crate) fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
-        Error::new(kind, Outcome::NotSent, operation, &self.server_address(), detail.to_owned())
+        self.route.error(kind, operation, detail)
     }
 
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
@@ -121,13 +120,7 @@ impl Client {
         command: &'a Command<'a>,
         options: CallOptions,
     ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
-        let refused = exclusive::objection(command).map(|objection| self.objected_to(command, objection));
-        call(&self.route, Request::Command(command), options, refused)
-    }
-
-    #[cold]
-    fn objected_to(&self, command: &Command<'_>, objection: &str) -> Error {
-        self.error(ErrorKind::Config, Request::Command(command).name(), objection)
+        call(&self.route, Request::Command(command), options)
     }
 
     /// Runs `script`; `params` are its keys, then its arguments. Sends EVALSHA, and EVAL once if the server has lost
@@ -163,19 +156,8 @@ impl Client {
         params: &'a [Arg<'a>],
         options: CallOptions,
     ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
-        let (keys, refused) = match script.arity() {
-            Some((keys, count)) if count == params.len() => (keys, None),
-            arity => (0, Some(self.wrong_arity(params.len(), arity))),
-        };
-        call(&self.route, Request::EvalSha(Eval { script, keys, params }), options, refused)
-    }
-
-    #[cold]
-    fn wrong_arity(&self, given: usize, arity: Option<(usize, usize)>) -> Error {
-        let wants =
-            arity.map_or("a varying number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
-        let detail = format!("the script takes {wants}, and {given} parameters were given");
-        self.error(ErrorKind::Config, "EVALSHA", &detail)
+        let keys = script.arity().map_or(0, |(keys, _)| keys);
+        call(&self.route, Request::EvalSha(Eval { script, keys, params }), options)
     }
 
     /// Subscribes to `channel`, on the connection that serves the keys of the channel's hash slot.

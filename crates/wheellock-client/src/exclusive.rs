@@ -6,8 +6,8 @@ use wheellock_resp::{Arg, Command};
 /// Why `command` would be at the expense of all who share the connection, and what to use instead; `None` if it would not.
 #[inline]
 pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
-    let mut words = command.iter().map(text);
-    let name = words.next()?;
+    let name = command.name().as_bytes();
+    let mut words = command.iter().skip(1).map(text);
     let first = name.first()?.to_ascii_uppercase();
     let listed = |list: &[(&str, &'static str)]| {
         list.iter().find(|(listed, _)| is(name, listed)).map(|&(_, objection)| objection)

@@ -16,12 +16,11 @@ pub use crate::detached::Detached;
 pub use crate::error::error_code;
 pub use crate::retry::Retry;
 pub use crate::script::{Native, NativeReply, Word};
-pub use crate::started::Started;
+pub use crate::started::{Start, Started};
 
 use crate::client::Client;
 use crate::connection::Phase;
 use crate::error::{Error, ErrorKind, Outcome};
-use crate::options::CallOptions;
 use crate::request::{Eval, Request};
 use crate::script::Script;
 use crate::server::Server;
@@ -42,13 +41,19 @@ impl Client {
         keys: usize,
         params: &[Arg<'_>],
         retry: &Retry,
-        options: CallOptions,
+        start: Start,
         waker: &Waker,
     ) -> Started<'a> {
         let request = Request::EvalSha(Eval { script, keys, params }).retried(retry);
         let name = if retry.is_in_full() { "EVAL" } else { "EVALSHA" };
+        // How many parameters others have is known, and whoever builds on this bounds each of them.
+        if script.arity().is_none()
+            && let Some(excess) = request.excess(self.route.config().max_queued_bytes)
+        {
+            return Started::refused(self.route.error(ErrorKind::Overloaded, name, &excess));
+        }
         let server = self.route.server(&request, retry);
-        Started::new(server, name, &request, options.lane(), options.deadline, waker)
+        Started::new(server, name, &request, start, waker)
     }
 
     /// Queues `script` without waiting for its reply; the result goes to [`Hooks::on_detached`] with `token`. The

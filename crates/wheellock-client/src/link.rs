@@ -12,10 +12,10 @@ use crate::connection::{Phase, Shared};
 use crate::driver;
 use crate::error::{Error, ErrorKind};
 use crate::locator::Locator;
-use crate::pipeline::Lane;
+use crate::options::CallOptions;
 use crate::request::Request;
 use crate::server::Server;
-use crate::started::Started;
+use crate::started::{Start, Started};
 
 /// A handle to one server's connection, which ends with its last handle.
 pub(crate) struct Link(Arc<Shared>);
@@ -62,7 +62,9 @@ impl Link {
         std::future::poll_fn(|cx| {
             let started = started.get_or_insert_with(|| {
                 let (server, name) = (Server::Only(&self.0), request.name());
-                Started::new(Ok((server, false)), name, &request, Lane::Reserved, Some(deadline), cx.waker())
+                let options = CallOptions::by(deadline).reserved();
+                let start = Start { at: self.config.timer.now(), options };
+                Started::new(Ok((server, false)), name, &request, start, cx.waker())
             });
             Pin::new(started).poll(cx)
         })

@@ -217,7 +217,7 @@ impl Pipeline {
         waker: Waker,
         asking: bool,
     ) -> Option<u32> {
-        if !self.admits(lane, request) {
+        if !self.admits(lane) {
             return None;
         }
         self.ask_if(asking, now);
@@ -236,7 +236,7 @@ impl Pipeline {
         token: u64,
         asking: bool,
     ) -> bool {
-        if !self.admits(Lane::Reserved, request) {
+        if !self.admits(Lane::Reserved) {
             return false;
         }
         self.ask_if(asking, now);
@@ -244,10 +244,9 @@ impl Pipeline {
         true
     }
 
-    /// Whether there is room for a call. One that is larger than all the room never has any.
-    fn admits(&self, lane: Lane, request: &Request<'_>) -> bool {
+    /// Whether there is room for a call. Whether one is larger than all the room is looked at before: see [`Request::excess`].
+    fn admits(&self, lane: Lane) -> bool {
         self.bounds.admits(lane, self.entries.len(), self.queued_bytes())
-            && request.payload() <= self.bounds.queued_bytes
     }
 
     /// The next call is for a slot that is only on its way to this node: without ASKING the node would send it back.

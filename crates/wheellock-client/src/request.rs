@@ -1,8 +1,11 @@
 //! What a caller wants sent, with its parameters borrowed: how it is encoded, named, and which key it is about.
 
+use std::borrow::Cow;
+
 use bytes::BytesMut;
 use wheellock_resp::{Arg, Command};
 
+use crate::exclusive;
 use crate::retry::Retry;
 use crate::script::Script;
 
@@ -34,10 +37,7 @@ impl<'a> Request<'a> {
     /// The command's name, for messages.
     pub(crate) fn name(&self) -> &'a str {
         match self {
-            Request::Command(command) => match command.iter().next() {
-                Some(Arg::Bytes(name)) => std::str::from_utf8(name).unwrap_or("a command"),
-                _ => "a command",
-            },
+            Request::Command(command) => command.name(),
             Request::EvalSha(_) => "EVALSHA",
             Request::Eval(_) => "EVAL",
         }
@@ -51,6 +51,19 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Why it cannot be what its caller means, or not be sent on a connection that others share.
+    #[inline]
+    pub(crate) fn objection(&self) -> Option<Cow<'static, str>> {
+        match self {
+            Request::Command(command) => exclusive::objection(command).map(Cow::Borrowed),
+            Request::EvalSha(eval) | Request::Eval(eval) => {
+                let arity = eval.script.arity();
+                let fits = arity.is_some_and(|(_, count)| count == eval.params.len());
+                (!fits).then(|| wrong_arity(eval.params.len(), arity).into())
+            }
+        }
+    }
+
     /// The key that decides which node of a cluster serves this; the first argument is taken for it.
     pub(crate) fn key(&self) -> Option<Arg<'a>> {
         match self {
@@ -61,9 +74,16 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Why there will never be room for it in a queue of at most `bound` bytes.
+    #[inline]
+    pub(crate) fn excess(&self, bound: usize) -> Option<String> {
+        (self.payload() > bound)
+            .then(|| format!("it is larger than the queue of this connection may be, which is {bound} bytes"))
+    }
+
     /// Bytes of what it says; the protocol's own are few.
     #[inline]
-    pub(crate) fn payload(&self) -> usize {
+    fn payload(&self) -> usize {
         fn all<'a>(args: impl Iterator<Item = Arg<'a>>) -> usize {
             args.map(|arg| match arg {
                 Arg::Bytes(bytes) => bytes.len(),
@@ -81,4 +101,11 @@ impl<'a> Request<'a> {
     pub(crate) fn is_script(&self) -> bool {
         !matches!(self, Request::Command(_))
     }
+}
+
+#[cold]
+fn wrong_arity(given: usize, arity: Option<(usize, usize)>) -> String {
+    let wants =
+        arity.map_or("a varying number of keys".to_owned(), |(_, count)| format!("{count} parameters"));
+    format!("the script takes {wants}, and {given} parameters were given")
 }

@@ -9,7 +9,7 @@ use wheellock_resp::Arg;
 use crate::config::{Config, Servers};
 use crate::connection::{ConnectionState, Shared, Stats};
 use crate::connection_id::ConnectionId;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::{Role, ServerInfo};
 use crate::link::Link;
 use crate::listener::{Audience, Event};
@@ -163,6 +163,12 @@ impl Route {
     /// What a server said about itself when it was last connected.
     pub(crate) fn server_info(&self) -> Option<ServerInfo> {
         self.servers().iter().find_map(|server| server.lock().info.clone())
+    }
+
+    /// The error of a call that was not made.
+    #[cold]
+    pub(crate) fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
+        Error::new(kind, Outcome::NotSent, operation, &self.address(), detail.to_owned())
     }
 
     /// Where the servers are, for messages.

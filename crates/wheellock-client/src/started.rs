@@ -15,10 +15,20 @@ use crate::connection_id::ConnectionId;
 use crate::detached::Detached;
 use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::Role;
-use crate::pipeline::{Done, Failure, Lane, NoWait};
+use crate::options::CallOptions;
+use crate::pipeline::{Done, Failure, NoWait};
 use crate::request::Request;
 use crate::server::Server;
 use crate::topology::redirect;
+
+/// When one attempt is made, and how. Whoever begins it has looked at the clock, and nobody need look again.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// When that is.
+    pub at: Instant,
+    /// What its caller wants.
+    pub options: CallOptions,
+}
 
 /// A call that is under way: it was queued when this was made, by [`Client::start_eval`](crate::Client::start_eval).
 ///
@@ -45,30 +55,28 @@ enum Stage {
 }
 
 impl<'a> Started<'a> {
-    /// Queues a request at `server`, if there is one. `deadline` covers queueing, connecting and the reply; `None` means the
-    /// configured response timeout. The request is asked out of turn if `asking`.
+    /// Queues a request at `server`, if there is one. Its deadline covers queueing, connecting and the reply; `None` means the
+    /// configured response timeout. The request is asked out of turn if the server has to be told so.
     pub(crate) fn new(
         server: Result<(Server<'a>, bool), Error>,
         name: &'a str,
         request: &Request<'_>,
-        lane: Lane,
-        deadline: Option<Instant>,
+        Start { at: now, options }: Start,
         waker: &Waker,
     ) -> Self {
         let (server, asking) = match server {
             Ok(found) => found,
             Err(error) => return Self::refused(error),
         };
-        let now = server.config.timer.now();
-        let deadline = deadline.unwrap_or_else(|| now + server.config.response_timeout);
+        let deadline = options.deadline.unwrap_or_else(|| now + server.config.response_timeout);
         let waker = waker.clone();
         let mut state = server.lock();
         if let Phase::Closed(cause) | Phase::Refused(cause) = &state.phase {
             return Self::refused(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
         }
-        let Some(slot) = state.pipeline.submit(request, lane, now, deadline, waker, asking) else {
+        let Some(slot) = state.pipeline.submit(request, options.lane(), now, deadline, waker, asking) else {
             drop(state);
-            return Self::refused(has_no_room(&server, request));
+            return Self::refused(queue_is_full(&server, request.name()));
         };
         state.stats.calls += 1;
         let next = state.after_append(Some(deadline), false);
@@ -187,15 +195,6 @@ fn refusal(server: &Shared, operation: &str, script: bool, text: &[u8]) -> Error
 
 /// The error of a call that was not queued.
 #[cold]
-fn has_no_room(shared: &Shared, request: &Request<'_>) -> Error {
-    let bound = shared.config.max_queued_bytes;
-    if request.payload() <= bound {
-        return queue_is_full(shared, request.name());
-    }
-    let detail = format!("it is larger than the queue of this connection may be, which is {bound} bytes");
-    shared.error(ErrorKind::Overloaded, Outcome::NotSent, request.name(), &detail)
-}
-
 fn queue_is_full(shared: &Shared, operation: &str) -> Error {
     let detail = "the queue of this connection is full";
     shared.error(ErrorKind::Overloaded, Outcome::NotSent, operation, detail)

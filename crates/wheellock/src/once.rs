@@ -108,10 +108,10 @@ pub(crate) async fn once_at(
     let at = OwnerText::new(&context.uuid, place, "");
     // No repetition comes later than that, wherever it was held up.
     let memory = 2 * context.client.config().response_timeout + MEMORY;
-    let ask = |learnt: &Retry, options, waker: &Waker| {
+    let ask = |learnt: &Retry, start, waker: &Waker| {
         let publish = context.client.publish_verb();
         let params = wire::once(name, &at, serial, memory, publish, more);
-        context.client.start_eval(script, wire::KEYS, &params, learnt, options, waker)
+        context.client.start_eval(script, wire::KEYS, &params, learnt, start, waker)
     };
     let operation = || format!("{verb} {}", name.titled());
     let reply = retry(context, ask, None).await.result;

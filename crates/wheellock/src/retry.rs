@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use wheellock_client::layer::{Attempts, ConnectionId, Failed, Repeat, Retry, Started};
+use wheellock_client::layer::{Attempts, ConnectionId, Failed, Repeat, Retry, Start, Started};
 use wheellock_client::{CallOptions, ErrorKind, Timer, Value};
 use wheellock_wheel::Sleep;
 
@@ -48,7 +48,7 @@ pub(crate) fn retry<'a, F>(
     deadline: Option<Instant>,
 ) -> Attempts<'a, F, IfIdempotent<'a>>
 where
-    F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
+    F: Fn(&Retry, Start, &Waker) -> Started<'a> + Unpin,
 {
     retry_since(context.clock.now(), context, ask, deadline)
 }
@@ -61,7 +61,7 @@ pub(crate) fn retry_since<'a, F>(
     deadline: Option<Instant>,
 ) -> Attempts<'a, F, IfIdempotent<'a>>
 where
-    F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Unpin,
+    F: Fn(&Retry, Start, &Waker) -> Started<'a> + Unpin,
 {
     let config = context.client.config();
     let deadline = deadline.map(|deadline| deadline.min(config.timer.now() + config.response_timeout));
@@ -72,11 +72,12 @@ where
 impl Repeat for IfIdempotent<'_> {
     type End = Retried;
 
-    fn begin(&mut self) -> CallOptions {
+    fn begin(&mut self) -> Start {
         if std::mem::replace(&mut self.is_started, true) {
             self.sent = self.context.clock.now();
         }
-        self.deadline.map(CallOptions::by).unwrap_or_default()
+        let options = self.deadline.map(CallOptions::by).unwrap_or_default();
+        Start { at: self.timer().now(), options }
     }
 
     fn pause_after(&mut self, retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
@@ -133,7 +134,7 @@ pub(crate) async fn retry_acknowledged<'a, F>(
     mut wrote: impl FnMut(&Value) -> bool,
 ) -> (Retried, Option<Shortfall>)
 where
-    F: Fn(&Retry, CallOptions, &Waker) -> Started<'a> + Copy + Unpin,
+    F: Fn(&Retry, Start, &Waker) -> Started<'a> + Copy + Unpin,
 {
     let config = context.client.config();
     let patience = config.timer.now() + config.response_timeout;

@@ -763,19 +763,6 @@ fn bytes_that_a_writer_holds_are_still_queued() {
 }
 
 #[test]
-fn a_call_that_is_larger_than_all_the_room_is_refused() {
-    let (mut pipeline, _) = connected(1000);
-    pipeline.bounds.queued_bytes = 1000;
-    for (len, fits) in [(1001, false), (900, true)] {
-        let (text, now) = ("x".repeat(len), Instant::now());
-        let echo = Command::new("ECHO").arg(&text);
-        let lane = Lane::Reserved;
-        let slot = pipeline.submit(&Request::Command(&echo), lane, now, now, Waker::noop().clone(), false);
-        assert_eq!(slot.is_some(), fits, "{len}");
-    }
-}
-
-#[test]
 fn the_room_of_a_flood_is_given_up_and_any_other_is_kept() {
     let (mut pipeline, _) = connected(1 << 20);
     pipeline.bounds.queued_bytes = usize::MAX;

@@ -3,17 +3,17 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use wheellock_client::layer::{Detached, Retry};
+use wheellock_client::layer::{Detached, Retry, Start};
 use wheellock_client::memory::Pipe;
 use wheellock_client::{
-    CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script,
+    Arg, CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script, Value,
 };
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
@@ -777,4 +777,38 @@ fn answers_on_their_way_when_the_runtime_ends_are_heard() {
     assert_eq!(reply.as_str(), Some("1"));
     let detached = ended.lock().unwrap().pop().unwrap();
     assert_eq!((detached.token, detached.result.unwrap().as_str()), (2, Some("2")));
+}
+
+/// However much room there is now: it would never have enough. Nobody waits for a connection to hear so.
+#[test]
+fn a_call_that_is_larger_than_all_the_room_is_refused() {
+    async fn call(client: &Client, how: usize, text: &str) -> Result<Value, Error> {
+        let params = [Arg::from(text)];
+        match how {
+            0 => client.call(&Command::new("ECHO").arg(text)).await,
+            1 => client.eval(&Script::new("return 1", 0, 1), &params).await,
+            _ => {
+                let start = Start { at: client.config().timer.now(), options: CallOptions::default() };
+                let (varying, retry) = (Script::variadic("return 1"), Retry::default());
+                client.start_eval(&varying, 0, &params, &retry, start, Waker::noop()).await
+            }
+        }
+    }
+    virtual_time(async {
+        for how in 0..3 {
+            let (mut config, _clock, _pipes) = in_memory("redis://in.memory");
+            config.max_queued_bytes = 1000;
+            let client = Client::lazy(config);
+            let long = "x".repeat(1001);
+            let Poll::Ready(Err(error)) = poll_once(pin!(call(&client, how, &long))) else {
+                panic!("it was not refused")
+            };
+            assert_eq!((error.kind(), error.outcome()), (ErrorKind::Overloaded, Outcome::NotSent));
+            assert!(error.to_string().contains("larger than the queue"), "{error}");
+            assert!(
+                poll_once(pin!(call(&client, how, &long[..900]))).is_pending(),
+                "it waits for the connection"
+            );
+        }
+    });
 }

@@ -225,12 +225,12 @@ impl<'a> Request<'a> {
                 attempt.refused();
                 return Err(Error::NotReentrant { lock: self.name.text().to_owned() });
             }
-            let ask = move |retry: &Retry, options, waker: &Waker| {
+            let ask = move |retry: &Retry, start, waker: &Waker| {
                 let Self { context, name, owner, lease, .. } = *self;
                 let holder = context.holder_text(name, owner);
                 let publish = context.client.publish_verb();
                 let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
-                context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
+                context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, start, waker)
             };
             let (retried, fresh, shortfall) = match self.context.wanted {
                 None => (retry_since(at, self.context, ask, answer_by).await, false, None),
@@ -301,9 +301,9 @@ impl<'a> Request<'a> {
     /// Looks whether a latch has ended. One that was set again since this caller looked for the first time is another one.
     pub(super) async fn look(&self, seen: &Seen, deadline: Option<Instant>) -> Result<Said, Error> {
         let Self { context, name, .. } = *self;
-        let ask = move |retry: &Retry, options, waker: &Waker| {
+        let ask = move |retry: &Retry, start, waker: &Waker| {
             let params = wire::look(name);
-            context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, options, waker)
+            context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, start, waker)
         };
         if context.holds().is_shut() {
             return Err(name.shut_down(Outcome::NotSent));

@@ -42,7 +42,7 @@ pub(crate) async fn ask_together(
             }
         }
     }
-    let ask = |retry: &Retry, options, waker: &Waker| {
+    let ask = |retry: &Retry, start, waker: &Waker| {
         let locks = asked.iter().zip(&counts).map(|(one, count)| wire::Part {
             name: one.name,
             lease: one.lease,
@@ -51,7 +51,7 @@ pub(crate) async fn ask_together(
         });
         let locks: Vec<_> = locks.collect();
         let params = wire::acquire_all(&locks);
-        context.client.start_eval(script, asked.len(), &params, retry, options, waker)
+        context.client.start_eval(script, asked.len(), &params, retry, start, waker)
     };
     let mut fresh = vec![false; asked.len()];
     let (retried, shortfall) = match context.wanted {

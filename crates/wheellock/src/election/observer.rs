@@ -138,8 +138,8 @@ pub(super) async fn look(lock: &Lock) -> Result<(Option<Leader>, Option<Duration
     lock.check_name()?;
     let (context, name) = (&lock.context, &lock.name);
     let params = wire::look(name);
-    let ask = |learnt: &Retry, options, waker: &Waker| {
-        context.client.start_eval(&LOOK, wire::KEYS, &params, learnt, options, waker)
+    let ask = |learnt: &Retry, start, waker: &Waker| {
+        context.client.start_eval(&LOOK, wire::KEYS, &params, learnt, start, waker)
     };
     let operation = || format!("ask for the leader of {}", name.titled());
     let reply = retry(context, ask, None).await.result;

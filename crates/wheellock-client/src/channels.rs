@@ -144,12 +144,16 @@ impl Channels {
         }
     }
 
-    /// The server has done what it was asked. Returns the channels for which an order is due, if any was put off; the caller sends them.
+    /// Whether an order was put off.
+    #[inline]
+    pub(crate) fn any_put_off(&self) -> bool {
+        self.any_put_off
+    }
+
+    /// The server has done what it was asked. Returns the channels for which an order is due; the caller sends them.
     /// Whoever waits for messages of one is to look once its SUBSCRIBE is queued: what was asked meanwhile came before it.
     pub(crate) fn free_again(&mut self, wakers: &mut Vec<Waker>) -> Vec<u32> {
-        if !std::mem::take(&mut self.any_put_off) {
-            return Vec::new();
-        }
+        self.any_put_off = false;
         for (_, channel) in &mut self.entries {
             if channel.wanted > 0 && channel.confirmed == Confirmed::No && channel.refused.is_none() {
                 channel.wake(wakers);

@@ -35,6 +35,7 @@ impl Client {
     /// # Cancel safety
     ///
     /// See [`Client`]: a dropped call may still run.
+    #[inline]
     pub fn start_eval<'a>(
         &'a self,
         script: &Script,

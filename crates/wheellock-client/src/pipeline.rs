@@ -461,11 +461,8 @@ impl Pipeline {
     ) -> Result<(), Desync> {
         match value.as_error() {
             Some(text) => self.heard_error(text),
-            None => {
-                for channel in self.channels.free_again(wakers) {
-                    self.reconcile(channel, now);
-                }
-            }
+            None if self.channels.any_put_off() => self.order_what_was_put_off(now, wakers),
+            None => {}
         }
         match entry.what {
             What::Call(slot) => {
@@ -510,6 +507,14 @@ impl Pipeline {
             What::Unsubscribe(_) => return Err(Desync("UNSUBSCRIBE was answered with a reply")),
         }
         Ok(())
+    }
+
+    /// The server was busy and is no more.
+    #[cold]
+    fn order_what_was_put_off(&mut self, now: Instant, wakers: &mut Vec<Waker>) {
+        for channel in self.channels.free_again(wakers) {
+            self.reconcile(channel, now);
+        }
     }
 
     /// Some errors say more of the connection than of what was asked.

@@ -72,6 +72,7 @@ where
 impl Repeat for IfIdempotent<'_> {
     type End = Retried;
 
+    #[inline]
     fn begin(&mut self) -> Start {
         if std::mem::replace(&mut self.is_started, true) {
             self.sent = self.context.clock.now();

@@ -5,7 +5,9 @@
 //! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
 //! leaves passes on what it may have learnt and not used: the baton.
 
-use std::num::NonZeroU64;
+mod owners;
+mod waiter;
+
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,8 @@ use crate::error::Error;
 use crate::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
 use crate::queue::{Entry, Queue};
 use crate::turns::{Message, Then, Turns};
+pub(crate) use waiter::Manner;
+use waiter::{Ended, Waiter};
 
 #[derive(Default)]
 pub(crate) struct WaitQueue {
@@ -57,55 +61,6 @@ pub(crate) struct Handed {
 impl Handed {
     pub(crate) fn new(serial: u64, granted_at: BootInstant) -> Self {
         Self { serial, granted_at, to: None }
-    }
-}
-
-#[derive(Default)]
-struct Waiter {
-    /// It asks at once, head or not: another waiter was let in who does not keep it out, or it may have the lock without knowing.
-    may_ask: bool,
-    /// It takes a hold of this process as it is.
-    takes_over: bool,
-    /// It has been told to ask, and has not come back since.
-    asks: bool,
-    /// The hold that was handed over to it, by its index.
-    handed: Option<u32>,
-    /// How many times it wants to hold the lock.
-    wants: u32,
-    manner: Manner,
-    /// How many had joined before.
-    joined: u64,
-    /// Of a latch: when the last one of its name had ended when this one looked first.
-    ended: Option<Ended>,
-    /// The latch that it waits for has ended.
-    open: bool,
-}
-
-/// In what way a waiter asks.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Manner {
-    /// After pauses; it does not listen.
-    pub(crate) pauses: bool,
-    /// As a reader who stands behind writers who wait.
-    pub(crate) heeds_writers: bool,
-    /// For an owner whom others can present, too.
-    pub(crate) owner: Option<u64>,
-}
-
-impl Manner {
-    /// Whether one who asks like this may have what was refused to the other one, or hears of what that one does not.
-    fn fares_better_than(self, other: Self) -> bool {
-        (other.pauses && !self.pauses) || (other.heeds_writers && !self.heeds_writers)
-    }
-}
-
-/// When a latch ended; small, for every waiter has room for it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Ended(NonZeroU64);
-
-impl Ended {
-    fn at(ended: u64) -> Self {
-        Self(NonZeroU64::MIN.saturating_add(ended))
     }
 }
 
@@ -293,19 +248,6 @@ impl WaitQueue {
         if let Some(waiter) = self.queue.get_mut(ticket) {
             waiter.may_ask = true;
         }
-    }
-
-    /// This owner has the lock now: who waits for it in that owner's name need not wait. The first of them asks at once. Returns its waker.
-    pub(crate) fn let_owner_ask(&mut self, owner: u64) -> Option<Waker> {
-        let mut entries = self.queue.entries();
-        let entry = entries.find(|entry| entry.waiter.manner.owner == Some(owner) && !entry.waiter.asks)?;
-        entry.waiter.may_ask = true;
-        entry.waker.take()
-    }
-
-    /// Whether somebody waits in this owner's name.
-    pub(crate) fn is_wanted_by(&mut self, owner: u64) -> bool {
-        self.queue.entries().any(|entry| entry.waiter.manner.owner == Some(owner))
     }
 
     /// The head has this hold from now on. Returns its waker.

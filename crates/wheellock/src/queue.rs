@@ -60,6 +60,11 @@ impl<W> Queue<W> {
         self.waiting.values_mut()
     }
 
+    /// The waiter with this ticket and those behind it, in order.
+    pub(crate) fn entries_from(&mut self, ticket: u64) -> impl Iterator<Item = &mut Entry<W>> {
+        self.waiting.values_from(ticket)
+    }
+
     pub(crate) fn head(&mut self) -> Option<&mut Entry<W>> {
         self.waiting.first()
     }

@@ -64,6 +64,12 @@ impl<T> Tickets<T> {
         self.entries.iter_mut().filter_map(|(_, entry)| entry.as_mut())
     }
 
+    /// From this ticket on.
+    pub(crate) fn values_from(&mut self, ticket: u64) -> impl Iterator<Item = &mut T> {
+        let place = self.entries.partition_point(|(known, _)| *known < ticket);
+        self.entries.range_mut(place..).filter_map(|(_, entry)| entry.as_mut())
+    }
+
     pub(crate) fn remove(&mut self, ticket: u64) -> Option<T> {
         let place = self.place(ticket)?;
         let removed = self.entries.get_mut(place)?.1.take()?;
@@ -128,6 +134,8 @@ mod tests {
                 prop_assert!(first.is_none_or(|(ticket, _)| tickets.is_first(*ticket)));
                 prop_assert_eq!(tickets.is_empty(), model.is_empty());
                 prop_assert!(tickets.values_mut().map(|entry| *entry).eq(model.values().copied()));
+                let from = MIDDLE + number as u64 / 2;
+                prop_assert!(tickets.values_from(from).map(|entry| *entry).eq(model.range(from..).map(|(_, entry)| *entry)));
                 prop_assert!(tickets.entries.len() <= 2 * model.len() + HOLES + 1, "holes are given up");
             }
         }

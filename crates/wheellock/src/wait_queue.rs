@@ -36,6 +36,11 @@ pub(crate) struct WaitQueue {
     /// Those who share the lock could have it when so many had joined, or the head asked whether they can: who came later has not been
     /// told that it is held.
     open_since: Option<u64>,
+    /// How often all of them were let in at once: each finds out by itself. So many readers that each let all others in cost the queue
+    /// no more than one look at each.
+    let_in: u32,
+    /// Nobody sleeps who stands before this ticket.
+    asleep_from: u64,
     /// What was handed over within this process last.
     handed: Option<Handed>,
     /// The head has not been told that it is one: as long as the lock was handed over, no waiter had to look after it.
@@ -84,7 +89,7 @@ impl WaitQueue {
     fn next_waiter(&mut self, wants: u32) -> Waiter {
         let joined = self.joined;
         self.joined += 1;
-        Waiter { wants, joined, ..Waiter::default() }
+        Waiter { wants, joined, let_in: self.let_in, ..Waiter::default() }
     }
 
     /// How many have joined so far, those included who have left.
@@ -141,11 +146,12 @@ impl WaitQueue {
         if let Some(error) = failed {
             return Turn::Failed(Error::clone(error));
         }
-        if std::mem::take(&mut waiter.may_ask) {
+        if waiter.take_may_ask(self.let_in) {
             waiter.asks = true;
             return Turn::Ask { heard: false, since: now };
         }
         *waker = Some(cx.waker().clone());
+        self.asleep_from = self.asleep_from.min(ticket);
         if !is_head || asked_for {
             return Turn::Wait(None);
         }
@@ -350,7 +356,8 @@ impl WaitQueue {
         let was_head = self.is_head(ticket);
         let manner = self.queue.get_mut(ticket).map(|waiter| waiter.manner).unwrap_or_default();
         let left = self.queue.leave(ticket);
-        let owes_a_question = left.is_some_and(|waiter| waiter.may_ask || (waiter.asks && lease.is_none()));
+        let owes = |mut waiter: Waiter| waiter.take_may_ask(self.let_in) || (waiter.asks && lease.is_none());
+        let owes_a_question = left.is_some_and(owes);
         self.questions.poll_now |= owes_a_question;
         if self.queue.is_empty() || lease.is_some() {
             self.turns.end();
@@ -403,17 +410,19 @@ impl WaitQueue {
     pub(crate) fn leave_open(&mut self, ticket: u64, mut room: u32, joined: u64) -> Vec<Waker> {
         self.queue.leave(ticket);
         self.questions.answered();
+        let mut let_in = Vec::new();
         if room == u32::MAX {
             self.open_since.get_or_insert(joined);
-        }
-        let mut let_in = Vec::new();
-        for Entry { waker, waiter, .. } in self.queue.entries() {
-            let Some(left) = room.checked_sub(waiter.wants) else { break };
-            if room < u32::MAX {
+            let_in.extend(self.asleep().filter_map(|entry| entry.waker.take()));
+            self.asleep_from = u64::MAX;
+            self.let_in = self.let_in.wrapping_add(1);
+        } else {
+            for Entry { waker, waiter, .. } in self.queue.entries() {
+                let Some(left) = room.checked_sub(waiter.wants) else { break };
                 room = left;
+                waiter.may_ask = true;
+                let_in.extend(waker.take());
             }
-            waiter.may_ask = true;
-            let_in.extend(waker.take());
         }
         self.refused = if room < u32::MAX { room + 1 } else { 0 };
         if let_in.is_empty() {
@@ -422,6 +431,11 @@ impl WaitQueue {
             let_in.extend(self.head_to_wake());
         }
         let_in
+    }
+
+    /// The waiters of whom some may sleep, in order.
+    fn asleep(&mut self) -> impl Iterator<Item = &mut Entry<Waiter>> {
+        self.queue.entries_from(self.asleep_from)
     }
 
     /// When a waiter looked for the first time, the last latch had ended then.
@@ -538,6 +552,30 @@ mod tests {
         assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
         assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
         assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
+    }
+
+    /// Each of them lets all others in again when it has been granted the lock.
+    #[test]
+    fn very_many_who_are_let_in_are_each_looked_at_once() {
+        const READERS: u64 = 1_000;
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let tickets: Vec<_> = (0..READERS).map(|_| waiters.join(1)).collect();
+        assert!(tickets.iter().all(|ticket| ask(&mut waiters, *ticket, now) == waiters.is_head(*ticket)));
+        let (mut looks, mut woken) = (0, 0);
+        let mut leave = |waiters: &mut WaitQueue, ticket| {
+            looks += waiters.asleep().count();
+            woken += waiters.leave_open(ticket, u32::MAX, READERS).len();
+        };
+        leave(&mut waiters, tickets[0]);
+        assert!(tickets[1..].iter().all(|ticket| ask(&mut waiters, *ticket, now)));
+        // One was refused meanwhile, and sleeps again; another one came.
+        assert!(!ask(&mut waiters, tickets[500], now) && waiters.asleep().count() == 500);
+        let late = waiters.join(1);
+        assert!(!ask(&mut waiters, late, now));
+        tickets[1..].iter().for_each(|ticket| leave(&mut waiters, *ticket));
+        assert!(ask(&mut waiters, late, now), "it was let in, too");
+        assert_eq!(woken as u64, READERS + 1);
+        assert!(looks as u64 <= 2 * READERS, "{looks} looks at {READERS} waiters");
     }
 
     #[test]

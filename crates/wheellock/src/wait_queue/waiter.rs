@@ -6,6 +6,8 @@ use std::num::NonZeroU64;
 pub(super) struct Waiter {
     /// It asks at once, head or not: another waiter was let in who does not keep it out, or it may have the lock without knowing.
     pub(super) may_ask: bool,
+    /// How often all who wait had been let in when it heard of that last.
+    pub(super) let_in: u32,
     /// It takes a hold of this process as it is.
     pub(super) takes_over: bool,
     /// It has been told to ask, and has not come back since.
@@ -21,6 +23,14 @@ pub(super) struct Waiter {
     pub(super) ended: Option<Ended>,
     /// The latch that it waits for has ended.
     pub(super) open: bool,
+}
+
+impl Waiter {
+    /// Whether it was told to ask, by itself or with all others, who have been let in so often; told once.
+    pub(super) fn take_may_ask(&mut self, let_in: u32) -> bool {
+        let with_all = std::mem::replace(&mut self.let_in, let_in) != let_in;
+        std::mem::take(&mut self.may_ask) || with_all
+    }
 }
 
 /// In what way a waiter asks.

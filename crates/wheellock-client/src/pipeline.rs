@@ -423,7 +423,7 @@ impl Pipeline {
         let members = self.entries.front().filter(|_| !self.is_idle()).ok_or(UNASKED)?.members;
         self.last_reply = now;
         match members {
-            0 if self.is_for_what_has_ended(&value) => {
+            0 if self.is_for_what_has_ended(&value)? => {
                 self.behind_an_end = None;
                 self.heard_error(value.as_error().unwrap_or_default());
                 Ok(())
@@ -438,17 +438,22 @@ impl Pipeline {
     }
 
     /// Whether this refuses an UNSUBSCRIBE for which the push was taken with which the server had just ended the subscription by itself,
-    /// because it gave the slot away. The PING behind it is about no slot, and was allowed when the connection was made: if it is no more,
-    /// that is told in its name.
-    fn is_for_what_has_ended(&self, value: &Value) -> bool {
-        let is_of_the_order = |text: &[u8]| {
-            let code = crate::error::error_code(text);
-            matches!(code, "MOVED" | "ASK" | "CLUSTERDOWN")
-                || matches!(code, "NOPERM" | "ERR")
-                    && !text.to_ascii_lowercase().windows(6).any(|word| word == b"'ping'")
-        };
+    /// because it gave the slot away. If the push was the answer, it refuses the PING behind; that one is about no slot, and was allowed
+    /// when the connection was made: if it is no more, that is told in its name. A server whose disk fails refuses PING, and no order
+    /// (`processCommand` in server.c of Redis 7.0). What a server says of every command may be of either.
+    fn is_for_what_has_ended(&self, value: &Value) -> Result<bool, Desync> {
+        let Some(text) = value.as_error().filter(|_| self.is_behind_an_end()) else { return Ok(false) };
+        let names_ping = || text.to_ascii_lowercase().windows(6).any(|word| word == b"'ping'");
+        match crate::error::error_code(text) {
+            "MOVED" | "ASK" | "CLUSTERDOWN" => Ok(true),
+            "NOPERM" | "ERR" => Ok(!names_ping()),
+            "MISCONF" => Ok(false),
+            _ => Err(Desync("UNSUBSCRIBE or the PING behind it was refused, and nothing tells which")),
+        }
+    }
+
+    fn is_behind_an_end(&self) -> bool {
         self.behind_an_end.is_some_and(|nonce| self.front_is(What::Ping(nonce)))
-            && value.as_error().is_some_and(is_of_the_order)
     }
 
     /// One entry has its answer.

@@ -630,6 +630,68 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
     }
 }
 
+/// A sharded subscription that a push says is over, while the UNSUBSCRIBE for it is under way; and a call behind it.
+fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
+    let (mut pipeline, _) = connected(100);
+    pipeline.sharded = true;
+    let now = Instant::now();
+    let push = |kind: &str| {
+        let words = [kind, "c", "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+        Frame::Push(Push::new(words.into()).unwrap())
+    };
+    let channel = pipeline.channels().want(b"c");
+    pipeline.reconcile(channel, now);
+    drop(pipeline.take_output());
+    pipeline.on_frame(push("ssubscribe"), now, &mut Vec::new()).unwrap();
+    pipeline.channels().unwant(channel, 0);
+    pipeline.reconcile(channel, now);
+    let command = Command::new("ECHO").arg("a");
+    let request = Request::Command(&command);
+    let slot = pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+    let sent = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    let nonce = sent.split("PING\r\n").nth(1).and_then(|ping| ping.split("\r\n").nth(1)).unwrap().to_owned();
+    pipeline.on_frame(push("sunsubscribe"), now, &mut Vec::new()).unwrap();
+    (pipeline, slot, nonce)
+}
+
+/// The push may have been the server's own, and then two refusals follow; or it was the answer, and then one does.
+#[test]
+fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
+    let now = Instant::now();
+    let refused = |text: &str| Frame::Reply(Value::Error(text.as_bytes().to_vec().into()));
+    let busy = "BUSY Redis is busy running a script.";
+    for text in [busy, "LOADING Redis is loading the dataset in memory", "NOAUTH Authentication required."] {
+        let (mut pipeline, slot, _) = ended_while_its_end_is_under_way();
+        let desync = pipeline.on_frame(refused(text), now, &mut Vec::new());
+        assert!(desync.is_err(), "{text}");
+        let cause = Error::new(ErrorKind::Protocol, Outcome::MaybeExecuted, "t", "s", String::new());
+        pipeline.disconnect(&cause, &mut Vec::new());
+        let done = pipeline.take(slot, Waker::noop()).unwrap();
+        assert_eq!(done.result.unwrap_err().outcome, Outcome::MaybeExecuted, "{text}");
+    }
+    // Of these one is refused alone.
+    let ping = "NOPERM this user has no permissions to run the 'ping' command";
+    for text in [ping, "ERR unknown command 'PING'", "MISCONF Redis is configured to save RDB snapshots"] {
+        let (mut pipeline, slot, _) = ended_while_its_end_is_under_way();
+        pipeline.on_frame(refused(text), now, &mut Vec::new()).unwrap();
+        let answer = Frame::Reply(Value::BulkString(b"a".to_vec().into()));
+        pipeline.on_frame(answer, now, &mut Vec::new()).unwrap();
+        assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"), "{text}");
+    }
+    // And once it is clear whose the first was, the second is the other's.
+    let (mut pipeline, slot, nonce) = ended_while_its_end_is_under_way();
+    let answer = |text: &str| Frame::Reply(Value::BulkString(text.as_bytes().to_vec().into()));
+    for frame in [refused("MOVED 1 h:1"), answer(&nonce), answer("a")] {
+        pipeline.on_frame(frame, now, &mut Vec::new()).unwrap();
+    }
+    assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"));
+    let (mut pipeline, slot, _) = ended_while_its_end_is_under_way();
+    for frame in [refused("MOVED 1 h:1"), refused(busy), answer("a")] {
+        pipeline.on_frame(frame, now, &mut Vec::new()).unwrap();
+    }
+    assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"));
+}
+
 /// Whatever a proxy says of it: only behind the end of a subscription is an error another one's.
 #[test]
 fn a_ping_that_is_refused_is_answered() {

@@ -5,6 +5,7 @@
 //! something is wrong, and many times a second while it is.
 
 mod surveys;
+mod suspects;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +14,7 @@ use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use super::nodes::Node;
+use super::pace::Pace;
 use super::redirect;
 use super::slot_map::SlotMap;
 use super::slots::{SLOTS, SlotSet, slot_of};
@@ -27,6 +29,7 @@ use crate::link::VERDICT_GRACE;
 use crate::listener::{Audience, Event, Listener};
 use crate::locator::Locator;
 use crate::waiting::{OnLeave, Waiting};
+use suspects::Suspects;
 
 pub(crate) struct Cluster {
     pub(crate) config: Config,
@@ -71,7 +74,8 @@ struct Survey {
     /// How many rounds of questions nobody has answered since the last one that was.
     failed_rounds: u8,
     closed: Option<Error>,
-    in_trouble_since: Option<Instant>,
+    pace: Pace,
+    suspects: Suspects,
     /// Where the next round of questions starts.
     turn: usize,
 }
@@ -103,7 +107,8 @@ impl Cluster {
             refused: false,
             failed_rounds: 0,
             closed: None,
-            in_trouble_since: None,
+            pace: surveys::pace(),
+            suspects: Suspects::default(),
             turn: 0,
         };
         let timer = config.timer.clone();
@@ -306,6 +311,9 @@ impl Cluster {
     }
 
     fn heard(&self, node: u32, event: Event<'_>) {
+        if matches!(event, Event::Down | Event::Silent | Event::Redirected { .. }) {
+            self.suspect(node);
+        }
         match event {
             Event::Up { replaced } => {
                 if replaced {
@@ -316,6 +324,16 @@ impl Cluster {
             Event::Down | Event::Closed => self.node_changed(false),
             Event::Silent => self.look_around(),
             Event::Redirected { reply, host } => self.redirected(reply, host),
+        }
+    }
+
+    /// Something is wrong with a node, or with what is known of it. One that has left the cluster is no matter.
+    fn suspect(&self, node: u32) {
+        let map = self.map();
+        let at = map.nodes.iter().find(|(_, known)| known.node == node).map(|(at, _)| at.clone());
+        drop(map);
+        if let Some(address) = at {
+            self.survey().suspect(&address, self.config.timer.now());
         }
     }
 
@@ -520,6 +538,15 @@ impl Cluster {
         }
         self.tell_watchers();
         self.tell_of_change(&changed);
+    }
+}
+
+impl Survey {
+    /// Something is wrong with the node at `address`. If nothing was lately, it is looked into as if all the others were well.
+    fn suspect(&mut self, address: &Address, now: Instant) {
+        if self.suspects.add(address, now) {
+            self.pace.begin_anew();
+        }
     }
 }
 

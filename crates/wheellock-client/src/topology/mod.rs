@@ -8,6 +8,7 @@ pub(crate) mod finder;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod nodes;
+mod pace;
 pub(crate) mod redirect;
 pub(crate) mod scouts;
 mod slot_map;

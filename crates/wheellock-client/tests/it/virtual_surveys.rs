@@ -512,6 +512,54 @@ fn nodes_are_asked_less_often_when_trouble_lasts_whoever_waits() {
     });
 }
 
+/// In a cluster that lacks a part for long, another node's trouble is looked into as if it were the only one; but not for as long as the
+/// same one comes again and again.
+#[test]
+fn the_trouble_of_another_node_is_news_in_a_cluster_that_is_in_trouble() {
+    virtual_time(async {
+        let asked = Rc::new(Cell::new(0));
+        let nodes = line('a', "myself,master", '-', 1, "0-99") + &line('b', "master", '-', 2, "100-199");
+        let (mut world, config) = World::new({
+            let asked = Rc::clone(&asked);
+            move |_: &Pipe, words: &[&str]| match words {
+                ["CLUSTER", "NODES"] => {
+                    asked.set(asked.get() + 1);
+                    bulk(&nodes)
+                }
+                _ => well_behaved(words),
+            }
+        });
+        let client = Client::lazy(config);
+        world.until(|_| client.nodes().iter().filter(|node| node.is_ready()).count() == 2).await;
+        let (second, step) = (Duration::from_secs(1), Duration::from_millis(5));
+        let in_a_second = async |world: &mut World<_>| {
+            let before = asked.get();
+            world.pass(second, step).await;
+            asked.get() - before
+        };
+        world.pass(11 * second, step).await;
+        assert!(in_a_second(&mut world).await <= 2, "a slot has been nobody's for long");
+
+        world.pipes.last().unwrap().0.fin();
+        let hurried = in_a_second(&mut world).await;
+        assert!(hurried >= 15, "every 50 ms again: {hurried}");
+        for _ in 0..10 {
+            world.pipes.last().unwrap().0.fin();
+            world.pass(second, step).await;
+        }
+        for _ in 0..10 {
+            world.pipes.last().unwrap().0.fin();
+            let slowed = in_a_second(&mut world).await;
+            assert!(slowed <= 4, "the same node is no news: {slowed}");
+        }
+        // It has been well for a while.
+        world.pass(11 * second, step).await;
+        world.pipes.last().unwrap().0.fin();
+        let hurried = in_a_second(&mut world).await;
+        assert!(hurried >= 15, "it is news again: {hurried}");
+    });
+}
+
 /// With `cluster-preferred-endpoint-type unknown-endpoint` a redirection names no host, and means the one that was asked.
 #[test]
 fn a_detached_call_follows_a_redirection_that_names_no_host() {

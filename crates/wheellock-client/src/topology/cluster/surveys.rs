@@ -18,6 +18,7 @@ use crate::handshake::Role;
 use crate::link::Link;
 use crate::locator::Locator;
 use crate::topology::nodes::{self, Node};
+use crate::topology::pace::Pace;
 
 impl Cluster {
     /// Asks until one answers, and takes its answer.
@@ -181,15 +182,17 @@ impl Cluster {
         let map = self.map();
         let covered = map.owners.iter().all(Option::is_some);
         let lively = map.serving.iter().all(|node| node.is_lively());
+        let missing: Vec<_> =
+            map.nodes.iter().filter(|(_, node)| !node.is_lively()).map(|(at, _)| at.clone()).collect();
         drop(map);
         let now = self.config.timer.now();
         let mut survey = self.survey();
-        if covered && lively && survey.last_error.is_none() {
-            survey.in_trouble_since = None;
-            return INTERVAL;
+        for address in &missing {
+            survey.suspect(address, now);
         }
-        let since = *survey.in_trouble_since.get_or_insert(now);
-        if now.saturating_duration_since(since) < TROUBLE { HURRIED_INTERVAL } else { TROUBLED_INTERVAL }
+        survey.suspects.forget_old(now);
+        let is_well = covered && lively && survey.last_error.is_none();
+        survey.pace.pause(is_well, now)
     }
 }
 
@@ -256,8 +259,9 @@ pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
             let Some(cluster) = cluster.upgrade() else { return Poll::Ready(true) };
             let Some(mut survey) = cluster.leave_surveyor(cx.waker()) else { return Poll::Ready(true) };
             // Asked for by many at once it is still done once, and not more often than in a hurry. While something is wrong whoever
-            // waits for it asks all the time, and the pause is as short as it is to be.
-            if std::mem::take(&mut survey.wanted) && pause == INTERVAL {
+            // waits for it asks all the time, and the pause is as short as it is to be; unless it was longer, and another node is in
+            // trouble now.
+            if std::mem::take(&mut survey.wanted) && survey.pace.is_hurried(timer.now()) {
                 sleep.reset(asked_at + HURRIED_INTERVAL);
             }
             drop(survey);
@@ -269,13 +273,16 @@ pub(super) async fn keep_the_map(surveyor: Surveyor, timer: Timer) {
     }
 }
 
+/// How often is asked. What is wrong is looked into in a hurry for ten seconds from when something was heard last that was news.
+pub(super) fn pace() -> Pace {
+    Pace::new(INTERVAL, HURRIED_INTERVAL, TROUBLED_INTERVAL)
+}
+
 /// Time between two surveys while all is well, as in Redisson (`scanInterval`).
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Time between two surveys while something is wrong: half of the time within which a new primary is to be used.
 const HURRIED_INTERVAL: Duration = Duration::from_millis(50);
-/// What has been wrong for this long needs more than our attention,
-const TROUBLE: Duration = Duration::from_secs(10);
-/// and is looked at less often.
+/// Time between two surveys while something has been wrong for long, and nothing else is.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node may take to answer, or to be connected, before another one is asked.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -1,0 +1,49 @@
+//! Which nodes have given a reason to ask lately, so that the trouble of another one is told from the same trouble again. Pure.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use crate::address::Address;
+use crate::topology::pace::TROUBLE;
+
+/// The nodes of which something was heard lately that is a reason to ask, and when it was last.
+#[derive(Default)]
+pub(super) struct Suspects(HashMap<Address, Instant>);
+
+impl Suspects {
+    /// Something is wrong with the node at `address`. Returns whether that is news: nothing was for as long as trouble may take. So what
+    /// comes again and again is news once.
+    pub(super) fn add(&mut self, address: &Address, now: Instant) -> bool {
+        let before = self.0.insert(address.clone(), now);
+        before.is_none_or(|before| now.saturating_duration_since(before) >= TROUBLE)
+    }
+
+    /// Forgets those that would be news.
+    pub(super) fn forget_old(&mut self, now: Instant) {
+        self.0.retain(|_, last| now.saturating_duration_since(*last) < TROUBLE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_again_and_again_is_news_once() {
+        let at = |port| Address::Tcp { host: "h".to_owned(), port };
+        let (mut suspects, begin, second) = (Suspects::default(), Instant::now(), Duration::from_secs(1));
+        assert!(suspects.add(&at(1), begin));
+        for round in 1..100 {
+            assert!(!suspects.add(&at(1), begin + 9 * second * round), "within ten seconds of the last time");
+        }
+        let now = begin + 9 * second * 99;
+        assert!(suspects.add(&at(2), now), "another one");
+        assert!(suspects.add(&at(1), now + 10 * second), "it was well for long");
+        suspects.forget_old(now + 10 * second);
+        assert_eq!(suspects.0.len(), 1);
+        suspects.forget_old(now + 20 * second);
+        assert!(suspects.0.is_empty());
+    }
+}

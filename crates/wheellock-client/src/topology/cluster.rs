@@ -413,20 +413,9 @@ impl Cluster {
             return view;
         }
         let reach = |mut node: Node| {
-            let at = |host| Address::Tcp { host, port: node.port };
-            let by_ip = at(std::mem::take(&mut node.host));
-            let (address, alias) = match node.hostname.take().map(at) {
-                Some(by_name) if self.config.is_encrypted() => (by_name, Some(by_ip)),
-                by_name => (by_ip, by_name),
-            };
-            node.alias = alias.and_then(|alias| self.translated(alias));
-            match self.translated(address)? {
-                Address::Tcp { host, port } => {
-                    (node.host, node.port) = (host, port);
-                    Some(node)
-                }
-                Address::Unix(_) => None,
-            }
+            node.alias = node.alias.and_then(|alias| self.translated(alias));
+            node.address = self.translated(node.address)?;
+            matches!(node.address, Address::Tcp { .. }).then_some(node)
         };
         view.into_iter().filter_map(reach).collect()
     }
@@ -498,7 +487,7 @@ impl Cluster {
         for address in unreachable {
             map.slots.unreachable(&address);
         }
-        let learnt = map.slots.learn(view, asked, self.config.is_encrypted());
+        let learnt = map.slots.learn(view, asked);
         // The user has one of `Client::nodes`, and closed it.
         map.nodes.retain(|_, node| !node.is_closed());
         for address in &learnt.primaries {

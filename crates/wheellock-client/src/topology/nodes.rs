@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::endpoint::{Malformed, parse_host, parse_port, parse_slot};
+use super::endpoint::{Malformed, address, parse_host, parse_port, parse_slot};
 use super::slots::SLOTS;
 use crate::address::Address;
 
@@ -14,11 +14,9 @@ use crate::address::Address;
 pub(crate) struct Node {
     /// Lives as long as the node's `nodes.conf`: it survives a restart and a change of address, not `CLUSTER RESET HARD`.
     pub(crate) id: String,
-    /// Empty if the node does not know its own, which no other node has told it yet.
-    pub(crate) host: String,
-    pub(crate) hostname: Option<String>,
-    pub(crate) port: u16,
-    /// Where else it is, if its addresses were translated: each may have a port of its own then.
+    /// Without a host if the node does not know its own, which no other node has told it yet.
+    pub(crate) address: Address,
+    /// Where else it is, if it has two names: by its IP address if `address` has its host name, and the other way round.
     pub(crate) alias: Option<Address>,
     /// The config epoch of a primary; of a replica, that of its primary.
     pub(crate) epoch: u64,
@@ -35,8 +33,9 @@ pub(crate) struct Node {
 }
 
 /// The nodes that the answer names, without those that have no address yet or have lost it, and without those that do not serve who
-/// asks as he asks: encrypted, or in plain text.
-pub(crate) fn parse(text: &[u8]) -> Result<Vec<Node>, Malformed> {
+/// asks as he asks: encrypted, or in plain text. A node's address is that by its host name, if it has one, `by_name`, and otherwise that by
+/// its IP address.
+pub(crate) fn parse(text: &[u8], by_name: bool) -> Result<Vec<Node>, Malformed> {
     let text = std::str::from_utf8(text).map_err(|_| Malformed("the list of nodes is not UTF-8"))?;
     let mut nodes = Vec::new();
     // No slot has two owners in one node's eyes.
@@ -45,14 +44,14 @@ pub(crate) fn parse(text: &[u8]) -> Result<Vec<Node>, Malformed> {
         if nodes.len() == MAX_NODES {
             return Err(Malformed("the list has more nodes than a cluster can have"));
         }
-        if let Some(node) = parse_line(line, &mut unclaimed)? {
+        if let Some(node) = parse_line(line, by_name, &mut unclaimed)? {
             nodes.push(node);
         }
     }
     Ok(nodes)
 }
 
-fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed> {
+fn parse_line(line: &str, by_name: bool, unclaimed: &mut u16) -> Result<Option<Node>, Malformed> {
     let mut fields = line.split(' ').filter(|field| !field.is_empty());
     let mut field = || fields.next().ok_or(Malformed("a node's line is too short"));
     let (id, endpoint, flags, primary) = (field()?, field()?, field()?, field()?);
@@ -62,13 +61,15 @@ fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed
     if has("handshake") || has("noaddr") {
         return Ok(None);
     }
-    let Some((host, port, hostname)) = parse_endpoint(endpoint)? else { return Ok(None) };
+    let Some((by_ip, named)) = parse_endpoint(endpoint)? else { return Ok(None) };
+    let (address, alias) = match named {
+        Some(named) if by_name => (named, Some(by_ip)),
+        named => (by_ip, named),
+    };
     let mut node = Node {
         id: parse_id(id)?,
-        host,
-        hostname,
-        port,
-        alias: None,
+        address,
+        alias,
         epoch: epoch.parse().map_err(|_| Malformed("a config epoch is not a number"))?,
         is_primary: has("master"),
         is_myself: has("myself"),
@@ -89,19 +90,21 @@ fn parse_line(line: &str, unclaimed: &mut u16) -> Result<Option<Node>, Malformed
     Ok(Some(node))
 }
 
-/// `ip:port`, then in any number `@cport`, `,hostname` and `,aux=value`. `None` if the port is zero: so Redis shows a node that
+/// `ip:port`, then in any number `@cport`, `,hostname` and `,aux=value`: the address by IP, and that by name. `None` if the port is zero: so Redis shows a node that
 /// has none of the kind by which it was asked, TLS or not (`clusterGenNodeDescription` in cluster.c of Redis 7.2).
-fn parse_endpoint(text: &str) -> Result<Option<(String, u16, Option<String>)>, Malformed> {
+fn parse_endpoint(text: &str) -> Result<Option<(Address, Option<Address>)>, Malformed> {
     let mut parts = text.split(',');
-    let address = parts.next().unwrap_or_default();
-    let address = address.split_once('@').map_or(address, |(address, _bus_port)| address);
-    let (host, port) = address.rsplit_once(':').ok_or(Malformed("a node's address lacks its port"))?;
+    let by_ip = parts.next().unwrap_or_default();
+    let by_ip = by_ip.split_once('@').map_or(by_ip, |(by_ip, _bus_port)| by_ip);
+    let (host, port) = by_ip.rsplit_once(':').ok_or(Malformed("a node's address lacks its port"))?;
     if port == "0" {
         return Ok(None);
     }
     // Only the first place is the hostname's, and it is empty if there are only others.
     let hostname = parts.next().filter(|name| !name.is_empty() && !name.contains('='));
-    Ok(Some((parse_host(host)?, parse_port(port)?, hostname.map(parse_host).transpose()?)))
+    let (host, port) = (parse_host(host)?, parse_port(port)?);
+    let hostname = hostname.map(parse_host).transpose()?;
+    Ok(Some((address(&host, port), hostname.map(|name| address(&name, port)))))
 }
 
 fn parse_id(text: &str) -> Result<String, Malformed> {
@@ -142,22 +145,20 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
 ";
 
     fn only(line: &str) -> Node {
-        let mut nodes = parse(line.as_bytes()).unwrap_or_else(|why| panic!("{line}: {why}"));
+        let mut nodes = parse(line.as_bytes(), false).unwrap_or_else(|why| panic!("{line}: {why}"));
         assert_eq!(nodes.len(), 1, "{line}");
         nodes.remove(0)
     }
 
     #[test]
     fn a_healthy_cluster() {
-        let nodes = parse(HEALTHY.as_bytes()).unwrap();
+        let nodes = parse(HEALTHY.as_bytes(), false).unwrap();
         assert_eq!(nodes.len(), 6);
         assert_eq!(nodes.iter().filter(|node| node.is_primary).count(), 3);
         let replica = Node {
             id: "568100cf1bd97e9d2b0a3055ab9dfaf4c0d75a3c".to_owned(),
-            host: "127.0.0.1".to_owned(),
-            hostname: Some("node21003.example.org".to_owned()),
-            port: 21003,
-            alias: None,
+            address: address("127.0.0.1", 21003),
+            alias: Some(address("node21003.example.org", 21003)),
             epoch: 3,
             is_primary: false,
             is_myself: false,
@@ -170,13 +171,18 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
         assert_eq!((nodes[2].is_myself, nodes[2].primary_id.as_deref()), (true, None));
         assert_eq!(nodes[2].slots, [0..=5460]);
         assert_eq!(nodes[5].slots, [10_923..=16_383]);
+
+        let by_name = parse(HEALTHY.as_bytes(), true).unwrap();
+        let Node { address, alias, .. } = replica.clone();
+        assert_eq!(by_name[0], Node { address: alias.unwrap(), alias: Some(address), ..replica });
+        assert_eq!(by_name[2], nodes[2], "it has no name");
     }
 
     #[test]
     fn a_node_alone_does_not_know_its_host() {
         let node =
             only("096038778d9a83ca09331ca55b1bcca3b3c37256 :21000@31000 myself,master - 0 0 0 connected");
-        assert_eq!((node.host.as_str(), node.port, node.slots.len()), ("", 21000, 0));
+        assert_eq!((node.address, node.alias, node.slots.len()), (address("", 21000), None, 0));
     }
 
     #[test]
@@ -215,7 +221,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
 096038778d9a83ca09331ca55b1bcca3b3c37256 :0@0 master,noaddr - 1795271309809 1795271309607 1 disconnected 0-92 94-5460
 370d5daefc1f0b63ed77cfed580e795e90c9720d 127.0.0.1:29999@39999 handshake - 0 0 0 disconnected
 ";
-        let ids: Vec<_> = parse(text.as_bytes()).unwrap().into_iter().map(|node| node.id).collect();
+        let ids: Vec<_> = parse(text.as_bytes(), false).unwrap().into_iter().map(|node| node.id).collect();
         assert_eq!(ids, ["8ddd2294d3df3d66501464a7f5a6d56d8a936ac7"]);
     }
 
@@ -226,19 +232,23 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
 8ddd2294d3df3d66501464a7f5a6d56d8a936ac7 10.0.0.1:7001@17001,,tls-port=0,shard-id=69bc myself,master - 0 0 2 connected 0-8191
 096038778d9a83ca09331ca55b1bcca3b3c37256 10.0.0.2:0@17002,,tls-port=7002,shard-id=69bd master - 0 0 1 connected 8192-16383
 ";
-        let nodes = parse(text.as_bytes()).unwrap();
+        let nodes = parse(text.as_bytes(), false).unwrap();
         assert_eq!(nodes.len(), 1);
-        assert_eq!((nodes[0].port, nodes[0].slots.clone()), (7001, vec![0..=8191]));
+        assert_eq!(
+            (nodes[0].address.clone(), nodes[0].slots.clone()),
+            (address("10.0.0.1", 7001), vec![0..=8191])
+        );
     }
 
     #[test]
     fn addresses_of_every_version() {
         let endpoint = |text: &str| {
             let node = only(&format!("a1 {text} master,nofailover,new-in-redis-99 - 0 0 1 connected"));
-            (node.host, node.port, node.hostname)
+            (node.address, node.alias)
         };
-        let is =
-            |host: &str, port, hostname: Option<&str>| (host.to_owned(), port, hostname.map(str::to_owned));
+        let is = |host: &str, port, name: Option<&str>| {
+            (address(host, port), name.map(|name| address(name, port)))
+        };
         assert_eq!(endpoint("10.0.0.1:7000"), is("10.0.0.1", 7000, None), "before Redis 4");
         assert_eq!(endpoint("10.0.0.1:7000@17000"), is("10.0.0.1", 7000, None));
         assert_eq!(endpoint("10.0.0.1:7000@17000,a.example"), is("10.0.0.1", 7000, Some("a.example")));
@@ -254,7 +264,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let whole = |line: &str| parse(line.as_bytes()).map_err(|Malformed(why)| why);
+        let whole = |line: &str| parse(line.as_bytes(), false).map_err(|Malformed(why)| why);
         let endpoint = |text: &str| whole(&format!("a1 {text} master - 0 0 1 connected"));
         let slots = |text: &str| whole(&format!("a1 h:1@2 master - 0 0 1 connected {text}"));
         let no_port = Err("a port is not within 1..=65535");
@@ -278,21 +288,21 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
         assert_eq!(whole("a1 h:1@2 master - 0 0 -1 connected"), Err("a config epoch is not a number"));
         assert_eq!(whole("a! h:1@2 master - 0 0 1 connected"), Err("a node's id is not one"));
         assert_eq!(whole("a1 h:1@2 slave ? 0 0 1 connected"), Err("a node's id is not one"));
-        assert_eq!(parse(b"\xff"), Err(Malformed("the list of nodes is not UTF-8")));
+        assert_eq!(parse(b"\xff", false), Err(Malformed("the list of nodes is not UTF-8")));
         assert_eq!(whole(""), Ok(Vec::new()));
     }
 
     #[test]
     fn the_list_is_bounded() {
         let list = |nodes: usize| "a1 h:1@2 master - 0 0 1 connected\n".repeat(nodes);
-        assert_eq!(parse(list(MAX_NODES).as_bytes()).map(|nodes| nodes.len()), Ok(MAX_NODES));
+        assert_eq!(parse(list(MAX_NODES).as_bytes(), false).map(|nodes| nodes.len()), Ok(MAX_NODES));
         assert_eq!(
-            parse(list(MAX_NODES + 1).as_bytes()),
+            parse(list(MAX_NODES + 1).as_bytes(), false),
             Err(Malformed("the list has more nodes than a cluster can have"))
         );
     }
 
-    fn shown(node: &Node) -> String {
+    fn shown(node: &Node, by_name: bool) -> String {
         let mut flags = vec![if node.is_primary { "master" } else { "slave" }];
         flags.extend(
             [(node.is_myself, "myself"), (node.is_failed, "fail"), (node.is_suspected, "fail?")]
@@ -300,18 +310,30 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
                 .filter(|(set, _)| *set)
                 .map(|(_, flag)| *flag),
         );
-        let hostname = node.hostname.as_ref().map(|name| format!(",{name}")).unwrap_or_default();
+        let (by_ip, named) = match &node.alias {
+            Some(by_ip) if by_name => (by_ip, Some(&node.address)),
+            named => (&node.address, named.as_ref()),
+        };
+        let (host, port) = parts(by_ip);
+        let hostname = named.map(|named| format!(",{}", parts(named).0)).unwrap_or_default();
         let slots: String =
             node.slots.iter().map(|range| format!(" {}-{}", range.start(), range.end())).collect();
         format!(
             "{} {}:{}@1{hostname} {} {} 0 0 {} connected{slots}\n",
             node.id,
-            node.host,
-            node.port,
+            host,
+            port,
             flags.join(","),
             node.primary_id.as_deref().unwrap_or("-"),
             node.epoch,
         )
+    }
+
+    fn parts(address: &Address) -> (&str, u16) {
+        match address {
+            Address::Tcp { host, port } => (host, *port),
+            Address::Unix(_) => panic!("no node says that"),
+        }
     }
 
     prop_compose! {
@@ -327,15 +349,21 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
         ) -> Node {
             let [is_primary, is_myself, is_failed, is_suspected] = flags;
             let slots = ranges.into_iter().map(|(start, len)| start..=start + len).collect();
-            Node { id, host, hostname, port, alias: None, epoch, is_primary, is_myself, is_failed, is_suspected, primary_id, slots }
+            let (address, alias) = (address(&host, port), hostname.map(|name| address(&name, port)));
+            Node { id, address, alias, epoch, is_primary, is_myself, is_failed, is_suspected, primary_id, slots }
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(nodes in proptest::collection::vec(a_node(), 0..8)) {
-            let text: String = nodes.iter().map(shown).collect();
-            prop_assert_eq!(parse(text.as_bytes()), Ok(nodes));
+        fn what_is_written_is_read(mut nodes in proptest::collection::vec(a_node(), 0..8), by_name: bool) {
+            for node in nodes.iter_mut().filter(|_| by_name) {
+                if let Some(alias) = &mut node.alias {
+                    std::mem::swap(alias, &mut node.address);
+                }
+            }
+            let text: String = nodes.iter().map(|node| shown(node, by_name)).collect();
+            prop_assert_eq!(parse(text.as_bytes(), by_name), Ok(nodes));
         }
 
         #[test]
@@ -344,8 +372,8 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master - 0 179527
         ) {
             let mut text = HEALTHY.as_bytes().to_vec();
             text.splice(start..(start + len).min(HEALTHY.len()), bytes);
-            if let Ok(nodes) = parse(&text) {
-                prop_assert!(nodes.iter().all(|node| node.port != 0));
+            if let Ok(nodes) = parse(&text, len % 2 == 0) {
+                prop_assert!(nodes.iter().flat_map(|node| [Some(&node.address), node.alias.as_ref()]).flatten().all(|at| parts(at).1 != 0));
                 prop_assert!(nodes.iter().flat_map(|node| &node.slots).all(|range| *range.end() < SLOTS));
             }
         }

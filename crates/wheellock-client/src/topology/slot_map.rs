@@ -55,9 +55,9 @@ impl SlotMap {
     /// A view that names none of the nodes known so far is of another cluster: the whole one was made anew, or only the one
     /// that was asked was. It speaks for the addresses in it, whose former nodes are forgotten, and replaces everything once
     /// no other owner of a slot is left that can be reached.
-    pub(crate) fn learn(&mut self, view: &[Node], asked: &Address, prefer_hostname: bool) -> Learnt {
+    pub(crate) fn learn(&mut self, view: &[Node], asked: &Address) -> Learnt {
         let before = self.clone();
-        let view = View::new(view, asked, prefer_hostname);
+        let view = View::new(view, asked);
         if !view.nodes.is_empty() && self.admits(&view, asked) {
             self.merge(&view);
         }
@@ -299,7 +299,7 @@ struct Seen<'a> {
 }
 
 impl<'a> View<'a> {
-    fn new(nodes: &'a [Node], asked: &Address, prefer_hostname: bool) -> Self {
+    fn new(nodes: &'a [Node], asked: &Address) -> Self {
         let asked_host = match asked {
             Address::Tcp { host, .. } => host,
             Address::Unix(_) => "localhost",
@@ -307,13 +307,14 @@ impl<'a> View<'a> {
         let mut ids = HashSet::new();
         // A node named twice would own what it has lost.
         let distinct = nodes.iter().filter(|node| ids.insert(node.id.as_str()));
-        let seen = distinct.map(|node| {
-            let host = if node.host.is_empty() { asked_host } else { &node.host };
-            let by_ip = address(host, node.port);
-            match node.hostname.as_ref().map(|hostname| address(hostname, node.port)) {
-                Some(by_name) if prefer_hostname => Seen { node, address: by_name, alias: Some(by_ip) },
-                by_name => Seen { node, address: by_ip, alias: by_name.or_else(|| node.alias.clone()) },
-            }
+        let with_host = |named: &Address| match named {
+            Address::Tcp { host, port } if host.is_empty() => address(asked_host, *port),
+            named => named.clone(),
+        };
+        let seen = distinct.map(|node| Seen {
+            node,
+            address: with_host(&node.address),
+            alias: node.alias.as_ref().map(with_host),
         });
         Self { nodes: seen.collect() }
     }
@@ -365,9 +366,7 @@ mod tests {
     fn node(id: u16, epoch: u64, slots: &[RangeInclusive<u16>]) -> Node {
         Node {
             id: format!("id{id}"),
-            host: "10.0.0.1".to_owned(),
-            hostname: None,
-            port: 7000 + id,
+            address: at(7000 + id),
             alias: None,
             epoch,
             is_primary: true,
@@ -388,7 +387,7 @@ mod tests {
     }
 
     fn learn(map: &mut SlotMap, view: &[Node]) -> Learnt {
-        map.learn(view, &at(7000), false)
+        map.learn(view, &at(7000))
     }
 
     fn slots(ranges: &[RangeInclusive<u16>]) -> SlotSet {
@@ -419,7 +418,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         );
         let [n0, n1, n2, n3] = [21000, 21001, 21002, 21003].map(|port| address("127.0.0.1", port));
         let mut map = SlotMap::default();
-        let mut learn = |text: &str| map.learn(&parse(text.as_bytes()).unwrap(), &n0, false);
+        let mut learn = |text: &str| map.learn(&parse(text.as_bytes(), false).unwrap(), &n0);
         let learnt = learn(before);
         assert_eq!(learnt.moved, slots(&[0..=16_383]));
         assert_eq!(learnt.primaries, [n1.clone(), n0.clone(), n2.clone()]);
@@ -439,20 +438,26 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
 
     #[test]
     fn names_and_missing_hosts() {
-        let named = Node { hostname: Some("a.example".to_owned()), ..node(1, 1, &[0..=1]) };
-        let nameless = Node { host: String::new(), ..node(2, 2, &[2..=3]) };
-        let view = [named, nameless];
         let by_name = address("a.example", 7001);
+        let named = Node { alias: Some(by_name.clone()), ..node(1, 1, &[0..=1]) };
+        let preferred = Node { address: by_name.clone(), alias: Some(at(7001)), ..named.clone() };
+        let nameless = Node { address: address("", 7002), ..node(2, 2, &[2..=3]) };
+        let asked = address("asked.example", 1);
 
         let mut map = SlotMap::default();
-        map.learn(&view, &address("asked.example", 1), false);
+        map.learn(&[named, nameless.clone()], &asked);
         assert_eq!((map.owner(0), map.owner(2)), (Some(&at(7001)), Some(&address("asked.example", 7002))));
         assert!(map.known_as(&by_name).is_some(), "MOVED may say either");
-        let learnt = map.learn(&view, &address("asked.example", 1), true);
+        let learnt = map.learn(&[preferred, nameless.clone()], &asked);
         assert_eq!(learnt.moved, slots(&[0..=1]), "the same node, but another address");
         assert_eq!((map.owner(0), map.owner(4), map.owner(SLOTS)), (Some(&by_name), None, None));
         assert!(map.moved(2, &at(7001)));
         assert_eq!(map.owner(2), Some(&by_name));
+
+        let hostless =
+            Node { address: address("b.example", 7002), alias: Some(nameless.address.clone()), ..nameless };
+        map.learn(&[hostless], &asked);
+        assert_eq!(map.known_as(&address("asked.example", 7002)), Some(&address("b.example", 7002)));
     }
 
     #[test]
@@ -514,14 +519,16 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
     #[test]
     fn a_cluster_made_anew_on_the_same_ports() {
         let old = [node(1, 50, &[0..=8000]), node(2, 60, &[8001..=16_383]), replica(3, 1, 50)];
-        let alien =
-            |id: u16, port: u16, slots: &[RangeInclusive<u16>]| Node { port, ..node(100 + id, 1, slots) };
+        let alien = |id: u16, port: u16, slots: &[RangeInclusive<u16>]| Node {
+            address: at(port),
+            ..node(100 + id, 1, slots)
+        };
 
         // All addresses are taken: the new cluster's view is the whole truth, for all its low epochs.
         let mut map = SlotMap::default();
         learn(&mut map, &old);
         let new = [alien(1, 7001, &[8001..=16_383]), alien(2, 7002, &[0..=8000]), alien(3, 7003, &[])];
-        assert_eq!(map.learn(&new, &at(7001), false).moved, slots(&[0..=16_383]));
+        assert_eq!(map.learn(&new, &at(7001)).moved, slots(&[0..=16_383]));
         assert_eq!((map.owner(0), map.owner(9000)), (Some(&at(7002)), Some(&at(7001))));
 
         // One node was reset, or joined another cluster: it speaks for itself only.
@@ -530,7 +537,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         {
             let mut map = SlotMap::default();
             learn(&mut map, &old);
-            assert_eq!(map.learn(&alone, &at(7001), false).moved, slots(&[0..=8000]));
+            assert_eq!(map.learn(&alone, &at(7001)).moved, slots(&[0..=8000]));
             assert_eq!((map.owner(0), map.owner(9000)), (None, Some(&at(7002))));
             assert!(map.known_as(&at(7001)).is_none() && map.known_as(&at(7009)).is_none());
             // Its replica takes over, and everything is well.
@@ -544,15 +551,15 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         let mut map = SlotMap::default();
         learn(&mut map, &old);
         let smaller = [alien(1, 7001, &[0..=16_383])];
-        assert_eq!(map.learn(&smaller, &at(7001), false).moved, slots(&[0..=8000]));
+        assert_eq!(map.learn(&smaller, &at(7001)).moved, slots(&[0..=8000]));
         map.unreachable(&at(7002));
-        assert_eq!(map.learn(&smaller, &at(7001), false).moved, slots(&[0..=16_383]));
+        assert_eq!(map.learn(&smaller, &at(7001)).moved, slots(&[0..=16_383]));
         assert_eq!(map.replicas_too().collect::<Vec<_>>(), [&at(7001)]);
     }
 
     #[test]
     fn what_is_left_of_the_former_cluster_gives_way_only_when_it_is_gone() {
-        let alien = [Node { port: 7001, ..node(100, 1, &[0..=9]) }];
+        let alien = [Node { address: at(7001), ..node(100, 1, &[0..=9]) }];
         let old = |second: Node| {
             let mut map = SlotMap::default();
             learn(&mut map, &[node(1, 50, &[0..=4]), second]);
@@ -561,29 +568,27 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         let second = node(2, 60, &[5..=9]);
 
         let mut map = old(failed(second.clone()));
-        assert_eq!(map.learn(&alien, &at(7001), false).moved, slots(&[5..=9]), "however high its epoch was");
+        assert_eq!(map.learn(&alien, &at(7001)).moved, slots(&[5..=9]), "however high its epoch was");
         assert_eq!(map.owner(0), Some(&at(7001)), "another node at the same address");
         let mut map = old(second.clone());
         map.unreachable(&at(7002));
         learn(&mut map, &[node(1, 50, &[0..=4]), second.clone()]);
-        assert_eq!(map.learn(&alien, &at(7001), false).moved, slots(&[0..=4]), "it was seen alive since");
+        assert_eq!(map.learn(&alien, &at(7001)).moved, slots(&[0..=4]), "it was seen alive since");
         map.unreachable(&at(7002));
-        assert_eq!(map.learn(&alien, &at(7001), false).moved, slots(&[0..=9]));
+        assert_eq!(map.learn(&alien, &at(7001)).moved, slots(&[0..=9]));
 
         let mut map = old(second);
-        let elsewhere = [Node { host: "192.168.0.1".to_owned(), ..alien[0].clone() }];
-        assert_eq!(
-            map.learn(&elsewhere, &at(7001), false).moved,
-            slots(&[0..=4]),
-            "whoever answers there now"
-        );
+        let elsewhere = [Node { address: address("192.168.0.1", 7001), ..alien[0].clone() }];
+        assert_eq!(map.learn(&elsewhere, &at(7001)).moved, slots(&[0..=4]), "whoever answers there now");
     }
 
     #[test]
     fn a_late_view_does_not_take_a_node_back_to_its_former_address() {
         let mut map = SlotMap::default();
-        let at_port =
-            |port: u16, epoch: u64, slots: &[RangeInclusive<u16>]| Node { port, ..node(1, epoch, slots) };
+        let at_port = |port: u16, epoch: u64, slots: &[RangeInclusive<u16>]| Node {
+            address: at(port),
+            ..node(1, epoch, slots)
+        };
         learn(&mut map, &[at_port(7001, 5, &[0..=9]), replica(2, 1, 5)]);
         assert_eq!(learn(&mut map, &[at_port(7009, 6, &[0..=9])]).moved, slots(&[0..=9]));
         assert!(learn(&mut map, &[at_port(7001, 5, &[0..=9])]).moved.is_empty());
@@ -608,7 +613,10 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         assert_eq!(owner(&[Node { is_primary: false, ..claim(1, 3) }]), None, "a replica claims one");
         assert_eq!(owner(&[node(1, 2, &[]), claim(1, 3)]), None, "a node is named twice");
         let mut map = SlotMap::default();
-        learn(&mut map, &[claim(3, 3), failed(replica(1, 3, 3)), Node { port: 7001, ..replica(2, 3, 3) }]);
+        learn(
+            &mut map,
+            &[claim(3, 3), failed(replica(1, 3, 3)), Node { address: at(7001), ..replica(2, 3, 3) }],
+        );
         assert!(map.moved(0, &at(7001)), "two are at one address");
         assert_eq!(learn(&mut map, &[]).primaries, [at(7003), at(7001)], "the living is meant");
     }
@@ -726,16 +734,20 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
     fn any_view() -> impl Strategy<Value = Vec<Node>> {
         let range = (0..SLOTS, 0..SLOTS).prop_map(|(a, b)| a.min(b)..=a.max(b));
         let node = (0..8_u16, 0..8_u16, 0..5_u64, vec(range, 0..3), any::<[bool; 4]>()).prop_map(
-            |(id, port, epoch, slots, [is_primary, is_failed, has_host, has_name])| Node {
-                is_primary,
-                is_failed,
-                port: 7000 + port,
-                host: if has_host { "10.0.0.1".to_owned() } else { String::new() },
-                hostname: has_name.then(|| format!("n{port}")),
-                ..node(id, epoch, &slots)
+            |(id, port, epoch, slots, [is_primary, is_failed, has_host, has_name])| {
+                let by_ip = address(if has_host { "10.0.0.1" } else { "" }, 7000 + port);
+                let named = has_name.then(|| address(&format!("n{port}"), 7000 + port));
+                Node { is_primary, is_failed, address: by_ip, alias: named, ..node(id, epoch, &slots) }
             },
         );
-        vec(node, 0..6)
+        (vec(node, 0..6), any::<bool>()).prop_map(|(mut view, by_name)| {
+            for node in view.iter_mut().filter(|_| by_name) {
+                if let Some(alias) = &mut node.alias {
+                    std::mem::swap(alias, &mut node.address);
+                }
+            }
+            view
+        })
     }
 
     fn all_owners(map: &SlotMap) -> Vec<Option<Address>> {
@@ -767,11 +779,11 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
 
         #[test]
         fn whatever_was_heard_the_truth_can_be_learnt(
-            views in vec((any_view(), any::<bool>()), 0..6), events in vec(event(), 0..10), others: bool
+            views in vec(any_view(), 0..6), events in vec(event(), 0..10), others: bool
         ) {
             let mut map = SlotMap::default();
-            for (view, prefer_hostname) in views {
-                map.learn(&view, &at(7000), prefer_hostname);
+            for view in views {
+                map.learn(&view, &at(7000));
             }
             let mut cluster = Cluster::new();
             events.into_iter().for_each(|event| cluster.apply(event));
@@ -790,14 +802,14 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         }
 
         #[test]
-        fn any_views_are_merged_consistently(views in vec((any_view(), any::<bool>(), 0..9_u16, any::<bool>()), 0..8)) {
+        fn any_views_are_merged_consistently(views in vec((any_view(), 0..9_u16, any::<bool>()), 0..8)) {
             let mut map = SlotMap::default();
-            for (view, prefer_hostname, port, is_unreachable) in views {
+            for (view, port, is_unreachable) in views {
                 if is_unreachable {
                     map.unreachable(&at(7000 + port));
                 }
                 let before = all_owners(&map);
-                let learnt = map.learn(&view, &at(7008), prefer_hostname);
+                let learnt = map.learn(&view, &at(7008));
                 let after = all_owners(&map);
                 for slot in 0..SLOTS {
                     let slot_index = usize::from(slot);
@@ -808,7 +820,7 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
                 prop_assert!(map.replicas_too().all(|node| map.known_as(node).is_some()));
                 prop_assert!(map.nodes.len() <= view.len() + 8, "who neither speaks nor owns is forgotten");
 
-                let again = map.learn(&view, &at(7008), prefer_hostname);
+                let again = map.learn(&view, &at(7008));
                 prop_assert!(again.moved.is_empty(), "{:?}", again.moved);
                 prop_assert_eq!(&again.primaries, &learnt.primaries);
 

@@ -165,7 +165,7 @@ impl Cluster {
         let deadline = self.config.timer.now() + PATIENCE;
         let reply = link.call(&Command::new("CLUSTER").arg("NODES"), deadline).await?;
         let text = reply.as_bytes().unwrap_or_default();
-        let view = nodes::parse(text).map_err(|malformed| {
+        let view = nodes::parse(text, self.config.is_encrypted()).map_err(|malformed| {
             let server = address.to_string();
             let detail = format!("CLUSTER NODES was answered with nonsense: {}", malformed.0);
             Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking for the nodes", &server, detail)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use wheellock_wheel::Timer;
 
 use super::discovery::{Answer, Discovery};
+use super::pace::Pace;
 use crate::address::Address;
 use crate::config::Sentinels;
 use crate::contain::wake_all;
@@ -28,8 +29,8 @@ struct State {
     hurries: u64,
     /// The primary is connected.
     connected: bool,
-    /// Since when the primary is not to be used, or is in doubt; at the latest since the last change of its connection.
-    in_trouble_since: Option<Instant>,
+    /// How often is asked. That the primary is not to be used, or is in doubt, begins anew with each change of its connection.
+    pace: Pace,
     closed: bool,
     /// Which Sentinels have answered, or failed to.
     asked: Vec<bool>,
@@ -49,7 +50,7 @@ impl Finder {
             version: 0,
             hurries: 0,
             connected: false,
-            in_trouble_since: None,
+            pace: Pace::new(INTERVAL, HURRIED_INTERVAL, TROUBLED_INTERVAL),
             closed: false,
             asked: vec![false; sentinels.addresses.len()],
             turned_away: None,
@@ -153,7 +154,7 @@ impl Finder {
         let mut state = self.lock();
         let before = std::mem::replace(&mut state.connected, connected);
         if before != connected {
-            state.in_trouble_since = None;
+            state.pace.begin_anew();
         }
         drop(state);
         if before && !connected {
@@ -167,12 +168,8 @@ impl Finder {
         let mut state = self.lock();
         let discovery = &state.discovery;
         let in_doubt = discovery.alternative().is_some() || discovery.is_suspect() && !is_lively;
-        if state.connected && !in_doubt {
-            state.in_trouble_since = None;
-            return INTERVAL;
-        }
-        let since = *state.in_trouble_since.get_or_insert(now);
-        if now.saturating_duration_since(since) < TROUBLE { HURRIED_INTERVAL } else { TROUBLED_INTERVAL }
+        let is_well = state.connected && !in_doubt;
+        state.pace.pause(is_well, now)
     }
 
     /// How often somebody has asked to hurry.
@@ -246,9 +243,7 @@ impl fmt::Debug for Finder {
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two questions while the primary is in doubt: a quarter of the time within which a new one is to be used.
 pub(super) const HURRIED_INTERVAL: Duration = Duration::from_millis(25);
-/// What has been wrong for this long needs more than our attention,
-const TROUBLE: Duration = Duration::from_secs(10);
-/// and is asked about less often. What Sentinels announce is asked about at once all the same.
+/// Time between two questions while the primary has been in doubt for long. What Sentinels announce is asked about at once all the same.
 const TROUBLED_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a replica that is to be promoted is waited for, before the former primary is tried again. It took 0.1 s.
 const PROMOTED_WITHIN: Duration = Duration::from_secs(1);

@@ -84,12 +84,13 @@ const WHO: &str = "it would change the user or the state of all who share this c
                    Config::password or Config::credentials say who they are";
 const TRANSACTION: &str = "it would be about the commands of all who share this connection; a script does several things as one (Client::eval)";
 const CHANNEL: &str = "its answer is no reply; Client::subscribe subscribes on this connection";
-const STREAM: &str = "what it brings is no reply; it needs a connection of its own, of another client";
-const HEARS: &str = "it would change what all who share this connection hear; it needs a connection of its own, of another client";
+const STREAM: &str = "what it brings is no reply; it needs a connection of its own, by another library, for no Client sends it";
+const HEARS: &str = "it would change what all who share this connection hear; it needs a connection of its own, by another library, \
+                     for no Client sends it";
 const CLUSTER: &str = "this client itself tells a cluster's nodes how they are asked";
 const ENDS: &str = "it would end the connection of all who share it; Client::close does so in order";
 const BLOCKS: &str = "it would keep all who share this connection from their answers for as long as it waits; ask without waiting, or \
-                      on a connection of its own, of another client";
+                      on a connection of its own, by another library, for no Client sends it";
 
 #[cfg(test)]
 mod tests {
@@ -109,6 +110,20 @@ mod tests {
             assert!(objection_to(line).is_some(), "{line}");
         }
         assert!(objection_to("XREADGROUP GROUP g c BLOCK 5 STREAMS s >").is_some());
+    }
+
+    /// A second client of this crate refuses it, too.
+    #[test]
+    fn what_no_client_sends_says_who_does() {
+        for line in
+            ["PSUBSCRIBE news*", "MONITOR", "CLIENT TRACKING on", "BLPOP k 0", "XREAD BLOCK 0 STREAMS s $"]
+        {
+            let objection = objection_to(line).unwrap();
+            assert!(
+                objection.contains("another library") && objection.contains("no Client"),
+                "{line}: {objection}"
+            );
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind};
 use crate::handshake::ServerInfo;
 use crate::link::Link;
 use crate::options::CallOptions;
+use crate::reauthentication;
 use crate::request::{Eval, Request};
 use crate::route::Route;
 use crate::script::Script;
@@ -87,8 +88,8 @@ impl Client {
     /// `SELECT`, `HELLO`, `RESET`, `QUIT`, `CLIENT REPLY`, `CLIENT TRACKING`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
     /// `UNWATCH`), in place of which there is [`eval`](Self::eval); subscriptions of all sorts, in place of which there is
     /// [`subscribe`](Self::subscribe); `MONITOR`, `SYNC`, `PSYNC`; `READONLY`, `READWRITE`, `ASKING`; and what blocks: `BLPOP` and its kin,
-    /// `XREAD` and `XREADGROUP` with `BLOCK`. `AUTH` is sent, for a token may have to be renewed before it ends: for the same user, and to each of a
-    /// cluster's [`nodes`](Self::nodes). `WAIT` and `WAITAOF` are sent, too, and keep all others from their answers meanwhile: give them a
+    /// `XREAD` and `XREADGROUP` with `BLOCK`. `AUTH` is sent, but to one server only, and what the server says of it is shown: for a token
+    /// that has to be renewed before it ends there is [`reauthenticate`](Self::reauthenticate). `WAIT` and `WAITAOF` are sent, too, and keep all others from their answers meanwhile: give them a
     /// timeout well below [`Config::response_timeout`].
     ///
     /// # Cancel safety
@@ -121,6 +122,38 @@ impl Client {
         options: CallOptions,
     ) -> impl Future<Output = Result<Value, Error>> + Send + 'a {
         call(&self.route, Request::Command(command), options)
+    }
+
+    /// Asks [`Config::credentials`] once more, and says what it provides (`AUTH`) on every connection that is up: in a cluster on those to all
+    /// of its primaries. For tokens that end while a connection lives, as those of clouds do: call it in good time before that. Whatever is
+    /// called afterwards is done as the user that was named, who should be the same as before: another one may have other permissions.
+    ///
+    /// A connection that is not up, or ends meanwhile, is no error: the next one asks by itself. Those to Sentinels have credentials of their
+    /// own, which do not change. Without a provider the [`Config::username`] and [`Config::password`] are said once more.
+    ///
+    /// ```no_run
+    /// # async fn example(client: wheellock_client::Client) {
+    /// loop {
+    ///     client.config().timer.sleep(std::time::Duration::from_secs(600)).await; // of tokens that last for 15 min
+    ///     if let Err(error) = client.reauthenticate().await {
+    ///         eprintln!("tried again in 10 min: {error}"); // says which server, and never the token
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Some servers may have been told and others not, which does no harm. It may be called again at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Connect`] if the provider fails, panics, or takes longer than [`Config::connect_timeout`]: nothing was sent.
+    /// [`ErrorKind::Auth`] if a server refuses the credentials: its connection goes on as who it was. [`ErrorKind::Timeout`] if it does not
+    /// answer within [`Config::response_timeout`], [`ErrorKind::Overloaded`], [`ErrorKind::Server`] for any other refusal, and
+    /// [`ErrorKind::Closed`]. If it fails on one server the others have been told all the same; the error names each on which it did.
+    pub async fn reauthenticate(&self) -> Result<(), Error> {
+        reauthentication::reauthenticate(&self.route).await
     }
 
     /// Runs `script`; `params` are its keys, then its arguments. Sends EVALSHA, and EVAL once if the server has lost

@@ -346,7 +346,8 @@ pub struct Config {
     pub username: Option<String>,
     /// Password, if the server wants one.
     pub password: Option<Secret>,
-    /// Asked at every handshake instead of `username` and `password`, for credentials that change. If it names no user,
+    /// Asked at every handshake instead of `username` and `password`, for credentials that change, and by
+    /// [`Client::reauthenticate`](crate::Client::reauthenticate) for those that end while a connection lives. If it names no user,
     /// the user is `username` all the same. Its time counts towards `connect_timeout`; if it panics, the attempt has failed.
     pub credentials: Option<CredentialsProvider>,
     /// TLS settings; plain if `None`, as always without the feature `tls`. `rediss://` sets those of `TlsConfig::new()`.

@@ -219,6 +219,11 @@ impl Error {
         Self(Arc::new(Inner { detail, ..self.copy() }))
     }
 
+    /// The same failure, told otherwise: what the server said may repeat what nobody is to see.
+    pub(crate) fn in_other_words(self, detail: String) -> Self {
+        Self(Arc::new(Inner { detail, ..self.copy() }))
+    }
+
     /// A call that was refused and could have been made again, had its deadline not passed.
     pub(crate) fn cut_short(&self) -> Self {
         let Inner { operation, outcome, server, detail, .. } = &*self.0;

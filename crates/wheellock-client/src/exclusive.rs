@@ -13,7 +13,7 @@ pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
         list.iter().find(|(listed, _)| is(name, listed)).map(|&(_, objection)| objection)
     };
     match first {
-        // AUTH may be needed to renew a token before it ends.
+        // AUTH renews a token before it ends.
         b'A' => listed(&[("ASKING", CLUSTER)]),
         b'B' => listed(&[
             ("BLPOP", BLOCKS),

@@ -14,7 +14,7 @@ use crate::address::Address;
 use crate::backoff::Backoff;
 use crate::config::Credentials;
 use crate::connection::Shared;
-use crate::contain::finished;
+use crate::credentials;
 use crate::error::{CONNECT, Error, ErrorKind, said};
 use crate::handshake::{Handshake, ServerInfo, Step};
 use crate::locator::Locator;
@@ -177,8 +177,8 @@ impl Opening<'_> {
     async fn run(&self) -> Result<Open, Error> {
         let config = &self.shared.config;
         let deadline = config.timer.now() + config.connect_timeout;
-        let credentials =
-            self.within(deadline, "the credentials provider gave no answer", self.credentials()).await?;
+        let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
+        let credentials = self.within(deadline, credentials::SILENT, asked).await?;
         let socket = async {
             let connected = stream::connect(config, self.address, config.response_timeout).await;
             connected.map_err(|error| self.cannot_connect(error))
@@ -208,24 +208,6 @@ impl Opening<'_> {
                 Err(self.not_connected(ErrorKind::Connect, &detail))
             }
         }
-    }
-
-    async fn credentials(&self) -> Result<Credentials, Error> {
-        let config = &self.shared.config;
-        let Some(provider) = &config.credentials else {
-            return Ok(Credentials { username: config.username.clone(), password: config.password.clone() });
-        };
-        let provided = finished(|| provider())
-            .await
-            .ok_or_else(|| self.not_connected(ErrorKind::Connect, "the credentials provider panicked"))?;
-        let mut provided = provided.map_err(|error| {
-            let detail = format!("the credentials provider failed: {error}");
-            self.not_connected(ErrorKind::Connect, &detail).because_of(error)
-        })?;
-        if provided.username.is_none() {
-            provided.username.clone_from(&config.username);
-        }
-        Ok(provided)
     }
 
     async fn shake_hands(&self, mut stream: Stream, credentials: &Credentials) -> Result<Open, Error> {

@@ -1,7 +1,7 @@
 //! Who a connection is on the server: the user that its URL names, or nobody. Never another user, however the URL is
 //! written, however the server was found, and however often it is connected to again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::timeout;
@@ -185,6 +185,92 @@ async fn a_provider_of_credentials_names_the_user_or_leaves_it_to_the_url() {
     assert_eq!(provided("", Some(""), None).await, Err(ErrorKind::Auth), "a name that is empty is nobody's");
     assert_eq!(provided("", Some("free"), None).await.as_deref(), Ok("free"));
     assert_eq!(provided("", None, None).await.as_deref(), Ok("default"), "nobody was named");
+}
+
+/// A provider that gives the user `app` with whatever password is in the cell now.
+fn with_token(config: &mut Config, token: &Arc<Mutex<&'static str>>) {
+    let token = Arc::clone(token);
+    config.credentials = Some(Arc::new(move || {
+        let password = Some(Secret::new(*token.lock().unwrap()));
+        Box::pin(async move { Ok(Credentials { username: Some("app".to_owned()), password }) })
+    }));
+}
+
+/// How many commands of this name a server has executed, and refused while executing them.
+fn executed(server: &RedisServer, command: &str) -> (u64, u64) {
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let line =
+        stats.lines().find(|line| line.starts_with(&format!("cmdstat_{command}:"))).unwrap_or_default();
+    let count = |field: &str| {
+        let mut fields = line.split([',', ':']).filter_map(|word| word.strip_prefix(field));
+        fields.next().map_or(0, |count| count.trim().parse().unwrap())
+    };
+    (count("calls="), count("failed_calls="))
+}
+
+/// C1: who is told new credentials is who it was, on the same connection, also if they are wrong.
+#[tokio::test]
+async fn a_token_is_renewed_on_the_connection_that_lives() {
+    let server = populated(RedisServer::builder().tcp());
+    assert_eq!(server.cli(&["ACL", "SETUSER", "app", "&*"]), "OK");
+    let token = Arc::new(Mutex::new("sesame"));
+    let mut config = config(&server.tcp_url());
+    with_token(&mut config, &token);
+    let client = Client::connect(config).await.unwrap();
+    let mut news = client.subscribe(b"news");
+    news.settled().await;
+    assert!(news.is_confirmed());
+
+    assert_eq!(server.cli(&["ACL", "SETUSER", "app", "resetpass", ">opensesame"]), "OK");
+    let error = timeout(NO_HANG, client.reauthenticate()).await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind(), error.outcome(), error.code()),
+        (ErrorKind::Auth, Outcome::Rejected, Some("WRONGPASS"))
+    );
+    assert_eq!(error.server_address(), server.addr().to_string());
+    assert!(!format!("{error} {error:?}").contains("sesame"), "{error}");
+    assert_eq!(executed(&server, "auth"), (1, 1));
+    assert_eq!(who_is(&client).await.as_deref().ok(), Some("app"), "it goes on as who it was");
+
+    *token.lock().unwrap() = "opensesame";
+    timeout(NO_HANG, client.reauthenticate()).await.unwrap().unwrap();
+    assert_eq!(executed(&server, "auth"), (2, 1));
+    assert_eq!(who_is(&client).await.as_deref().ok(), Some("app"));
+    assert_eq!(client.stats().connections, 1);
+    assert_eq!(server.cli(&["PUBLISH", "news", "0"]), "1", "what it listens to it hears");
+    timeout(NO_HANG, news.changed()).await.unwrap();
+}
+
+/// C1: the same in a cluster, on every node; one that refuses is named, and keeps no other from being told.
+#[tokio::test]
+async fn a_token_is_renewed_on_every_node_of_a_cluster() {
+    let cluster = Cluster::start(3, 0, &Settings::default().arg("user", "app on >sesame +@all ~* &*"));
+    let token = Arc::new(Mutex::new("sesame"));
+    let mut config = config(&cluster.url());
+    with_token(&mut config, &token);
+    let client = Client::connect(config).await.unwrap();
+    assert!(
+        eventually(NO_HANG, async || client.nodes().iter().filter(|node| node.is_ready()).count() == 3).await
+    );
+
+    *token.lock().unwrap() = "opensesame";
+    let setuser = ["ACL", "SETUSER", "app", "resetpass", ">opensesame"];
+    for expected in [2, 1, 0] {
+        assert_eq!(cluster.nodes()[expected].cli(&setuser), "OK");
+        let renewed = timeout(NO_HANG, client.reauthenticate()).await.unwrap();
+        let shown = renewed.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        for (number, node) in cluster.nodes().iter().enumerate() {
+            assert_eq!(shown.contains(&node.addr().to_string()), number < expected, "{number}: {shown}");
+            let (told, refused) = executed(node, "auth");
+            let accepted = (number + 1).saturating_sub(expected);
+            assert_eq!(told - refused, accepted as u64, "{number}: {shown}");
+        }
+        assert!(renewed.is_ok_and(|()| expected == 0) || !shown.contains("sesame"), "{shown}");
+    }
+    for node in client.nodes() {
+        assert_eq!(who_is(&node).await.unwrap(), "app");
+        assert_eq!(node.stats().connections, 1);
+    }
 }
 
 /// C1: whoever connects again is who it was, and a user that is no more is nobody.

@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use wheellock_client::layer::{Detached, Retry, Start};
 use wheellock_client::memory::Pipe;
 use wheellock_client::{
-    Arg, CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script, Value,
+    Arg, CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script, Secret, Value,
 };
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
@@ -97,6 +97,8 @@ impl Server {
         let answer = match words[..] {
             ["HELLO", ..] => "%3\r\n+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
             ["CLIENT", ..] => "+OK\r\n".to_owned(),
+            ["AUTH", _, token] if token.starts_with('-') => format!("{token}\r\n"),
+            ["AUTH", ..] => "+OK\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING", nonce] => bulk(nonce),
             ["ECHO", nonce] => bulk(nonce),
@@ -617,6 +619,137 @@ fn what_the_user_is_asked_and_told_may_panic() {
         assert_eq!(told.load(Ordering::Relaxed), 1, "the layer above is told all the same");
         world.check("what panics").await;
     });
+}
+
+/// A client whose provider says these passwords, one after the other, and then the last one again; an empty one is a failure.
+fn world_of_tokens(tokens: &'static [&'static str]) -> World {
+    let asked = AtomicUsize::new(0);
+    World::with(|config| {
+        config.credentials = Some(Arc::new(move || {
+            let token = tokens[asked.fetch_add(1, Ordering::Relaxed).min(tokens.len() - 1)];
+            Box::pin(async move {
+                match token {
+                    "" => Err("the vault is closed".into()),
+                    "panic" => std::panic::resume_unwind(Box::new(())),
+                    "never" => std::future::pending().await,
+                    token => Ok(Credentials {
+                        username: Some("app".to_owned()),
+                        password: Some(Secret::new(token)),
+                    }),
+                }
+            })
+        }));
+    })
+}
+
+impl World {
+    /// What becomes of a renewal of the credentials, and what the server was told of it.
+    async fn reauthenticate(&mut self) -> (Result<(), Error>, Vec<Vec<String>>) {
+        self.server.executed.clear();
+        let client = self.client.clone();
+        let renewal = tokio::spawn(async move { client.reauthenticate().await });
+        self.until(|_| renewal.is_finished()).await;
+        let told = self.server.executed.iter().filter(|words| words[0] == "AUTH").cloned().collect();
+        (renewal.await.unwrap(), told)
+    }
+}
+
+#[test]
+fn a_living_connection_is_told_of_new_credentials() {
+    virtual_time(async {
+        let mut world = world_of_tokens(&["first", "second", "third"]);
+        let (renewed, told) = world.reauthenticate().await;
+        assert!(renewed.is_ok() && told.is_empty(), "what is not connected asks by itself: {told:?}");
+        world.until(|world| world.client.is_ready()).await;
+        let (renewed, told) = world.reauthenticate().await;
+        assert!(renewed.is_ok());
+        assert_eq!(told, [["AUTH", "app", "third"]]);
+        assert_eq!(world.client.stats().connections, 1);
+
+        // The next connection will ask.
+        world.server.budget = Some(0);
+        let (renewed, told) = world.reauthenticate().await;
+        assert!(renewed.is_ok() && told.len() == 1, "{renewed:?}, {told:?}");
+        world.until(|world| world.client.stats().connections == 2).await;
+        let client = world.client.clone();
+        world.check("renewing credentials").await;
+        let closed = client.reauthenticate().await.unwrap_err();
+        assert_eq!((closed.kind(), closed.outcome()), (ErrorKind::Closed, Outcome::NotSent));
+    });
+    // Who never had any credentials says none.
+    virtual_time(async {
+        let mut world = World::new();
+        world.until(|world| world.client.is_ready()).await;
+        let (renewed, told) = world.reauthenticate().await;
+        assert!(renewed.is_ok() && told.is_empty());
+        world.check("renewing nothing").await;
+    });
+}
+
+#[test]
+fn new_credentials_that_cannot_be_had_are_told_to_nobody() {
+    for (tokens, why) in [
+        (&["first", ""], "the credentials provider failed: the vault is closed"),
+        (&["first", "panic"], "the credentials provider panicked"),
+        (&["first", "never"], "the credentials provider gave no answer within 3s"),
+    ] {
+        virtual_time(async move {
+            let mut world = world_of_tokens(tokens);
+            world.until(|world| world.client.is_ready()).await;
+            let (renewed, told) = world.reauthenticate().await;
+            let error = renewed.unwrap_err();
+            assert_eq!((error.kind(), error.outcome()), (ErrorKind::Connect, Outcome::NotSent), "{error}");
+            assert!(error.detail() == why && told.is_empty(), "{error}, {told:?}");
+            assert_eq!(error.server_address(), "in.memory:6379");
+            world.check(why).await;
+        });
+    }
+}
+
+/// A proxy that does not know AUTH, or makes words of its own, repeats what it was told.
+#[test]
+fn a_server_that_repeats_new_credentials_is_not_quoted() {
+    for (token, kind) in [
+        ("-ERR unknown command 'AUTH', with args beginning with: 'app' 's3cret'", ErrorKind::Server),
+        ("-ERR s3cret is wrong", ErrorKind::Server),
+        ("-WRONGPASS s3cret is wrong", ErrorKind::Auth),
+    ] {
+        for size in [1, 3000] {
+            let token: &str = format!("{token}{}", "s3cret".repeat(size)).leak();
+            let tokens: &[&str] = vec!["first", token].leak();
+            virtual_time(async move {
+                let mut world = world_of_tokens(tokens);
+                world.until(|world| world.client.is_ready()).await;
+                let (renewed, _) = world.reauthenticate().await;
+                let error = renewed.unwrap_err();
+                assert_eq!((error.kind(), error.outcome()), (kind, Outcome::Rejected), "{error}");
+                let shown = format!("{error} {error:?} {:?}", world.client.state());
+                assert!(!shown.contains("s3cret") && shown.contains("user \"app\""), "{shown}");
+                assert_eq!(world.client.stats().connections, 1);
+                world.check("a refusal").await;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_renewal_of_credentials_that_is_dropped_leaves_nothing() {
+    for polls in 0..6 {
+        virtual_time(async move {
+            let mut world = world_of_tokens(&["first", "second"]);
+            world.until(|world| world.client.is_ready()).await;
+            let client = world.client.clone();
+            let mut renewal = Box::pin(async move { client.reauthenticate().await });
+            for _ in 0..polls {
+                if poll_once(renewal.as_mut()).is_ready() {
+                    break;
+                }
+                world.settle().await;
+            }
+            drop(renewal);
+            world.check("a dropped renewal").await;
+        });
+    }
 }
 
 /// Has a server say something unasked, and that a moment later, as soon as it is woken.

@@ -86,8 +86,9 @@ impl Semaphore {
         Ok(self.acquire_within(permits, Wait::NO).await?.ok())
     }
 
-    /// Waits up to `wait`, counted from this call, for so many permits. `None` if too few are free then. The wait ends as that of
-    /// [`Lock::try_acquire_for`] does.
+    /// Waits up to `wait`, counted from this call, for so many permits. `None` if too few are free then, or if one of this process who came
+    /// earlier still waits for more than are free: who waits, however short, is not let past that one, as [`try_acquire`](Self::try_acquire)
+    /// is. The wait ends as that of [`Lock::try_acquire_for`] does.
     ///
     /// # Cancel safety
     ///

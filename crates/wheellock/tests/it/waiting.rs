@@ -107,6 +107,21 @@ async fn who_wants_few_is_served_when_the_one_who_wants_many_gives_up() {
     assert!(granted.is_some(), "three were free");
 }
 
+/// Three are free. The order among those who wait holds to the end of each one's wait; who does not wait takes what is free.
+#[tokio::test(start_paused = true)]
+async fn who_wants_few_does_not_pass_who_wants_many_however_short_its_wait() {
+    let (_double, here, there) = two().await;
+    assert!(there.semaphore("s").try_set_permits(3).await.unwrap());
+    let (many, few) = (here.semaphore("s"), here.semaphore("s"));
+    let first = tokio::spawn(async move { many.try_acquire_for(5, 2 * SOON).await });
+    arrives().await;
+    for wait in [Duration::ZERO, TRIP, SOON] {
+        assert!(few.try_acquire_for(1, wait).await.unwrap().is_none(), "{wait:?}");
+    }
+    assert!(few.try_acquire(1).await.unwrap().is_some());
+    assert!(first.await.unwrap().unwrap().is_none());
+}
+
 /// A permit of another process, which has ended, comes free with its lease, whatever was granted meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {

@@ -81,7 +81,7 @@ fn is_better(row: &Row, other: &Row) -> bool {
 
 /// Of nearly everything that is measured less is better.
 fn is_better_high(row: &Row) -> bool {
-    ["throughput", "acquires"].contains(&row.metric.as_str()) || row.metric.starts_with("Jain")
+    ["throughput", "acquires", "releases"].contains(&row.metric.as_str()) || row.metric.starts_with("Jain")
 }
 
 impl fmt::Display for Behind<'_> {
@@ -125,7 +125,7 @@ mod tests {
     fn less_is_better_but_for_throughput_and_fairness() {
         let slower = [row("wheellock", "p50", 2.0), row("rslock", "p50", 1.0), row("rlock", "p50", 0.5)];
         assert_eq!(found(&slower), ["pairs, p50: wheellock 2.000 x, rlock 0.500 x"]);
-        for metric in ["throughput", "acquires", "Jain fairness"] {
+        for metric in ["throughput", "acquires", "releases", "Jain fairness"] {
             assert!(found(&[row("wheellock", metric, 2.0), row("rslock", metric, 1.0)]).is_empty());
             assert_eq!(found(&[row("wheellock", metric, 1.0), row("rslock", metric, 2.0)]).len(), 1);
         }

@@ -58,7 +58,7 @@ impl Client {
     /// # Errors
     ///
     /// [`ErrorKind::Connect`], [`ErrorKind::Auth`], [`ErrorKind::Unsupported`], [`ErrorKind::NotReady`],
-    /// [`ErrorKind::Protocol`]: always with [`Outcome::NotSent`].
+    /// [`ErrorKind::Protocol`]: always with [`Outcome::NotSent`](crate::Outcome::NotSent).
     ///
     /// # Panics
     ///

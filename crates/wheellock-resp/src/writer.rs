@@ -44,7 +44,7 @@ impl<'a> Writer<'a> {
     #[inline(always)]
     pub(crate) fn bulk(self, bytes: &[u8]) -> Self {
         match bytes.len() {
-            1..=99 => self.framed(bytes.len(), |place| copy(place, bytes)),
+            4..=99 => self.framed(bytes.len(), |place| copy(place, bytes)),
             _ => self.any_bulk(bytes),
         }
     }
@@ -144,9 +144,6 @@ fn copy(place: &mut [u8], bytes: &[u8]) {
         8..=16 => overlapping::<8>(place, bytes),
         4..=7 => overlapping::<4>(place, bytes),
         65..=128 => overlapping::<64>(place, bytes),
-        // Names of commands are as short.
-        2..=3 => overlapping::<2>(place, bytes),
-        1 => overlapping::<1>(place, bytes),
         _ => place.copy_from_slice(bytes),
     }
 }

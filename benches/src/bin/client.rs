@@ -10,6 +10,8 @@
 //!         target/bench/client --solo wheellock get 256 $n
 //! done
 //! ```
+//!
+//! `client --table [page]` puts the figures of `target/bench/client.json` into a page, and `client --plot [folder]` draws some.
 
 #[path = "client/contenders.rs"]
 mod contenders;
@@ -32,7 +34,8 @@ use peers::{Fred, Redis, Rustis};
 use placement::Placement;
 use rig::{Rig, Round, percentile};
 use tokio::runtime::{Builder, Runtime};
-use wheellock_benches::Report;
+use wheellock_benches::plot::{self, Plot};
+use wheellock_benches::{Report, table};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -40,6 +43,13 @@ fn main() -> Result<()> {
         ["--solo", contender, work, tasks, operations] => {
             solo(contender, work, tasks.parse()?, operations.parse()?)
         }
+        ["--table", ref page @ ..] => {
+            // The other percentiles are in the file.
+            let left_out = ["p90", "p99.9"];
+            let page = page.first().unwrap_or(&"docs/benchmarks.md");
+            table::put("client", page, |_, metric| left_out.contains(&metric))
+        }
+        ["--plot", ref folder @ ..] => plot::draw("client", &PLOTS, folder.first().unwrap_or(&"docs/img")),
         _ => compare(),
     }
 }
@@ -288,6 +298,32 @@ fn bench(
         }
     }
     Ok(())
+}
+
+const PLOTS: [Plot; 3] = [
+    plot(
+        "GET, 1 task, one vCPU",
+        "p50",
+        "client-latency.svg",
+        "GETs one at a time, client and server on one vCPU: p50",
+    ),
+    plot("GET, 256 tasks", "cpu", "client-cpu.svg", "GETs of 256 tasks on one connection: CPU of the client"),
+    plot(
+        "pair, 256 tasks",
+        "cpu",
+        "client-cpu-pairs.svg",
+        "Two scripts one after the other, 256 tasks: CPU of the client",
+    ),
+];
+
+const fn plot(bench: &'static str, metric: &'static str, file: &'static str, title: &'static str) -> Plot {
+    Plot {
+        bench,
+        metric,
+        file,
+        title,
+        note: "Raw batch: all tasks in lock-step, which serves nobody separately",
+    }
 }
 
 /// Seconds that one contender works within a round.

@@ -88,9 +88,11 @@ impl Client {
     /// `SELECT`, `HELLO`, `RESET`, `QUIT`, `CLIENT REPLY`, `CLIENT TRACKING`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
     /// `UNWATCH`), in place of which there is [`eval`](Self::eval); subscriptions of all sorts, in place of which there is
     /// [`subscribe`](Self::subscribe); `MONITOR`, `SYNC`, `PSYNC`; `READONLY`, `READWRITE`, `ASKING`; and what blocks: `BLPOP` and its kin,
-    /// `XREAD` and `XREADGROUP` with `BLOCK`. `AUTH` is sent, but to one server only, and what the server says of it is shown: for a token
-    /// that has to be renewed before it ends there is [`reauthenticate`](Self::reauthenticate). `WAIT` and `WAITAOF` are sent, too, and keep all others from their answers meanwhile: give them a
-    /// timeout well below [`Config::response_timeout`].
+    /// `XREAD` and `XREADGROUP` with `BLOCK`.
+    ///
+    /// `AUTH` is sent, but to one server only, and what the server says of it is shown: for a token that has to be renewed before it ends
+    /// there is [`reauthenticate`](Self::reauthenticate). `WAIT` and `WAITAOF` are sent, too, and keep all others from their answers
+    /// meanwhile: give them a timeout well below [`Config::response_timeout`].
     ///
     /// # Cancel safety
     ///

@@ -139,6 +139,24 @@ impl LockManager {
         self.inner.is_healthy()
     }
 
+    /// Asks the provider of credentials once more and tells every server, as [`Client::reauthenticate`](wheellock_client::Client::reauthenticate) does: for tokens that end while a
+    /// connection lives. Blocks for as long as the provider and then the servers take, within
+    /// [`connect_timeout`](wheellock_client::Config::connect_timeout) and [`response_timeout`](wheellock_client::Config::response_timeout).
+    /// The provider is asked on this thread; when a connection is made it is on the background thread, which serves all blocking managers,
+    /// and which it must not keep waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], whose source is what [`Client::reauthenticate`](wheellock_client::Client::reauthenticate) says.
+    ///
+    /// # Panics
+    ///
+    /// In asynchronous code; see [`blocking`](self).
+    pub fn reauthenticate(&self) -> Result<(), Error> {
+        let renewed = self.runtime.block_on(self.inner.client().reauthenticate());
+        renewed.map_err(|source| Error::Server { operation: "reauthenticate".to_owned(), source })
+    }
+
     /// As [`crate::LockManager::shutdown`], also for threads that wait or hold a lock.
     pub fn shutdown(&self, within: Duration) -> Leftover {
         self.runtime.block_on(self.inner.shutdown(within))

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::timeout;
-use wheellock::{Finding, LockManager};
+use wheellock::{Finding, LockManager, blocking};
 use wheellock_client::{
     CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Secret, Servers, TlsConfig,
 };
@@ -239,6 +239,28 @@ async fn a_token_is_renewed_on_the_connection_that_lives() {
     assert_eq!(client.stats().connections, 1);
     assert_eq!(server.cli(&["PUBLISH", "news", "0"]), "1", "what it listens to it hears");
     timeout(NO_HANG, news.changed()).await.unwrap();
+}
+
+/// C1: threads renew theirs, too.
+#[test]
+fn a_token_of_threads_is_renewed() {
+    let server = populated(RedisServer::builder().tcp());
+    let token = Arc::new(Mutex::new("sesame"));
+    assert_eq!(server.cli(&["ACL", "SETUSER", "app", "&*"]), "OK");
+    let builder = blocking::LockManager::builder(&server.tcp_url());
+    let locks = builder.configure(|config| with_token(config, &token)).connect_blocking().unwrap();
+    let guard = locks.lock("of-threads").acquire().unwrap();
+
+    assert_eq!(server.cli(&["ACL", "SETUSER", "app", "resetpass", ">opensesame"]), "OK");
+    let error = locks.reauthenticate().unwrap_err();
+    let wheellock::Error::Server { source, .. } = &error else { panic!("{error}") };
+    assert_eq!((source.kind(), source.outcome()), (ErrorKind::Auth, Outcome::Rejected), "{error}");
+    assert!(!format!("{error} {error:?}").contains("sesame"), "{error}");
+
+    *token.lock().unwrap() = "opensesame";
+    locks.reauthenticate().unwrap();
+    assert_eq!(executed(&server, "auth"), (2, 1));
+    guard.release().unwrap();
 }
 
 /// C1: the same in a cluster, on every node; one that refuses is named, and keeps no other from being told.

@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::events;
 use crate::families::{Classifier, Families, Family, UNCLASSIFIED};
 use crate::holder::Label;
-use crate::holds::{Effects, Failed, Holds, Reconcile, Rest};
+use crate::holds::{Effects, Failed, HoldIndex, Holds, Reconcile, Rest};
 use crate::kind::{Holders, Kind};
 use crate::lease::Lease;
 use crate::metrics::{Metrics, Waiting};
@@ -263,6 +263,21 @@ impl Context {
             self.not_queued(holds, request, flush.is_some(), effects);
         }
         flush
+    }
+
+    /// Asks who listens to a lock's releases, as long as this hold has it. `None` if there is no room for the question.
+    pub(crate) fn ask_who_listens(
+        &self,
+        name: &Name,
+        hold: HoldIndex,
+        owner: u64,
+        retry: &Retry,
+    ) -> Option<Flush<'_>> {
+        let holder = self.holder_text(name, owner);
+        let params = wire::listeners(name, holder.as_bytes(), self.client.publish_verb());
+        let token = Token { about: About::Listeners { hold }, with_source: retry.is_in_full() };
+        let script = name.kind().listeners.as_ref()?;
+        self.client.queue_eval(script, wire::KEYS, &params, retry, token.into())
     }
 
     /// There is no room for a request, or nothing will be heard of it.

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
+
+use wheellock_client::layer::Retry;
 
 use crate::context::Context;
 use crate::holds::{GiveBack, HoldIndex, Share};
@@ -42,19 +43,30 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
     let Some(waiters) = &mut *queue else { return false };
     let at = timer.now();
     let handed = if !budget.is_zero() && waiters.head_takes_over() {
-        let budget = if waiters.has_heard(at) { Duration::ZERO } else { waiters.share_of(budget) };
+        let time = waiters.time(budget, name.kind().listeners.is_some(), at);
         let now = context.clock.now();
-        // Nothing follows from it for others: no request, nobody to wake, nothing to log.
-        context.holds().hand_over(hold, share, (waiters.last_handed(), budget), now)
+        // Nothing follows from it for others: no request but the one below, nobody to wake, nothing to log.
+        context.holds().hand_over(hold, share, time, now)
     } else {
         // No waiter takes it as it is.
         Err(GiveBack::Unfit)
     };
-    let (waker, is_first) = match handed {
-        Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
-        Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false),
+    let (waker, is_first, question) = match handed {
+        Ok((handed, goes_on)) => {
+            let question = goes_on.and_then(|owner| {
+                waiters.go_on(hold);
+                let question = context.ask_who_listens(name, hold, owner, &Retry::default());
+                if question.is_none() {
+                    waiters.counted(hold, None);
+                }
+                question
+            });
+            (waiters.hand_over(hold, handed, at), waiters.begin_looking_after(), question)
+        }
+        Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false, None),
     };
     drop(queue);
+    drop(question);
     if is_first {
         look_soon(context, name);
     }
@@ -80,6 +92,13 @@ pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
     }
     if let Some(hold) = untaken {
         end(context, name, hold, HANDED);
+    }
+}
+
+/// So many listened when this process went on with a hold though its time was over.
+pub(crate) fn counted(name: &Name, hold: HoldIndex, listeners: Option<u32>) {
+    if let Some(waiters) = &mut *name.wait_queue() {
+        waiters.counted(hold, listeners);
     }
 }
 

@@ -291,7 +291,7 @@ impl Holds {
                     About::Renewal { batch } => {
                         renewals.extend(self.batch(batch).iter().map(|renewal| renewal.hold));
                     }
-                    About::Wait { .. } => {}
+                    About::Wait { .. } | About::Listeners { .. } => {}
                 }
             }
             let mut wake = |waker| due.effects.wake_one(waker);

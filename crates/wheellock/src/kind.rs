@@ -27,6 +27,8 @@ pub(crate) struct Kind {
     /// Does in one run what several calls of `acquire` and `release` ask for, both of which say that they are parts of it; `None` if each
     /// call is a run of its own.
     pub(crate) bundle: Option<Arc<Script>>,
+    /// Says how many listen to its releases, as long as a holder has it; `None` if no hold of it may be handed over.
+    pub(crate) listeners: Option<Arc<Script>>,
     /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
     pub(crate) force_release: Option<Arc<Script>>,
     /// Says who holds it; `None` if nobody can be told from others.
@@ -114,6 +116,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
         label: "fenced_lock",
         acquire: Arc::new(Script::new(include_str!("scripts/fenced/acquire.lua"), 1, 4)),
         acquire_all: None,
+        listeners: None,
         companions: Companions::Token,
         ..Kind::counted("", PLAIN_CHANNEL)
     };
@@ -134,6 +137,7 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
             1,
             5,
         ))),
+        listeners: None,
         sharing: Sharing::Many,
         ..Kind::read_write("read")
     };
@@ -180,6 +184,7 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
             1,
             3,
         ))),
+        listeners: None,
         companions: Companions::Queue,
         wake: Wake::OwnChannel,
         leaves_mark: true,
@@ -201,6 +206,7 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
         release: Some(Arc::new(
             Script::new(include_str!("scripts/simple/release.lua"), 1, 4).natively(&native::DELETE),
         )),
+        listeners: Some(Arc::new(Script::new(include_str!("scripts/simple/listeners.lua"), 1, 3))),
         force_release: Some(Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2))),
         show_holders: Some(Arc::new(Script::new(include_str!("scripts/simple/holders.lua"), 1, 1))),
         holders: Holders::Single,
@@ -259,6 +265,7 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire_all: None,
     renew: None,
     release: None,
+    listeners: None,
     force_release: None,
     show_holders: None,
     braces: Braces::Always,
@@ -300,6 +307,7 @@ impl Kind {
             renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),
             release: Some(Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4))),
             bundle: None,
+            listeners: Some(Arc::new(Script::new(include_str!("scripts/listeners.lua"), 1, 3))),
             force_release: Some(Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2))),
             show_holders: Some(Arc::new(Script::new(include_str!("scripts/holders.lua"), 1, 1))),
             is_held: None,
@@ -342,6 +350,7 @@ impl Kind {
         Self {
             noun: "semaphore",
             acquire_all: None,
+            listeners: None,
             force_release: None,
             show_holders: None,
             sharing: Sharing::Many,
@@ -384,8 +393,8 @@ impl Kind {
 
     /// What it runs to take, keep and give back. Scripts that only show something are sent when they are asked for first.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
-        let Self { acquire, acquire_all, renew, release, bundle, force_release, .. } = self;
-        let others = [acquire_all, renew, release, bundle, force_release];
+        let Self { acquire, acquire_all, renew, release, bundle, listeners, force_release, .. } = self;
+        let others = [acquire_all, renew, release, bundle, listeners, force_release];
         std::iter::once(acquire).chain(others.into_iter().flatten())
     }
 

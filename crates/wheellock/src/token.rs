@@ -23,6 +23,10 @@ pub(crate) enum About {
     Renewal {
         batch: u32,
     },
+    /// Who listens to the releases of the lock that this hold has.
+    Listeners {
+        hold: u32,
+    },
     /// Other servers are to acknowledge what a renewal has extended.
     Wait {
         batch: u32,
@@ -31,6 +35,7 @@ pub(crate) enum About {
 
 const RENEWAL: u64 = 1 << 63;
 const WAIT: u64 = 1 << 62;
+const BOTH: u64 = RENEWAL | WAIT;
 const WITH_SOURCE: u64 = 1 << 61;
 
 impl From<Token> for u64 {
@@ -39,6 +44,7 @@ impl From<Token> for u64 {
             About::Reconcile { hold } => Self::from(hold),
             About::Renewal { batch } => RENEWAL | Self::from(batch),
             About::Wait { batch } => WAIT | Self::from(batch),
+            About::Listeners { hold } => BOTH | Self::from(hold),
         };
         if token.with_source { about | WITH_SOURCE } else { about }
     }
@@ -48,9 +54,10 @@ impl From<u64> for Token {
     #[expect(clippy::cast_possible_truncation, reason = "takes apart what was put together above")]
     fn from(token: u64) -> Self {
         let number = token as u32;
-        let about = match token & (RENEWAL | WAIT) {
+        let about = match token & BOTH {
             RENEWAL => About::Renewal { batch: number },
             WAIT => About::Wait { batch: number },
+            BOTH => About::Listeners { hold: number },
             _ => About::Reconcile { hold: number },
         };
         Self { about, with_source: token & WITH_SOURCE != 0 }
@@ -68,6 +75,7 @@ mod tests {
                 About::Reconcile { hold: number },
                 About::Renewal { batch: number },
                 About::Wait { batch: number },
+                About::Listeners { hold: number },
             ];
             for (about, with_source) in all.into_iter().flat_map(|about| [(about, false), (about, true)]) {
                 let token = Token::from(u64::from(Token { about, with_source }));

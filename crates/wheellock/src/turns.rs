@@ -24,6 +24,13 @@ pub(crate) struct Turns {
     began: Option<Instant>,
     /// and how long the longest one took since this process gave the lock back; `None` if nobody has had one.
     took: Option<Duration>,
+    /// The time of this process was over, and it goes on with the lock until it knows who else listens: for which hold it has asked that,
+    /// and whether it listens itself.
+    asked: Option<(u32, bool)>,
+    /// How many times in a row it has gone on.
+    went_on: u32,
+    /// Others listen, or that is not known: the next release is a real one.
+    is_wanted: bool,
     /// Until when a message is taken for that of this process' own release, which comes after its answer since Redis 7.2.
     own_until: Option<Instant>,
 }
@@ -66,6 +73,36 @@ impl Turns {
         let goes_ahead = self.unheard >= AHEAD_AFTER;
         let unanswered = Unanswered { since: now, goes_ahead, is_over: false, heard: false };
         self.gave_back = out_of_time.then_some(unanswered);
+        (self.asked, self.went_on, self.is_wanted) = (None, 0, false);
+    }
+
+    /// Whether this process, whose time is over, may go on with the lock while it asks who else listens, because no other has wanted the
+    /// lock for so long. One that has come since is counted by the answer, and has its turn at the next release. Now and then a release
+    /// is a real one all the same, for those who cannot be counted: Redisson can be told to listen at a replica.
+    pub(crate) fn may_go_on(&self) -> bool {
+        self.unheard >= AHEAD_AFTER
+            && self.went_on < AHEAD_AFTER
+            && self.asked.is_none()
+            && self.gave_back.is_none()
+    }
+
+    /// It does so with this hold, and `listens` itself or not.
+    pub(crate) fn go_on(&mut self, hold: u32, listens: bool) {
+        self.asked = Some((hold, listens));
+        self.went_on += 1;
+    }
+
+    /// So many listened, this process among them if it did so when it asked; `None` if that is not known, or the hold was lost.
+    pub(crate) fn counted(&mut self, hold: u32, listeners: Option<u32>) {
+        let Some((_, listens)) = self.asked.take_if(|(asked, _)| *asked == hold) else { return };
+        if listeners.map(|listeners| listeners.saturating_sub(listens.into())) != Some(0) {
+            (self.unheard, self.is_wanted) = (0, true);
+        }
+    }
+
+    /// Whether the lock is to be given back at the next release, though the time of this process may not be over.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
     }
 
     /// Whether it is not known yet whether others heard that the lock was given back.
@@ -250,6 +287,55 @@ mod tests {
         turns.give_back(true, now);
         assert!(!turns.goes_ahead());
         assert!(matches!(turns.others_heard(2, true, Some(true), now), Then::StandBack(_)));
+    }
+
+    /// Whoever has come since the lock was really given back is found by asking, and whoever cannot be counted is told now and then.
+    #[test]
+    fn who_was_alone_goes_on_with_the_lock_until_others_are_counted() {
+        for (listens, others) in [(true, 0), (true, 2), (false, 0), (false, 1)] {
+            let (mut turns, now) = (Turns::default(), Instant::now());
+            for _ in 0..AHEAD_AFTER {
+                assert!(!turns.may_go_on(), "others may have come and not listened yet");
+                given_back(&mut turns, 0, now);
+            }
+            for _ in 0..AHEAD_AFTER {
+                assert!(turns.may_go_on() && !turns.is_wanted());
+                turns.go_on(7, listens);
+                assert!(!turns.may_go_on(), "who listens is not known");
+                turns.counted(8, Some(0));
+                assert!(!turns.may_go_on(), "that was another lock's answer");
+                turns.counted(7, Some(listens.into()));
+            }
+            assert!(!turns.may_go_on() && !turns.is_wanted(), "it is told that the lock is free");
+            turns.give_back(true, now);
+            assert!(turns.goes_ahead());
+            turns.others_heard(u32::from(listens), listens, Some(true), now);
+            assert!(turns.may_go_on());
+            turns.go_on(7, listens);
+            turns.counted(7, Some(others + u32::from(listens)));
+            assert_eq!((turns.may_go_on(), turns.is_wanted()), (others == 0, others > 0));
+            if others > 0 {
+                assert!(given_back(&mut turns, others, now).is_some(), "it stands back");
+                assert!(!turns.is_wanted());
+            }
+        }
+    }
+
+    #[test]
+    fn who_does_not_know_who_listens_gives_the_lock_back() {
+        for answers in [true, false] {
+            let (mut turns, now) = (Turns::default(), Instant::now());
+            (0..AHEAD_AFTER).for_each(|_| _ = given_back(&mut turns, 0, now));
+            turns.go_on(7, true);
+            if answers {
+                turns.counted(7, None);
+                assert!(turns.is_wanted(), "at once");
+            }
+            assert!(!turns.may_go_on(), "or when its time is over once more");
+            given_back(&mut turns, 0, now);
+            turns.counted(7, Some(5));
+            assert_eq!((turns.may_go_on(), turns.is_wanted()), (!answers, false), "too late");
+        }
     }
 
     /// On two threads, the lock may be had again before it is known who heard that it was given back.

@@ -5,6 +5,7 @@
 //! or the bounded re-poll. The other waiters only wait, so a thousand of them cost the server as much as one. A head that
 //! leaves passes on what it may have learnt and not used: the baton.
 
+mod handed;
 mod owners;
 mod waiter;
 
@@ -13,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::Subscription;
 
-use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
 use crate::queue::{Entry, Queue};
 use crate::turns::{Message, Then, Turns};
+pub(crate) use handed::{Handed, Time};
 pub(crate) use waiter::Manner;
 use waiter::{Ended, Waiter};
 
@@ -50,23 +51,6 @@ pub(crate) struct WaitQueue {
     /// Who wants fewer may have been able to have them when the server was last heard of.
     refused: u32,
     turns: Turns,
-}
-
-/// A hold that passes from waiter to waiter of one process.
-#[derive(Clone, Copy)]
-pub(crate) struct Handed {
-    /// Tells it from other holds.
-    pub(crate) serial: u64,
-    /// By the server, to the first.
-    pub(crate) granted_at: BootInstant,
-    /// To whom it was handed over last, and when.
-    to: Option<(u64, Instant)>,
-}
-
-impl Handed {
-    pub(crate) fn new(serial: u64, granted_at: BootInstant) -> Self {
-        Self { serial, granted_at, to: None }
-    }
 }
 
 impl WaitQueue {
@@ -231,15 +215,23 @@ impl WaitQueue {
         !is_own
     }
 
-    /// For how much of its time a process may hand a lock over: those who want it share the time, so that all of them together keep
-    /// nobody waiting for longer than it.
-    pub(crate) fn share_of(&self, budget: Duration) -> Duration {
-        self.turns.share_of(budget)
+    /// For how long this process may hand the lock over: those who want it share the `budget`, so that all of them together keep
+    /// nobody waiting for longer than it. `can_ask` tells whether the server can be asked who they are.
+    pub(crate) fn time(&mut self, budget: Duration, can_ask: bool, now: Instant) -> Time {
+        let is_wanted = self.has_heard(now) || self.turns.is_wanted();
+        let share = if is_wanted { Duration::ZERO } else { self.turns.share_of(budget) };
+        Time { last: self.handed, share, may_go_on: can_ask && !is_wanted && self.turns.may_go_on() }
     }
 
-    /// What was handed over last, whether or not that is over.
-    pub(crate) fn last_handed(&self) -> Option<Handed> {
-        self.handed
+    /// This process goes on with a hold though its time is over, and asks who else listens.
+    pub(crate) fn go_on(&mut self, hold: u32) {
+        let listens = self.questions.subscription.as_mut().is_some_and(|news| news.is_confirmed());
+        self.turns.go_on(hold, listens);
+    }
+
+    /// So many listened to the releases, this process among them, when it [went on](Self::go_on) with this hold; `None` if that is not known.
+    pub(crate) fn counted(&mut self, hold: u32, listeners: Option<u32>) {
+        self.turns.counted(hold, listeners);
     }
 
     /// The question of the waiter with this ticket was answered.
@@ -536,6 +528,7 @@ pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::BootInstant;
     use crate::turns::{AHEAD_AFTER, STAND_BACK_AT_LEAST};
 
     fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
@@ -735,7 +728,8 @@ mod tests {
             assert_eq!(ask(&mut waiters, first, now), others == 0);
             assert!(others == 0 || ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
             let budget = Duration::from_millis(6);
-            assert_eq!(waiters.share_of(budget), budget / (others + 1), "all of them share it");
+            let share = waiters.time(budget, true, now).share;
+            assert_eq!(share, budget / (others + 1), "all of them share it");
         }
         let (mut waiters, [first, _]) = two_asleep(now);
         waiters.give_back(true, now);

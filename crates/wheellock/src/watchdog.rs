@@ -157,10 +157,12 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the results of requests that no task waits for. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
-    let (flushes, given_back, unknown, unexpected) = context.transact(|holds, now, effects| {
+    let (flushes, (given_back, listeners), unknown, unexpected) = context.transact(|holds, now, effects| {
         effects.reuse(holds.take_room());
         let (flushes, given_back, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut table = Answered { context, holds, now, effects, flushes, given_back, unknown, unexpected };
+        let listeners = Vec::new();
+        let mut table =
+            Answered { context, holds, now, effects, flushes, given_back, listeners, unknown, unexpected };
         for detached in results.drain(..) {
             let Token { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
@@ -171,13 +173,15 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
                 About::Reconcile { hold } => table.reconciled(hold, &answer),
                 About::Renewal { batch } => table.renewed(batch, &answer),
                 About::Wait { batch } => table.acknowledged(batch, &answer),
+                About::Listeners { hold } => table.counted(hold, &answer),
             }
         }
         table.effects.look_at_the_backlog();
-        (table.flushes, table.given_back, table.unknown, table.unexpected)
+        (table.flushes, (table.given_back, table.listeners), table.unknown, table.unexpected)
     });
     drop(flushes);
     given_back.iter().for_each(|(name, heard)| hand_over::others_heard(context, name, *heard));
+    listeners.iter().for_each(|(name, hold, listeners)| hand_over::counted(name, *hold, *listeners));
     unknown.iter().for_each(|name| context.let_waiters_ask(name));
     unexpected.iter().for_each(|name| context.distrust(name));
 }
@@ -202,6 +206,8 @@ struct Answered<'a, 't> {
     flushes: Vec<Flush<'a>>,
     /// Locks that were handed over before they were given back, and how many heard of that.
     given_back: Vec<(Arc<Name>, u32)>,
+    /// Locks with which this process went on, and how many listen to their releases, if that is known.
+    listeners: Vec<(Arc<Name>, HoldIndex, Option<u32>)>,
     /// Locks of which the server knows nothing any more: no release was published.
     unknown: Vec<Arc<Name>>,
     /// Locks whose scripts were answered with what they never return.
@@ -249,6 +255,24 @@ impl Answered<'_, '_> {
         if let Some(request) = request {
             self.effects.request(Reconcile { retry: retry.clone(), ..request });
         }
+    }
+
+    /// It is known who listens, or that nobody can tell. Who is not heard of any more may not hold the lock either.
+    fn counted(&mut self, index: HoldIndex, answer: &Answer<'_>) {
+        let Some(hold) = self.holds.get(index) else { return };
+        let (name, owner) = (Arc::clone(&hold.name), hold.owner);
+        if answer.pause == Some(Duration::ZERO) {
+            let again = self.context.ask_who_listens(&name, index, owner, &answer.retry);
+            if again.is_some() {
+                self.flushes.extend(again);
+                return;
+            }
+        }
+        let reply = answer.detached.result.as_ref().ok();
+        if reply.is_some_and(Value::is_null) {
+            self.holds.verify(&name, self.now);
+        }
+        self.listeners.push((name, index, reply.and_then(wire::read_listeners)));
     }
 
     /// A release found nothing. If it was the last one of a guard, no message told the waiters that the lock is free.

@@ -220,6 +220,16 @@ pub(crate) fn read_heard(reply: &Value) -> u32 {
     heard.unwrap_or_default().saturating_sub(1)
 }
 
+/// For a kind's `listeners`.
+pub(crate) fn listeners<'a>(name: &'a Name, holder: &'a [u8], publish: &'static str) -> [Arg<'a>; 4] {
+    [name.key().into(), name.channel().into(), holder.into(), publish.into()]
+}
+
+/// How many listen, if `holder` holds the lock; `None` if that was not the answer.
+pub(crate) fn read_listeners(reply: &Value) -> Option<u32> {
+    reply.as_i64().and_then(|listeners| u32::try_from(listeners).ok())
+}
+
 /// For a kind's `force_release`.
 pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
     let tag = release_has_tag(name).then(|| name.tag().into());

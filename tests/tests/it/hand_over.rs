@@ -474,3 +474,79 @@ async fn readers_who_have_joined_are_readers() {
     assert_eq!(ran.unwrap(), 7);
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", NAME]) == "0").await);
 }
+
+/// Tasks of one process that pass the lock on, until `over`.
+fn passing_on(locks: &LockManager, over: &Arc<AtomicBool>, simple: bool) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let lock = if simple { locks.simple_lock(NAME) } else { locks.lock(NAME) };
+        let over = Arc::clone(over);
+        tasks.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let _guard = lock.acquire().await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    tasks
+}
+
+/// Whether the process goes on with one hold for a time in which it used to give the lock back eight times.
+async fn goes_on(server: &RedisServer, locks: &LockManager, simple: bool) -> bool {
+    let holder = || if simple { server.cli(&["GET", NAME]) } else { holder(server) };
+    eventually(PATIENCE, async || {
+        let (had, passed) = (holder(), locks.metrics().hand_overs);
+        locks.client().config().timer.sleep(8 * BRIEF).await;
+        had.contains(locks.id()) && holder() == had && locks.metrics().hand_overs > passed
+    })
+    .await
+}
+
+const BRIEF: Duration = Duration::from_millis(1);
+
+/// Where nobody else wants the lock it is not given back for their sake, and who comes then has its turn all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_alone_goes_on_until_another_one_listens() {
+    for simple in [false, true] {
+        let server = RedisServer::start();
+        let locks = handing_over(&server, BRIEF).await;
+        let over = Arc::new(AtomicBool::new(false));
+        let tasks = passing_on(&locks, &over, simple);
+        let others = manager(&server.url()).await;
+        let lock = if simple { others.simple_lock(NAME) } else { others.lock(NAME) };
+        for _ in 0..3 {
+            assert!(goes_on(&server, &locks, simple).await, "simple: {simple}");
+            let guard = timeout(PATIENCE, lock.acquire()).await.expect("it has its turn").unwrap();
+            guard.release().await.unwrap();
+        }
+        // Nobody may count: the lock is given back as it was before there was this question.
+        assert_eq!(server.cli(&["ACL", "SETUSER", "default", "-pubsub"]), "OK");
+        for _ in 0..3 {
+            let guard = timeout(PATIENCE, lock.acquire()).await.expect("it has its turn").unwrap();
+            guard.release().await.unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+        tasks.join_all().await;
+        assert!(gone(&server, NAME).await);
+        assert_eq!(locks.metrics().lost_not_owner, 0);
+    }
+}
+
+/// A lock that was taken away by hand is noticed by who asks for the others, and not when the watchdog comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_goes_on_notices_that_it_has_not_got_the_lock_any_more() {
+    let server = RedisServer::start();
+    let builder = LockManager::builder(&server.url()).hand_over(BRIEF).watchdog_lease(ALWAYS);
+    let locks = builder.connect().await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks = passing_on(&locks, &over, false);
+    for round in 0..3 {
+        assert!(goes_on(&server, &locks, false).await);
+        assert_eq!(server.cli(&["DEL", NAME]), "1");
+        let noticed = async || locks.metrics().lost_not_owner > round;
+        assert!(eventually(PATIENCE, noticed).await, "{:?}", locks.metrics());
+    }
+    over.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+    assert!(gone(&server, NAME).await);
+}

@@ -199,6 +199,7 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
             let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
             (Which::Renew, keys, args)
         }
+        _ if random.below(2) == 0 => (Which::Listeners, vec![key], vec![channel, holder, verb]),
         _ => (Which::ForceRelease, vec![key], vec![channel, verb]),
     };
     script_call(random, which, &keys, &args)
@@ -289,6 +290,9 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
                 _ => ["PTTL", &keys[2]],
             };
             return words.map(str::to_owned).into();
+        }
+        _ if random.below(2) == 0 => {
+            (Which::SimpleListeners, random.of(&[key, &simple]), vec![channel, random.of(&TOKENS), verb])
         }
         _ => (Which::SimpleForceRelease, &*simple, vec![channel, verb]),
     };

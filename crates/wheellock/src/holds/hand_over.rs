@@ -8,7 +8,7 @@ use super::hold::KnownBy;
 use super::{Hold, HoldIndex, Holds, Share, State};
 use crate::clock::BootInstant;
 use crate::name::Name;
-use crate::wait_queue::Handed;
+use crate::wait_queue::{Handed, Time};
 
 /// Why a hold is to be given back, and not handed over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,35 +21,37 @@ pub(crate) enum GiveBack {
 
 impl Holds {
     /// The last guard of a hold that the watchdog keeps goes. Its share is a waiter's from now on, unless something is known or to
-    /// be told about the hold, or it was granted longer than `budget` ago: `last` is what was handed over last.
+    /// be told about the hold, or the process' time is over. If it goes on all the same, its owner is returned besides: the server is to be
+    /// asked who else wants the lock.
     pub(crate) fn hand_over(
         &mut self,
         index: HoldIndex,
         share: Share,
-        (last, budget): (Option<Handed>, Duration),
+        time: Time,
         now: BootInstant,
-    ) -> Result<Handed, GiveBack> {
+    ) -> Result<(Handed, Option<u64>), GiveBack> {
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let shut = self.shut;
         let hold = self.get_mut(index).ok_or(GiveBack::Unfit)?;
         if shut || wished || !hold.is_known_as_one_guards(share, now) {
             return Err(GiveBack::Unfit);
         }
-        let granted_at = match last {
-            Some(last) if last.serial == hold.serial => last.granted_at,
+        let since = match time.last {
+            Some(last) if last.serial == hold.serial => last.since,
             // It was handed over so long ago that nobody remembers.
             _ if hold.known_by == KnownBy::HandedOver => return Err(GiveBack::OutOfTime),
             _ => hold.since,
         };
         hold.known_by = KnownBy::HandedOver;
-        if now >= granted_at + budget {
+        let is_over = now >= since + time.share;
+        if is_over && !time.may_go_on {
             return Err(GiveBack::OutOfTime);
         }
         let held = now.saturating_duration_since(hold.since);
         hold.since = now;
-        let (serial, family) = (hold.serial, hold.name.family());
+        let (serial, owner, family) = (hold.serial, hold.owner, hold.name.family());
         self.tallies.of(family).handed_over(held);
-        Ok(Handed::new(serial, granted_at))
+        Ok((Handed::new(serial, if is_over { now } else { since }), is_over.then_some(owner)))
     }
 
     /// A reader comes, and has what the last reader of this process has who was let in no longer than `budget` ago: the server counts

@@ -13,6 +13,7 @@ pub enum Which {
     AcquireAll,
     Release,
     Renew,
+    Listeners,
     ForceRelease,
     FencedAcquire,
     ReadAcquire,
@@ -28,6 +29,7 @@ pub enum Which {
     SimpleAcquire,
     SimpleRelease,
     SimpleRenew,
+    SimpleListeners,
     SimpleForceRelease,
     FairAcquire,
     FairRelease,
@@ -61,11 +63,12 @@ pub enum Which {
 }
 
 impl Which {
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 51] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
         Self::Renew,
+        Self::Listeners,
         Self::ForceRelease,
         Self::FencedAcquire,
         Self::ReadAcquire,
@@ -81,6 +84,7 @@ impl Which {
         Self::SimpleAcquire,
         Self::SimpleRelease,
         Self::SimpleRenew,
+        Self::SimpleListeners,
         Self::SimpleForceRelease,
         Self::FairAcquire,
         Self::FairRelease,
@@ -126,6 +130,7 @@ impl Which {
             Self::AcquireAll => some(&kind::REENTRANT.acquire_all),
             Self::Release => some(&kind::REENTRANT.release),
             Self::Renew => some(&kind::REENTRANT.renew),
+            Self::Listeners => some(&kind::REENTRANT.listeners),
             Self::ForceRelease => some(&kind::REENTRANT.force_release),
             Self::FencedAcquire => &kind::FENCED.acquire,
             Self::ReadAcquire => &kind::READ.acquire,
@@ -141,6 +146,7 @@ impl Which {
             Self::SimpleAcquire => &kind::SIMPLE.acquire,
             Self::SimpleRelease => some(&kind::SIMPLE.release),
             Self::SimpleRenew => some(&kind::SIMPLE.renew),
+            Self::SimpleListeners => some(&kind::SIMPLE.listeners),
             Self::SimpleForceRelease => some(&kind::SIMPLE.force_release),
             Self::FairAcquire => &kind::FAIR.acquire,
             Self::FairRelease => some(&kind::FAIR.release),

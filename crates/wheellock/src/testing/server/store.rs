@@ -289,6 +289,12 @@ impl Store {
             }
             (Which::AcquireAll, keys, args) => self.acquire_all(keys, each(keys, args)?),
             (Which::Renew, keys, args) => self.renew(keys, each(keys, args)?),
+            (Which::Listeners, &[key], &[channel, holder, _]) => {
+                Ok(self.listeners(channel, self.held_by(key, holder)))
+            }
+            (Which::SimpleListeners, &[key], &[channel, holder, _]) => {
+                Ok(self.listeners(channel, self.text(key) == Some(holder)))
+            }
             (Which::ForceRelease, &[key], &[channel, verb]) => self.force_release(key, [verb, channel]),
             (Which::FencedAcquire, &[key], &[lease, holder, count, tag]) => {
                 self.fenced_acquire(key, lease, holder, count, tag)
@@ -576,6 +582,15 @@ impl Store {
         let heard = self.channels.get(&channel).copied().unwrap_or_default();
         self.published.push(Published { verb, channel, text });
         heard
+    }
+
+    /// How many listen, for who has the lock.
+    fn listeners(&self, channel: &str, is_held: bool) -> Answer {
+        if is_held {
+            Answer::Integer(self.channels.get(channel).copied().unwrap_or_default())
+        } else {
+            Answer::Nil
+        }
     }
 
     fn held_by(&self, key: &str, holder: &str) -> bool {

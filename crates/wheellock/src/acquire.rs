@@ -110,6 +110,7 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
             // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
             fast_path = FastPath::begin(request.name);
             if fast_path.is_none() {
+                request.check_kind()?;
                 waiter = Some(Waiter::join(request, WaitQueue::join));
             }
         }

@@ -352,6 +352,15 @@ impl Context {
         names.get(text, kind, family)
     }
 
+    /// Does something with the locks of other kinds that are the same on the server as this one, under the lock of the table of names: no
+    /// other one is made meanwhile.
+    pub(crate) fn with_others_of_its_hash<T>(&self, name: &Name, with: impl FnOnce(&[Arc<Name>]) -> T) -> T {
+        let names = self.lock_names();
+        let find = |kind| names.find(name.text(), kind);
+        let others: Vec<_> = name.kind().others_of_its_hash().filter_map(find).collect();
+        with(&others)
+    }
+
     fn lock_names(&self) -> MutexGuard<'_, Names> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }

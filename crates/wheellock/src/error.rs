@@ -95,7 +95,8 @@ pub enum Error {
         /// The lock's name.
         lock: String,
     },
-    /// This owner holds the lock already, and the lock is not reentrant: it would wait for itself for ever.
+    /// This owner holds the lock already, and the lock is not reentrant, or it was taken as one of another kind: a lock, a fenced lock and
+    /// a fair lock of the same name are one lock on the server. It would wait for itself for ever.
     NotReentrant {
         /// The lock's name.
         lock: String,
@@ -331,7 +332,8 @@ impl fmt::Display for Error {
             ),
             Self::NotReentrant { lock } => write!(
                 f,
-                "lock \"{}\" is not reentrant, and this owner holds it already: it would wait for itself",
+                "lock \"{}\": this owner holds it already, and it is not reentrant, or was taken as another kind of lock: it would \
+                 wait for itself",
                 lock.escape_debug()
             ),
             Self::GrantedTooLate { lock, lease } => {

@@ -424,6 +424,20 @@ impl Kind {
         self.companions == Companions::Permits
     }
 
+    /// The other kinds that are the same on the server, a hash of holders under the name: each takes the holders of all others for its
+    /// own.
+    pub(crate) fn others_of_its_hash(&self) -> impl Iterator<Item = &'static Self> {
+        let others = [&*REENTRANT, &*FENCED, &*FAIR];
+        others.into_iter().filter(|other| self.is_a_hash_of_holders() && self.address() != other.address())
+    }
+
+    /// Whether it is a hash of holders under the name, and nothing tells it from other kinds that are.
+    pub(crate) fn is_a_hash_of_holders(&self) -> bool {
+        use Companions::{None, Queue, Token};
+        let has_companions_alone = matches!(self.companions, None | Token | Queue);
+        self.holders == Holders::Counted && has_companions_alone && !self.has_own_key()
+    }
+
     /// Whether a holder may shorten the leases of others.
     pub(crate) fn may_be_shortened(&self) -> bool {
         self.may_be_joined()

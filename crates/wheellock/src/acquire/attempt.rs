@@ -2,7 +2,7 @@
 //! caller is gone before the answer.
 
 use std::sync::{Arc, OnceLock};
-use std::task::Waker;
+use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use wheellock_client::Value;
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::durability::Shortfall;
 use crate::error::{Error, Outcome};
 use crate::guard::Guard;
-use crate::holds::{GrantReply, Granted, HoldIndex, Share, Terms};
+use crate::holds::{GrantReply, Granted, HoldIndex, Holds, Share, Terms};
 use crate::kind::{Holders, Wake};
 use crate::lease::Lease;
 use crate::name::Name;
@@ -147,6 +147,30 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
+    /// An error if this owner holds the lock as one of another kind: it would wait for itself.
+    pub(super) fn check_kind(&self) -> Result<(), Error> {
+        let pass =
+            |holds: &mut Holds, others: &[_]| holds.is_held_otherwise(self.owner, others, Waker::noop());
+        match self.with_other_kinds(pass) {
+            Poll::Ready(true) => Err(self.not_reentrant()),
+            Poll::Ready(false) | Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Does something with the table of holds, and with the locks of other kinds under this name that this owner may hold: they are the same
+    /// on the server.
+    fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>]) -> T) -> T {
+        if self.presented && self.name.kind().is_a_hash_of_holders() {
+            self.context.with_others_of_its_hash(self.name, |others| with(&mut self.context.holds(), others))
+        } else {
+            with(&mut self.context.holds(), &[])
+        }
+    }
+
+    fn not_reentrant(&self) -> Error {
+        Error::NotReentrant { lock: self.name.text().to_owned() }
+    }
+
     /// What it has asked for may still come, and is to find that nothing is wanted any more.
     pub(super) fn withdraw(&self) {
         let Self { context, name, owner, presented, .. } = *self;
@@ -186,15 +210,21 @@ impl<'a> Request<'a> {
         async move {
             let begin = |waker: &Waker| {
                 let Self { context, name, owner, presented, lease, share, .. } = *self;
-                let now = context.clock.now();
-                let mut holds = context.holds();
-                let began = holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
-                began.map(|began| (began, now))
+                self.with_other_kinds(|holds, others| {
+                    let now = context.clock.now();
+                    if ready!(holds.is_held_otherwise(owner, others, waker)) {
+                        return Poll::Ready(None);
+                    }
+                    let began =
+                        holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
+                    began.map(|began| Some((began, now)))
+                })
             };
             let began = wait_for_owner(self.context, self.name, deadline, begin).await;
             let (began, deadline) =
                 began.map_err(|source| Error::Server { operation: self.operation(), source })?;
-            let (Some((hold, count)), at) = began else {
+            let Some((began, at)) = began else { return Err(self.not_reentrant()) };
+            let Some((hold, count)) = began else {
                 return Err(self.name.shut_down(Outcome::NotSent));
             };
             Ok(Begun { attempt: Attempt { request: self, hold: Some(hold) }, count, at, answer_by: deadline })
@@ -223,7 +253,7 @@ impl<'a> Request<'a> {
             let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
             if count > 1 && self.name.kind().holders == Holders::Single {
                 attempt.refused();
-                return Err(Error::NotReentrant { lock: self.name.text().to_owned() });
+                return Err(self.not_reentrant());
             }
             let ask = move |retry: &Retry, start, waker: &Waker| {
                 let Self { context, name, owner, lease, .. } = *self;

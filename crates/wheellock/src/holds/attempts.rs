@@ -55,6 +55,28 @@ impl Holds {
         Poll::Ready(Some((index, count)))
     }
 
+    /// Whether this owner holds one of these `others`, which are the same lock on the server: it counts there how often, and each of them
+    /// here. Pending while the server is still to be told, or to answer, what the owner has of one.
+    pub(crate) fn is_held_otherwise(
+        &mut self,
+        owner: u64,
+        others: &[Arc<Name>],
+        waker: &Waker,
+    ) -> Poll<bool> {
+        for other in others.iter().filter(|_| !self.shut) {
+            let known = self.presented.get(&presented_key(owner, other)).copied();
+            let Some(hold) = known.and_then(|index| self.holds.get_mut(index as usize)) else { continue };
+            if hold.state == State::Held && hold.guards > 0 {
+                return Poll::Ready(true);
+            }
+            if !hold.releasing.is_settled() {
+                hold.wait_at_gate(waker);
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(false)
+    }
+
     pub(super) fn insert(
         &mut self,
         name: &Arc<Name>,
@@ -313,12 +335,25 @@ impl Holds {
         now: BootInstant,
     ) -> Option<Reconcile> {
         // Another attempt of this owner, or its hold, says by itself what the server is to know.
-        if presented && self.presented.contains_key(&presented_key(owner, name)) {
+        if presented
+            && (self.presented.contains_key(&presented_key(owner, name)) || self.has_taken_it(name, owner))
+        {
             return None;
         }
         let index = self.insert(name, owner, presented, Lease::A_PLACE, now);
         self.get_mut(index)?.expired_by = Lease::DEFAULT.expired_by(now);
         self.reconcile(index)
+    }
+}
+
+impl Holds {
+    /// Whether this owner has taken the lock as one of another kind: what takes back that it waited would take that hold, too.
+    fn has_taken_it(&self, name: &Name, owner: u64) -> bool {
+        let is_same =
+            |hold: &Hold| hold.name.kind().is_a_hash_of_holders() && hold.name.text() == name.text();
+        let has = |index: &HoldIndex| self.get(*index).is_some_and(is_same);
+        let mut known = self.presented.iter().filter(|((known, _), _)| *known == owner);
+        name.kind().is_a_hash_of_holders() && known.any(|(_, index)| has(index))
     }
 }
 

@@ -2,6 +2,7 @@
 //! most of them take.
 
 mod double;
+mod kinds;
 mod refusals;
 mod virtual_permits;
 mod virtual_sets;

@@ -1,0 +1,115 @@
+//! Kinds of locks that are the same on the server: a hash of holders, in which an owner is counted whatever kind of lock it takes.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use wheellock::testing::Double;
+use wheellock::{Error, Lock, LockManager, multi_lock};
+
+const NAME: &str = "orders:42";
+/// Long beside all that happens by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Kind {
+    Plain,
+    Fenced,
+    Fair,
+}
+
+use Kind::{Fair, Fenced, Plain};
+
+const KINDS: [Kind; 3] = [Plain, Fenced, Fair];
+
+fn lock(locks: &LockManager, kind: Kind) -> Lock {
+    match kind {
+        Plain => locks.lock(NAME),
+        Fenced => locks.fenced_lock(NAME).as_lock().clone(),
+        Fair => locks.fair_lock(NAME),
+    }
+}
+
+/// Every kind after every other one.
+fn pairs() -> impl Iterator<Item = (Kind, Kind)> {
+    let pairs = KINDS.into_iter().flat_map(|outer| KINDS.map(|inner| (outer, inner)));
+    pairs.filter(|(outer, inner)| outer != inner)
+}
+
+async fn in_time<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("it does not wait for ever")
+}
+
+/// The server counts an owner once, and each kind of lock for itself: the release of the one would free what the other is believed to hold,
+/// and a fenced lock would give the token of the holder before it.
+#[tokio::test(start_paused = true)]
+async fn who_holds_a_lock_is_refused_its_other_kinds() {
+    let double = Double::new();
+    let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+    for (outer, inner) in pairs() {
+        let guard = lock(&ours, outer).acquire().await.unwrap();
+        let owner = guard.owner();
+        let again = lock(&ours, inner).with_owner(owner.clone());
+        let together = [again.clone(), ours.lock("other").with_owner(owner.clone())];
+        let together = multi_lock(together).unwrap();
+        let refused = |error: Option<Error>| {
+            assert!(matches!(error, Some(Error::NotReentrant { .. })), "{outer:?}, {inner:?}: {error:?}");
+        };
+        refused(again.try_acquire().await.err());
+        refused(in_time(again.acquire()).await.err());
+        refused(again.try_acquire_for(PATIENCE).await.err());
+        refused(in_time(together.acquire()).await.err());
+        // Behind one who waits for it, too.
+        let other = lock(&ours, inner);
+        let waiting = tokio::spawn(async move { other.acquire().await });
+        while ours.metrics().waiting == 0 {
+            tokio::task::yield_now().await;
+        }
+        refused(in_time(again.acquire()).await.err());
+        waiting.abort();
+        let _aborted = waiting.await;
+        assert_eq!(again.hold_count(&owner).await.unwrap(), 1);
+        assert!(guard.is_valid() && lock(&theirs, Plain).try_acquire().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        assert!(!ours.lock("other").is_locked().await.unwrap());
+    }
+}
+
+/// A release whose answer is lost is repeated. Were the lock taken as another kind meanwhile, that would free it.
+#[tokio::test(start_paused = true)]
+async fn who_takes_a_lock_as_another_kind_waits_until_it_is_given_back() {
+    let double = Double::new();
+    let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+    for (before, after) in pairs() {
+        let guard = lock(&ours, before).acquire().await.unwrap();
+        let again = lock(&ours, after).with_owner(guard.owner());
+        double.lose_answers(1);
+        drop(guard);
+        let guard = in_time(again.acquire()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(again.hold_count(&guard.owner()).await.unwrap(), 1, "{before:?}, {after:?}");
+        assert!(guard.is_valid() && lock(&theirs, Plain).try_acquire().await.unwrap().is_none());
+        guard.release().await.unwrap();
+    }
+}
+
+/// A task waits for the fair lock in the name of an owner; another one takes the plain lock in that name, which knows of no queue.
+#[tokio::test(start_paused = true)]
+async fn who_waits_no_more_frees_nothing_that_its_owner_has_as_another_kind() {
+    let double = Double::new();
+    let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+    let busy = theirs.lock(NAME).acquire().await.unwrap();
+    let (owner, fair) = (ours.owner(), lock(&ours, Fair));
+    let waiting = fair.with_owner(owner.clone());
+    let guard = {
+        let mut waiting = pin!(waiting.acquire());
+        // Its questions are answered, and the next one is due after two seconds.
+        let waited = tokio::time::timeout(Duration::from_secs(1), &mut waiting).await;
+        assert!(waited.is_err() && fair.queue_length().await.unwrap() == Some(1));
+        busy.release().await.unwrap();
+        ours.lock(NAME).with_owner(owner.clone()).try_acquire().await.unwrap().unwrap()
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(ours.lock(NAME).hold_count(&owner).await.unwrap(), 1);
+    assert!(guard.is_valid());
+}

@@ -419,7 +419,10 @@ impl Lock {
         let reply = reply.map_err(|source| self.error("force the release of", source))?;
         let was_held = wire::read_yes(&reply).ok_or_else(|| self.unexpected(&reply))?;
         if was_held {
-            self.context.verify(&self.name);
+            let mut names = self.context.with_others_of_its_hash(&self.name, <[_]>::to_vec);
+            names.push(Arc::clone(&self.name));
+            names.extend(self.sides.as_ref().map(|sides| Arc::clone(&sides.other)));
+            self.context.transact(|holds, now, _| holds.verify_all(&names, now));
         }
         Ok(was_held)
     }

@@ -382,7 +382,12 @@ impl Attempt<'_, '_> {
         let hold = self.hold.take();
         let granted = self.request.context.transact(|holds, now, effects| {
             let (granted, request) = match holds.granted(hold?, terms, reply, now, effects)? {
-                Granted::Held(hold, request) => (Ok(hold), request),
+                Granted::Held(hold, request) => {
+                    if let Some(sides) = self.request.sides {
+                        holds.verify_other_side(hold, &sides.other, now);
+                    }
+                    (Ok(hold), request)
+                }
                 Granted::ShutDown(request) => {
                     (Err(self.request.name.shut_down(Outcome::MaybeExecuted)), Some(request))
                 }

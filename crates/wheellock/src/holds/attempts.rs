@@ -241,6 +241,31 @@ impl Holds {
         }
     }
 
+    /// As [`verify`](Self::verify), of several locks that are one on the server, and of all who share it.
+    pub(crate) fn verify_all(&mut self, names: &[Arc<Name>], now: BootInstant) {
+        for name in names {
+            if !name.kind().is_shared() {
+                self.verify(name, now);
+                continue;
+            }
+            for index in 0..self.holds.capacity() {
+                let is_believed = |hold: &Hold| hold.state == State::Held && hold.guards > 0;
+                let is_one = |hold: &&Hold| Arc::ptr_eq(&hold.name, name) && is_believed(hold);
+                if self.holds.get(index).filter(is_one).is_some() {
+                    self.verify_hold(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now);
+                }
+            }
+        }
+    }
+
+    /// One side of a read-write lock was granted: nobody has the `other` one, but for its own owner.
+    pub(crate) fn verify_other_side(&mut self, granted: HoldIndex, other: &Arc<Name>, now: BootInstant) {
+        let owner = |index| self.get(index).map(|hold| hold.owner);
+        if self.believed_holder(other).is_some_and(|rival| owner(rival) != owner(granted)) {
+            self.verify_all(std::slice::from_ref(other), now);
+        }
+    }
+
     pub(super) fn verify_hold(&mut self, index: HoldIndex, now: BootInstant) {
         if let Some(hold) = self.get_mut(index) {
             hold.renewing.verify_at(now);

@@ -3,6 +3,7 @@
 
 mod double;
 mod kinds;
+mod losses;
 mod refusals;
 mod virtual_permits;
 mod virtual_sets;

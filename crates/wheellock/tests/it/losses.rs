@@ -1,0 +1,67 @@
+//! Who of a process is told at once that a lock is lost, because the process itself has freed it, or was granted it.
+
+use std::time::Duration;
+
+use wheellock::testing::Double;
+use wheellock::{Guard, LockManager, LostReason};
+
+/// Long before the watchdog renews.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+async fn assert_lost(what: &str, guard: &Guard) {
+    let told = tokio::time::timeout(AT_ONCE, guard.lost()).await;
+    assert_eq!(told.unwrap_or_else(|_| panic!("{what} is not told")), LostReason::NotOwner, "{what}");
+}
+
+async fn readers(locks: &LockManager) -> [Guard; 3] {
+    let reader = locks.read_write_lock("n").read();
+    [
+        reader.acquire().await.unwrap(),
+        reader.acquire().await.unwrap(),
+        reader.with_lease(10 * AT_ONCE).acquire().await.unwrap(),
+    ]
+}
+
+/// A6: whoever held a lock in this process that it frees by force.
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_tells_all_who_held_the_lock_in_the_same_process() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    let sides = locks.read_write_lock("n");
+    let reading = readers(&locks).await;
+    assert!(sides.read().force_release().await.unwrap());
+    for reader in &reading {
+        assert_lost("a reader", reader).await;
+    }
+    let writing = sides.write().acquire().await.unwrap();
+    let reading = sides.read().with_owner(writing.owner()).acquire().await.unwrap();
+    assert!(sides.write().force_release().await.unwrap());
+    assert_lost("the writer", &writing).await;
+    assert_lost("the writer who reads", &reading).await;
+    let fenced = locks.fenced_lock("fenced").acquire().await.unwrap();
+    assert!(locks.lock("fenced").force_release().await.unwrap());
+    assert_lost("who holds it as another kind", &fenced).await;
+}
+
+/// A6: whoever of this process is believed to have the other side of a read-write lock that it is granted.
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_one_side_tells_those_who_had_the_other_one() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    let sides = locks.read_write_lock("n");
+    let reading = readers(&locks).await;
+    double.forget_everything();
+    let writing = sides.write().try_acquire().await.unwrap().unwrap();
+    for reader in &reading {
+        assert_lost("a reader", reader).await;
+    }
+    double.forget_everything();
+    let reading = sides.read().try_acquire().await.unwrap().unwrap();
+    assert_lost("the writer", &writing).await;
+    assert!(reading.is_valid());
+    reading.release().await.unwrap();
+    // Who writes may read as well.
+    let writing = sides.write().acquire().await.unwrap();
+    let reading = sides.read().with_owner(writing.owner()).acquire().await.unwrap();
+    assert!(tokio::time::timeout(AT_ONCE, writing.lost()).await.is_err() && reading.is_valid());
+}

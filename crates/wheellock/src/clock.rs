@@ -13,6 +13,9 @@ pub(crate) enum Clock {
     Boot,
     /// A timer's, of a world without a server: all of it must follow one clock.
     Timer { timer: Timer, start: Instant },
+    /// That of a world whose machine is suspended now and then: what else goes by a timer goes by another one.
+    #[cfg(all(test, feature = "testing"))]
+    Apart { timer: Timer, start: Instant },
 }
 
 impl Clock {
@@ -27,12 +30,20 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> BootInstant {
+        let since = |timer: &Timer, start: &Instant| {
+            BootInstant::from_nanos(nanos(timer.now().saturating_duration_since(*start)))
+        };
         match self {
             Self::Boot => BootInstant::now(),
-            Self::Timer { timer, start } => {
-                BootInstant::from_nanos(nanos(timer.now().saturating_duration_since(*start)))
-            }
+            Self::Timer { timer, start } => since(timer, start),
+            #[cfg(all(test, feature = "testing"))]
+            Self::Apart { timer, start } => since(timer, start),
         }
+    }
+
+    /// Whether it goes on while timers stand still, as they do while the machine is suspended.
+    pub(crate) fn outruns_timers(&self) -> bool {
+        !matches!(self, Self::Timer { .. })
     }
 }
 

@@ -33,7 +33,10 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
             let Some(context) = manager.upgrade() else { return Poll::Ready(()) };
             let next = turn(&context, cx.waker());
             let Some(next) = next else { return Poll::Pending };
-            let left = next.saturating_duration_since(context.clock.now());
+            let mut left = next.saturating_duration_since(context.clock.now());
+            if context.clock.outruns_timers() {
+                left = left.min(LONGEST_SLEEP);
+            }
             drop(context);
             if left.is_zero() {
                 // There is more to do; others first.
@@ -48,6 +51,10 @@ pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
     })
     .await;
 }
+
+/// The clock goes on while the machine is suspended, and the timer does not: a lease that has ended meanwhile is told so soon after, and
+/// not when it would have ended otherwise.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Does everything that is due; returns when to come back.
 fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
@@ -484,5 +491,57 @@ mod tests {
         assert_eq!(alone, [vec![4], vec![1, 3], vec![0], vec![2]]);
         let many = grouped(&vec![(9, false); 2 * BATCH + 1]);
         assert_eq!(many.iter().map(Vec::len).collect::<Vec<_>>(), [BATCH, BATCH, 1]);
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod on_doubles {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::context::Settings;
+    use crate::guard::Guard;
+    use crate::holds::{GrantReply, Granted, Share, Terms};
+    use crate::kind;
+    use crate::lease::Lease;
+    use crate::testing::Double;
+
+    /// L16: while a machine is suspended its timers stand still, and leases run on.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_has_ended_while_timers_stood_still_is_told_soon() {
+        let locks = Double::new().manager().await.unwrap();
+        let client = locks.context.client.clone();
+        let timer = client.config().timer.clone();
+        let (boot, suspends) = Timer::manual(Duration::from_millis(1));
+        let lease = Lease::new(Duration::from_secs(3600)).unwrap();
+        let settings = Settings {
+            watchdog_lease: Lease::DEFAULT,
+            hand_over: Duration::ZERO,
+            wanted: None,
+            label: None,
+            classifier: None,
+        };
+        let mut context = Context::new(client, "suspended".into(), settings);
+        context.clock = Clock::Apart { start: boot.now(), timer: boot };
+        let context = Arc::new(context);
+        let _runs_on = tokio::spawn(keep(Arc::downgrade(&context), timer.clone()));
+        let name = context.name("n", &kind::REENTRANT);
+        let share = Share { count: 1, renew: false };
+        let hold = context.transact(|holds, now, effects| {
+            let begun = holds.begin_attempt((&name, 1), false, (lease, 1), now, Waker::noop());
+            let Poll::Ready(Some((hold, 1))) = begun else { panic!("nobody else asks") };
+            let terms = Terms { lease, share, sent: now };
+            match holds.granted(hold, terms, GrantReply::Fresh, now, effects) {
+                Some(Granted::Held(hold, None)) => hold,
+                _ => panic!("it was free"),
+            }
+        });
+        let guard = Guard::new(Arc::clone(&context), name, hold, share);
+        let told = tokio::spawn(async move { guard.lost().await });
+        timer.sleep(Duration::from_secs(60)).await;
+        assert!(!told.is_finished(), "its lease runs");
+        suspends.advance(Duration::from_secs(2 * 3600));
+        let resumed = timer.now();
+        told.await.unwrap();
+        assert!(timer.now() - resumed <= LONGEST_SLEEP + Duration::from_millis(10));
     }
 }

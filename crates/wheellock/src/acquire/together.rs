@@ -104,12 +104,19 @@ pub(crate) async fn ask_together(
         }
         Some(AllReply::Refused(place, refusal)) => {
             for (at, attempt) in attempts.iter_mut().enumerate() {
-                if at == place { attempt.taken_by_other() } else { attempt.refused() }
+                if at == place {
+                    attempt.taken_by_other();
+                } else if !ambiguous {
+                    attempt.refused();
+                }
+                // Otherwise they may all have been granted before that one was lost: what is left of it is taken back.
             }
             Ok(Err((place, refusal)))
         }
         Some(AllReply::OtherData(place)) => {
-            attempts.iter_mut().for_each(Attempt::refused);
+            if !ambiguous {
+                attempts.iter_mut().for_each(Attempt::refused);
+            }
             let lock = asked.get(place).unwrap_or(first).name.text().to_owned();
             Err(Error::OtherData { lock, server: context.client.server_address() })
         }

@@ -4,6 +4,7 @@
 mod double;
 mod kinds;
 mod losses;
+mod lost_answers;
 mod refusals;
 mod virtual_permits;
 mod virtual_sets;

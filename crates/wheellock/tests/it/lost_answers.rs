@@ -1,0 +1,31 @@
+//! What becomes of a request whose answer was lost, where the one that repeats it finds another world.
+
+use std::time::Duration;
+
+use wheellock::multi_lock;
+use wheellock::testing::Double;
+
+/// A set was granted, and nobody heard of it. When it is asked for again the lease of one member has ended, and another process has that.
+#[tokio::test(start_paused = true)]
+async fn a_set_that_was_granted_unheard_and_lost_a_member_is_given_back() {
+    let double = Double::new();
+    let (ours, theirs) = (double.manager().await.unwrap(), double.manager().await.unwrap());
+    let short = Duration::from_millis(10);
+    let members = [ours.lock("a"), ours.lock("b").with_lease(short), ours.lock("c")];
+    let set = multi_lock(members).unwrap();
+    double.delay(4 * short);
+    double.lose_answers(1);
+    let taking = tokio::spawn(async move { set.try_acquire().await });
+    tokio::time::sleep(2 * short).await;
+    // What is asked now is answered before there is a connection again.
+    let [a, b] = ["a", "b"].map(|name| theirs.lock(name));
+    let (held, other) = tokio::join!(a.is_locked(), b.acquire());
+    let other = other.unwrap();
+    assert!(held.unwrap() && other.is_valid(), "the set was granted, and one lease is over");
+    assert!(taking.await.unwrap().unwrap().is_none(), "another one has a member");
+    double.delay(Duration::ZERO);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for name in ["a", "c"] {
+        assert!(!theirs.lock(name).is_locked().await.unwrap(), "nobody has {name}");
+    }
+}

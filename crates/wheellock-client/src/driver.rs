@@ -47,25 +47,26 @@ const ALMOST_READY: Duration = Duration::from_secs(10);
 
 /// Starts to connect. Call within a runtime.
 pub(crate) fn start(shared: &Arc<Shared>, locator: Locator) {
-    tokio::spawn(drive(Arc::clone(shared), locator));
+    // Made here, for a runtime that ends drops also what never had a turn.
+    tokio::spawn(drive(EndOnDrop(Arc::clone(shared)), locator));
 }
 
 /// Runs until the last handle is gone.
-async fn drive(shared: Arc<Shared>, locator: Locator) {
-    let ended = EndOnDrop(&shared);
+async fn drive(ended: EndOnDrop, locator: Locator) {
+    let shared = &*ended.0;
     let (min, max) = shared.config.reconnect;
     let mut backoff = Backoff::new(min, max);
     let timer = shared.config.timer.clone();
     let mut outages = Outages::default();
     let mut almost_ready_since = None;
-    while !is_closing(&shared) {
-        let error = match housekeeping(&shared, open(&shared, &locator)).await {
+    while !is_closing(shared) {
+        let error = match housekeeping(shared, open(shared, &locator)).await {
             None => break,
             Some(Ok(open)) => {
                 let since = timer.now();
                 let connected = outages.connected(since);
-                let error = Running::new(&shared, open, locator.may_move(), connected).await;
-                if is_closing(&shared) {
+                let error = Running::new(shared, open, locator.may_move(), connected).await;
+                if is_closing(shared) {
                     events::closed(&shared.server());
                 } else if let Some(outage) = outages.lost(timer.now()) {
                     events::disconnected(&shared.server(), &error, outage);
@@ -79,7 +80,7 @@ async fn drive(shared: Arc<Shared>, locator: Locator) {
                 if let Some(outage) = outages.failed(error.is_refusal(), timer.now()) {
                     events::connect_failed(&shared.server(), &error, outage);
                 }
-                connect_failed(&shared, &error);
+                connect_failed(shared, &error);
                 error
             }
         };
@@ -97,17 +98,16 @@ async fn drive(shared: Arc<Shared>, locator: Locator) {
         } else {
             almost_ready_since = None;
         }
-        if housekeeping(&shared, locator.sleep_unless_renamed(&timer, pause)).await.is_none() {
+        if housekeeping(shared, locator.sleep_unless_renamed(&timer, pause)).await.is_none() {
             break;
         }
     }
-    drop(ended);
 }
 
 /// Ends everything that is left, also when the runtime drops the driver in the middle of anything.
-struct EndOnDrop<'a>(&'a Shared);
+struct EndOnDrop(Arc<Shared>);
 
-impl Drop for EndOnDrop<'_> {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         self.0.end();
     }

@@ -13,7 +13,8 @@ use bytes::BytesMut;
 use wheellock_client::layer::{Detached, Retry, Start};
 use wheellock_client::memory::Pipe;
 use wheellock_client::{
-    Arg, CallOptions, Client, Command, Config, Credentials, Error, ErrorKind, Outcome, Script, Secret, Value,
+    Arg, CallOptions, Client, Command, Config, ConnectionState, Credentials, Error, ErrorKind, Outcome,
+    Script, Secret, Value,
 };
 use wheellock_resp::{Decoder, Frame, Limits};
 use wheellock_wheel::ManualClock;
@@ -944,4 +945,29 @@ fn a_call_that_is_larger_than_all_the_room_is_refused() {
             );
         }
     });
+}
+
+/// A runtime may end before the task of a connection had its first turn. Then nobody keeps the deadlines of calls.
+#[test]
+fn a_client_whose_runtime_ends_before_it_connects_is_closed() {
+    for url in ["redis://in.memory", "redis://in.memory,in.memory:1", "redis+sentinel://in.memory/service"] {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (client, mut watch) = runtime.block_on(async {
+            let client = Client::lazy(in_memory(url).0);
+            let watch = client.watch();
+            (client, watch)
+        });
+        let command = Command::new("ECHO").arg("1");
+        let mut call = Box::pin(client.call(&command));
+        assert!(poll_once(call.as_mut()).is_pending());
+        drop(runtime);
+        let late = Command::new("ECHO").arg("2");
+        for ended in [poll_once(call.as_mut()), poll_once(pin!(client.call(&late)))] {
+            let Poll::Ready(Err(error)) = ended else { panic!("nobody will ever answer: {url}") };
+            assert_eq!((error.kind(), error.outcome()), (ErrorKind::Closed, Outcome::NotSent), "{error}");
+            assert!(error.detail().contains("runtime"), "{error}");
+        }
+        let told = poll_once(pin!(watch.changed()));
+        assert!(matches!(told, Poll::Ready(ConnectionState::Closed(_))), "{told:?}: {url}");
+    }
 }

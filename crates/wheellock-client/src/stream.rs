@@ -4,6 +4,7 @@
 mod encrypted;
 
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpStream, tcp};
+use tokio::net::{TcpStream, lookup_host, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixStream, unix};
 
@@ -46,7 +47,7 @@ pub(crate) enum WriteHalf {
     Memory(Pipe),
 }
 
-/// Opens a connection. A host name is resolved anew on every call, and every address it has is tried.
+/// Opens a connection. A host name is resolved anew on every call, and every address it has is tried, one after the other.
 ///
 /// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead; its own
 /// default is about 15 minutes. It is kept within what a kernel takes.
@@ -57,7 +58,8 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
     }
     match address {
         Address::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            let found = lookup_host((host.as_str(), *port)).await?.collect::<Vec<_>>();
+            let stream = reach(&found, config).await?;
             // Commands are small and pipelined by us: waiting for more would only delay them.
             stream.set_nodelay(true)?;
             let socket = SockRef::from(&stream);
@@ -85,6 +87,22 @@ pub(crate) async fn connect(config: &Config, address: &Address, liveness: Durati
             Ok(Stream::new(ReadHalf::Unix(read), WriteHalf::Unix(write)))
         }
     }
+}
+
+/// Connects to the first of a host's addresses where somebody answers. One that is silent takes its share of the time, and what is left is
+/// for the others.
+async fn reach(found: &[SocketAddr], config: &Config) -> io::Result<TcpStream> {
+    let Some((last, others)) = found.split_last() else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    };
+    let share = config.connect_timeout / u32::try_from(found.len()).unwrap_or(u32::MAX);
+    for address in others {
+        let by = config.timer.now() + share;
+        if let Ok(Ok(stream)) = config.timer.timeout_at(by, TcpStream::connect(address)).await {
+            return Ok(stream);
+        }
+    }
+    TcpStream::connect(last).await
 }
 
 /// A kernel counts in seconds, and Linux takes no more than nine hours. Two are its own default.
@@ -223,5 +241,31 @@ mod tests {
             let opened = connect(&config, &address, liveness).await;
             assert!(opened.is_ok(), "{liveness:?}: {:?}", opened.err());
         }
+    }
+
+    /// A name may have an address where nobody is any more, and none says so.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn an_address_that_is_silent_does_not_keep_the_next_one_from_being_tried() {
+        use std::net::TcpListener;
+
+        // Who comes when nobody else is to wait there gets no answer.
+        let silent = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        silent.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        silent.listen(0).unwrap();
+        let silent_at = silent.local_addr().unwrap().as_socket().unwrap();
+        let waits = || std::net::TcpStream::connect_timeout(&silent_at, Duration::from_millis(100)).ok();
+        let waiting: Vec<_> = std::iter::from_fn(waits).collect();
+        assert!(!waiting.is_empty());
+        let live = TcpListener::bind("127.0.0.1:0").unwrap();
+        let live_at = live.local_addr().unwrap();
+        let mut config: Config = "redis://in.memory".parse().unwrap();
+        config.connect_timeout = Duration::from_millis(600);
+        for found in [&[silent_at, live_at][..], &[live_at, silent_at], &[silent_at, silent_at, live_at]] {
+            let by = config.timer.now() + config.connect_timeout;
+            let reached = config.timer.timeout_at(by, reach(found, &config)).await;
+            assert_eq!(reached.unwrap().unwrap().peer_addr().unwrap(), live_at, "{found:?}");
+        }
+        assert!(reach(&[], &config).await.is_err());
     }
 }

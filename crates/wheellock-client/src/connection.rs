@@ -79,6 +79,8 @@ pub(crate) struct State {
     pub(crate) condemned: Option<(ErrorKind, String)>,
     /// What told the last server from any other.
     pub(crate) identity: Option<String>,
+    /// How often somebody had the credentials renewed. Whoever connects and has asked for them before that asks once more.
+    pub(crate) renewals: u64,
     /// The server serves nobody any more: how calls that are left fail.
     pub(crate) retired: Option<Error>,
     pub(crate) stats: Stats,
@@ -219,6 +221,7 @@ impl Shared {
             left_open: None,
             condemned: None,
             identity: None,
+            renewals: 0,
             retired: None,
             stats: Stats::default(),
             phase_waiters: Waiting::Nobody,
@@ -485,6 +488,13 @@ impl Shared {
         if let Some(driver) = driver {
             driver.wake();
         }
+    }
+
+    /// The credentials are others now. Returns whether a connection is up, which is to be told; one that is being made asks for them again.
+    pub(crate) fn credentials_renewed(&self) -> bool {
+        let mut state = self.lock();
+        state.renewals += 1;
+        matches!(state.phase, Phase::Ready(_))
     }
 
     pub(crate) fn stats(&self) -> Stats {

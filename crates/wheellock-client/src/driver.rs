@@ -32,6 +32,8 @@ const FRAMES_PER_TURN: usize = 4096;
 const CORK_ABOVE: usize = 1;
 /// The fewest calls that are worth a write before the cork's: as many as can be one command.
 const WORTH_A_WRITE: usize = crate::pipeline::MOST_BUNDLED;
+/// Why a connection is not used that has just been made.
+const RENEWED: &str = "the credentials were renewed while it was made";
 /// A connection that lived this long has proved itself; shorter lives keep the backoff growing.
 const STABLE: Duration = Duration::from_secs(1);
 /// Refused credentials do not heal within milliseconds, and servers log or punish retries.
@@ -65,7 +67,10 @@ async fn drive(ended: EndOnDrop, locator: Locator) {
             Some(Ok(open)) => {
                 let since = timer.now();
                 let connected = outages.connected(since);
-                let error = Running::new(shared, open, locator.may_move(), connected).await;
+                let error = match Running::new(shared, open, locator.may_move(), connected) {
+                    Ok(running) => running.await,
+                    Err(error) => error,
+                };
                 if is_closing(shared) {
                     events::closed(&shared.server());
                 } else if let Some(outage) = outages.lost(timer.now()) {
@@ -207,8 +212,14 @@ enum Turn {
 }
 
 impl<'a> Running<'a> {
-    fn new(shared: &'a Shared, open: Open, may_move: bool, connected: Option<Connected>) -> Self {
-        let Open { address, stream, decoder, input, info } = open;
+    /// Puts a connection to work, unless it was made by who we are no more.
+    fn new(
+        shared: &'a Shared,
+        open: Open,
+        may_move: bool,
+        connected: Option<Connected>,
+    ) -> Result<Self, Error> {
+        let Open { address, stream, decoder, input, info, renewals } = open;
         let now = shared.config.timer.now();
         let identity = info.run_id.clone().unwrap_or_else(|| address.to_string());
         shared.found_at(address);
@@ -216,6 +227,10 @@ impl<'a> Running<'a> {
             events::connected(&shared.server(), &info, connected);
         }
         let mut state = shared.lock();
+        if state.renewals != renewals {
+            drop(state);
+            return Err(shared.not_connected(ErrorKind::ConnectionLost, RENEWED));
+        }
         state.epoch += 1;
         state.stats.connections += 1;
         state.pipeline.meet(&info);
@@ -230,7 +245,7 @@ impl<'a> Running<'a> {
         state.armed = None;
         state.pipeline.reconnect(now);
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
-        Self {
+        Ok(Self {
             shared,
             may_move,
             stream,
@@ -244,7 +259,7 @@ impl<'a> Running<'a> {
             heard: now,
             next_ping: now + shared.config.heartbeat,
             closing_since: None,
-        }
+        })
     }
 
     fn wake_all(&mut self) {

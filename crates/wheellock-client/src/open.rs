@@ -31,6 +31,8 @@ pub(crate) struct Open {
     pub(crate) decoder: Decoder,
     pub(crate) input: BytesMut,
     pub(crate) info: ServerInfo,
+    /// How often the credentials had been renewed before they were asked for.
+    pub(crate) renewals: u64,
 }
 
 /// Finds the server and connects to it within the connect timeout, DNS, TLS and handshake included.
@@ -177,6 +179,7 @@ impl Opening<'_> {
     async fn run(&self) -> Result<Open, Error> {
         let config = &self.shared.config;
         let deadline = config.timer.now() + config.connect_timeout;
+        let renewals = self.shared.lock().renewals;
         let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
         let credentials = self.within(deadline, credentials::SILENT, asked).await?;
         let socket = async {
@@ -189,7 +192,7 @@ impl Opening<'_> {
             "no connection"
         };
         let stream = self.within(deadline, silent, socket).await?;
-        let shaken = self.shake_hands(stream, &credentials);
+        let shaken = self.shake_hands(stream, &credentials, renewals);
         self.within(deadline, "connected, but the server gave no answer", shaken).await
     }
 
@@ -210,7 +213,12 @@ impl Opening<'_> {
         }
     }
 
-    async fn shake_hands(&self, mut stream: Stream, credentials: &Credentials) -> Result<Open, Error> {
+    async fn shake_hands(
+        &self,
+        mut stream: Stream,
+        credentials: &Credentials,
+        renewals: u64,
+    ) -> Result<Open, Error> {
         let config = &self.shared.config;
         let mut output = BytesMut::new();
         let mut input = BytesMut::with_capacity(READ_ROOM);
@@ -256,7 +264,7 @@ impl Opening<'_> {
                     return Err(self.not_connected(ErrorKind::Protocol, detail));
                 }
                 let info = handshake.info;
-                return Ok(Open { address: self.address.clone(), stream, decoder, input, info });
+                return Ok(Open { address: self.address.clone(), stream, decoder, input, info, renewals });
             }
         }
     }

@@ -14,7 +14,8 @@ use crate::error::{Error, ErrorKind, Outcome, printable};
 use crate::link::Link;
 use crate::route::Route;
 
-/// Asks who we are to be, and has every connection that is up be that. One that is not asks by itself when it is made.
+/// Asks who we are to be, and has every connection that is up be that. One that is not asks by itself when it is made, and one that is being
+/// made asks again.
 pub(crate) async fn reauthenticate(route: &Route) -> Result<(), Error> {
     let config = route.config();
     if let ConnectionState::Closed(cause) = route.state() {
@@ -28,7 +29,8 @@ pub(crate) async fn reauthenticate(route: &Route) -> Result<(), Error> {
         Err(_elapsed) => return Err(failed(&format!("{SILENT} within {:?}", config.connect_timeout))),
     };
     let by = config.timer.now() + config.response_timeout;
-    let links: Vec<_> = route.servers().iter().filter(|server| server.is_ready()).map(Link::to).collect();
+    let links: Vec<_> =
+        route.servers().iter().filter(|server| server.credentials_renewed()).map(Link::to).collect();
     let mut under_way: Vec<_> = links.iter().map(|link| Box::pin(tell(link, &credentials, by))).collect();
     let mut errors = Vec::new();
     poll_fn(|cx| {

@@ -658,13 +658,15 @@ impl World {
 #[test]
 fn a_living_connection_is_told_of_new_credentials() {
     virtual_time(async {
-        let mut world = world_of_tokens(&["first", "second", "third"]);
+        let mut world = world_of_tokens(&["first", "second", "third", "fourth"]);
         let (renewed, told) = world.reauthenticate().await;
         assert!(renewed.is_ok() && told.is_empty(), "what is not connected asks by itself: {told:?}");
         world.until(|world| world.client.is_ready()).await;
+        let said = world.server.executed.iter().rfind(|words| words[0] == "HELLO").unwrap();
+        assert_eq!(said[4], "third", "what had asked before asks once more");
         let (renewed, told) = world.reauthenticate().await;
         assert!(renewed.is_ok());
-        assert_eq!(told, [["AUTH", "app", "third"]]);
+        assert_eq!(told, [["AUTH", "app", "fourth"]]);
         assert_eq!(world.client.stats().connections, 1);
 
         // The next connection will ask.

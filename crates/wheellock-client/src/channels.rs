@@ -200,8 +200,19 @@ impl Channels {
         }
     }
 
-    pub(crate) fn any_refused(&self) -> bool {
-        self.entries.iter().any(|(_, channel)| channel.refused.is_some())
+    /// The names of those that the server has refused.
+    pub(crate) fn refused(&self) -> Vec<Arc<[u8]>> {
+        let refused = self.entries.iter().filter(|(_, channel)| channel.refused.is_some());
+        refused.map(|(_, channel)| Arc::clone(&channel.name)).collect()
+    }
+
+    /// A refusal may be over, and is forgotten. Whoever waits for messages of that channel is to look. Returns the channel.
+    pub(crate) fn forget_refusal(&mut self, name: &[u8], wakers: &mut Vec<Waker>) -> Option<u32> {
+        let index = self.find(name)?;
+        let channel = self.get_mut(index)?;
+        channel.refused.take()?;
+        channel.wake(wakers);
+        Some(index)
     }
 
     /// Every channel's index.

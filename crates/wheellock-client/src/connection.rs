@@ -359,9 +359,22 @@ impl Shared {
         matches!(state.phase, Phase::Connecting) && failed
     }
 
-    /// Whether the server has refused a subscription.
-    pub(crate) fn is_refused_a_channel(&self) -> bool {
-        self.lock().pipeline.channels().any_refused()
+    /// The channels that the server has refused.
+    pub(crate) fn refused_channels(&self) -> Vec<Arc<[u8]>> {
+        self.lock().pipeline.channels().refused()
+    }
+
+    /// Asks once more for channels that the server has refused.
+    pub(crate) fn ask_again(&self, channels: &[Arc<[u8]>]) {
+        let (mut wakers, now) = (Vec::new(), self.config.timer.now());
+        let mut state = self.lock();
+        let ready = matches!(state.phase, Phase::Ready(_));
+        for channel in channels {
+            state.pipeline.ask_again(channel, ready, now, &mut wakers);
+        }
+        let driver = state.driver_to_wake();
+        drop(state);
+        wake_all(wakers.into_iter().chain(driver));
     }
 
     /// The server serves nobody any more. What was not written fails at once, what was written after a short grace.

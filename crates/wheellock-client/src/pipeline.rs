@@ -639,6 +639,21 @@ impl Pipeline {
         }
     }
 
+    /// What was refused is asked for once more.
+    pub(crate) fn ask_again(
+        &mut self,
+        channel: &[u8],
+        connected: bool,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) {
+        if let Some(channel) = self.channels.forget_refusal(channel, wakers)
+            && connected
+        {
+            self.reconcile(channel, now);
+        }
+    }
+
     /// Fails every call whose deadline has passed; returns the earliest deadline that is left.
     pub(crate) fn expire(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
         let mut earliest = None::<Instant>;

@@ -516,14 +516,17 @@ impl Cluster {
             }
         }
         let unheard: Vec<_> =
-            map.nodes.values().filter(|node| node.is_refused_a_channel()).cloned().collect();
+            map.nodes.values().map(|node| (Arc::clone(node), map.refused_to(node))).collect();
         drop(map);
         for node in gone {
             left.remove(&node.node);
             node.retire("it is no primary of the cluster any more");
         }
-        for node in left.into_values().chain(unheard).chain([self.nowhere()]) {
+        for node in left.into_values().chain([self.nowhere()]) {
             node.reroute("another node serves the slot now");
+        }
+        for (node, channels) in unheard.iter().filter(|(_, channels)| !channels.is_empty()) {
+            node.ask_again(channels);
         }
         self.tell_watchers();
         self.tell_of_change(&changed);
@@ -540,6 +543,17 @@ impl Survey {
 }
 
 impl Map {
+    /// The channels that a node has refused although it serves their slots. What it refuses because others do is for them, as soon as whoever
+    /// listens looks.
+    fn refused_to(&self, node: &Arc<Shared>) -> Vec<Arc<[u8]>> {
+        let mut refused = node.refused_channels();
+        refused.retain(|channel| {
+            let owner = self.owners.get(usize::from(slot_of(channel)));
+            owner.and_then(Option::as_ref).is_some_and(|owner| Arc::ptr_eq(owner, node))
+        });
+        refused
+    }
+
     /// Takes the owners as they are now; returns the slots that are served by another node than the last that served them.
     fn settle(&mut self) -> SlotSet {
         let mut changed = SlotSet::default();

@@ -594,3 +594,56 @@ fn a_detached_call_follows_a_redirection_that_names_no_host() {
         }
     });
 }
+
+/// A subscription follows its slot when somebody looks at it. Until then its node refuses it, and that is no reason to ask all the time, nor to
+/// wake those who listen there to other channels.
+#[test]
+fn a_subscription_that_nobody_looks_at_does_not_keep_its_node_busy() {
+    virtual_time(async {
+        let slot = slot_of(b"gone");
+        let (before, behind) = (format!("0-{}", slot - 1), format!("{}-16383", slot + 1));
+        let views = [
+            line('a', "master", '-', 1, "0-16383") + &line('b', "master", '-', 2, ""),
+            line('a', "master", '-', 1, &format!("{before} {behind}"))
+                + &line('b', "master", '-', 3, &slot.to_string()),
+        ];
+        let (now, left) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(None::<Pipe>)));
+        let (asked, refused) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+        let (mut world, config) = World::new({
+            let (now, left, asked, refused) =
+                (Rc::clone(&now), Rc::clone(&left), Rc::clone(&asked), Rc::clone(&refused));
+            move |pipe: &Pipe, words: &[&str]| match words {
+                ["CLUSTER", "NODES"] => {
+                    asked.set(asked.get() + 1);
+                    bulk(&views[now.get()])
+                }
+                ["SSUBSCRIBE", "gone"] if now.get() == 1 => {
+                    refused.set(refused.get() + 1);
+                    format!("-MOVED {slot} in.memory:7001\r\n")
+                }
+                ["SSUBSCRIBE", "gone"] => {
+                    *left.borrow_mut() = Some(pipe.clone());
+                    well_behaved(words)
+                }
+                _ => well_behaved(words),
+            }
+        });
+        let client = Client::lazy(config);
+        world.until(|_| client.is_ready()).await;
+        let (gone, mut stays) = (client.subscribe(b"gone"), client.subscribe(b"stays"));
+        assert_ne!(slot_of(b"stays"), slot);
+        world.until(|_| gone.is_confirmed() && stays.is_confirmed()).await;
+
+        now.set(1);
+        let ended = format!(">3\r\n{}{}:0\r\n", bulk("sunsubscribe"), bulk("gone"));
+        left.borrow().as_ref().unwrap().send(ended.as_bytes());
+        world.pass(Duration::from_secs(1), Duration::from_millis(10)).await;
+        assert!(gone.has_changed(), "it is to look for its slot");
+        asked.set(0);
+        refused.set(0);
+        let _earlier = stays.take_changes();
+        world.pass(Duration::from_secs(20), Duration::from_millis(10)).await;
+        let counted = (asked.get(), refused.get(), stays.take_changes());
+        assert!(counted.0 <= 6 && counted.1 <= 6 && counted.2 <= 6, "{counted:?}");
+    });
+}

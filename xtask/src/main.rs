@@ -42,7 +42,7 @@ struct Arguments {
 enum Task {
     /// Show the main job on a real private server with real processes, and check every property shown
     ///
-    /// Takes under 30 seconds. The exit code is 0 only if every property held.
+    /// Takes under 30 seconds once it is built. The exit code is 0 only if every property held.
     Demo,
     /// Run every check that must pass before a push
     ///

@@ -124,6 +124,11 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
     let mut answers: Vec<(u64, usize)> =
         lock.iter().filter_map(|of| Some((case.operations[*of].answered()?, *of))).collect();
     answers.sort_unstable();
+    // When those failed who may have been granted the lock all the same.
+    let is_unheard =
+        |of: usize| matches!(case.operations[of].answer, Some((_, Answer::Failed(Outcome::MaybeExecuted))));
+    let unheard: Vec<u64> =
+        answers.iter().filter(|(_, of)| is_unheard(*of)).map(|(answered, _)| *answered).collect();
     let waiting = |of: &usize| {
         let operation = &case.operations[*of];
         let to = operation.answered().or(operation.killed).unwrap_or(u64::MAX);
@@ -174,7 +179,7 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
                 None => done,
             };
             // One whose question came late may read without knowing it, and nobody is told when its lease ends.
-            let done = match unknown_reads_end(case, lock, by, at) {
+            let done = match unknown_reads_end(case, &unheard, at).filter(|_| operation.shared) {
                 Some(end) => done.max(operation.valid_until).max(end),
                 None => done,
             };
@@ -200,16 +205,12 @@ fn freed_of(case: &Case<'_>, lock: &[usize]) -> Vec<Freed> {
     all
 }
 
-/// When the last lease ends of those who may read a lock that this reader gives back, and do not know it.
-fn unknown_reads_end(case: &Case<'_>, lock: &[usize], by: usize, at: u64) -> Option<u64> {
-    let end = |of: &usize| match case.operations[*of].answer {
-        Some((answered, Answer::Failed(Outcome::MaybeExecuted))) => {
-            Some((answered, answered + case.terms.longest))
-        }
-        _ => None,
-    };
-    let ends = lock.iter().filter_map(end).filter(|(answered, end)| *answered <= at && at < *end);
-    ends.map(|(_, end)| end).max().filter(|_| case.operations[by].shared)
+/// When the last lease ends of those who may read a lock that a reader gives back then, and do not know it: who failed last,
+/// as late as that.
+fn unknown_reads_end(case: &Case<'_>, unheard: &[u64], at: u64) -> Option<u64> {
+    let failed = unheard.partition_point(|answered| *answered <= at);
+    let end = unheard.get(..failed)?.last()? + case.terms.longest;
+    (at < end).then_some(end)
 }
 
 /// When a holder was killed, and when its lease is over for certain: it may have been renewed just before.

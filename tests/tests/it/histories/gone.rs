@@ -40,6 +40,13 @@ fn b59_a_question_that_came_late_reads_for_longer_than_who_gives_the_lock_back()
     right(text);
     broken(&text.replace("@1225", "@1430").replace("@1230", "@1440"), Checker::WakeUps);
     broken(&text.replace("failed maybe-executed late", "failed rejected late"), Checker::WakeUps);
+    // Of several the last one counts.
+    let earlier = "@4 4 1 1 l invoked acquire false =1200 - - shared
+        @10 4 1 1 l failed maybe-executed late";
+    let granted_later = text.replace("@1225", "@1415").replace("@1230", "@1425");
+    right(&format!("{granted_later}\n{earlier}"));
+    let is_last = granted_later.replace("failed maybe-executed late", "failed rejected late");
+    broken(&format!("{is_last}\n{earlier}"), Checker::WakeUps);
 }
 
 /// A server takes over that knows a writer as one who waits still. Its process gives back again what it had given back, unless it was

@@ -24,7 +24,19 @@ pub(crate) fn target_directory() -> PathBuf {
 pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
+    // What we were told of our own package is nobody else's business: build scripts look there, ring's among them, and would be
+    // run again, and all that needs them be built again, each time that a cargo comes from elsewhere.
+    let told = std::env::vars_os().map(|(name, _)| name);
+    for name in told.filter(|name| is_of_one_package(name)) {
+        command.env_remove(name);
+    }
     command
+}
+
+/// Whether cargo gives this variable to programs of a package for that package.
+fn is_of_one_package(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.starts_with(b"CARGO_MANIFEST_") || name.starts_with(b"CARGO_PKG_")
 }
 
 /// The same command, for which what others leave of the processors is enough.
@@ -99,6 +111,16 @@ mod tests {
     use std::sync::{Barrier, Mutex};
 
     use super::*;
+
+    /// `cargo test` tells these to a test as `cargo run` tells them to a program.
+    #[test]
+    fn another_cargo_hears_nothing_of_our_package() {
+        let inherited = cargo(["version"]);
+        let withheld: Vec<_> = inherited.get_envs().filter(|(_, value)| value.is_none()).collect();
+        for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR"] {
+            assert!(withheld.contains(&(OsStr::new(name), None)), "{name} is inherited: {withheld:?}");
+        }
+    }
 
     #[test]
     fn a_patient_command_is_the_same_command() {

@@ -251,11 +251,12 @@ impl Server {
         ];
         let skipped = skipped.into_iter().filter(|(has, _)| !has).flat_map(|(_, names)| names);
         let skipped: Vec<_> = skipped.copied().collect();
-        let is_wanted = |test: &str| {
-            filter.is_none_or(|filter| test.contains(filter))
+        let is_wanted = |module: &str, test: &str| {
+            filter.is_none_or(|filter| format!("{module}::{test}").contains(filter))
                 && !skipped.iter().any(|part| test.contains(part))
         };
-        let its = all.iter().filter(|group| is_its(group.name())).map(|group| group.only(is_wanted));
+        let its = all.iter().filter(|group| is_its(group.name()));
+        let its = its.map(|group| group.only(|test| is_wanted(group.name(), test)));
         its.filter(|group| !group.tests.is_empty()).collect()
     }
 
@@ -357,6 +358,13 @@ mod tests {
         ];
         assert_eq!(tests(true, (9, 1), true, None), newest);
         assert_eq!(tests(false, (8, 2), true, Some("t14")), ["cluster::t14_nobody_mends"]);
+    }
+
+    #[test]
+    fn a_filter_sees_whole_names() {
+        assert_eq!(tests(false, (6, 0), false, Some("faults_locks::")), ["faults_locks::l01_lost"]);
+        let of_clusters = ["cluster::t14_nobody_mends", "cluster::t08_killed", "locks::in_a_cluster"];
+        assert_eq!(tests(false, (8, 2), false, Some("cluster")), of_clusters);
     }
 
     #[test]

@@ -277,12 +277,12 @@ fn test_all(servers: &[Server], filter: Option<&str>) -> Result<bool> {
     let mut rows =
         vec![format!("{:<16} {:>4} {:>7} {:>7} {:>8}", "server", "TLS", "passed", "failed", "seconds")];
     let mut all = true;
-    for server in servers {
+    for (server, tests) in chosen(servers, &all_tests, filter)? {
         println!("=== {}", server.name);
         let began = Instant::now();
         let folder = folder().join(&server.name);
         let (mut tally, mut log) = (Tally::default(), String::new());
-        for group in server.tests(&all_tests, filter) {
+        for group in tests {
             let Ended { succeeded, printed } = group.run(server.command(&group), &folder.join("tests"))?;
             tally += tally_of(&printed, succeeded, group.tests.len());
             let failed = |line: &&str| line.starts_with("test ") && line.ends_with("FAILED");
@@ -298,6 +298,21 @@ fn test_all(servers: &[Server], filter: Option<&str>) -> Result<bool> {
     }
     println!("\n{}", rows.join("\n"));
     Ok(all)
+}
+
+/// Every server with those of all tests that it should pass. An error if there is none for any: nothing would be shown by that.
+fn chosen<'s, 'p>(
+    servers: &'s [Server],
+    all: &[Group<'p>],
+    filter: Option<&str>,
+) -> Result<Vec<(&'s Server, Vec<Group<'p>>)>> {
+    let chosen: Vec<_> = servers.iter().map(|server| (server, server.tests(all, filter))).collect();
+    ensure!(
+        chosen.iter().any(|(_, tests)| !tests.is_empty()),
+        "no test that suits one of these servers has {:?} in its name",
+        filter.unwrap_or_default(),
+    );
+    Ok(chosen)
 }
 
 /// What a program prints; an error with what it complains of if it fails.
@@ -328,6 +343,15 @@ mod tests {
     use crate::programs::Program;
 
     fn tests(is_valkey: bool, version: (u32, u32), speaks_tls: bool, filter: Option<&str>) -> Vec<String> {
+        asked(is_valkey, version, speaks_tls, filter).unwrap()
+    }
+
+    fn asked(
+        is_valkey: bool,
+        version: (u32, u32),
+        speaks_tls: bool,
+        filter: Option<&str>,
+    ) -> Result<Vec<String>> {
         let server =
             Server { name: String::new(), binary: PathBuf::from("s"), is_valkey, version, speaks_tls };
         let program = Program::with_target("it");
@@ -342,7 +366,9 @@ mod tests {
             "locks::exclusion",
         ];
         let groups = programs::grouped(&program, all.map(str::to_owned).into());
-        server.tests(&groups, filter).into_iter().flat_map(|group| group.tests).collect()
+        let servers = [server];
+        let chosen = chosen(&servers, &groups, filter)?.into_iter().flat_map(|(_, groups)| groups);
+        Ok(chosen.flat_map(|group| group.tests).collect())
     }
 
     #[test]
@@ -365,6 +391,13 @@ mod tests {
         assert_eq!(tests(false, (6, 0), false, Some("faults_locks::")), ["faults_locks::l01_lost"]);
         let of_clusters = ["cluster::t14_nobody_mends", "cluster::t08_killed", "locks::in_a_cluster"];
         assert_eq!(tests(false, (8, 2), false, Some("cluster")), of_clusters);
+    }
+
+    #[test]
+    fn a_filter_that_fits_no_test_is_no_success() {
+        for unfit in ["no_such_test", "b01_broken", "through_tls"] {
+            assert!(asked(false, (8, 2), false, Some(unfit)).is_err(), "{unfit}");
+        }
     }
 
     #[test]

@@ -5,11 +5,12 @@ use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
-use wheellock_resp::Arg;
+use wheellock_resp::{Arg, Frame, Push};
 
 use super::bundles::MOST;
+use crate::acks::Acks;
 use crate::request::Eval;
-use crate::script::{Native, Script, Word};
+use crate::script::{Native, NativeReply, Script, Word};
 
 /// One thing that happens to a connection.
 #[derive(Clone, Debug)]
@@ -630,19 +631,21 @@ fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
     }
 }
 
+/// What a server says of a subscription to this channel.
+fn push(kind: &str, channel: &str) -> Frame {
+    let words = [kind, channel, "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+    Frame::Push(Push::new(words.into()).unwrap())
+}
+
 /// A sharded subscription that a push says is over, while the UNSUBSCRIBE for it is under way; and a call behind it.
 fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
     let (mut pipeline, _) = connected(100);
     pipeline.sharded = true;
     let now = Instant::now();
-    let push = |kind: &str| {
-        let words = [kind, "c", "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
-        Frame::Push(Push::new(words.into()).unwrap())
-    };
     let channel = pipeline.channels().want(b"c");
     pipeline.reconcile(channel, now);
     drop(pipeline.take_output());
-    pipeline.on_frame(push("ssubscribe"), now, &mut Vec::new()).unwrap();
+    pipeline.on_frame(push("ssubscribe", "c"), now, &mut Vec::new()).unwrap();
     pipeline.channels().unwant(channel, 0);
     pipeline.reconcile(channel, now);
     let command = Command::new("ECHO").arg("a");
@@ -650,7 +653,7 @@ fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
     let slot = pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
     let sent = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
     let nonce = sent.split("PING\r\n").nth(1).and_then(|ping| ping.split("\r\n").nth(1)).unwrap().to_owned();
-    pipeline.on_frame(push("sunsubscribe"), now, &mut Vec::new()).unwrap();
+    pipeline.on_frame(push("sunsubscribe", "c"), now, &mut Vec::new()).unwrap();
     (pipeline, slot, nonce)
 }
 
@@ -701,17 +704,13 @@ fn a_ping_that_is_refused_is_answered() {
         let now = Instant::now();
         let mut frames = Vec::new();
         if ends {
-            let push = |kind: &str| {
-                let words = [kind, "c", "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
-                Frame::Push(Push::new(words.into()).unwrap())
-            };
             let channel = pipeline.channels().want(b"c");
             pipeline.reconcile(channel, now);
             drop(pipeline.take_output());
-            pipeline.on_frame(push("subscribe"), now, &mut Vec::new()).unwrap();
+            pipeline.on_frame(push("subscribe", "c"), now, &mut Vec::new()).unwrap();
             pipeline.channels().unwant(channel, 0);
             pipeline.reconcile(channel, now);
-            frames.push(push("unsubscribe"));
+            frames.push(push("unsubscribe", "c"));
         }
         pipeline.submit_ping(now);
         let command = Command::new("ECHO").arg("a");
@@ -733,10 +732,6 @@ fn an_order_that_a_busy_server_refuses_is_sent_again() {
     let (mut pipeline, _) = connected(100);
     let now = Instant::now();
     let busy = || Frame::Reply(Value::Error(b"BUSY Redis is busy running a script.".to_vec().into()));
-    let push = |kind: &str, channel: &str| {
-        let words = [kind, channel, "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
-        Frame::Push(Push::new(words.into()).unwrap())
-    };
     let on = |pipeline: &mut Pipeline, frame| {
         let mut wakers = Vec::new();
         pipeline.on_frame(frame, now, &mut wakers).unwrap();

@@ -231,14 +231,15 @@ impl Context {
 
     #[cold]
     fn log(&self, Rest { lost, failed_renewals, renewed_again, jumps, .. }: &Rest) {
+        // Why locks are lost is said before that they are.
+        if let Some((result, failing)) = failed_renewals {
+            events::renewals_fail(&self.client.server_address(), result, *failing);
+        }
         lost.iter().for_each(|(name, reason)| events::lost(name, *reason));
-        if jumps.is_empty() && failed_renewals.is_none() && renewed_again.is_none() {
+        if jumps.is_empty() && renewed_again.is_none() {
             return;
         }
         let server = self.client.server_address();
-        if let Some((result, failing)) = failed_renewals {
-            events::renewals_fail(&server, result, *failing);
-        }
         if let Some(failing) = renewed_again {
             events::renewed_again(&server, *failing);
         }

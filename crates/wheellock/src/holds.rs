@@ -581,6 +581,9 @@ impl Holds {
     }
 
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
+        if reason == LostReason::Expired {
+            self.fails_if_under_way(index);
+        }
         let Some(hold) = self.holds.get_mut(index as usize) else { return };
         hold.state = State::Lost(reason);
         if hold.guards > 0 {

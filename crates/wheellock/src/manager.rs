@@ -278,6 +278,11 @@ impl LockManagerBuilder {
     /// How long a lock that the watchdog keeps alive outlives its holder's death. It is renewed after every third of
     /// this. Default 30 s, as in Redisson (`lockWatchdogTimeout`); at least 20 ms, and on a network rather a hundred round
     /// trips.
+    ///
+    /// A renewal that is not answered is given up after
+    /// [`Config::response_timeout`](wheellock_client::Config::response_timeout), 3 s by default. On a connection that has gone silent a
+    /// lease below one and a half times that is lost with its first renewal, for there is no time for a second one: a short
+    /// lease wants a short timeout, too, as 500 ms for a lease of 3 s.
     #[must_use]
     pub fn watchdog_lease(mut self, lease: Duration) -> Self {
         self.watchdog_lease = lease;

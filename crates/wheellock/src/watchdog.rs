@@ -61,11 +61,18 @@ fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
     let (next, quiet, handing_over, flushes) = context.transact(|holds, now, effects| {
         let unsent = || {
             let tokens = context.client.unsent().into_iter();
-            tokens.map(|token| Token::from(token).about).collect()
+            tokens.map(|token| Token::from(token).about).collect::<Vec<_>>()
         };
         let mut due = Due::new(effects, &unsent);
+        let failures = holds.failures();
         holds.due(now, &mut due);
         let Due { mut renew, quiet, handing_over, effects, .. } = due;
+        if holds.failures() > failures {
+            // Leases have ended with renewals under way.
+            let is_waiting = unsent().iter().any(|about| matches!(about, About::Renewal { .. }));
+            let outcome = if is_waiting { Outcome::NotSent } else { Outcome::MaybeExecuted };
+            effects.renewal_failed(&Err(outcome), holds.tell_failing(now));
+        }
         let mut flushes = Vec::new();
         // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
         // before is not among them.

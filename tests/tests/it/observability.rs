@@ -225,6 +225,28 @@ async fn die_with_a_renewal(server: &mut RedisServer, locks: &LockManager) {
     server.kill();
 }
 
+/// E1: where the lease ends before a renewal is given up, that it is not renewed is said no later than that it is lost.
+#[tokio::test]
+async fn e01_a_renewal_without_an_answer_is_told_before_the_loss() {
+    let seen = Recorder::default();
+    let _default = listen(seen.clone());
+    let server = RedisServer::builder().start();
+    let locks = brisk(&server.url(), Duration::from_millis(1500)).await;
+    let guard = locks.lock("silent").acquire().await.unwrap();
+    server.pause();
+    assert_eq!(guard.lost().await, LostReason::Expired);
+    let is_of_leases = |event: &Seen| ["wheellock::renewal", "wheellock::lock"].contains(&&*event.target);
+    let warned = |event: &Seen| event.level == Level::WARN && is_of_leases(event);
+    let told: Vec<_> = seen.events().into_iter().filter(warned).collect();
+    let what: Vec<_> = told.iter().map(|event| &*event.what).collect();
+    assert_eq!(what, ["leases not renewed, will be tried again", "lock lost"]);
+    assert_eq!(["locks", "failures"].map(|field| told[0].number(field)), [1, 1]);
+    assert_eq!(told[0].fields["result"], "Err(MaybeExecuted)");
+    let metrics = locks.metrics();
+    assert_eq!((metrics.failed_renewals, metrics.lost_expired), (1, 1));
+    server.resume();
+}
+
 /// E1: an outage that the leases survive ends with a line that says so.
 #[tokio::test]
 async fn e01_renewals_that_succeed_again_are_told() {

@@ -57,7 +57,7 @@ pub(crate) struct Rest {
 #[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "nobody listens"))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Failing {
-    /// Locks held now whose last renewal failed.
+    /// Locks whose last renewal failed: those held now, and those lost with a renewal under way since the last line.
     pub(crate) locks: u64,
     /// Renewals that have failed since the last line.
     pub(crate) failures: u64,

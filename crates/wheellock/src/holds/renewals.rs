@@ -419,6 +419,9 @@ impl Holds {
         }
         // Its guards may have said so already, before the watchdog could.
         if how != Renewed::NotOwner && hold.guards > 0 && now >= hold.valid_until {
+            if renewal.extend {
+                self.fails_at_the_end(renewal.hold);
+            }
             return self.lose(renewal.hold, LostReason::Expired, now, effects);
         }
         match how {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::effects::Failing;
-use super::{HoldIndex, Holds, State};
+use super::{HoldIndex, Holds, State, Want};
 use crate::clock::BootInstant;
 
 /// Where the watchdog stands with what it could not renew.
@@ -16,6 +16,8 @@ pub(super) struct Trouble {
     since: Option<BootInstant>,
     /// Renewals that have failed since that was last said.
     failures: u64,
+    /// Holds that were lost with a renewal under way since that was last said.
+    lost: u64,
     told_at: Option<BootInstant>,
     /// It was said since there are any.
     is_told: bool,
@@ -44,7 +46,8 @@ impl Trouble {
         }
         (self.told_at, self.is_told) = (Some(now), self.holds > 0);
         let failing = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-        Some(Failing { locks: self.holds, failures: std::mem::take(&mut self.failures), failing })
+        let locks = self.holds + std::mem::take(&mut self.lost);
+        Some(Failing { locks, failures: std::mem::take(&mut self.failures), failing })
     }
 }
 
@@ -75,6 +78,23 @@ impl Holds {
             tally.failing += 1;
             self.trouble.begins(now);
         }
+    }
+
+    /// The lease of this hold has ended. A renewal that is still under way has failed, whatever is heard of it later.
+    pub(super) fn fails_if_under_way(&mut self, index: HoldIndex) {
+        let Some(hold) = self.holds.get(index as usize) else { return };
+        let extends = hold.renewing.is_wanted() || self.wishes.most(index) == Some(Want::Extension);
+        if hold.guards > 0 && hold.renewing.is_under_way() && extends {
+            self.fails_at_the_end(index);
+        }
+    }
+
+    /// The renewal of this hold was under way when its lease ended: it will not be made again.
+    pub(super) fn fails_at_the_end(&mut self, index: HoldIndex) {
+        let Some(hold) = self.holds.get(index as usize) else { return };
+        self.tallies.of(hold.name.family()).failed_renewals += 1;
+        self.trouble.failures += 1;
+        self.trouble.lost += 1;
     }
 
     /// The last renewal of this hold did not fail, or nobody wants one any more. For how long some had failed before, if this was
@@ -116,5 +136,11 @@ mod tests {
         trouble.begins(after(361));
         assert_eq!(trouble.tell(after(361)), None, "the last line is not ten seconds old");
         assert_eq!(trouble.ends(after(362)), None, "nobody was told that it began");
+        // Those that are lost meanwhile are in the next line, and in no other.
+        (trouble.failures, trouble.lost) = (3, 3);
+        let told = trouble.tell(after(450)).unwrap();
+        assert_eq!((told.locks, told.failures, told.failing), (3, 3, Duration::ZERO));
+        trouble.failures += 1;
+        assert_eq!(trouble.tell(after(550)).unwrap().locks, 0);
     }
 }

@@ -300,6 +300,29 @@ async fn several_as_one_and_a_majority_of_doubles() {
     assert!(matches!(red.lock(NAME).try_acquire().await, Err(Error::NoQuorum { .. })));
 }
 
+/// With the response timeout of 3 s the lease ends before the only renewal is given up; with a short one another follows.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_without_an_answer_when_its_lease_ends_is_counted() {
+    for (timeout, is_repeated) in [(3000, false), (500, true)] {
+        let double = Double::new();
+        let locks = double
+            .manager_with(|settings| {
+                settings
+                    .watchdog_lease(Duration::from_secs(3))
+                    .configure(|config| config.response_timeout = Duration::from_millis(timeout))
+            })
+            .await
+            .unwrap();
+        let guard = locks.lock(NAME).acquire().await.unwrap();
+        double.outage(Outage::Silent);
+        assert_eq!(guard.lost().await, LostReason::Expired);
+        let metrics = locks.metrics();
+        assert_eq!((metrics.lost_expired, metrics.failing), (1, 0));
+        let failed = metrics.failed_renewals;
+        assert_eq!((failed > 0, failed > 1), (true, is_repeated), "{timeout} ms: {failed}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_told_at_once_whatever_the_kind() {
     for kind in 0..6 {

@@ -193,6 +193,58 @@ fn what_is_heard_after_the_end_mends_nothing() {
     assert_eq!(world.holds.lost(hold), Some(LostReason::Expired));
 }
 
+/// Nothing was said of it before the loss: a short lease ends before the time is up in which an answer may come.
+#[test]
+fn a_renewal_under_way_when_its_lease_ends_has_failed_and_only_once() {
+    for answer in [Some(1), Some(0), None] {
+        let mut world = World::new();
+        let (start, hold, fixed) = (world.now, world.take(1, true), world.take(2, false));
+        world.now = start + LEASE / 3;
+        let renewals = world.due();
+        assert_eq!(renewals.len(), 1, "the fixed lease is not renewed");
+        let script = world.holds.begin_renewal(renewals, None, world.now);
+        world.now = world.valid_until(hold);
+        assert!(world.due().is_empty());
+        assert_eq!([hold, fixed].map(|hold| world.holds.lost(hold)), [Some(LostReason::Expired); 2]);
+        assert_eq!((world.holds.counted().failed_renewals, world.holds.failing()), (1, 0));
+        let told = world.holds.tell_failing(world.now).map(|told| (told.locks, told.failures));
+        assert_eq!(told, Some((1, 1)));
+        let mut effects = Effects::default();
+        match answer {
+            Some(answer) => world.answer(script, &[answer]),
+            None => _ = world.holds.end_renewal(script, None, world.now, |_| 0, &mut effects),
+        }
+        assert_eq!(world.holds.counted().failed_renewals, 1, "{answer:?}: it was counted");
+    }
+    // The same where the answer is there before the watchdog, and after the end.
+    for answer in [Some(1), None] {
+        let mut world = World::new();
+        let (start, hold) = (world.now, world.take(1, true));
+        world.now = start + LEASE / 3;
+        let renewals = world.due();
+        let script = world.holds.begin_renewal(renewals, None, world.now);
+        world.now = world.valid_until(hold);
+        let mut effects = Effects::default();
+        match answer {
+            Some(answer) => world.answer(script, &[answer]),
+            None => _ = world.holds.end_renewal(script, None, world.now, |_| 0, &mut effects),
+        }
+        assert_eq!(world.holds.lost(hold), Some(LostReason::Expired));
+        assert_eq!(world.holds.counted().failed_renewals, 1, "{answer:?}");
+    }
+    // A question under way has not failed by the end of what it asks for.
+    let mut world = World::new();
+    let fixed = world.take(1, false);
+    world.holds.changed(&Change::everywhere(), world.now);
+    let asked = world.due();
+    assert!(asked.len() == 1 && !asked[0].extend);
+    let _script = world.holds.begin_renewal(asked, Some(0), world.now);
+    world.now = world.valid_until(fixed);
+    assert!(world.due().is_empty());
+    assert_eq!(world.holds.lost(fixed), Some(LostReason::Expired));
+    assert_eq!(world.holds.counted().failed_renewals, 0, "nothing was to be renewed");
+}
+
 /// Between two turns of the watchdog its lease would have ended, unasked for and untold.
 #[test]
 fn a_renewal_that_is_answered_late_is_followed_by_another_at_once() {

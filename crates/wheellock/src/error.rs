@@ -162,7 +162,7 @@ pub enum Error {
     /// Too few servers of a [`RedLockManager`](crate::RedLockManager) could be asked. That says nothing about who holds the lock. What
     /// some have granted was given back.
     NoQuorum {
-        /// The lock's name; empty if it was not about one.
+        /// The lock's name; empty if it was not about one: the servers were asked who they are, to put them together.
         lock: String,
         /// How many servers did what was asked.
         granted: usize,
@@ -212,6 +212,8 @@ impl Error {
             | Self::GrantedTooLate { .. }
             | Self::NotReplicated { .. } => Outcome::MaybeExecuted,
             Self::OtherData { .. } | Self::Upgrade { .. } => Outcome::Rejected,
+            // Who was asked who it is has done nothing.
+            Self::NoQuorum { lock, .. } if lock.is_empty() => Outcome::NotSent,
             Self::NoQuorum { granted, failures, .. } => {
                 let outcomes = || failures.iter().map(|failure| failure.error.outcome());
                 if *granted > 0 || outcomes().any(|outcome| outcome == Outcome::MaybeExecuted) {
@@ -364,7 +366,13 @@ impl fmt::Display for Error {
                 write!(f, "{server} is no independent member of a quorum: {reason}")
             }
             Self::NoQuorum { lock, granted, wanted, failures } => {
-                write!(f, "no quorum for lock \"{}\": {granted} of {wanted} servers", lock.escape_debug())?;
+                if lock.is_empty() {
+                    let asked = "no majority of the servers could be asked who it is";
+                    write!(f, "{asked}: {granted} answered, {wanted} are needed")?;
+                } else {
+                    let lock = lock.escape_debug();
+                    write!(f, "no quorum for lock \"{lock}\": {granted} of {wanted} servers")?;
+                }
                 failures.iter().try_for_each(|failure| write!(f, "; {failure}"))
             }
             Self::NoRandomness => f.write_str("the system provides no randomness for a unique identity"),

@@ -90,7 +90,8 @@ impl RedLockManager {
     /// # Errors
     ///
     /// [`Error::NoMembers`]; [`Error::NotIndependent`] if a server is named twice, is a replica, or is one of those that
-    /// Sentinel, a cluster or replication makes of several; [`Error::NoQuorum`] if no majority could be asked.
+    /// Sentinel, a cluster or replication makes of several; [`Error::NoQuorum`], without a lock's name and with the outcome
+    /// [`NotSent`](crate::Outcome::NotSent), if no majority answered within the response timeout.
     ///
     /// # Panics
     ///

@@ -324,6 +324,30 @@ async fn a_renewal_without_an_answer_when_its_lease_ends_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn servers_that_do_not_say_who_they_are_are_no_majority_and_no_lock_was_asked_for() {
+    let doubles = [Double::new(), Double::new(), Double::new()];
+    let mut managers = Vec::new();
+    for double in &doubles {
+        managers.push(double.manager().await.unwrap());
+    }
+    doubles[1..].iter().for_each(|double| double.outage(Outage::Silent));
+    let error = RedLockManager::new(managers.clone()).await.unwrap_err();
+    let Error::NoQuorum { granted: 1, wanted: 2, failures, .. } = &error else { panic!("{error}") };
+    let line = error.to_string();
+    let begin = "no majority of the servers could be asked who it is: 1 answered, 2 are needed; ";
+    assert!(line.starts_with(begin), "{line}");
+    assert!(
+        failures.len() == 2 && failures.iter().all(|failure| line.contains(&failure.to_string())),
+        "{line}"
+    );
+    assert!(failures.iter().all(|failure| failure.error.outcome() == Outcome::MaybeExecuted), "{line}");
+    assert_eq!(error.outcome(), Outcome::NotSent);
+    assert!(error.is_unavailable());
+    doubles[1].come_back();
+    RedLockManager::new(managers).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loss_is_told_at_once_whatever_the_kind() {
     for kind in 0..6 {
         let (double, here, there) = two().await;

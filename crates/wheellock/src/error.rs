@@ -114,6 +114,10 @@ pub enum Error {
     NotReplicated {
         /// The lock's name.
         lock: String,
+        /// The server that the others follow; of a cluster, the nodes by which it is known.
+        server: Arc<str>,
+        /// Whether a lease was to be extended; otherwise a lock was to be granted.
+        extension: bool,
         /// How many have acknowledged, as far as was heard in time.
         acked: u32,
         /// How many were to. With [`Durability::Aof`](crate::Durability::Aof) the primary's own disk is one of them.
@@ -197,8 +201,16 @@ impl Error {
         Self::UnexpectedReply { operation, reply: format!("reply of type {reply_type}") }
     }
 
-    pub(crate) fn not_replicated(lock: &str, Shortfall { acked, wanted }: Shortfall) -> Self {
-        Self::NotReplicated { lock: lock.to_owned(), acked, wanted }
+    /// What this server has granted is not known to enough others.
+    pub(crate) fn not_replicated(lock: &str, server: Arc<str>, by: Shortfall) -> Self {
+        let Shortfall { acked, wanted } = by;
+        Self::NotReplicated { lock: lock.to_owned(), server, extension: false, acked, wanted }
+    }
+
+    /// What this server has extended is not known to enough others.
+    pub(crate) fn extension_not_replicated(lock: &str, server: Arc<str>, by: Shortfall) -> Self {
+        let Shortfall { acked, wanted } = by;
+        Self::NotReplicated { lock: lock.to_owned(), server, extension: true, acked, wanted }
     }
 
     /// Whether what was tried may have taken effect on the server. The library resolves ambiguity itself where it can:
@@ -345,9 +357,17 @@ impl fmt::Display for Error {
                     lock.escape_debug()
                 )
             }
-            Self::NotReplicated { lock, acked, wanted } => {
+            Self::NotReplicated { lock, server, extension, acked, wanted } => {
+                let (verb, now) = if *extension {
+                    ("renew", "it may be believed as long as before")
+                } else {
+                    ("acquire", "the grant is being taken back")
+                };
                 let lock = lock.escape_debug();
-                write!(f, "\"{lock}\": {acked} of {wanted} acknowledgements came in time")
+                write!(
+                    f,
+                    "cannot {verb} \"{lock}\" on {server}: {acked} of {wanted} acknowledgements came in time; {now}"
+                )
             }
             Self::UnsupportedDurability { durability, reason } => {
                 write!(f, "locks cannot be kept by {durability}: {reason}")
@@ -492,3 +512,20 @@ pub(crate) const MAX_NAME: usize = 4096;
 
 /// Longest label of a manager in bytes. A host, a process and a service fit; what does not fit is no label.
 pub(crate) const MAX_LABEL: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was tried, where, why it failed, and what becomes of it.
+    #[test]
+    fn a_missing_acknowledgement_says_what_it_was_about() {
+        let (server, by) = (Arc::from("db:6379"), Shortfall { acked: 0, wanted: 1 });
+        let grant = Error::not_replicated("dur", Arc::clone(&server), by);
+        let expected = "cannot acquire \"dur\" on db:6379: 0 of 1 acknowledgements came in time; the grant is being taken back";
+        assert_eq!(grant.to_string(), expected);
+        let extension = Error::extension_not_replicated("dur", server, by);
+        let expected = "cannot renew \"dur\" on db:6379: 0 of 1 acknowledgements came in time; it may be believed as long as before";
+        assert_eq!(extension.to_string(), expected);
+    }
+}

@@ -238,7 +238,10 @@ impl Guard {
         self.check()?;
         match fulfilled {
             None | Some(Ok(None)) => Ok(()),
-            Some(Ok(Some(shortfall))) => Err(Error::not_replicated(self.name.text(), shortfall)),
+            Some(Ok(Some(shortfall))) => {
+                let server = self.context.client.server_address();
+                Err(Error::extension_not_replicated(self.name.text(), server, shortfall))
+            }
             Some(Err(failed)) => {
                 let what = if want == Want::Extension { "renew" } else { "ask for" };
                 Err(self.failure(format!("{what} {}", self.name.titled()), failed))

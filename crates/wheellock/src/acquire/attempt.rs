@@ -312,7 +312,11 @@ impl<'a> Request<'a> {
                 let terms = Terms { lease, share, sent };
                 if let Some(shortfall) = shortfall {
                     attempt.not_acknowledged(terms, reply);
-                    return Err(Error::not_replicated(name.text(), shortfall));
+                    return Err(Error::not_replicated(
+                        name.text(),
+                        context.client.server_address(),
+                        shortfall,
+                    ));
                 }
                 let guard = attempt.granted(terms, reply)?;
                 if ambiguous {

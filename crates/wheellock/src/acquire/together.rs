@@ -99,7 +99,10 @@ pub(crate) async fn ask_together(
                     asked.iter().for_each(Request::let_owner_ask);
                     Ok(Ok(guards))
                 }
-                Some(shortfall) => Err(Error::not_replicated(first.name.text(), shortfall)),
+                Some(shortfall) => {
+                    let server = context.client.server_address();
+                    Err(Error::not_replicated(first.name.text(), server, shortfall))
+                }
             }
         }
         Some(AllReply::Refused(place, refusal)) => {

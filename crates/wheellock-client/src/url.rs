@@ -91,7 +91,8 @@ enum Scheme {
 }
 
 impl Scheme {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Or what schemes there are.
+    fn parse(text: &str) -> Result<Self, &'static str> {
         let text = text.to_ascii_lowercase();
         let (name, topology) = text.split_once(['+', '-']).map_or((&*text, ""), |(name, rest)| (name, rest));
         let tls = match name {
@@ -105,21 +106,37 @@ impl Scheme {
             (Some(tls), "cluster") => Ok(Self::Cluster { tls }),
             (Some(false), "unix") => Ok(Self::Unix),
             (None, "") if name == "unix" => Ok(Self::Unix),
-            _ => Err("its scheme is none of redis, rediss, valkey, valkeys, any of these with +sentinel or \
-                      +cluster, and unix"
-                .to_owned()),
+            _ => Err("redis, rediss, valkey, valkeys, any of these with +sentinel or +cluster, and unix"),
         }
     }
 }
 
+/// What stands before `://`, if it is a scheme to look at and not too long for one. What has other characters may be a password, or a user
+/// with one.
+fn scheme_to_show(text: &str) -> Option<&str> {
+    let fits = text.len() <= MAX_SHOWN
+        && text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    fits.then_some(text)
+}
+
+/// The longest scheme, or name of a parameter, that is shown: what is longer is none that somebody knows.
+const MAX_SHOWN: usize = 32;
+
 fn parse(url: &str) -> Result<Config, String> {
+    if url.is_empty() {
+        return Err("it is empty".to_owned());
+    }
     let (scheme, rest) = url.split_once("://").ok_or("it has no scheme such as redis://")?;
     let (authority, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     // The last @ ends the userinfo: an unescaped @ in a password then still parses as people mean it.
     let (userinfo, place) = authority.rsplit_once('@').map_or((None, authority), |(u, p)| (Some(u), p));
     let (hosts, path) = place.split_once('/').map_or((place, ""), |(hosts, path)| (hosts, path));
 
-    let scheme = Scheme::parse(scheme)?;
+    let scheme = Scheme::parse(scheme).map_err(|known| match scheme_to_show(scheme) {
+        Some(scheme) => format!("its scheme \"{scheme}\" is none of {known}"),
+        None => format!("its scheme is none of {known}"),
+    })?;
     let (servers, database, tls) = match scheme {
         Scheme::Unix => {
             let path = percent_decode(place)?;
@@ -163,9 +180,14 @@ fn parse(url: &str) -> Result<Config, String> {
         config.password =
             (!password.is_empty()).then(|| percent_decode(password).map(Secret::new)).transpose()?;
     }
-    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+    let query = query.unwrap_or_default();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        parse_parameter(&mut config, name, value)?;
+        if !parse_parameter(&mut config, name, value)? {
+            let known = known_parameters(&config.servers);
+            let name = name_to_show(query, pair).map(|name| format!(": \"{name}\"")).unwrap_or_default();
+            return Err(format!("it has a query parameter other than {known}{name}"));
+        }
     }
     if tls {
         config.encrypt()?;
@@ -179,8 +201,17 @@ fn parse(url: &str) -> Result<Config, String> {
     }
 }
 
-/// The spellings of the Sentinel's service are those of other clients.
-fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<(), String> {
+/// The name of a parameter that is not known, the first such of the query, if it is certain that it is one. What follows a `?` in a password
+/// ends with an `@`, and what follows a `&` in one comes after the name of that password, which is known.
+fn name_to_show<'a>(query: &str, pair: &'a str) -> Option<&'a str> {
+    let (name, _) = pair.split_once('=')?;
+    let is_name = (1..=MAX_SHOWN).contains(&name.len())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    (is_name && !query.contains('@') && !query.contains("sentinel_password=")).then_some(name)
+}
+
+/// Whether there is such a parameter. The spellings of the Sentinel's service are those of other clients.
+fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<bool, String> {
     match (name, &mut config.servers) {
         ("db", _) => config.database = parse_database(value)?,
         ("service" | "master_set" | "sentinelServiceName", Servers::Sentinel(sentinels)) => {
@@ -205,12 +236,9 @@ fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<(), S
         ("node" | "addr", Servers::Sentinel(sentinels)) => {
             sentinels.addresses.push(parse_host_port(value, DEFAULT_SENTINEL_PORT)?);
         }
-        // Its name is not shown: it may be what follows a ? in a password.
-        _ => {
-            return Err(format!("it has a query parameter other than {}", known_parameters(&config.servers)));
-        }
+        _ => return Ok(false),
     }
-    Ok(())
+    Ok(true)
 }
 
 fn known_parameters(servers: &Servers) -> &'static str {
@@ -401,9 +429,24 @@ mod tests {
     #[test]
     fn bad_urls_name_their_fault_and_never_the_password() {
         let bad = [
-            ("", "scheme"),
+            ("", "it is empty"),
             ("localhost:6379", "scheme"),
-            ("http://h", "scheme is none of"),
+            ("http://h", "its scheme \"http\" is none of redis, "),
+            ("HTTP+x-1.0://u:sesame@h", "its scheme \"HTTP+x-1.0\" is none of"),
+            // There is none.
+            ("redis:sesame@h", "it has no scheme"),
+            ("u:sesame@h:6379", "it has no scheme"),
+            (":sesame@h:6379", "it has no scheme"),
+            ("sesame", "it has no scheme"),
+            ("u:sesame://@h", "its scheme is none of"),
+            (":sesame://h", "its scheme is none of"),
+            ("sesame@://h", "its scheme is none of"),
+            ("u:sesame@h?x://", "its scheme is none of"),
+            ("u%3Asesame://h", "its scheme is none of"),
+            ("1sesame://h", "its scheme is none of"),
+            ("://sesame@h", "its scheme is none of"),
+            ("sesame.0123456789abcdef-0123456789://h", "its scheme is none of"),
+            ("sesame\u{1b}[1m://h", "its scheme is none of"),
             ("redis://", "host"),
             ("redis://:sesame@", "host"),
             ("redis://u:sesame@h:0", "port"),
@@ -420,6 +463,17 @@ mod tests {
             ("unix://relative", "absolute"),
             ("redis+sentinel://u:sesame@h", "service"),
             ("redis-sentinel://a:26379/0", "service"),
+            ("redis://h?foo=sesame", "other than db and node: \"foo\""),
+            ("redis://u:sesame@h?db=1&foo=sesame&bar=1", "other than db and node: \"foo\""),
+            ("redis://h?sentinel_password=ses&ame=sesame", "query parameter other than db and node"),
+            // These may be parts of a password.
+            ("redis://ses?sesame=1@h", "query parameter other than db and node"),
+            ("redis://u:6379?db=1&sesame=1@h", "query parameter other than db and node"),
+            ("redis://h?sesame", "query parameter other than db and node"),
+            ("redis://h?sesame%20=1", "query parameter other than db and node"),
+            ("redis://h?sesame\u{1b}=1", "query parameter other than db and node"),
+            ("redis://h?sesame_0123456789_0123456789_0123456789=1", "query parameter other than db and node"),
+            ("redis+sentinel://h/s?sentinel_password=ses&sesame=1", "query parameter other than db, node"),
             ("redis+sentinel://h/s?sentinel_password=sesame%", "%"),
             ("redis+cluster://u:sesame@h/1", "database"),
             ("redis://u:sesame@h,", "host"),

@@ -144,10 +144,8 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
     let deadline = timer.now() + shared.config.connect_timeout;
     loop {
         let found = timer.timeout_at(deadline, finder.address(timer)).await;
-        let Ok(Some((address, version))) = found else {
-            let kind = if found.is_ok() { ErrorKind::Auth } else { ErrorKind::Connect };
-            return Err(shared.not_connected(kind, &finder.nobody_knows()));
-        };
+        let found = found.unwrap_or(Err(ErrorKind::Connect));
+        let (address, version) = found.map_err(|kind| shared.not_connected(kind, &finder.nobody_knows()))?;
         let mut attempt = pin!(open_at(shared, &address));
         let mut renamed = pin!(finder.renamed(version));
         let opened = std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {

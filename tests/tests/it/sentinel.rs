@@ -211,6 +211,16 @@ async fn t5_sentinels_have_credentials_of_their_own() {
     assert_eq!(error.kind(), ErrorKind::Auth, "{error}");
 }
 
+/// An ordinary server in the place of a Sentinel is told from one that refuses the credentials, at once.
+#[tokio::test]
+async fn a_server_that_is_no_sentinel_is_unsupported() {
+    let server = RedisServer::builder().tcp().start();
+    let url = format!("{}/{SERVICE}", server.tcp_url().replace("redis://", "redis+sentinel://"));
+    let error = Client::connect(url.parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.detail().contains("it is no Sentinel"), "{error}");
+}
+
 #[tokio::test]
 async fn t7_a_switch_that_nobody_announced_is_found_by_asking() {
     let (old, new) = (RedisServer::builder().tcp().start(), RedisServer::builder().tcp().start());

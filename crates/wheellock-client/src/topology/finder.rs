@@ -13,7 +13,7 @@ use super::pace::Pace;
 use crate::address::Address;
 use crate::config::Sentinels;
 use crate::contain::wake_all;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 
 /// Knows where the primary is, as far as the Sentinels do.
 pub(crate) struct Finder {
@@ -65,10 +65,10 @@ impl Finder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The primary's address and the number of changes so far, once there is an address; `None` if every Sentinel refuses us,
-    /// which waiting will not cure. The first Sentinel to answer may be the one that has not heard of the last failover, so all
+    /// The primary's address and the number of changes so far, once there is an address; if every Sentinel refuses us, which waiting will
+    /// not cure, as what the last of them does. The first Sentinel to answer may be the one that has not heard of the last failover, so all
     /// are waited for, but not for long.
-    pub(crate) async fn address(&self, timer: &Timer) -> Option<(Address, u64)> {
+    pub(crate) async fn address(&self, timer: &Timer) -> Result<(Address, u64), ErrorKind> {
         let all = std::future::poll_fn(|cx| {
             let mut state = self.lock();
             if state.asked.iter().all(|asked| *asked) { Poll::Ready(()) } else { state.wait(cx) }
@@ -76,10 +76,10 @@ impl Finder {
         let _late = timer.timeout_at(timer.now() + ALL_WITHIN, all).await;
         std::future::poll_fn(|cx| {
             let mut state = self.lock();
-            match state.discovery.address() {
-                Some(address) => Poll::Ready(Some((address.clone(), state.version))),
-                None if state.all_refuse() => Poll::Ready(None),
-                None => state.wait(cx),
+            match (state.discovery.address(), state.refusal()) {
+                (Some(address), _) => Poll::Ready(Ok((address.clone(), state.version))),
+                (None, Some(kind)) => Poll::Ready(Err(kind)),
+                (None, None) => state.wait(cx),
             }
         })
         .await
@@ -210,7 +210,7 @@ impl Finder {
         let first = state.asked.get_mut(number).is_some_and(|asked| !std::mem::replace(asked, true));
         let renamed = state.discovery.address() != before.as_ref();
         state.version += u64::from(renamed);
-        let wakers = if first || renamed || state.all_refuse() {
+        let wakers = if first || renamed || state.refusal().is_some() {
             std::mem::take(&mut state.waiting)
         } else {
             Vec::new()
@@ -221,8 +221,11 @@ impl Finder {
 }
 
 impl State {
-    fn all_refuse(&self) -> bool {
-        self.failures.iter().all(|failure| failure.as_ref().is_some_and(Error::is_refusal))
+    /// What the last of them refuses us as, if each of them does; that there is none is no reason to wait either.
+    fn refusal(&self) -> Option<ErrorKind> {
+        self.failures.iter().try_fold(ErrorKind::Unsupported, |_, failure| {
+            failure.as_ref().filter(|error| error.is_refusal()).map(Error::kind)
+        })
     }
 
     fn wait<T>(&mut self, cx: &Context<'_>) -> Poll<T> {
@@ -267,6 +270,31 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    /// A server that is no Sentinel is another mistake than a wrong password.
+    #[test]
+    fn who_refuses_us_is_told_as_it_says() {
+        let failed = |kind| Err(Error::step(kind, "connect to", "h", String::new()));
+        for (first, second, told) in [
+            (ErrorKind::Unsupported, ErrorKind::Unsupported, Some(ErrorKind::Unsupported)),
+            (ErrorKind::Auth, ErrorKind::Auth, Some(ErrorKind::Auth)),
+            (ErrorKind::Auth, ErrorKind::Unsupported, Some(ErrorKind::Unsupported)),
+            (ErrorKind::Unsupported, ErrorKind::Auth, Some(ErrorKind::Auth)),
+            (ErrorKind::Connect, ErrorKind::Auth, None),
+            (ErrorKind::Unsupported, ErrorKind::Connect, None),
+        ] {
+            let (finder, (timer, _clock)) = (finder(), Timer::manual(Duration::from_millis(1)));
+            finder.heard(0, failed(first));
+            finder.heard(1, failed(second));
+            let mut address = std::pin::pin!(finder.address(&timer));
+            let polled = address.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let refusal = match polled {
+                Poll::Ready(found) => Some(found.expect_err("nobody named an address")),
+                Poll::Pending => None,
+            };
+            assert_eq!(refusal, told, "{first:?}, {second:?}");
+        }
+    }
 
     #[test]
     fn a_primary_that_stays_away_is_asked_for_less_often() {

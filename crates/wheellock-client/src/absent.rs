@@ -24,7 +24,9 @@ pub(crate) fn open(connector: &Connector) -> io::Result<(Pipe, Pipe)> {
 
 impl Absent {
     pub(crate) fn of_the_system() -> Result<Self, String> {
-        Err("it asks for TLS, and wheellock-client was built without its feature `tls`".to_owned())
+        Err("it asks for TLS, which was not built in: switch on the feature `tls` of `wheellock`, or of `wheellock-client` where that \
+             is used alone"
+            .to_owned())
     }
 
     pub(crate) async fn connect(tls: &Self, _host: &str, _socket: TcpStream) -> io::Result<(Self, Self)> {
@@ -53,5 +55,19 @@ impl Absent {
 
     pub(crate) fn poll_writable(&self, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match *self {}
+    }
+}
+
+#[cfg(all(test, not(feature = "tls")))]
+mod tests {
+    use crate::config::Config;
+
+    /// Who depends on `wheellock` alone learns what to write into its `Cargo.toml`.
+    #[test]
+    fn tls_that_is_not_there_is_a_feature_to_switch_on() {
+        for url in ["rediss://h", "valkeys+cluster://h", "rediss+sentinel://h/s"] {
+            let error = url.parse::<Config>().expect_err(url).to_string();
+            assert!(error.contains("switch on the feature `tls` of `wheellock`, or of"), "{error}");
+        }
     }
 }

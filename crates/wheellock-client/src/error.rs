@@ -455,12 +455,13 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Foreign bytes fit for a log line: escaped, and cut at 256 bytes of input.
+/// Foreign bytes fit for a log line, within double quotes: escaped, but for single quotes, and cut at 256 bytes of input.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     const LIMIT: usize = 256;
     let (shown, cut) =
         bytes.get(..LIMIT).filter(|_| bytes.len() > LIMIT).map_or((bytes, ""), |cut| (cut, "..."));
-    format!("{}{cut}", shown.escape_ascii())
+    let parts = shown.split(|&byte| byte == b'\'').map(|part| part.escape_ascii().to_string());
+    parts.collect::<Vec<_>>().join("'") + cut
 }
 
 #[cfg(test)]
@@ -493,6 +494,15 @@ mod tests {
             let mut retry = crate::retry::Retry::default();
             assert_eq!((retry.after(&error), retry.after_answer(&error).is_some()), (None, true));
         }
+    }
+
+    /// What a server says can be searched for as it is.
+    #[test]
+    fn single_quotes_of_servers_are_shown_as_they_are() {
+        let shown = |text: &[u8]| Error::server("FOO", "s", false, text).detail().to_owned();
+        assert_eq!(shown(b"ERR unknown command 'FOO'"), "the server answered \"ERR unknown command 'FOO'\"");
+        assert_eq!(shown(b"'\"\\'\n"), r#"the server answered "'\"\\'\n""#);
+        assert_eq!(printable(&[b'\''; 300]), "'".repeat(256) + "...");
     }
 
     #[test]

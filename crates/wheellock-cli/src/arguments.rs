@@ -34,15 +34,6 @@ pub(crate) enum Verb {
     },
     /// Print this tool's manual, in Markdown
     Manual,
-    /// Become a command that dies with its parent
-    #[command(hide = true)]
-    Bound {
-        /// The parent's process id
-        parent: i32,
-        /// The command
-        #[arg(last = true, required = true)]
-        command: Vec<OsString>,
-    },
 }
 
 /// Run a command while holding a lock
@@ -123,8 +114,8 @@ pub(crate) struct Holder {
 
 /// Check a server for whatever puts locks at risk
 ///
-/// Looks at its version and role, at eviction and persistence, at what the user may do, at round trips and at its clock, and takes and
-/// releases a lock of its own for trial.
+/// Looks at its version and role, at eviction and persistence, at what the user may do with plain locks, at round trips and at its clock,
+/// and takes and releases a plain lock of its own for trial. Other kinds of locks need more permissions.
 ///
 /// Exit codes: 0 if all is well; 1 if something is not; 64 for wrong arguments; 69 if the server cannot be reached, or does not serve.
 #[derive(Debug, Args)]
@@ -200,6 +191,18 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    /// What this tool says to itself alone is suggested to nobody.
+    #[test]
+    fn what_is_suggested_is_in_the_help() {
+        for typo in ["bogus", "bonud"] {
+            let error = Arguments::try_parse_from(["w", typo]).unwrap_err().to_string();
+            assert!(error.contains(typo) && !error.contains("bound"), "{error}");
+        }
+        let error = Arguments::try_parse_from(["w", "docter"]).unwrap_err().to_string();
+        assert!(error.contains("'doctor'"), "{error}");
+        assert!(Arguments::command().get_subcommands().all(|verb| !verb.is_hide_set()));
     }
 
     #[test]

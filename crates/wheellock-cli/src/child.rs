@@ -97,13 +97,23 @@ fn command(words: &[OsString], again: &[&str]) -> io::Result<Command> {
     let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     if cfg!(target_os = "linux") && std::path::Path::new(THIS_PROGRAM).exists() {
         let mut command = Command::new(THIS_PROGRAM);
-        command.args(again).arg("bound").arg(getpid().as_raw_nonzero().to_string()).arg("--").args(words);
+        command.args(again).arg(BOUND).arg(getpid().as_raw_nonzero().to_string()).arg("--").args(words);
         return Ok(command);
     }
     let mut command = Command::new(program);
     command.args(arguments);
     Ok(command)
 }
+
+/// What this program is told to become, if these are the arguments that it starts itself with: the parent's process id and the command. No
+/// argument of those that people write, so that nobody is shown it.
+pub(crate) fn bound(arguments: &[OsString]) -> Option<(i32, &[OsString])> {
+    let [_program, verb, parent, dashes, command @ ..] = arguments else { return None };
+    let parent = parent.to_str()?.parse().ok()?;
+    (verb == BOUND && dashes == "--" && !command.is_empty()).then_some((parent, command))
+}
+
+pub(crate) const BOUND: &str = "bound";
 
 /// Becomes the command: dies when `parent` does. Returns only if that fails.
 pub(crate) fn become_command(parent: i32, words: &[OsString]) -> End {
@@ -124,4 +134,27 @@ pub(crate) fn become_command(parent: i32, words: &[OsString]) -> End {
 pub(crate) fn cannot_run(program: &OsString, error: &io::Error) -> End {
     complain(&format!("cannot run {}: {error}", program.display()));
     if error.kind() == io::ErrorKind::NotFound { End::NotFound } else { End::NotExecutable }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_that_this_program_starts_itself_with_are_told_from_those_of_people() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let told = words(&["w", "bound", "17", "--", "sh", "--", "-c"]);
+        assert_eq!(bound(&told), Some((17, &words(&["sh", "--", "-c"])[..])));
+        for other in [
+            &[][..],
+            &["w"],
+            &["w", "bound"],
+            &["w", "bound", "17", "--"],
+            &["w", "bound", "17", "sh", "-c"],
+            &["w", "bound", "x", "--", "sh"],
+            &["w", "run", "17", "--", "sh"],
+        ] {
+            assert_eq!(bound(&words(other)), None, "{other:?}");
+        }
+    }
 }

@@ -18,7 +18,7 @@ pub(crate) async fn check(options: &Doctor) -> Result<End, Failure> {
         report.bad("server", finding);
     }
     if locks.diagnostics().is_empty() {
-        report.good("server", "version, eviction, persistence and permissions are fit for locks");
+        report.good("server", "version, eviction, persistence and permissions are fit for plain locks");
     }
     let own_name = format!("wheellock:doctor:{}", locks.id());
     report.try_a_lock(&locks, options.name.as_deref().unwrap_or(&own_name)).await;

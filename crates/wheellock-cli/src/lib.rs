@@ -27,6 +27,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
 
 use arguments::{Arguments, Verb};
 use end::{End, Failure, say};
@@ -42,6 +43,10 @@ pub fn main() -> ExitCode {
 /// Blocks the thread until the program would have ended, and is to be called by a process' first thread: on Linux a command is tied
 /// to the life of the thread that started it.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if let Some((parent, command)) = child::bound(&arguments) {
+        return child::become_command(parent, command).into();
+    }
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -56,16 +61,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
         Verb::Doctor(options) => on_runtime(doctor::check(&options)),
         Verb::Bench(options) => on_runtime(bench::measure(&options)),
         Verb::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "wheellock", &mut script);
-            say(&String::from_utf8_lossy(&script));
+            say(&completions(shell));
             Ok(End::Success)
         }
         Verb::Manual => {
             say(&manual::page());
             Ok(End::Success)
         }
-        Verb::Bound { parent, command } => Ok(child::become_command(parent, &command)),
     };
     match end {
         Ok(end) => end.into(),
@@ -74,6 +76,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, again: &[&str]) -> Exi
             end.into()
         }
     }
+}
+
+/// What makes a shell complete this tool's arguments.
+fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "wheellock", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
 }
 
 /// On one thread, which is this one: a command that it starts is tied to it.
@@ -91,7 +100,17 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
+    use clap::ValueEnum;
+
     use super::*;
+
+    #[test]
+    fn shells_do_not_complete_what_this_tool_says_to_itself() {
+        for shell in Shell::value_variants() {
+            let script = completions(*shell);
+            assert!(script.contains("doctor") && !script.contains(child::BOUND), "{shell}: {script}");
+        }
+    }
 
     /// Such a call is the look-up of a name, which a resolver may leave without an answer for long.
     #[test]

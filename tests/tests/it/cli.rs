@@ -546,6 +546,7 @@ fn the_doctor_says_what_is_wrong_and_leaves_nothing() {
     if well.redis_version() >= (7, 0, 0) {
         assert_eq!(code(&told), 0, "{}", stdout(&told));
         assert!(stdout(&told).ends_with("\nall is well\n"), "{}", stdout(&told));
+        assert!(stdout(&told).contains("permissions are fit for plain locks\n"), "{}", stdout(&told));
     }
     for part in
         ["  ok  connection", "  ok  round trip", "  ok  clock", "  ok  trial lock  taken and released"]
@@ -594,6 +595,7 @@ fn shells_get_completions() {
         let output = Command::new(PROGRAM).args(["completions", shell]).output().unwrap();
         assert_eq!(code(&output), 0);
         assert!(stdout(&output).contains("conflict-exit-code"), "{shell}");
+        assert!(!stdout(&output).contains("bound"), "{shell}");
     }
 }
 

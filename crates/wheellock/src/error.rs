@@ -320,7 +320,7 @@ impl fmt::Display for Error {
                 f,
                 "\"{}\" and what belongs to it are in different hash slots of the cluster: use a name without braces, or with a \
                  hash tag such as {{orders}}",
-                lock.escape_debug()
+                quotable(lock)
             ),
             Self::InvalidLease { lease, shortest } => {
                 write!(f, "this lease must be within {shortest:?} and 100 years, not {lease:?}")
@@ -337,25 +337,21 @@ impl fmt::Display for Error {
                 f,
                 "\"{}\": there is other data, or a lock or semaphore of another kind, under this name on {server}; it was left \
                  alone",
-                lock.escape_debug()
+                quotable(lock)
             ),
             Self::Upgrade { lock } => write!(
                 f,
                 "lock \"{}\": this owner holds it for reading and would wait for itself to write: it has to release that first",
-                lock.escape_debug()
+                quotable(lock)
             ),
             Self::NotReentrant { lock } => write!(
                 f,
                 "lock \"{}\": this owner holds it already, and it is not reentrant, or was taken as another kind of lock: it would \
                  wait for itself",
-                lock.escape_debug()
+                quotable(lock)
             ),
             Self::GrantedTooLate { lock, lease } => {
-                write!(
-                    f,
-                    "lock \"{}\" was granted after its lease of {lease:?} had run out",
-                    lock.escape_debug()
-                )
+                write!(f, "lock \"{}\" was granted after its lease of {lease:?} had run out", quotable(lock))
             }
             Self::NotReplicated { lock, server, extension, acked, wanted } => {
                 let (verb, now) = if *extension {
@@ -363,7 +359,7 @@ impl fmt::Display for Error {
                 } else {
                     ("acquire", "the grant is being taken back")
                 };
-                let lock = lock.escape_debug();
+                let lock = quotable(lock);
                 write!(
                     f,
                     "cannot {verb} \"{lock}\" on {server}: {acked} of {wanted} acknowledgements came in time; {now}"
@@ -372,15 +368,15 @@ impl fmt::Display for Error {
             Self::UnsupportedDurability { durability, reason } => {
                 write!(f, "locks cannot be kept by {durability}: {reason}")
             }
-            Self::Lost { lock, reason } => write!(f, "\"{}\" was lost: {reason}", lock.escape_debug()),
+            Self::Lost { lock, reason } => write!(f, "\"{}\" was lost: {reason}", quotable(lock)),
             Self::ShutDown { lock, .. } => {
-                write!(f, "cannot acquire \"{}\": its manager was shut down", lock.escape_debug())
+                write!(f, "cannot acquire \"{}\": its manager was shut down", quotable(lock))
             }
             Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),
             Self::DuplicateMember { lock, server } => write!(
                 f,
                 "lock \"{}\" on {server} is named twice among those to be taken together",
-                lock.escape_debug()
+                quotable(lock)
             ),
             Self::NotIndependent { server, reason } => {
                 write!(f, "{server} is no independent member of a quorum: {reason}")
@@ -390,7 +386,7 @@ impl fmt::Display for Error {
                     let asked = "no majority of the servers could be asked who it is";
                     write!(f, "{asked}: {granted} answered, {wanted} are needed")?;
                 } else {
-                    let lock = lock.escape_debug();
+                    let lock = quotable(lock);
                     write!(f, "no quorum for lock \"{lock}\": {granted} of {wanted} servers")?;
                 }
                 failures.iter().try_for_each(|failure| write!(f, "; {failure}"))
@@ -401,6 +397,11 @@ impl fmt::Display for Error {
             }
         }
     }
+}
+
+/// A lock's name within double quotes in a line: escaped, but for single quotes.
+pub(crate) fn quotable(name: &str) -> String {
+    name.split('\'').map(|part| part.escape_debug().to_string()).collect::<Vec<_>>().join("'")
 }
 
 impl std::error::Error for Error {
@@ -527,5 +528,13 @@ mod tests {
         let extension = Error::extension_not_replicated("dur", server, by);
         let expected = "cannot renew \"dur\" on db:6379: 0 of 1 acknowledgements came in time; it may be believed as long as before";
         assert_eq!(extension.to_string(), expected);
+    }
+
+    #[test]
+    fn names_are_shown_as_they_are_but_for_what_would_break_the_line() {
+        let shown =
+            |name: &str| Error::NoQuorum { lock: name.into(), granted: 1, wanted: 2, failures: Vec::new() };
+        assert_eq!(shown("anna's").to_string(), "no quorum for lock \"anna's\": 1 of 2 servers");
+        assert_eq!(quotable("'a\"b\\c\n\u{1b}'"), r#"'a\"b\\c\n\u{1b}'"#);
     }
 }

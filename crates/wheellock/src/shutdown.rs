@@ -9,6 +9,7 @@ use std::time::Duration;
 use wheellock_client::{Client, Outcome};
 
 use crate::context::Context;
+use crate::error::quotable;
 use crate::label;
 use crate::manager::LockManager;
 use crate::wait_queue::WaitQueue;
@@ -164,7 +165,7 @@ impl fmt::Display for Leftover {
         }
         let shown = self.locks.iter().take(SHOWN);
         shown.enumerate().try_for_each(|(place, Unreleased { lock, server })| {
-            write!(f, "{} \"{}\" on {server}", if place > 0 { "," } else { "" }, lock.escape_debug())
+            write!(f, "{} \"{}\" on {server}", if place > 0 { "," } else { "" }, quotable(lock))
         })?;
         if self.locks.len() > SHOWN { f.write_str(", ..") } else { Ok(()) }
     }

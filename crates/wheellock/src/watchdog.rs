@@ -275,7 +275,8 @@ impl Answered<'_, '_> {
     fn counted(&mut self, index: HoldIndex, answer: &Answer<'_>) {
         let Some(hold) = self.holds.get(index) else { return };
         let (name, owner) = (Arc::clone(&hold.name), hold.owner);
-        if answer.pause == Some(Duration::ZERO) {
+        // Whatever else keeps it from being answered, the release that follows will find out.
+        if answer.verb == "EVALSHA" && answer.retry.is_in_full() {
             let again = self.context.ask_who_listens(&name, index, owner, &answer.retry);
             if again.is_some() {
                 self.flushes.extend(again);

@@ -515,6 +515,8 @@ async fn a_process_that_is_alone_goes_on_until_another_one_listens() {
         let others = manager(&server.url()).await;
         let lock = if simple { others.simple_lock(NAME) } else { others.lock(NAME) };
         for _ in 0..3 {
+            // The question's script, too, is sent once more.
+            assert_eq!(server.cli(&["SCRIPT", "FLUSH"]), "OK");
             assert!(goes_on(&server, &locks, simple).await, "simple: {simple}");
             let guard = timeout(PATIENCE, lock.acquire()).await.expect("it has its turn").unwrap();
             guard.release().await.unwrap();

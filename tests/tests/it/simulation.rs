@@ -392,6 +392,6 @@ fn seed_61255016_who_was_refused_had_it_before_the_server_lost_it() {
 }
 
 /// See `a_seed_replays_on_another_machine`.
-const SEEN: &str = "0xba77e78a6c0c4708";
+const SEEN: &str = "0xea4b983a43a0c74c";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;

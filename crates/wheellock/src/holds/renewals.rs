@@ -460,6 +460,8 @@ impl Holds {
                 hold.ask_again_if_its_turn_comes_late(now, period);
                 effects.renewed_again(self.fails_no_more(renewal.hold, now));
             }
+            // Its release finds the same, and tells of it.
+            Renewed::NotOwner if hold.guards == 0 && hold.releasing.is_under_way() => {}
             Renewed::NotOwner => return self.lose(renewal.hold, LostReason::NotOwner, now, effects),
             Renewed::NotAcknowledged => {
                 hold.renewing.plan(now + renewal.lease.retry_after());

@@ -203,3 +203,23 @@ fn a_release_that_may_be_lost_is_repeated_though_a_renewal_before_it_was_in_vain
         assert_eq!(world.holds.counted().lost_expired, 0);
     }
 }
+
+/// It was asked for when the guard went: whichever answer comes first, the loss is counted, and told of once.
+#[test]
+fn a_loss_is_counted_though_it_is_heard_of_while_the_release_is_under_way() {
+    for heard_before in [true, false] {
+        let mut world = World::new();
+        let hold = world.take(1, true);
+        world.holds.verify_hold(hold, world.now);
+        let script = world.due();
+        let script = world.holds.begin_renewal(script, Some(0), world.now);
+        let release = world.holds.release(hold, GUARD, world.now).unwrap();
+        if heard_before {
+            world.answer(script, &[0]);
+        }
+        world.reconciled(&release, false, 0);
+        let metrics = world.holds.counted();
+        assert_eq!((metrics.lost_not_owner, metrics.held), (1, 0), "heard before: {heard_before}");
+        assert!(world.holds.holds.is_empty());
+    }
+}

@@ -710,9 +710,12 @@ impl Drop for ThreadNumber {
 /// Which numbers threads have. Not one of the model checker's: its threads are not created and ended by the system.
 static THREAD_NUMBERS: StdMutex<Vec<bool>> = StdMutex::new(Vec::new());
 
-/// One shard per core up to 16: beyond, the scan of a turn costs more than the contention it saves.
+/// One shard per core up to 16: beyond, the scan of a turn costs more than the contention it saves. How many cores there are is asked
+/// once: the answer is read from files.
 fn shard_count() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(16).next_power_of_two()
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+    cores.min(16).next_power_of_two()
 }
 
 /// Values taken from a shard under one hold of its lock, and fired before the next are looked for: as many as are read in one go.

@@ -2,7 +2,7 @@
 //! layer asked of the server, read from MONITOR.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -53,6 +53,22 @@ pub async fn adjusted(url: &str, watchdog_lease: Duration, adjust: impl FnOnce(&
         adjust(config);
     });
     builder.connect().await.expect("the server is up")
+}
+
+/// Four tasks that pass a lock on from one to the other until `over`.
+#[must_use]
+pub fn passing_on(lock: &Lock, over: &Arc<AtomicBool>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..4 {
+        let (lock, over) = (lock.clone(), Arc::clone(over));
+        tasks.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let _guard = lock.acquire().await.expect("the server is up");
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    tasks
 }
 
 /// So many tasks, each with one of these handles of one lock in turn, take the lock twenty times each, and never are two inside. Every

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use wheellock::{Durability, Error, Guard, Lock, LockManager, LostReason, Released, multi_lock};
 use wheellock_tests::beside::attempts as scripts;
-use wheellock_tests::locks::{PATIENCE, WOKEN, gone, listeners, lost, manager};
+use wheellock_tests::locks::{PATIENCE, WOKEN, gone, listeners, lost, manager, passing_on};
 use wheellock_tests::{RedisServer, eventually};
 
 const NAME: &str = "hot";
@@ -475,22 +475,6 @@ async fn readers_who_have_joined_are_readers() {
     assert!(eventually(PATIENCE, async || server.cli(&["EXISTS", NAME]) == "0").await);
 }
 
-/// Tasks of one process that pass the lock on, until `over`.
-fn passing_on(locks: &LockManager, over: &Arc<AtomicBool>, simple: bool) -> JoinSet<()> {
-    let mut tasks = JoinSet::new();
-    for _ in 0..4 {
-        let lock = if simple { locks.simple_lock(NAME) } else { locks.lock(NAME) };
-        let over = Arc::clone(over);
-        tasks.spawn(async move {
-            while !over.load(Ordering::Relaxed) {
-                let _guard = lock.acquire().await.unwrap();
-                tokio::task::yield_now().await;
-            }
-        });
-    }
-    tasks
-}
-
 /// Whether the process goes on with one hold for a time in which it used to give the lock back four times.
 async fn goes_on(server: &RedisServer, locks: &LockManager, simple: bool) -> bool {
     let holder = || if simple { server.cli(&["GET", NAME]) } else { holder(server) };
@@ -511,7 +495,8 @@ async fn a_process_that_is_alone_goes_on_until_another_one_listens() {
         let server = RedisServer::start();
         let locks = handing_over(&server, BRIEF).await;
         let over = Arc::new(AtomicBool::new(false));
-        let tasks = passing_on(&locks, &over, simple);
+        let lock = if simple { locks.simple_lock(NAME) } else { locks.lock(NAME) };
+        let tasks = passing_on(&lock, &over);
         let others = manager(&server.url()).await;
         let lock = if simple { others.simple_lock(NAME) } else { others.lock(NAME) };
         for _ in 0..3 {
@@ -542,7 +527,7 @@ async fn a_process_that_goes_on_notices_that_it_has_not_got_the_lock_any_more() 
     let builder = LockManager::builder(&server.url()).hand_over(BRIEF).watchdog_lease(ALWAYS);
     let locks = builder.connect().await.unwrap();
     let over = Arc::new(AtomicBool::new(false));
-    let tasks = passing_on(&locks, &over, false);
+    let tasks = passing_on(&locks.lock(NAME), &over);
     let mut taken_away = 0;
     while taken_away < 20 {
         assert!(goes_on(&server, &locks, false).await);

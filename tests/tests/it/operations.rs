@@ -1,9 +1,12 @@
 //! What an operator sees and a holder can do about it: metrics, diagnostics, renewal by hand, jumps of the server's
 //! clock.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use wheellock::{BootInstant, Error, Finding, Lock, LockManager, LostReason, Outcome};
+use wheellock_tests::locks::passing_on;
 use wheellock_tests::{RedisServer, eventually, guide};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,6 +82,7 @@ async fn missing_permissions_are_named_when_connecting() {
     };
     assert_eq!(missing(&connect(&["allkeys", "allchannels"]).await), [""; 0]);
     assert_eq!(missing(&connect(&["allkeys", "allchannels", "-pexpire", "-del"]).await), ["PEXPIRE", "DEL"]);
+    assert_eq!(missing(&connect(&["allkeys", "allchannels", "-pubsub"]).await), ["PUBSUB|NUMSUB"]);
     assert_eq!(missing(&connect(&["allkeys", "resetchannels"]).await), ["PUBLISH", "SUBSCRIBE"]);
     let restricted = connect(&["~orders:*", "&redisson_lock__channel:*"]).await;
     assert_eq!(missing(&restricted), [""; 0], "which names are allowed is not for us to guess");
@@ -94,7 +98,7 @@ fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
     if server.redis_version() < CHECKS_PERMISSIONS {
         return;
     }
-    let rules = "ACL SETUSER limited on >secret +@all allkeys allchannels -spublish -ssubscribe";
+    let rules = "ACL SETUSER limited on >secret +@all allkeys allchannels -spublish -ssubscribe -pubsub|shardnumsub";
     assert_eq!(server.cli(&rules.split(' ').collect::<Vec<_>>()), "OK");
     let mut limited = server.connect().unwrap();
     assert_eq!(limited.query(&["AUTH", "limited", "secret"]).unwrap().to_string(), "OK");
@@ -103,7 +107,7 @@ fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
         limited.query(&["EVAL", script, "0", "name", "channel", verbs[0], verbs[1]]).unwrap().to_string()
     };
     assert_eq!(missing(["PUBLISH", "SUBSCRIBE"]), "");
-    assert_eq!(missing(["SPUBLISH", "SSUBSCRIBE"]), "SPUBLISH\nSSUBSCRIBE");
+    assert_eq!(missing(["SPUBLISH", "SSUBSCRIBE"]), "SPUBLISH\nSSUBSCRIBE\npubsub|shardnumsub");
 }
 
 #[tokio::test]
@@ -211,6 +215,20 @@ fn outlive_the_runtime(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// This process has a lock for itself until it asks who else listens, or anything is refused.
+async fn keep_hot(server: &RedisServer, lock: &Lock) {
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks = passing_on(lock, &over);
+    assert_eq!(server.cli(&["CONFIG", "RESETSTAT"]), "OK");
+    let asks = async || {
+        let asked = server.cli(&["INFO", "commandstats"]).contains("cmdstat_pubsub");
+        asked || !server.cli(&["ACL", "LOG"]).is_empty()
+    };
+    assert!(eventually(PATIENCE, asks).await, "{}", server.cli(&["INFO", "commandstats"]));
+    over.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+}
+
 /// Everything that a lock can do, as a user with these permissions; says what did not work.
 async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), String> {
     let set = [&["ACL", "SETUSER", "locks", "reset", "on", ">secret"][..], rules].concat();
@@ -248,6 +266,7 @@ async fn use_everything(server: &RedisServer, rules: &[&str]) -> Result<(), Stri
     if !eventually(PATIENCE, async || server.cli(&["EXISTS", "orders:43"]) == "0").await {
         return Err("a guard that outlived its runtime was not released".to_owned());
     }
+    keep_hot(server, &locks.lock("orders:44")).await;
     // The subscription lingers, and then ends.
     let unheard = async || server.cli(&["PUBSUB", "CHANNELS"]).is_empty();
     if !eventually(PATIENCE, unheard).await {

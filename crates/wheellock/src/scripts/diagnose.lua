@@ -29,4 +29,8 @@ for _, command in ipairs({{ARGV[3], channel, '0'}, {ARGV[4], channel}, {'time'}}
         refused[#refused + 1] = command[1]
     end
 end
+local numsub = ARGV[3] == 'SPUBLISH' and 'shardnumsub' or 'numsub'
+if not redis.acl_check_cmd('pubsub', numsub, channel) then
+    refused[#refused + 1] = 'pubsub|' .. numsub
+end
 return refused

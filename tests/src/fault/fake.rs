@@ -9,12 +9,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::scanner::Scanner;
+use crate::port::Port;
 
 /// A scripted server on a loopback port: the script runs once per connection, each on a thread of its own.
 ///
 /// When the script returns, the connection is closed. Dropping the server ends every script.
 pub struct FakeServer {
     addr: SocketAddr,
+    _port: Port,
     shared: Arc<Shared>,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -35,7 +37,7 @@ impl FakeServer {
     where
         F: Fn(usize, &mut Session) -> io::Result<()> + Send + Sync + 'static,
     {
-        let listener = super::listen().expect("a free loopback port");
+        let (port, listener) = super::listen().expect("a free loopback port");
         let addr = listener.local_addr().expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             stopped: AtomicBool::new(false),
@@ -70,7 +72,7 @@ impl FakeServer {
                 }
             }
         });
-        Self { addr, shared, acceptor: Some(acceptor) }
+        Self { addr, _port: port, shared, acceptor: Some(acceptor) }
     }
 
     /// A server that passes the handshake on every connection and then runs the script.

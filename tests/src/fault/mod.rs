@@ -17,27 +17,34 @@ pub use proxy::{At, Counts, Direction, Fault, Gate, Proxy, Rule, Upstream};
 pub use random::Random;
 pub use scanner::{Scanned, Scanner};
 
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::net::{Ipv4Addr, TcpListener};
 
-/// A listener on a free loopback port below the range the kernel hands out by itself, so that a client which
-/// redials a closed port can never be given that port as its own source and connect to itself.
-fn listen() -> io::Result<TcpListener> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Processes running side by side start looking at different places; 37 is coprime to the span's length.
-    let start = std::process::id().wrapping_mul(37);
-    for _ in 0..PORT_SPAN {
-        let offset =
-            start.wrapping_add(u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % u32::from(PORT_SPAN);
-        let port = FIRST_PORT + u16::try_from(offset).unwrap_or_default();
-        if let Ok(listener) = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))) {
-            return Ok(listener);
-        }
-    }
-    Err(io::ErrorKind::AddrNotAvailable.into())
+use anyhow::Result;
+
+use crate::port::Port;
+
+/// A listener, and its port, which is its own also while nobody listens there.
+fn listen() -> Result<(Port, TcpListener)> {
+    let port = Port::reserve()?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.number()))?;
+    Ok((port, listener))
 }
 
-/// Below the ports of [`RedisServer`](crate::RedisServer), which start at 20 000.
-const FIRST_PORT: u16 = 10_000;
-const PORT_SPAN: u16 = 10_000;
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpStream, UdpSocket};
+
+    use super::*;
+    use crate::RedisServer;
+
+    /// Clients would reach whoever listened there meanwhile, and the proxy could not come back.
+    #[test]
+    fn a_port_stays_its_proxys_while_it_refuses() {
+        let proxy = Proxy::before(&RedisServer::start());
+        proxy.gate(Gate::Refuse);
+        assert!(TcpStream::connect(proxy.addr()).is_err());
+        assert!(UdpSocket::bind(proxy.addr()).is_err(), "it is reserved");
+        proxy.gate(Gate::Silent);
+        assert!(TcpStream::connect(proxy.addr()).is_ok());
+    }
+}

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::random::Random;
 use super::scanner::{Scanned, Scanner};
+use crate::port::Port;
 use crate::server::RedisServer;
 
 /// A fault proxy on a loopback port. Dropping it closes everything.
@@ -25,6 +26,8 @@ use crate::server::RedisServer;
 /// Every method that changes something returns after the change is in force.
 pub struct Proxy {
     addr: SocketAddr,
+    /// Clients that come while nobody listens must not find anybody else.
+    _port: Port,
     orders: mpsc::Sender<(Order, mpsc::Sender<()>)>,
     wake: UnixStream,
     shared: Arc<Shared>,
@@ -157,7 +160,7 @@ impl Proxy {
     /// If no loopback port is free.
     #[must_use]
     pub fn start(upstream: Upstream, seed: u64) -> Self {
-        let listener = super::listen().expect("a free loopback port");
+        let (port, listener) = super::listen().expect("a free loopback port");
         let addr = listener.local_addr().expect("a bound socket has an address");
         listener.set_nonblocking(true).expect("a listener can be non-blocking");
         let (wake, woken) = UnixStream::pair().expect("a socket pair");
@@ -178,7 +181,7 @@ impl Proxy {
             shared: Arc::clone(&shared),
         };
         let thread = std::thread::spawn(move || engine.run());
-        Self { addr, orders, wake, shared, thread: Some(thread) }
+        Self { addr, _port: port, orders, wake, shared, thread: Some(thread) }
     }
 
     /// A proxy in front of a real server's unix socket.
@@ -400,7 +403,7 @@ impl Engine {
                 if gate == Gate::Refuse {
                     self.listener = None;
                 } else if self.listener.is_none() {
-                    let listener = TcpListener::bind(self.addr).expect("our own port is still free");
+                    let listener = TcpListener::bind(self.addr).expect("the port is reserved");
                     listener.set_nonblocking(true).expect("a listener can be non-blocking");
                     self.listener = Some(listener);
                 }

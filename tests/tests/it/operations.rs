@@ -98,7 +98,8 @@ fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
     if server.redis_version() < CHECKS_PERMISSIONS {
         return;
     }
-    let rules = "ACL SETUSER limited on >secret +@all allkeys allchannels -spublish -ssubscribe -pubsub|shardnumsub";
+    let rules =
+        "ACL SETUSER limited on >secret +@all allkeys allchannels -spublish -ssubscribe -pubsub|shardnumsub";
     assert_eq!(server.cli(&rules.split(' ').collect::<Vec<_>>()), "OK");
     let mut limited = server.connect().unwrap();
     assert_eq!(limited.query(&["AUTH", "limited", "secret"]).unwrap().to_string(), "OK");

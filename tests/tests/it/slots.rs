@@ -1,18 +1,11 @@
 //! The hash slot of a key is the one a real server says.
 
-use std::net::{Ipv4Addr, TcpListener};
-
 use wheellock_client::slot_of;
 use wheellock_tests::{Cli, RedisServer, Reply};
 
 #[test]
 fn slots_are_those_of_cluster_keyslot() {
-    // Two servers on one bus port would not start, and the default for a server without a TCP port is always the same.
-    let bus_port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    let server = RedisServer::builder()
-        .arg("cluster-enabled", "yes")
-        .arg("cluster-port", &bus_port.to_string())
-        .start();
+    let server = RedisServer::builder().cluster().start();
     let mut cli = server.connect().unwrap();
     for key in ["", "foo", "{}", "{", "}", "}{a}", "{a}{b}", "{{a}}", "a{}b{c}", "redisson_lock__channel:{x}"]
     {

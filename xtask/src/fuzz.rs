@@ -60,7 +60,8 @@ pub(crate) fn ensure_cargo_fuzz() -> Result<()> {
     if is_installed() {
         return Ok(());
     }
-    let mut install = run::cargo(["install", "cargo-fuzz", "--locked"]);
+    // It starts other programs: making it fast takes longer than it ever saves.
+    let mut install = run::cargo(["install", "cargo-fuzz", "--locked", "--debug"]);
     println!("Found no cargo-fuzz: installing it.\n$ {}", run::shown(&install));
     run::run(&mut install)
 }

@@ -436,11 +436,19 @@ fn loom_models(packages: &[Value]) -> Vec<Command> {
         // Optimised: a model explores up to millions of interleavings. Default features only: tokio does not build
         // under this flag. Library only: loom is a dependency of its unit tests and of nothing else.
         let mut command = run::cargo(["test", "--release", "--package", name(package), "--lib", "models"]);
+        command.args(LOOMS_LOG.iter().flat_map(|package| unoptimised(package)));
         command.env("RUSTFLAGS", "--cfg loom");
         command.env("CARGO_TARGET_DIR", run::target_directory().join("loom"));
         command
     };
     packages.iter().filter(|package| has_loom_models(package)).map(models).collect()
+}
+
+/// What loom needs for a log that nobody asks for, and what takes longest to build of it.
+const LOOMS_LOG: [&str; 3] = ["regex-automata", "regex-syntax", "tracing-subscriber"];
+
+fn unoptimised(package: &str) -> [String; 2] {
+    ["--config".to_owned(), format!("profile.release.package.{package}.opt-level=0")]
 }
 
 /// Runs every example of these packages to its end, each against a server of its own. Those that need a feature of which the tests know

@@ -17,6 +17,7 @@ mod packages;
 mod peers;
 mod planted;
 mod programs;
+mod promises;
 mod redis;
 mod run;
 mod servers;

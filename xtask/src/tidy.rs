@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::{circles, examples, run, tables};
+use crate::{circles, examples, promises, run, tables};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -59,6 +59,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     }
     complaints.extend(scripts_included(&files));
     complaints.extend(tables::told(&files));
+    complaints.extend(promises::unheld(&files));
     complaints.extend(circles::circles(&files));
     complaints.extend(circles::upward_arrows(&files));
     complaints.extend(examples::missing(&files));
@@ -88,7 +89,7 @@ impl Complaint {
         Self { place: place.into(), what: what.into() }
     }
 
-    fn at(file: &File, line: usize, what: impl Into<String>) -> Self {
+    pub(crate) fn at(file: &File, line: usize, what: impl Into<String>) -> Self {
         Self::of(format!("{}:{}", file.path, line + 1), what)
     }
 }

@@ -1,5 +1,7 @@
 //! What all locks of one manager share: the connection, the clock, this process' identity, and the tables of names and
-//! holds. The table of holds is changed by [`Context::transact`] only.
+//! holds.
+//!
+//! [`Context::transact`] makes every change of the table of holds that has effects.
 //!
 //! # Order of locks
 //!
@@ -176,7 +178,8 @@ impl Context {
         }
     }
 
-    /// The table of holds, for those who only look, or leave a waker. Changes go through [`transact`](Self::transact).
+    /// Locks the table of holds for reads, and for changes without effects: wakers, counters, marks of a hold, and a hand-over.
+    /// Changes with effects go through [`transact`](Self::transact), which carries the effects out.
     pub(crate) fn holds(&self) -> MutexGuard<'_, Holds> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,6 +7,7 @@ mod bench;
 mod campaign;
 mod circles;
 mod demo;
+mod errors;
 mod examples;
 mod features;
 mod fuzz;
@@ -86,6 +87,8 @@ enum Task {
     ///
     /// Installs compilers with rustup where they are missing. Gates whose tools are missing are skipped, but fail where CI is set.
     Gates(gates::Options),
+    /// Print every error text with a situation that produces it, and write them to docs/errors.md
+    Errors,
     /// Run one fuzz target, or all of them; installs cargo-fuzz if it is missing
     Fuzz(fuzz::Options),
     /// Measure one area beside its peers (`cargo xtask bench` lists the areas)
@@ -120,6 +123,7 @@ fn main() -> Result<ExitCode> {
         Task::Planted { names, .. } => planted::check(&names),
         Task::Tidy(options) => tidy::run(&options),
         Task::Gates(options) => gates::run(&options),
+        Task::Errors => errors::run(),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Campaign(options) => campaign::run(&options),

@@ -14,6 +14,7 @@ mod codec_real_server;
 mod demo_properties;
 mod durability;
 mod election;
+mod error_texts;
 mod errors;
 mod exit;
 mod failover;

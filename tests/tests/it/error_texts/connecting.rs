@@ -1,0 +1,126 @@
+//! Texts of attempts to connect: servers that are away, refuse, or are something else.
+
+use std::io;
+use std::time::Duration;
+
+use wheellock::client::{Client, Config, Error};
+use wheellock_tests::fault::{FakeServer, Session};
+
+use super::{Row, row};
+
+/// What servers answer to HELLO; the URL's user info, the reply.
+const ANSWERS: &[(&str, &str, &str)] = &[
+    (
+        "No password, and the server wants one",
+        "",
+        "-NOAUTH HELLO must be called with the client already authenticated",
+    ),
+    ("A wrong password", "app:secret@", "-WRONGPASS invalid username-password pair or user is disabled."),
+    ("A user without a password", "app:@", "-WRONGPASS invalid username-password pair or user is disabled."),
+    (
+        "A server before Redis 6, or a proxy without RESP3",
+        "",
+        "-ERR unknown command `HELLO`, with args beginning with: `3`, ",
+    ),
+    ("A proxy that knows RESP2 only", "", "-NOPROTO unsupported protocol version"),
+    ("A proxy that answers HELLO in RESP2", "", "*2\r\n+server\r\n+redis"),
+    ("A server without room for another client", "", "-ERR max number of clients reached"),
+    (
+        "A server in protected mode",
+        "",
+        "-DENIED Redis is running in protected mode because protected mode is enabled",
+    ),
+    ("Something else listens there", "", "HTTP/1.1 400 Bad Request"),
+];
+
+/// What servers say about themselves: mode and role.
+const SERVERS: &[(&str, &str, &str, &str)] = &[
+    ("A Sentinel", "redis", "sentinel", "master"),
+    ("A node of a cluster", "redis", "cluster", "master"),
+    ("A replica", "redis", "standalone", "replica"),
+    ("A lone server, asked as a cluster", "redis+cluster", "standalone", "master"),
+];
+
+/// What a server refuses after HELLO, and how.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("A server that loads its data", "PING", "-LOADING Redis is loading the dataset in memory"),
+    (
+        "A server that cannot save",
+        "EVAL",
+        "-MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+    ),
+    ("A server with too few replicas", "EVAL", "-NOREPLICAS Not enough good replicas to write."),
+    ("A user that may not PING", "PING", "-NOPERM User app has no permissions to run the 'ping' command"),
+];
+
+pub(super) async fn rows() -> Vec<Row> {
+    let mut rows = vec![refused_port().await, silent_server().await];
+    for &(situation, user, reply) in ANSWERS {
+        let server = FakeServer::start(move |_, session| {
+            session.command()?;
+            session.send(format!("{reply}\r\n"))?;
+            session.stay_silent()
+        });
+        let url = server.url().replace("://", &format!("://{user}"));
+        rows.push(row(situation, server.addr(), failure(&url).await));
+    }
+    rows.push(hang_up("A server that hangs up at once", |_| Ok(())).await);
+    rows.push(hang_up("A server that hangs up at HELLO", |session| session.command().map(drop)).await);
+    for &(situation, scheme, mode, role) in SERVERS {
+        let server = FakeServer::start(move |_, session| {
+            session.command()?;
+            session.send(hello(mode, role))?;
+            session.stay_silent()
+        });
+        let url = server.url().replace("redis://", &format!("{scheme}://"));
+        rows.push(row(situation, server.addr(), failure(&url).await));
+    }
+    for &(situation, command, reply) in REFUSED {
+        let server = FakeServer::start(move |_, session| refuse(session, command, reply));
+        rows.push(row(situation, server.addr(), failure(&server.url()).await));
+    }
+    rows
+}
+
+async fn failure(url: &str) -> Error {
+    let mut config: Config = url.parse().unwrap();
+    config.connect_timeout = Duration::from_millis(300);
+    Client::connect(config).await.unwrap_err()
+}
+
+async fn refused_port() -> Row {
+    let server = FakeServer::start(|_, _| Ok(()));
+    let (url, address) = (server.url(), server.addr());
+    drop(server);
+    row("No process listens on the port", address, failure(&url).await)
+}
+
+async fn silent_server() -> Row {
+    let server = FakeServer::start(|_, session| session.stay_silent());
+    row("A server that accepts and stays silent", server.addr(), failure(&server.url()).await)
+}
+
+async fn hang_up(situation: &'static str, script: fn(&mut Session) -> io::Result<()>) -> Row {
+    let server = FakeServer::start(move |_, session| script(session));
+    row(situation, server.addr(), failure(&server.url()).await)
+}
+
+/// Answers well, but for `command`.
+fn refuse(session: &mut Session, command: &str, reply: &str) -> io::Result<()> {
+    loop {
+        let asked = session.command()?;
+        if asked.first().is_some_and(|name| name == command.as_bytes()) {
+            session.send(format!("{reply}\r\n"))?;
+        } else {
+            session.reply(&asked)?;
+        }
+    }
+}
+
+fn hello(mode: &str, role: &str) -> String {
+    let field =
+        |name: &str, value: &str| format!("${}\r\n{name}\r\n${}\r\n{value}\r\n", name.len(), value.len());
+    let texts =
+        [field("server", "redis"), field("version", "7.0.15"), field("mode", mode), field("role", role)];
+    format!("%5\r\n{}$5\r\nproto\r\n:3\r\n", texts.concat())
+}

@@ -1,0 +1,167 @@
+//! Texts of the lock layer. The library makes most of them in a server in memory; the others stand here as it makes them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wheellock::testing::{Double, Outage};
+use wheellock::{Durability, Error, Finding, LockManager, LostReason, Outcome};
+
+use super::{Row, fixed};
+
+pub(super) async fn rows() -> Vec<Row> {
+    let mut rows = made_by_calls().await;
+    rows.extend(given().into_iter().map(|(situation, error)| fixed(situation, error)));
+    rows
+}
+
+/// Errors of calls, from a server in memory.
+async fn made_by_calls() -> Vec<Row> {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    let short = Duration::from_millis(1);
+    let mut rows = vec![
+        fixed("An empty name", locks.lock("").try_acquire().await.unwrap_err()),
+        fixed(
+            "A lease that cannot be believed",
+            locks.lock("orders").with_lease(short).try_acquire().await.unwrap_err(),
+        ),
+    ];
+    let other = double.manager().await.unwrap();
+    let foreign = locks.lock("orders").with_owner(other.owner()).try_acquire().await;
+    let foreign = foreign.unwrap_err().to_string();
+    let known = foreign.split(' ').nth(1).map(|owner| foreign.replace(owner, "1a2b..:1"));
+    rows.push(fixed("An owner of another manager", known.unwrap()));
+    let held = locks.simple_lock("orders").acquire().await.unwrap();
+    rows.push(fixed(
+        "Another kind of lock under the name",
+        locks.lock("orders").try_acquire().await.unwrap_err(),
+    ));
+    drop(held);
+    double.outage(Outage::Down);
+    rows.push(fixed("A server that is away", locks.lock("orders").try_acquire().await.unwrap_err()));
+    let _left = locks.shutdown(Duration::ZERO).await;
+    rows.push(fixed("A manager that was shut down", locks.lock("orders").try_acquire().await.unwrap_err()));
+    let nothing = LockManager::connect("http://localhost").await.unwrap_err();
+    rows.push(fixed("A URL that cannot be used", nothing));
+    rows
+}
+
+/// Errors that take a cluster, a quorum or a broken system to produce.
+fn given() -> Vec<(&'static str, Error)> {
+    let (lock, server) = ("orders".to_owned(), Arc::<str>::from("db:6379"));
+    vec![
+        (
+            "In a cluster, a name whose keys are in several slots",
+            Error::NoCommonSlot { lock: "orders:{".to_owned() },
+        ),
+        ("A long announcement of a leader", Error::AnnouncementTooLong { length: 5000 }),
+        ("An empty label", Error::InvalidLabel { length: 0 }),
+        (
+            "A script's reply of another type",
+            Error::UnexpectedReply {
+                operation: "acquire lock \"orders\"".to_owned(),
+                reply: "reply of type map".to_owned(),
+            },
+        ),
+        ("A reader that asks to write", Error::Upgrade { lock: lock.clone() }),
+        ("An owner that holds a lock that is not reentrant", Error::NotReentrant { lock: lock.clone() }),
+        (
+            "A grant that came after its lease",
+            Error::GrantedTooLate { lock: lock.clone(), lease: Duration::from_secs(1) },
+        ),
+        (
+            "Too few acknowledgements of a grant",
+            Error::NotReplicated {
+                lock: lock.clone(),
+                server: Arc::clone(&server),
+                extension: false,
+                acked: 0,
+                wanted: 1,
+            },
+        ),
+        (
+            "Too few acknowledgements of a renewal",
+            Error::NotReplicated {
+                lock: lock.clone(),
+                server: Arc::clone(&server),
+                extension: true,
+                acked: 0,
+                wanted: 1,
+            },
+        ),
+        (
+            "A durability that the server lacks",
+            Error::UnsupportedDurability {
+                durability: Durability::Replicas(0),
+                reason: "at least one replica is needed to wait for one".to_owned(),
+            },
+        ),
+        ("Work under a lock that was lost", Error::Lost { lock: lock.clone(), reason: LostReason::Expired }),
+        (
+            "A shutdown during the wait",
+            Error::ShutDown { lock: lock.clone(), outcome: Outcome::MaybeExecuted },
+        ),
+        ("A multi lock of no locks", Error::NoMembers),
+        (
+            "A multi lock with one lock twice",
+            Error::DuplicateMember { lock: lock.clone(), server: Arc::clone(&server) },
+        ),
+        (
+            "Two servers of a quorum that are one",
+            Error::NotIndependent {
+                server: Arc::clone(&server),
+                reason: "it is the same server as db-2:6379".to_owned(),
+            },
+        ),
+        (
+            "Too few servers of a quorum",
+            Error::NoQuorum { lock, granted: 1, wanted: 2, failures: Vec::new() },
+        ),
+        (
+            "Too few servers to make a quorum of",
+            Error::NoQuorum { lock: String::new(), granted: 1, wanted: 2, failures: Vec::new() },
+        ),
+        ("A system without randomness", Error::NoRandomness),
+        (
+            "A system without another thread",
+            Error::NoBackgroundThread { reason: "Resource temporarily unavailable".to_owned() },
+        ),
+    ]
+}
+
+pub(super) fn losses() -> Vec<Row> {
+    [
+        ("No renewal for a whole lease", LostReason::Expired),
+        ("A forced release, or a deleted key", LostReason::NotOwner),
+        ("A shutdown", LostReason::ShutDown),
+    ]
+    .into_iter()
+    .map(|(situation, reason)| fixed(situation, reason))
+    .collect()
+}
+
+pub(super) fn findings() -> Vec<Row> {
+    let server = Arc::<str>::from("db:6379");
+    [
+        (
+            "A server that may evict locks",
+            Finding::MayEvict { policy: "allkeys-lru".to_owned(), maxmemory: 100_000_000 },
+        ),
+        ("A server without an append-only file", Finding::ForgetsOnRestart),
+        ("A permission that is missing", Finding::MissingPermission { command: "PUBLISH".to_owned() }),
+        ("A password that the server did not check", Finding::UncheckedPassword),
+        ("An old server", Finding::UntestedVersion { version: "5.0.14".to_owned() }),
+        ("A quorum member with replicas", Finding::HasReplicas { server, replicas: 1 }),
+        ("Fewer replicas than acknowledgements", Finding::TooFewReplicas { connected: 0, wanted: 1 }),
+        (
+            "No answer",
+            Finding::Unknown {
+                question: "what the user may do",
+                reason: "servers before 7.0 cannot tell".to_owned(),
+            },
+        ),
+    ]
+    .into_iter()
+    .map(|(situation, finding)| fixed(situation, finding))
+    .collect()
+}

@@ -13,6 +13,12 @@ pub(crate) struct JoinAll<'a, T> {
 /// Boxed, because it goes on in another task when its caller does not need it any more.
 pub(crate) type Request<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+impl<T> Default for JoinAll<'_, T> {
+    fn default() -> Self {
+        Self { under_way: Vec::new() }
+    }
+}
+
 impl<'a, T> JoinAll<'a, T> {
     pub(crate) fn new(requests: impl IntoIterator<Item = (usize, Request<'a, T>)>) -> Self {
         Self { under_way: requests.into_iter().collect() }
@@ -20,6 +26,10 @@ impl<'a, T> JoinAll<'a, T> {
 
     pub(crate) fn add(&mut self, number: usize, request: Request<'a, T>) {
         self.under_way.push((number, request));
+    }
+
+    pub(crate) fn is_under_way(&self, number: usize) -> bool {
+        self.under_way.iter().any(|(known, _)| *known == number)
     }
 
     pub(crate) fn is_over(&self) -> bool {

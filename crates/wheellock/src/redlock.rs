@@ -1,11 +1,12 @@
-//! Locks on a majority of independent servers: the Redlock algorithm. Owns the rounds; every attempt is an ordinary lock's,
-//! and how a name is waited for within this process is `queue`'s, who the servers are is `servers`', and what is held is
-//! `members`'.
+//! Locks on a majority of independent servers: the Redlock algorithm. Owns the rounds. Every attempt is an ordinary lock's,
+//! `queue` orders the waiters of this process, `servers` identifies the servers, `members` is the guard, and `roster` looks
+//! after its members.
 //!
 //! # How it differs from what is usually built
 //!
-//! - A round is over when enough servers have granted, or can no longer grant; it never waits for the slowest. Who grants
-//!   later joins the hold, so that the next server may fail without harm.
+//! - A round is over when enough servers have granted, or can no longer grant; it never waits for the slowest. A server
+//!   that grants later joins the hold, so that the next server may fail without harm.
+//! - A held lock asks missing members again with each renewal, so that all servers may be restarted one after the other.
 //! - Each member counts its validity from before its own request, less 1 % and 2 ms, as any lock does; the quorum is valid
 //!   as long as enough members are. That is the page's `lease - elapsed - drift`, and it is still right when one request
 //!   was repeated and the others were not.
@@ -19,6 +20,7 @@
 
 mod members;
 mod queue;
+mod roster;
 mod servers;
 
 use std::fmt;
@@ -29,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::{Subscription, Timer};
 
-use crate::acquire::{Answer, Limit, Wait, ask, first_answer_by, is_only_late};
+use crate::acquire::{Answer, Limit, Wait, first_answer_by, is_only_late};
 use crate::backoff::Backoff;
 use crate::diagnostics::Finding;
 use crate::error::{Error, MemberFailure};
@@ -41,9 +43,9 @@ use crate::multi_lock::jitter;
 use crate::quorum::{Quorum, Verdict};
 use crate::shutdown::Leftover;
 use crate::spans::{Subject, acquiring};
-use members::Member;
 pub use members::{MemberState, RedLockGuard, RedLockMember};
 use queue::{Queue, Turn};
+use roster::{Asker, Member};
 use servers::Servers;
 
 /// Independent servers of which a majority decides who holds a lock: the Redlock algorithm.
@@ -443,14 +445,8 @@ impl RedLock {
         let timer = self.servers.timer();
         let began = timer.now();
         let mut give_up: Option<(Instant, Duration)> = None;
-        let mut flight = JoinAll::new(self.locks.iter().enumerate().map(|(place, lock)| {
-            let (servers, lock) = (Arc::clone(&self.servers), lock.clone());
-            let request: Request<'static, _> = Box::pin(async move {
-                servers.identify(place, deadline).await?;
-                ask(lock.request(), deadline).await
-            });
-            (place, request)
-        }));
+        let asker = Asker { servers: Arc::clone(&self.servers), locks: Arc::clone(&self.locks) };
+        let mut flight = JoinAll::new((0..self.locks.len()).map(|place| (place, asker.ask(place, deadline))));
         let mut members: Vec<_> = self.locks.iter().map(|_| Member::Asked).collect();
         let mut tally = self.servers.quorum();
         loop {
@@ -477,8 +473,7 @@ impl RedLock {
             }
             match tally.verdict() {
                 Some(Verdict::Reached) => {
-                    let guard =
-                        RedLockGuard::new(Arc::clone(&self.locks), members, flight, self.servers.runtime());
+                    let guard = RedLockGuard::new(&asker, members, flight, self.servers.runtime());
                     if guard.is_valid() {
                         return Ok(Round::Reached(guard));
                     }

@@ -309,6 +309,9 @@ impl Plan {
             }
         }
         plan.observed = plan.kind == Kind::Election && random.below(4) == 0;
+        if plan.kind == Kind::Quorum && random.below(4) == 0 {
+            plan.roll(&mut random);
+        }
         plan.troubles.sort_by_key(|trouble| trouble.at);
         plan
     }
@@ -358,6 +361,27 @@ impl Plan {
 }
 
 impl Plan {
+    /// Adds a restart of every server, one after the other, each away for two leases, under a lock that is held meanwhile.
+    fn roll(&mut self, random: &mut Random) {
+        let (begins, forgets) = (random.below(LEASE), random.below(2) == 0);
+        let servers = self.kind.servers();
+        for place in 0..servers {
+            // The time decides which server it is.
+            let at = (begins / servers + place * LEASE) * servers + place;
+            self.troubles.push(Trouble { at, lasts: 2 * LEASE, what: Wrong::Down { forgets } });
+        }
+        let hold = servers * servers * LEASE;
+        let step = Step {
+            pause: 0,
+            manner: Manner::Acquire,
+            lease: None,
+            give_up: None,
+            hold,
+            ..Step::drawn(random, self.kind)
+        };
+        self.tasks.push(Task { process: 1 + u32_below(random, self.processes), steps: vec![step] });
+    }
+
     /// What the servers say that they are. Not drawn: seeds that found something decide all else as they did.
     pub(super) fn make(&self) -> Make {
         let place = usize::try_from(self.seed % 4).unwrap_or_default();

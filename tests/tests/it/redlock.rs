@@ -33,7 +33,16 @@ struct Fleet {
 
 impl Fleet {
     fn start(count: usize) -> Self {
-        let servers: Vec<_> = (0..count).map(|_| RedisServer::start()).collect();
+        Self::of((0..count).map(|_| RedisServer::start()).collect())
+    }
+
+    /// Servers that keep their data when they are killed.
+    fn start_durable(count: usize) -> Self {
+        let durable = || RedisServer::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+        Self::of((0..count).map(|_| durable()).collect())
+    }
+
+    fn of(servers: Vec<RedisServer>) -> Self {
         let proxies = servers.iter().map(Proxy::before).collect();
         Self { servers, proxies }
     }
@@ -601,49 +610,126 @@ async fn threads_take_it_too_and_again() {
     assert!(fleet.free("l").await && fleet.free("s").await);
 }
 
-/// Three processes of four tasks each want one lock, while a minority breaks and is mended again and again.
+/// Each server is away for two leases, one after the other, and comes back with its data or without. Async and blocking
+/// holders keep their locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolling_restart_keeps_hold() {
+    let (kept, cleaned) = (rolling_restart(false), rolling_restart(true));
+    tokio::join!(kept, cleaned);
+}
+
+async fn rolling_restart(forgets: bool) {
+    let mut fleet = Fleet::start_durable(3);
+    let lease = Duration::from_millis(600);
+    let guard = fleet.red(lease, lease).await.lock("l").acquire().await.unwrap();
+    let urls: Vec<_> = fleet.proxies.iter().map(Proxy::url).collect();
+    let threaded = spawn_blocking(move || {
+        let connect =
+            |url: &String| LockManager::builder(url).watchdog_lease(lease).connect_blocking().unwrap();
+        let red = wheellock::blocking::RedLockManager::new(urls.iter().map(connect)).unwrap();
+        (red.lock("t").acquire().unwrap(), red)
+    });
+    let (threaded, _red) = threaded.await.unwrap();
+    for place in 0..3 {
+        fleet.servers[place].kill();
+        tokio::time::sleep(2 * lease).await;
+        if forgets {
+            fleet.servers[place].restart_clean();
+        } else {
+            fleet.servers[place].restart();
+        }
+        assert!(all_joined(&guard, 3).await, "{:?}", guard.members());
+        let threads = async || {
+            let is_held = |state: &MemberState| matches!(state, MemberState::Held { .. });
+            threaded.members().iter().all(|member| is_held(&member.state))
+        };
+        assert!(eventually(PATIENCE, threads).await, "{:?}", threaded.members());
+        assert!(guard.is_valid() && threaded.is_valid());
+    }
+    guard.run(async {}).await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    let released = spawn_blocking(move || threaded.release().unwrap());
+    assert_eq!(released.await.unwrap(), Released::Released);
+    assert!(fleet.free("l").await && fleet.free("t").await);
+}
+
+/// Three processes of four tasks each want one lock, and write down whether two were inside at once.
+struct Crowd {
+    tasks: JoinSet<()>,
+    overlaps: Arc<AtomicUsize>,
+    served: Arc<AtomicU64>,
+    directory: PathBuf,
+    until: Instant,
+}
+
+impl Crowd {
+    /// Works for `seconds`, or for as long as the environment says.
+    async fn gather(fleet: &Fleet, seconds: u64, longest_hold: Duration) -> Self {
+        let asked = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+        let until = Instant::now() + Duration::from_secs(asked.unwrap_or(seconds));
+        let directory = cells();
+        let (overlaps, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+        let mut tasks = JoinSet::new();
+        for process in 0..3 {
+            let red = fleet.red(SHORT, SHORT).await;
+            for task in 0..4 {
+                let (lock, directory) = (red.lock("l"), directory.clone());
+                let (overlaps, served) = (Arc::clone(&overlaps), Arc::clone(&served));
+                let mut random = Random::new(10 * process + task);
+                tasks.spawn(async move {
+                    let cell = Witness::new(&directory).cell("l").unwrap();
+                    while Instant::now() < until {
+                        let guard = match lock.try_acquire_for(Duration::from_millis(500)).await {
+                            Ok(Some(guard)) => guard,
+                            Ok(None) | Err(Error::NoQuorum { .. } | Error::GrantedTooLate { .. }) => continue,
+                            Err(error) => panic!("{error}"),
+                        };
+                        let Some(token) = cell.enter(|| guard.is_valid()).unwrap() else { continue };
+                        // One hold in sixteen is a long one.
+                        let longest = if random.below(16) == 0 { longest_hold } else { BRIEF };
+                        let hold = random.below(u64::try_from(longest.as_micros()).unwrap());
+                        tokio::time::sleep(Duration::from_micros(hold)).await;
+                        // In this order: see `Witness`.
+                        if cell.entered_since(token).unwrap().is_some() && guard.is_valid() {
+                            overlaps.fetch_add(1, Ordering::SeqCst);
+                        }
+                        cell.leave(token).unwrap();
+                        served.fetch_add(1, Ordering::Relaxed);
+                        if random.below(2) == 0 {
+                            drop(guard);
+                        } else {
+                            drop(guard.release().await);
+                        }
+                    }
+                });
+            }
+        }
+        Self { tasks, overlaps, served, directory, until }
+    }
+
+    async fn disperse(mut self, fleet: &Fleet) {
+        while let Some(task) = self.tasks.join_next().await {
+            task.unwrap();
+        }
+        let served = self.served.load(Ordering::Relaxed);
+        assert_eq!(self.overlaps.load(Ordering::SeqCst), 0, "two believed at once");
+        println!("{served} inside");
+        assert!(served > 20, "{served}");
+        assert!(fleet.free("l").await);
+        std::fs::remove_dir_all(&self.directory).unwrap();
+    }
+}
+
+/// Longest of the short holds of a crowd.
+const BRIEF: Duration = Duration::from_millis(2);
+
+/// A minority breaks and is mended again and again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_are_inside_whatever_happens_to_a_minority() {
-    let seconds = std::env::var("WHEELLOCK_SOAK_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
-    let time = Duration::from_secs(seconds.unwrap_or(6));
     let mut fleet = Fleet::start(5);
-    let directory = cells();
-    let (overlaps, served) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
-    let until = Instant::now() + time;
-    let mut tasks = JoinSet::new();
-    for process in 0..3 {
-        let red = fleet.red(SHORT, SHORT).await;
-        for task in 0..4 {
-            let (lock, directory) = (red.lock("l"), directory.clone());
-            let (overlaps, served) = (Arc::clone(&overlaps), Arc::clone(&served));
-            let mut random = Random::new(10 * process + task);
-            tasks.spawn(async move {
-                let cell = Witness::new(&directory).cell("l").unwrap();
-                while Instant::now() < until {
-                    let guard = match lock.try_acquire_for(Duration::from_millis(500)).await {
-                        Ok(Some(guard)) => guard,
-                        Ok(None) | Err(Error::NoQuorum { .. } | Error::GrantedTooLate { .. }) => continue,
-                        Err(error) => panic!("{error}"),
-                    };
-                    let Some(token) = cell.enter(|| guard.is_valid()).unwrap() else { continue };
-                    tokio::time::sleep(Duration::from_micros(random.below(2_000))).await;
-                    // In this order: see `Witness`.
-                    if cell.entered_since(token).unwrap().is_some() && guard.is_valid() {
-                        overlaps.fetch_add(1, Ordering::SeqCst);
-                    }
-                    cell.leave(token).unwrap();
-                    served.fetch_add(1, Ordering::Relaxed);
-                    if random.below(2) == 0 {
-                        drop(guard);
-                    } else {
-                        drop(guard.release().await);
-                    }
-                }
-            });
-        }
-    }
+    let crowd = Crowd::gather(&fleet, 6, BRIEF).await;
     let mut random = Random::new(42);
-    while Instant::now() + SHORT / 2 < until {
+    while Instant::now() + SHORT / 2 < crowd.until {
         // Killing is left out: a server that comes back empty is no member of a quorum for a lease.
         let how = BREAKS[1 + usize::try_from(random.below(3)).unwrap()];
         let first = usize::try_from(random.below(5)).unwrap();
@@ -655,14 +741,24 @@ async fn no_two_are_inside_whatever_happens_to_a_minority() {
             fleet.mend(place, how);
         }
     }
-    while let Some(task) = tasks.join_next().await {
-        task.unwrap();
+    crowd.disperse(&fleet).await;
+}
+
+/// All servers restart with their data, one after the other, again and again; some holds outlast several restarts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolling_restarts_admit_no_second_holder() {
+    let mut fleet = Fleet::start_durable(3);
+    let crowd = Crowd::gather(&fleet, 5, 4 * SHORT).await;
+    let mut random = Random::new(43);
+    let mut place = 0;
+    while Instant::now() + SHORT < crowd.until {
+        place = (place + 1) % 3;
+        fleet.servers[place].kill();
+        tokio::time::sleep(Duration::from_millis(random.below(1_500))).await;
+        fleet.servers[place].restart();
+        tokio::time::sleep(Duration::from_millis(random.below(500))).await;
     }
-    assert_eq!(overlaps.load(Ordering::SeqCst), 0, "two believed at once");
-    println!("{} inside in {time:?}", served.load(Ordering::Relaxed));
-    assert!(served.load(Ordering::Relaxed) > 20, "{}", served.load(Ordering::Relaxed));
-    assert!(fleet.free("l").await);
-    std::fs::remove_dir_all(&directory).unwrap();
+    crowd.disperse(&fleet).await;
 }
 
 /// Two of five are slow, and somebody else has one of the others: nobody keeps the fast ones while it waits for the slow ones.

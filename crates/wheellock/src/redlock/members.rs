@@ -1,14 +1,12 @@
-//! What one attempt at a quorum holds, server by server. Owns the guard: its members, those that still come, and the moment
-//! from which it is no longer believed.
+//! The guard of a hold on a majority of servers. Owns its verbs; which member counts is `roster`'s.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Poll, Waker};
 
 use tokio::runtime::Handle;
 
-use crate::acquire::Answer;
+use super::roster::{self, Asker, Member, Pending, Roster, Standing, lock};
 use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::error::{Error, MemberFailure};
@@ -17,14 +15,18 @@ use crate::join_all::{JoinAll, Request};
 use crate::lock::Lock;
 use crate::quorum::{Quorum, Verdict};
 use crate::spans::{End, Held, HoldSpan, Subject};
-use crate::wire::Refusal;
 use crate::work::unless_lost;
 
 /// One hold of a [`RedLock`](super::RedLock). Dropping it releases all members in the background;
 /// [`release`](Self::release) does so with confirmation.
 ///
-/// It is valid as long as a majority of the servers is known to keep it. Servers that grant after `acquire` has returned
-/// join it, so the failure of a minority is survived later, too.
+/// The guard is valid as long as a majority of the servers is known to keep it. A server that grants after `acquire` has
+/// returned joins it, so the guard survives a later failure of a minority, too.
+///
+/// While the guard is valid, the watchdog also asks missing members again, with each renewal: members that were lost, that
+/// refused, or that could not be reached. So all servers may be restarted one after the other under a held lock. A server
+/// that says that it does not know the hold is left alone for one lease first. With a fixed lease, [`renew`](Self::renew)
+/// asks missing members again.
 ///
 /// ```no_run
 /// # async fn example(servers: wheellock::RedLockManager) -> Result<(), wheellock::Error> {
@@ -39,7 +41,7 @@ use crate::work::unless_lost;
 #[must_use = "the lock is given back at once if its guard is not kept"]
 pub struct RedLockGuard {
     locks: Arc<[Lock]>,
-    members: Arc<Mutex<Members>>,
+    roster: Arc<Mutex<Roster>>,
     span: HoldSpan,
 }
 
@@ -83,7 +85,7 @@ pub enum MemberState {
         /// Until when it may be believed held there.
         valid_until: BootInstant,
     },
-    /// The server has not answered yet. It joins if it grants.
+    /// The server has not answered yet. The member joins if the server grants it.
     Pending,
     /// Another holder had it.
     Refused,
@@ -91,38 +93,6 @@ pub enum MemberState {
     Failed(Error),
     /// It was ours and is no longer.
     Lost(LostReason),
-}
-
-/// One member of an attempt.
-pub(super) enum Member {
-    Asked,
-    Held(Arc<Guard>),
-    Refused(Refusal),
-    Failed(Error),
-    /// It was granted, and was of no use.
-    GivenBack,
-}
-
-struct Members {
-    members: Vec<Member>,
-    /// Those that have not answered yet; not here while the task that waits for them polls them.
-    late: Option<Late>,
-    quorum: Quorum,
-    /// The quorum was lost before a late member could have saved it. What was lost once stays lost.
-    broken: bool,
-    /// The guard has ended: nobody joins any more.
-    closed: bool,
-    /// The task that waits for late members.
-    late_joiner: Option<Waker>,
-}
-
-type Late = JoinAll<'static, Result<Answer, Error>>;
-
-/// Where a request to all members finds one of them.
-enum Standing {
-    Held(Arc<Guard>),
-    NotHeld,
-    Failed(Error),
 }
 
 /// What became of a request to all members.
@@ -134,138 +104,12 @@ struct Asked {
     failures: Vec<MemberFailure>,
 }
 
-impl Member {
-    /// Whether another holder has the lock there, or it is not known who.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Failed(_))
-    }
-
-    /// Whether another holder has the lock there who tells nobody of its release.
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.is_silent)
-    }
-
-    /// How long the holder's lease runs unless it is renewed.
-    pub(super) fn lease_left(&self) -> Option<Duration> {
-        match self {
-            Self::Refused(refusal) => refusal.lease_left,
-            _ => None,
-        }
-    }
-
-    fn standing(&self) -> Standing {
-        match self {
-            Self::Held(guard) => Standing::Held(Arc::clone(guard)),
-            Self::Failed(error) => Standing::Failed(error.clone()),
-            Self::Asked | Self::Refused(_) | Self::GivenBack => Standing::NotHeld,
-        }
-    }
-
-    /// The same without another owner of the guard.
-    fn into_standing(self) -> Standing {
-        match self {
-            Self::Held(guard) => Standing::Held(guard),
-            other => other.standing(),
-        }
-    }
-
-    pub(super) fn give_back(&mut self) {
-        if matches!(self, Self::Held(_)) {
-            *self = Self::GivenBack;
-        }
-    }
-}
-
-impl Members {
-    fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
-        self.members.iter().filter_map(|member| match member {
-            Member::Held(guard) => Some(guard),
-            _ => None,
-        })
-    }
-
-    fn is_valid(&self) -> bool {
-        let wanted = self.quorum.wanted();
-        !self.broken && self.guards().filter(|guard| guard.is_valid()).count() >= wanted
-    }
-
-    fn valid_until(&self) -> Option<BootInstant> {
-        let held = self.guards().filter(|guard| guard.reason().is_none());
-        self.quorum.valid_until(held.map(|guard| guard.valid_until())).filter(|_| !self.broken)
-    }
-
-    /// Takes in late members. A quorum that was lost meanwhile is not mended by them: others may have had the lock since.
-    /// Returns those that are of no use, to be given back when this is unlocked.
-    fn join(&mut self, answers: Vec<(usize, Result<Answer, Error>)>) -> Vec<Guard> {
-        let mut useless = Vec::new();
-        for (place, answer) in answers {
-            let member = match answer {
-                Ok(Answer::Granted(guard, _)) => {
-                    self.broken |= !self.is_valid();
-                    if self.broken {
-                        useless.push(guard);
-                        Member::GivenBack
-                    } else {
-                        Member::Held(Arc::new(guard))
-                    }
-                }
-                Ok(Answer::Held(refusal)) => Member::Refused(refusal),
-                Err(error) => Member::Failed(error),
-            };
-            if let Some(place) = self.members.get_mut(place) {
-                *place = member;
-            }
-        }
-        useless
-    }
-}
-
-/// Waits for late members. Their requests are polled, and guards dropped, with the members unlocked: either may write to a socket.
-fn poll_late(members: &Mutex<Members>, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(mut late) = lock(members).late.take() else { return Poll::Ready(()) };
-    let answers = late.poll(cx);
-    let over = late.is_over();
-    let mut locked = lock(members);
-    if locked.closed {
-        drop(locked);
-        return Poll::Ready(());
-    }
-    let useless = locked.join(answers);
-    if !over {
-        locked.late = Some(late);
-        locked.late_joiner = Some(cx.waker().clone());
-    }
-    drop(locked);
-    drop(useless);
-    if over { Poll::Ready(()) } else { Poll::Pending }
-}
-
 impl RedLockGuard {
-    /// The requests in `flight` have not been answered yet.
-    pub(super) fn new(
-        locks: Arc<[Lock]>,
-        members: Vec<Member>,
-        flight: JoinAll<'static, Result<Answer, Error>>,
-        runtime: &Handle,
-    ) -> Self {
-        let quorum = Quorum::majority(members.len());
-        let late = (!flight.is_over()).then_some(flight);
-        let is_late = late.is_some();
-        let members = Arc::new(Mutex::new(Members {
-            members,
-            late,
-            quorum,
-            broken: false,
-            closed: false,
-            late_joiner: None,
-        }));
-        if is_late {
-            // Ends when all have answered or the guard has ended; the guard has what it waits for, so if the runtime ends
-            // first, dropping the guard still takes back whatever was granted.
-            let late_joiner = Arc::clone(&members);
-            let _detached = runtime.spawn(std::future::poll_fn(move |cx| poll_late(&late_joiner, cx)));
-        }
-        Self { locks, members, span: HoldSpan::none() }
+    /// Makes the guard of members of which a majority is held. The requests in `pending` have not been answered yet.
+    pub(super) fn new(asker: &Asker, members: Vec<Member>, pending: Pending, runtime: &Handle) -> Self {
+        let locks = Arc::clone(&asker.locks);
+        let roster = roster::keep(asker.clone(), members, pending, runtime);
+        Self { locks, roster, span: HoldSpan::none() }
     }
 
     /// The lock's name.
@@ -276,8 +120,8 @@ impl RedLockGuard {
     /// What became of the lock on each server, in the order in which they were given. Fewer than all `Held` is degraded:
     /// so many fewer failures are survived.
     pub fn members(&self) -> Vec<RedLockMember> {
-        let members = lock(&self.members);
-        let told = self.locks.iter().zip(&members.members).map(|(lock, member)| {
+        let roster = lock(&self.roster);
+        let told = self.locks.iter().zip(&roster.members).map(|(lock, member)| {
             let state = match member {
                 Member::Asked => MemberState::Pending,
                 Member::Held(guard) => match guard.reason() {
@@ -295,12 +139,12 @@ impl RedLockGuard {
     /// Until when a majority may be believed held, as far as is known now. Moves when renewals succeed.
     pub fn valid_until(&self) -> BootInstant {
         let now = || self.locks.first().map_or_else(BootInstant::now, |lock| lock.context.clock.now());
-        lock(&self.members).valid_until().unwrap_or_else(now)
+        lock(&self.roster).valid_until().unwrap_or_else(now)
     }
 
     /// Whether a majority may be believed held right now.
     pub fn is_valid(&self) -> bool {
-        lock(&self.members).is_valid()
+        lock(&self.roster).is_valid()
     }
 
     /// Resolves when fewer than a majority can be believed held: no later than [`valid_until`](Self::valid_until), as long
@@ -310,7 +154,7 @@ impl RedLockGuard {
     ///
     /// Safe: it only waits.
     pub async fn lost(&self) -> LostReason {
-        let mut watch = Watch { members: &self.members, watchers: vec![None; self.locks.len()] };
+        let mut watch = Watch { roster: &self.roster, watched: vec![Watched::default(); self.locks.len()] };
         std::future::poll_fn(|cx| watch.poll(cx.waker())).await
     }
 
@@ -350,7 +194,7 @@ impl RedLockGuard {
         let mut asked = vec![false; self.locks.len()];
         let (mut flight, mut confirmed) = (JoinAll::new([]), 0);
         loop {
-            for (place, (member, asked)) in lock(&self.members).members.iter().zip(&mut asked).enumerate() {
+            for (place, (member, asked)) in lock(&self.roster).members.iter().zip(&mut asked).enumerate() {
                 if let Member::Held(guard) = member
                     && !std::mem::replace(asked, true)
                 {
@@ -396,7 +240,8 @@ impl RedLockGuard {
     /// [`Error::Lost`] if a majority is lost, or turns out to be; [`Error::NoQuorum`] if too few servers could be asked. The
     /// lock may then be believed until [`valid_until`](Self::valid_until) as before.
     pub async fn renew(&self) -> Result<(), Error> {
-        let members: Vec<_> = lock(&self.members).members.iter().map(Member::standing).collect();
+        roster::ask_missing(&self.roster);
+        let members: Vec<_> = lock(&self.roster).members.iter().map(Member::standing).collect();
         let renew = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move { guard.renew().await.map(|()| Released::Released) })
         };
@@ -424,8 +269,8 @@ impl RedLockGuard {
     /// have ended.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
-        // Those still under way are taken back; nobody joins from here on.
-        let members: Vec<_> = self.close().into_iter().map(Member::into_standing).collect();
+        // Requests under way are taken back, and no member joins from here on.
+        let members: Vec<_> = roster::close(&self.roster).into_iter().map(Member::into_standing).collect();
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move {
                 match Arc::into_inner(guard) {
@@ -510,7 +355,7 @@ impl RedLockGuard {
     }
 
     fn reason(&self) -> LostReason {
-        let reasons = lock(&self.members).guards().filter_map(|guard| guard.reason()).last();
+        let reasons = lock(&self.roster).guards().filter_map(|guard| guard.reason()).last();
         reasons.unwrap_or(LostReason::Expired)
     }
 
@@ -522,21 +367,6 @@ impl RedLockGuard {
         let wanted = Quorum::majority(self.locks.len()).wanted();
         Error::NoQuorum { lock: self.name().to_owned(), granted, wanted, failures }
     }
-
-    /// Nobody joins any more: what has not been answered is taken back. Returns the members.
-    fn close(&self) -> Vec<Member> {
-        let mut locked = lock(&self.members);
-        locked.closed = true;
-        let late = locked.late.take();
-        let members = std::mem::take(&mut locked.members);
-        let late_joiner = locked.late_joiner.take();
-        drop(locked);
-        drop(late);
-        if let Some(late_joiner) = late_joiner {
-            late_joiner.wake();
-        }
-        members
-    }
 }
 
 impl Held for RedLockGuard {
@@ -547,9 +377,9 @@ impl Held for RedLockGuard {
 
 impl Drop for RedLockGuard {
     fn drop(&mut self) {
-        let members = &self.members;
-        self.span.end(|| if lock(members).is_valid() { End::Dropped } else { End::Lost });
-        drop(self.close());
+        let roster = &self.roster;
+        self.span.end(|| if lock(roster).is_valid() { End::Dropped } else { End::Lost });
+        drop(roster::close(roster));
     }
 }
 
@@ -563,27 +393,37 @@ impl fmt::Debug for RedLockGuard {
     }
 }
 
-/// Looks out for the loss of a quorum.
+/// Watches for the loss of a quorum.
 ///
-/// Members that join while this waits are watched from its next turn on. That is early enough: the quorum is lost only
-/// together with one of those that were watched, who were a majority.
+/// A member that joins while this waits is watched from the next poll on. That is early enough: the watched members are a
+/// majority, so the quorum is lost only together with one of them, and that loss polls this.
 struct Watch<'a> {
-    members: &'a Mutex<Members>,
-    watchers: Vec<Option<u64>>,
+    roster: &'a Mutex<Roster>,
+    watched: Vec<Watched>,
+}
+
+/// The guard that is watched at one place, and the number under which it is. A member that joins again has a new guard.
+#[derive(Clone, Default)]
+struct Watched {
+    guard: Weak<Guard>,
+    number: Option<u64>,
 }
 
 impl Watch<'_> {
     fn poll(&mut self, waker: &Waker) -> Poll<LostReason> {
-        let members = lock(self.members);
+        let roster = lock(self.roster);
         let (mut held, mut lost) = (0, None);
-        for (member, watcher) in members.members.iter().zip(&mut self.watchers) {
+        for (member, watched) in roster.members.iter().zip(&mut self.watched) {
             let Member::Held(guard) = member else { continue };
-            match guard.poll_lost(watcher, waker) {
+            if !std::ptr::eq(watched.guard.as_ptr(), Arc::as_ptr(guard)) {
+                *watched = Watched { guard: Arc::downgrade(guard), number: None };
+            }
+            match guard.poll_lost(&mut watched.number, waker) {
                 Poll::Pending => held += 1,
                 Poll::Ready(reason) => lost = Some(reason),
             }
         }
-        if held >= members.quorum.wanted() && !members.broken {
+        if held >= roster.quorum.wanted() && !roster.broken {
             return Poll::Pending;
         }
         Poll::Ready(lost.unwrap_or(LostReason::Expired))
@@ -592,14 +432,10 @@ impl Watch<'_> {
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        for (member, watcher) in lock(self.members).members.iter().zip(&self.watchers) {
-            if let (Member::Held(guard), Some(watcher)) = (member, watcher) {
-                guard.unwatch(*watcher);
+        for Watched { guard, number } in &self.watched {
+            if let (Some(guard), Some(number)) = (guard.upgrade(), number) {
+                guard.unwatch(*number);
             }
         }
     }
-}
-
-fn lock(members: &Mutex<Members>) -> MutexGuard<'_, Members> {
-    members.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -445,6 +445,10 @@ impl Op<'_> {
 
     fn granted(&self, owner: String, valid_until: u64, token: Option<u64>) {
         self.record(What::Granted { owner, valid_until, token });
+        // No time has passed since the library returned the guard: one that has ended is a claim that is not so.
+        if valid_until < self.process.log.now() {
+            self.record(What::Claimed { until: valid_until });
+        }
     }
 
     /// An owner that is looked at is not handed over.

@@ -536,6 +536,23 @@ async fn a_renewal_makes_good_what_another_readers_watchdog_has_shortened() {
     assert!(gone(&server, NAME).await);
 }
 
+/// The lease of a reader that has been extended, as Redisson's watchdog may do it, comes down to its own watchdog's lease.
+#[tokio::test]
+async fn renewal_keeps_leases_of_other_readers() {
+    let server = RedisServer::start();
+    let locks = brisk(&server.url(), RENEWED).await;
+    let reading = locks.read_write_lock(NAME).read().acquire().await.unwrap();
+    // Another process' reader, which does not look after its lease while this test runs.
+    set(&server, &["HSET", NAME, "other:1", "1"]);
+    set(&server, &["SET", &format!("{{{NAME}}}:other:1:rwlock_timeout:1"), "1", "PX", "600000"]);
+    for key in [NAME.to_owned(), format!("{{{NAME}}}:{}:rwlock_timeout:1", reading.owner())] {
+        set(&server, &["PEXPIRE", &key, "3600000"]);
+    }
+    let is_shorter = async || pttl(&server, NAME) < 3_000_000;
+    assert!(eventually(PATIENCE, is_shorter).await, "the renewal sets the lease of the whole lock");
+    assert!(pttl(&server, NAME) > 500_000, "the other reader keeps its lease");
+}
+
 /// The same for a reader with a fixed lease, which nobody renews; and it learns of a loss before its lease has ended.
 #[tokio::test]
 async fn a_reader_with_a_fixed_lease_looks_after_itself() {

@@ -588,6 +588,18 @@ fn what_has_less_than_half_its_lease_left_is_not_handed_over() {
     }
 }
 
+/// The waiter may be polled long after the hand-over, for example in a process that stood still.
+#[test]
+fn expired_hand_over_is_not_taken() {
+    for (late, is_taken) in [(LEASE / 2, true), (LEASE, false)] {
+        let mut world = World::of_strangers();
+        assert!(world.step(Event::Acquire).is_continue());
+        assert!(world.step(Event::HandOver).is_continue());
+        let hold = world.guards[0];
+        assert_eq!(world.holds.take_over(hold, world.now + late), is_taken, "{late:?}");
+    }
+}
+
 /// Its time is over, and nobody else has wanted the lock for so long that it only asks who does now.
 #[test]
 fn who_goes_on_has_its_time_anew_and_asks_in_the_owners_name() {

@@ -21,6 +21,7 @@
 //! ```
 
 pub mod plot;
+pub mod sent;
 pub mod table;
 
 use std::fmt;
@@ -43,23 +44,32 @@ pub struct Report {
     rows: Vec<Row>,
     rounds: usize,
     filter: Option<String>,
+    since: Instant,
 }
 
 impl Report {
-    /// An empty report. Reads `--rounds N` and a word that benches' names must contain from the command line.
+    /// An empty report. Reads `--rounds N`, `--quick` and a word that benches' names must contain from the command line.
     #[must_use]
     pub fn new(area: &str) -> Self {
-        let mut report = Self { area: area.to_owned(), rows: Vec::new(), rounds: ROUNDS, filter: None };
+        let rounds = if is_quick() { 1 } else { ROUNDS };
+        let mut report =
+            Self { area: area.to_owned(), rows: Vec::new(), rounds, filter: None, since: Instant::now() };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             if arg == "--rounds" {
                 report.rounds = args.next().and_then(|n| n.parse().ok()).unwrap_or(ROUNDS).max(1);
-            } else {
+            } else if arg != QUICK {
                 report.filter = Some(arg);
             }
         }
         println!("{}", Row::HEADER);
         report
+    }
+
+    /// Says on the standard error what runs now, so that a long bench is not silent.
+    pub fn progress(&self, bench: &str, round: usize, rounds: usize, subject: &str) {
+        let seconds = self.since.elapsed().as_secs();
+        eprintln!("[{seconds:>4} s] {bench}: round {} of {rounds}, {subject}", round + 1);
     }
 
     /// How many rounds to run; at least five unless the command line says otherwise.
@@ -98,13 +108,14 @@ impl Report {
         &mut self.rows[last]
     }
 
-    /// Writes the rows to `target/bench/last.json`, and to `target/bench/<area>.json` unless only some benches were asked for.
+    /// Writes the rows to `target/bench/last.json`, and to `target/bench/<area>.json` unless only some benches were asked for or the run
+    /// was quick.
     ///
     /// # Errors
     ///
     /// When a file cannot be written.
     pub fn finish(self) -> Result<()> {
-        if self.filter.is_none() {
+        if self.filter.is_none() && !is_quick() {
             println!("wrote {}", self.write(&self.area)?.display());
         }
         self.write("last")?;
@@ -388,6 +399,18 @@ fn measured_each<I, O>(
     }
 }
 
+/// Returns true if the command line asks for a run of less than three minutes. Its figures are rough, and no page takes them.
+#[must_use]
+pub fn is_quick() -> bool {
+    std::env::args().any(|arg| arg == QUICK)
+}
+
+/// Returns a length of a stretch that is measured: a quarter of it in a quick run.
+#[must_use]
+pub fn stretch(usual: Duration) -> Duration {
+    if is_quick() { usual / 4 } else { usual }
+}
+
 /// CPU time this process has used, on all its threads, in user and kernel mode.
 #[must_use]
 pub fn process_cpu() -> Duration {
@@ -436,6 +459,9 @@ fn calibrate(run: &mut impl FnMut(u64) -> Measured) -> u64 {
 
 /// What one contender runs for within a round: long against a scheduler tick, short against a neighbour's mood.
 pub const SAMPLE: Duration = Duration::from_millis(40);
+
+/// The word for a quick run.
+const QUICK: &str = "--quick";
 
 /// Rounds unless the command line says otherwise; odd, so that the median is one of them.
 const ROUNDS: usize = 9;

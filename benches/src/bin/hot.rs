@@ -1,7 +1,7 @@
 //! One lock that everybody wants: tasks of one process, from one to a thousand, beside other crates and beside a mutex of this process
 //! alone; and several processes, each of which has its turn.
 //!
-//! `hot [--rounds N] [word]` runs the benches whose names contain the word; `hot --plot [folder]` draws the last run.
+//! `hot [--rounds N] [--quick] [word]` runs the benches whose names contain the word; `hot --plot [folder]` draws the last run.
 //! `hot --worker <url> <key> <tasks> <hold in us> <seconds>` is one of several processes: it waits for a line, works, and says what it
 //! had.
 
@@ -22,7 +22,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use wheellock::LockManager;
 use wheellock_benches::plot::{Curves, draw_curves};
-use wheellock_benches::{Report, process_cpu};
+use wheellock_benches::sent::{Counting, Sent};
+use wheellock_benches::{Report, process_cpu, stretch};
 use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
@@ -33,6 +34,7 @@ fn main() -> Result<()> {
             tasks: tasks.parse()?,
             hold: Duration::from_micros(hold.parse()?),
             seconds: seconds.parse()?,
+            counts: false,
         };
         return worker(url, key, work);
     }
@@ -43,14 +45,30 @@ fn main() -> Result<()> {
     let mut report = Report::new("hot");
     for tasks in [1, 2, 4, 16, 64, 256, 1024] {
         let name = format!("{tasks} tasks, no hold");
-        one_process(&mut report, &server, &name, Work { tasks, hold: Duration::ZERO, seconds: 1.0 })?;
+        one_process(
+            &mut report,
+            &server,
+            &name,
+            Work { tasks, hold: Duration::ZERO, seconds: seconds(1), counts: false },
+        )?;
     }
     let hold = Duration::from_millis(2);
-    one_process(&mut report, &server, "64 tasks, 2 ms", Work { tasks: 64, hold, seconds: 2.0 })?;
+    one_process(
+        &mut report,
+        &server,
+        "64 tasks, 2 ms",
+        Work { tasks: 64, hold, seconds: seconds(2), counts: false },
+    )?;
     for processes in [2, 4] {
         for (what, hold) in [("no hold", Duration::ZERO), ("2 ms", hold)] {
             let name = format!("{processes} processes of 64 tasks, {what}");
-            several(&mut report, &server, &name, processes, Work { tasks: 64, hold, seconds: 3.0 })?;
+            several(
+                &mut report,
+                &server,
+                &name,
+                processes,
+                Work { tasks: 64, hold, seconds: seconds(3), counts: false },
+            )?;
         }
     }
     report.finish()
@@ -70,6 +88,8 @@ struct Work {
     tasks: usize,
     hold: Duration,
     seconds: f64,
+    /// Whether commands are counted, and nothing is timed.
+    counts: bool,
 }
 
 /// What came of it.
@@ -81,6 +101,8 @@ struct Had {
     allocations: u64,
     /// How long it was each time until this process had the lock again, in ns.
     gaps: Vec<u64>,
+    /// What the contender sent, connecting left out.
+    sent: Option<Sent>,
 }
 
 impl Had {
@@ -128,12 +150,14 @@ async fn work<L: Lock>(locks: Vec<L>, work: Work) -> Result<Had> {
     let (seconds, cpu) = (start.elapsed().as_secs_f64(), process_cpu().saturating_sub(cpu));
     let counts = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     let gaps = gaps.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(Had { counts, seconds, cpu, allocations: 0, gaps })
+    Ok(Had { counts, seconds, cpu, allocations: 0, gaps, sent: None })
 }
 
-async fn managed<M: Manager>(url: &str, key: &str, plan: Work) -> Result<Had> {
-    let manager = M::connect(url, Polling::Default).await?;
-    work((0..plan.tasks).map(|_| manager.lock(key)).collect(), plan).await
+async fn managed<M: Manager>(server: &RedisServer, key: &str, plan: Work) -> Result<Had> {
+    let manager = M::connect(&server.tcp_url(), Polling::Default).await?;
+    let counting = plan.counts.then(|| Counting::of(server));
+    let had = work((0..plan.tasks).map(|_| manager.lock(key)).collect(), plan).await?;
+    Ok(Had { sent: counting.map(Counting::stop).transpose()?, ..had })
 }
 
 /// A manager that asks the server for every grant.
@@ -141,8 +165,6 @@ struct NoHandOver(LockManager);
 
 impl Manager for NoHandOver {
     type Lock = wheellock::Lock;
-
-    const SENDS: &[&str] = LockManager::SENDS;
 
     async fn connect(url: &str, _: Polling) -> Result<Self> {
         Ok(Self(LockManager::builder(url).hand_over(Duration::ZERO).connect().await?))
@@ -175,34 +197,22 @@ fn one_process(report: &mut Report, server: &RedisServer, bench: &str, plan: Wor
         return Ok(());
     }
     let mut rows: Vec<(&str, Vec<[f64; 5]>)> = CONTENDERS.iter().map(|name| (*name, Vec::new())).collect();
-    for round in 0..report.rounds().min(MOST_ROUNDS) {
+    let rounds = report.rounds().min(MOST_ROUNDS);
+    for round in 0..rounds {
         for (contender, samples) in &mut rows {
-            let key = format!("hot:{contender}:{}:{round}", plan.tasks);
-            let (url, before, runtime) = (server.tcp_url(), scripts(server)?, runtime()?);
-            let mut had = None;
-            let counted = allocation_counter::measure(|| {
-                had = Some(runtime.block_on(async {
-                    match *contender {
-                        "wheellock" => managed::<LockManager>(&url, &key, plan).await,
-                        "wheellock, no hand-over" => managed::<NoHandOver>(&url, &key, plan).await,
-                        "rslock" => managed::<RsLock>(&url, &key, plan).await,
-                        "rlock" => managed::<RLock<MUTEX>>(&url, &key, plan).await,
-                        "async-redis-lock" => managed::<AsyncRedisLock>(&url, &key, plan).await,
-                        "distkit" => managed::<Distkit<MUTEX>>(&url, &key, plan).await,
-                        _ => work(vec![LocalMutex(Arc::default()); plan.tasks], plan).await,
-                    }
-                }));
-            });
-            let mut had = had.context("nothing was run")?.with_context(|| format!("{contender}: {bench}"))?;
-            had.allocations = counted.count_total;
-            drop(runtime);
+            report.progress(bench, round, rounds, contender);
+            let key = format!("{contender}:{}:{round}", plan.tasks);
+            let had = alone(server, contender, &format!("hot:{key}"), plan)?;
+            let brief = Work { seconds: plan.seconds / 4.0, counts: true, ..plan };
+            let counted = alone(server, contender, &format!("counted:{key}"), brief)?;
             let total = had.total();
-            ensure!(total > 0.0, "{contender}: nobody got the lock");
+            ensure!(total > 0.0 && counted.total() > 0.0, "{contender}: nobody got the lock");
+            let sent = counted.sent.map_or(0.0, |sent| sent.per(counted.total()));
             #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-            let (sent, allocations) = ((scripts(server)? - before) as f64, had.allocations as f64);
+            let allocations = had.allocations as f64;
             samples.push([
                 total / had.seconds,
-                sent / total,
+                sent,
                 allocations / total,
                 had.cpu.as_secs_f64() * 1e9 / total,
                 jain(&had.counts),
@@ -218,6 +228,27 @@ fn one_process(report: &mut Report, server: &RedisServer, bench: &str, plan: Wor
     Ok(())
 }
 
+/// One contender with a runtime of its own.
+fn alone(server: &RedisServer, contender: &str, key: &str, plan: Work) -> Result<Had> {
+    let runtime = runtime()?;
+    let mut had = None;
+    let counted = allocation_counter::measure(|| {
+        had = Some(runtime.block_on(async {
+            match contender {
+                "wheellock" => managed::<LockManager>(server, key, plan).await,
+                "wheellock, no hand-over" => managed::<NoHandOver>(server, key, plan).await,
+                "rslock" => managed::<RsLock>(server, key, plan).await,
+                "rlock" => managed::<RLock<MUTEX>>(server, key, plan).await,
+                "async-redis-lock" => managed::<AsyncRedisLock>(server, key, plan).await,
+                "distkit" => managed::<Distkit<MUTEX>>(server, key, plan).await,
+                _ => work(vec![LocalMutex(Arc::default()); plan.tasks], plan).await,
+            }
+        }));
+    });
+    let had = had.context("nothing was run")?.with_context(|| contender.to_owned())?;
+    Ok(Had { allocations: counted.count_total, ..had })
+}
+
 /// Several processes, each with tasks of its own.
 fn several(
     report: &mut Report,
@@ -230,7 +261,9 @@ fn several(
         return Ok(());
     }
     let mut columns: [Vec<f64>; 4] = Default::default();
-    for round in 0..report.rounds().min(MOST_ROUNDS) {
+    let rounds = report.rounds().min(MOST_ROUNDS);
+    for round in 0..rounds {
+        report.progress(bench, round, rounds, "wheellock");
         let key = format!("{bench}:{round}");
         let workers: Vec<_> =
             (0..processes).map(|_| Worker::start(&server.tcp_url(), &key, plan)).collect::<Result<_>>()?;
@@ -331,28 +364,13 @@ fn jain_of(counts: &[f64]) -> f64 {
     sum * sum / (parties * squares)
 }
 
-/// Commands that clients have sent for locks, as the server counts them.
-fn scripts(server: &RedisServer) -> Result<u64> {
-    let stats = server.cli(&["INFO", "commandstats"]);
-    let mut sent = 0;
-    for line in stats.lines() {
-        let Some((name, rest)) =
-            line.trim().strip_prefix("cmdstat_").and_then(|line| line.split_once(":calls="))
-        else {
-            continue;
-        };
-        if SENT.contains(&name) {
-            sent += rest.split(',').next().unwrap_or_default().parse::<u64>()?;
-        }
-    }
-    Ok(sent)
+fn seconds(usual: u64) -> f64 {
+    stretch(Duration::from_secs(usual)).as_secs_f64()
 }
 
 fn runtime() -> Result<Runtime> {
     Ok(Builder::new_current_thread().enable_all().build()?)
 }
-
-const SENT: [&str; 5] = ["evalsha", "eval", "subscribe", "unsubscribe", "set"];
 
 const CONTENDERS: [&str; 7] = [
     "wheellock",

@@ -1,9 +1,10 @@
 //! Locks beside others, on one server: what a lock costs when nobody else wants it, what waiting costs, and how fast and how
 //! fairly it changes hands.
 //!
-//! Commands are counted by the server (`INFO commandstats`): those that clients sent, not those that scripts ran in turn.
+//! The server counts the commands (MONITOR): all that clients sent, and none that scripts ran in turn. That costs it time, so stretches
+//! that are timed are not counted, and the other way round.
 //!
-//! `lock [--rounds N] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run, and
+//! `lock [--rounds N] [--quick] [word]` runs the benches whose names contain the word; `lock --plot [folder]` draws the last run, and
 //! `lock --table [page]` puts it into a page.
 //! `lock --solo <contender> <tasks> <pairs>` runs uncontended pairs of one contender alone, for instruction counts.
 
@@ -45,7 +46,8 @@ use rig::{Rig, Session, percentile};
 use tokio::runtime::{Builder, Runtime};
 use wheellock::LockManager;
 use wheellock_benches::plot::{self, Distribution, Plot};
-use wheellock_benches::{Report, table};
+use wheellock_benches::sent::Counting;
+use wheellock_benches::{Report, stretch, table};
 use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
@@ -108,17 +110,20 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
         rigs.push((rig, units, Vec::new()));
     }
     let mut redisson = redisson::Pairs::warmed_up(server, tasks)?;
-    for _ in 0..report.rounds() {
+    let counted = counted_pairs(tasks);
+    for number in 0..report.rounds() {
         if let Some(redisson) = &mut redisson {
+            report.progress(bench, number, report.rounds(), redisson::NAME);
             redisson.round(server)?;
         }
         for (rig, units, rounds) in &mut rigs {
-            let before = Commands::of(server)?;
+            report.progress(bench, number, report.rounds(), rig.name());
             let round = rig.run(*units)?;
-            ensure!(round.wrong == 0.0, "{}: a pair failed", rig.name());
-            let sent = Commands::of(server)?.sent_since(&before, sends(rig.name())?);
+            let counting = Counting::of(server);
+            let wrong = rig.run(counted)?.wrong;
+            ensure!(round.wrong + wrong == 0.0, "{}: a pair failed", rig.name());
             #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-            rounds.push((round, sent as f64 / *units as f64));
+            rounds.push((round, counting.stop()?.per(counted as f64)));
         }
     }
     let base: Vec<f64> =
@@ -143,6 +148,11 @@ fn uncontended(report: &mut Report, target: &Target, tasks: usize, bench: &str) 
         redisson.report(report, bench, &base)?;
     }
     Ok(())
+}
+
+/// Pairs whose commands are counted: as many for each task.
+fn counted_pairs(tasks: usize) -> u64 {
+    tasks.max(16) as u64 * 64
 }
 
 fn uncontended_rig(name: &str, target: &Target, tasks: usize) -> Result<Rig> {
@@ -217,6 +227,22 @@ impl Scene {
         }
     }
 
+    /// Returns true if its commands are counted in a stretch of their own.
+    fn is_counted(self) -> bool {
+        matches!(self, Self::OneKey | Self::ManyManagers | Self::EightManagers)
+    }
+
+    /// How many rounds there are of so many that were asked for.
+    fn rounds(self, wanted: usize) -> usize {
+        wanted.min(match self {
+            // Only commands are counted, and nothing is timed.
+            Self::IdleWaiters => 1,
+            // Each round has several deaths.
+            Self::Crash => 2,
+            _ => MOST_ROUNDS,
+        })
+    }
+
     async fn play<M: Manager>(self, stage: Stage<'_>) -> Result<Vec<Figure>> {
         match self {
             Self::IdleWaiters => idle_waiters::<M>(stage).await,
@@ -250,6 +276,14 @@ struct Stage<'a> {
     server: &'a RedisServer,
     key: &'a str,
     polling: Polling,
+    /// Whether commands are counted, and nothing is timed.
+    counts: bool,
+}
+
+impl Stage<'_> {
+    fn counting(&self) -> Option<Counting> {
+        self.counts.then(|| Counting::of(self.server))
+    }
 }
 
 /// All contenders, round by round, each on a runtime and connections of its own.
@@ -258,42 +292,55 @@ fn contended(report: &mut Report, placement: &Placement, server: &RedisServer, s
         return Ok(());
     }
     let _awake = (scene == Scene::HandoffAwake).then(|| placement.keep_awake()).transpose()?;
-    let rounds = report.rounds().min(MOST_ROUNDS);
+    let rounds = scene.rounds(report.rounds());
     let mut rows: Vec<Row> = Vec::new();
     let mut redisson = Redisson::start(server)?;
     for round in 0..rounds {
         // Whoever comes first finds processors that Redisson's JVM keeps awake, and is woken faster.
         let mut contenders = CONTENDERS;
         contenders.rotate_left(round % CONTENDERS.len());
-        for (contender, polling) in contenders {
-            let key = format!("{scene:?}:{contender}:{round}");
-            let stage = Stage { server, key: &key, polling };
-            let runtime = runtime()?;
-            let play: Pin<Box<dyn Future<Output = Result<Vec<Figure>>>>> = match contender {
-                "by hand" => Box::pin(scene.play::<ByHand>(stage)),
-                "wheellock" => Box::pin(scene.play::<LockManager>(stage)),
-                "wheellock fair" => Box::pin(scene.play::<OfKind<4>>(stage)),
-                "rslock" | "rslock 5 ms" => Box::pin(scene.play::<RsLock>(stage)),
-                "rlock" | "rlock 5 ms" => Box::pin(scene.play::<RLock<MUTEX>>(stage)),
-                "distkit" | "distkit 5 ms" => Box::pin(scene.play::<Distkit<MUTEX>>(stage)),
-                _ => Box::pin(scene.play::<AsyncRedisLock>(stage)),
-            };
-            let figures = runtime.block_on(play).with_context(|| format!("{contender}: {}", scene.name()))?;
-            // Whoever still waits is dropped here.
-            drop(runtime);
-            ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
-            add(&mut rows, contender, figures);
-        }
-        if let Some(redisson) = &mut redisson {
-            let key = format!("{scene:?}:redisson:{round}");
-            add(&mut rows, redisson::NAME, redisson::play(scene, redisson, server, &key)?);
-            ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
+        // Counts depend on chance less than times do: the first round is enough.
+        let passes: &[bool] = if scene.is_counted() && round == 0 { &[false, true] } else { &[false] };
+        for &counts in passes {
+            for (contender, polling) in contenders {
+                report.progress(scene.name(), round, rounds, contender);
+                let key = format!("{scene:?}:{contender}:{round}:{counts}");
+                let stage = Stage { server, key: &key, polling, counts };
+                let figures = play(scene, contender, stage);
+                add(&mut rows, contender, figures.with_context(|| format!("{contender}: {}", scene.name()))?);
+            }
+            if let Some(redisson) = &mut redisson {
+                report.progress(scene.name(), round, rounds, redisson::NAME);
+                let key = format!("{scene:?}:redisson:{round}:{counts}");
+                let stage = Stage { server, key: &key, polling: Polling::Default, counts };
+                add(&mut rows, redisson::NAME, redisson::play(scene, redisson, stage)?);
+                ensure!(server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
+            }
         }
     }
     for (contender, (metric, unit, _), samples) in &rows {
         report.row(scene.name(), contender, metric, unit, samples);
     }
     Ok(())
+}
+
+/// One contender alone, on a runtime of its own.
+fn play(scene: Scene, contender: &str, stage: Stage<'_>) -> Result<Vec<Figure>> {
+    let runtime = runtime()?;
+    let play: Pin<Box<dyn Future<Output = Result<Vec<Figure>>>>> = match contender {
+        "by hand" => Box::pin(scene.play::<ByHand>(stage)),
+        "wheellock" => Box::pin(scene.play::<LockManager>(stage)),
+        "wheellock fair" => Box::pin(scene.play::<OfKind<4>>(stage)),
+        "rslock" | "rslock 5 ms" => Box::pin(scene.play::<RsLock>(stage)),
+        "rlock" | "rlock 5 ms" => Box::pin(scene.play::<RLock<MUTEX>>(stage)),
+        "distkit" | "distkit 5 ms" => Box::pin(scene.play::<Distkit<MUTEX>>(stage)),
+        _ => Box::pin(scene.play::<AsyncRedisLock>(stage)),
+    };
+    let figures = runtime.block_on(play)?;
+    // Whoever still waits is dropped here.
+    drop(runtime);
+    ensure!(stage.server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
+    Ok(figures)
 }
 
 /// One manager holds a lock for seconds, and 64 tasks of another wait for it.
@@ -308,18 +355,16 @@ async fn idle_waiters<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
         })
         .collect();
     tokio::time::sleep(SETTLE).await;
-    let before = Commands::of(stage.server)?;
-    let since = Instant::now();
-    tokio::time::sleep(IDLE).await;
-    let after = Commands::of(stage.server)?;
-    let (commands, pings) = (after.sent_since(&before, M::SENDS), after.sent_since(&before, &["ping"]));
+    let (counting, since) = (Counting::of(stage.server), Instant::now());
+    tokio::time::sleep(stretch(IDLE)).await;
     let seconds = since.elapsed().as_secs_f64();
+    let sent = counting.stop()?;
     ensure!(waiters.iter().all(|waiter| !waiter.is_finished()), "a waiter got a lock that was held");
     waiters.iter().for_each(|waiter| waiter.abort());
     M::Lock::release(guard).await?;
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-    let (commands, pings) = (commands as f64 / seconds, pings as f64 / seconds);
-    Ok(vec![("commands", "1/s", commands), ("health checks", "1/s", pings)])
+    let pings = sent.pings as f64 / seconds;
+    Ok(vec![("commands", "1/s", sent.per(seconds)), ("health checks among them", "1/s", pings)])
 }
 
 /// One manager releases, another has been waiting: how long until its acquire returns?
@@ -328,7 +373,7 @@ async fn handoff<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let (lock, wanted) = (holder.lock(stage.key), waiter.lock(stage.key));
     let (mut from_return, mut from_call) = (Vec::new(), Vec::new());
     let start = Instant::now();
-    while from_return.len() < HANDOFFS && start.elapsed() < HANDOFF_TIME {
+    while from_return.len() < HANDOFFS && start.elapsed() < stretch(HANDOFF_TIME) {
         let guard = lock.acquire().await?;
         let wanted = wanted.clone();
         let waiting = tokio::spawn(async move {
@@ -363,8 +408,7 @@ async fn one_key<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
     let manager = M::connect(&stage.server.tcp_url(), stage.polling).await?;
     let over = Arc::new(AtomicBool::new(false));
     let served: Arc<Vec<AtomicU64>> = Arc::new((0..64).map(|_| AtomicU64::new(0)).collect());
-    let before = Commands::of(stage.server)?;
-    let since = Instant::now();
+    let (counting, since) = (stage.counting(), Instant::now());
     for task in 0..64 {
         let (lock, over, served) = (manager.lock(stage.key), Arc::clone(&over), Arc::clone(&served));
         tokio::spawn(async move {
@@ -379,19 +423,21 @@ async fn one_key<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
             anyhow::Ok(())
         });
     }
-    tokio::time::sleep(ONE_KEY).await;
+    tokio::time::sleep(stretch(ONE_KEY)).await;
     let seconds = since.elapsed().as_secs_f64();
-    let commands = Commands::of(stage.server)?.sent_since(&before, M::SENDS);
-    over.store(true, Ordering::Relaxed);
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
     let counts: Vec<f64> = served.iter().map(|count| count.load(Ordering::Relaxed) as f64).collect();
+    let sent = counting.map(Counting::stop).transpose()?;
+    over.store(true, Ordering::Relaxed);
     let sum: f64 = counts.iter().sum();
-    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-    let (commands, never) = (commands as f64, counts.iter().filter(|count| **count < 1.0).count() as f64);
     ensure!(sum > 0.0, "nobody got the lock");
+    if let Some(sent) = sent {
+        return Ok(vec![("commands", "1/acquire", sent.per(sum))]);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+    let never = counts.iter().filter(|count| **count < 1.0).count() as f64;
     Ok(vec![
         ("acquires", "1/s", sum / seconds),
-        ("commands", "1/acquire", commands / sum),
         ("Jain fairness", "", jain(&counts)),
         ("never served", "tasks", never),
     ])
@@ -413,8 +459,7 @@ async fn eight_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
         let manager = M::connect(&stage.server.tcp_url(), stage.polling).await?;
         managers.push((manager, Arc::new(AtomicU64::new(0))));
     }
-    let before = Commands::of(stage.server)?;
-    let since = Instant::now();
+    let (counting, since) = (stage.counting(), Instant::now());
     for (manager, served) in &managers {
         for _ in 0..4 {
             let (lock, over, served) = (manager.lock(stage.key), Arc::clone(&over), Arc::clone(served));
@@ -429,23 +474,20 @@ async fn eight_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
             });
         }
     }
-    tokio::time::sleep(ONE_KEY).await;
+    tokio::time::sleep(stretch(ONE_KEY)).await;
     let seconds = since.elapsed().as_secs_f64();
-    let after = Commands::of(stage.server)?;
-    over.store(true, Ordering::Relaxed);
-    let (sent, scripts) = (after.sent_since(&before, M::SENDS), after.sent_since(&before, &["evalsha"]));
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
     let counts: Vec<f64> = managers.iter().map(|(_, served)| served.load(Ordering::Relaxed) as f64).collect();
+    let sent = counting.map(Counting::stop).transpose()?;
+    over.store(true, Ordering::Relaxed);
     let sum: f64 = counts.iter().sum();
     ensure!(sum > 0.0, "nobody got the lock");
-    #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-    let (sent, scripts) = (sent as f64, scripts as f64);
-    Ok(vec![
-        ("acquires", "1/s", sum / seconds),
-        ("commands", "1/acquire", sent / sum),
-        ("scripts", "1/acquire", scripts / sum),
-        ("Jain fairness of managers", "", jain(&counts)),
-    ])
+    if let Some(sent) = sent {
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let scripts = sent.scripts as f64 / sum;
+        return Ok(vec![("commands", "1/acquire", sent.per(sum)), ("scripts", "1/acquire", scripts)]);
+    }
+    Ok(vec![("acquires", "1/s", sum / seconds), ("Jain fairness of managers", "", jain(&counts))])
 }
 
 /// A thousand tasks of one manager that wait: what each has on the heap, here and on the server.
@@ -457,8 +499,10 @@ fn thousand_waiters(report: &mut Report, server: &RedisServer) -> Result<()> {
     }
     let wanted: [KindRow; 2] = [("wheellock", LockManager::lock), ("wheellock fair", LockManager::fair_lock)];
     let mut rows = wanted.map(|row| (row, Vec::new(), Vec::new(), Vec::new()));
-    for _ in 0..report.rounds().min(MOST_ROUNDS) {
+    let rounds = report.rounds().min(MOST_ROUNDS);
+    for round in 0..rounds {
         for ((name, make), here, there, commands) in &mut rows {
+            report.progress(BENCH, round, rounds, name);
             let runtime = runtime()?;
             let (lock, guard, manager) = runtime.block_on(async {
                 let holder = LockManager::connect(&server.tcp_url()).await?;
@@ -482,11 +526,9 @@ fn thousand_waiters(report: &mut Report, server: &RedisServer) -> Result<()> {
             let bytes = |bytes: i64| bytes as f64 / WAITERS;
             here.push(bytes(allocated.bytes_current));
             there.push(bytes(used_memory(server)? - used));
-            let (before, since) = (Commands::of(server)?, Instant::now());
-            runtime.block_on(async { tokio::time::sleep(IDLE).await });
-            let sent = Commands::of(server)?.sent_since(&before, LockManager::SENDS);
-            #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-            commands.push(sent as f64 / since.elapsed().as_secs_f64() / WAITERS);
+            let (counting, since) = (Counting::of(server), Instant::now());
+            runtime.block_on(async { tokio::time::sleep(stretch(IDLE)).await });
+            commands.push(counting.stop()?.per(since.elapsed().as_secs_f64() * WAITERS));
             waiters.iter().for_each(|waiter| waiter.abort());
             runtime.block_on(async { anyhow::Ok(guard.release().await?) })?;
             drop(runtime);
@@ -523,8 +565,10 @@ fn readers(report: &mut Report, server: &RedisServer) -> Result<()> {
         "distkit, 64 keys",
     ]
     .map(|name| (name, Vec::new()));
-    for _ in 0..report.rounds() {
+    let rounds = report.rounds().min(MOST_ROUNDS);
+    for round in 0..rounds {
         for (name, samples) in &mut rows {
+            report.progress(BENCH, round, rounds, name);
             let (url, runtime) = (&server.tcp_url(), runtime()?);
             let acquires = runtime.block_on(async {
                 match *name {
@@ -569,7 +613,7 @@ async fn readers_of<M: Manager>(url: &str, one_key: bool) -> Result<f64> {
             })
         })
         .collect();
-    tokio::time::sleep(ONE_KEY).await;
+    tokio::time::sleep(stretch(ONE_KEY)).await;
     over.store(true, Ordering::Relaxed);
     let mut acquires: u32 = 0;
     for task in tasks {
@@ -598,63 +642,27 @@ async fn many_managers<M: Manager>(stage: Stage<'_>) -> Result<Vec<Figure>> {
         managers.push(manager);
     }
     tokio::time::sleep(SETTLE).await;
-    let before = Commands::of(stage.server)?;
-    let since = Instant::now();
+    let (counting, since) = (stage.counting(), Instant::now());
     M::Lock::release(guard).await?;
     // Until a good part has been served, or the pollers have shown what they do.
-    while served.load(Ordering::Relaxed) < 500 && since.elapsed() < MANY_TIME {
+    while served.load(Ordering::Relaxed) < 500 && since.elapsed() < stretch(MANY_TIME) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let releases = served.load(Ordering::Relaxed) + 1;
-    let commands = Commands::of(stage.server)?.sent_since(&before, M::SENDS);
     let seconds = since.elapsed().as_secs_f64();
+    let sent = counting.map(Counting::stop).transpose()?;
     waiters.iter().for_each(|waiter| waiter.abort());
     #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-    let (commands, releases) = (commands as f64, releases as f64);
-    Ok(vec![("commands", "1/release", commands / releases), ("releases", "1/s", releases / seconds)])
+    let releases = releases as f64;
+    Ok(match sent {
+        Some(sent) => vec![("commands", "1/release", sent.per(releases))],
+        None => vec![("releases", "1/s", releases / seconds)],
+    })
 }
 
 async fn two_managers<M: Manager>(stage: Stage<'_>) -> Result<[M; 2]> {
     let url = stage.server.tcp_url();
     Ok([M::connect(&url, stage.polling).await?, M::connect(&url, stage.polling).await?])
-}
-
-/// How often each command was executed since the server started.
-struct Commands(Vec<(String, u64)>);
-
-impl Commands {
-    fn of(server: &RedisServer) -> Result<Self> {
-        let stats = server.cli(&["INFO", "commandstats"]);
-        let mut calls = Vec::new();
-        for line in stats.lines() {
-            let Some((name, figures)) = line.strip_prefix("cmdstat_").and_then(|rest| rest.split_once(':'))
-            else {
-                continue;
-            };
-            let count = figures.split(',').find_map(|figure| figure.strip_prefix("calls="));
-            calls.push((name.to_owned(), count.context("commandstats without calls")?.trim().parse()?));
-        }
-        Ok(Self(calls))
-    }
-
-    fn sent_since(&self, before: &Self, names: &[&str]) -> u64 {
-        let count = |commands: &Self| -> u64 {
-            commands.0.iter().filter(|(name, _)| names.contains(&name.as_str())).map(|(_, calls)| calls).sum()
-        };
-        count(self) - count(before)
-    }
-}
-
-fn sends(contender: &str) -> Result<&'static [&'static str]> {
-    Ok(match contender {
-        "raw tokio" | "by hand" => ByHand::SENDS,
-        name if name.starts_with("wheellock") => LockManager::SENDS,
-        "rslock" => RsLock::SENDS,
-        name if name.starts_with("rlock") => RLock::<MUTEX>::SENDS,
-        name if name.starts_with("distkit") => Distkit::<MUTEX>::SENDS,
-        "async-redis-lock" => AsyncRedisLock::SENDS,
-        _ => bail!("no contender {contender:?}"),
-    })
 }
 
 fn runtime() -> Result<Runtime> {
@@ -758,6 +766,6 @@ const ONE_KEY: Duration = Duration::from_secs(2);
 /// Handoffs of one contender within a round, as many as fit into the time.
 const HANDOFFS: usize = 100;
 
-const HANDOFF_TIME: Duration = Duration::from_secs(2);
+const HANDOFF_TIME: Duration = Duration::from_secs(1);
 
 const MANY_TIME: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Many at once, in one process on one connection: held locks, waiters, names. Bytes are growth of the resident memory, so
 //! they include tasks, guards and the allocator's own share.
 //!
-//! `scale [--locks N] [--waiters N] [--seconds N] [word]`: a word runs the scenes whose names contain it.
+//! `scale [--locks N] [--waiters N] [--seconds N] [--quick] [word]`: a word runs the scenes whose names contain it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Builder;
 use wheellock::{Guard, LockManager, Metrics, Permit};
-use wheellock_benches::{Report, process_cpu};
+use wheellock_benches::sent::Counting;
+use wheellock_benches::{Report, is_quick, process_cpu, stretch};
 use wheellock_tests::RedisServer;
 
 fn main() -> Result<()> {
@@ -81,7 +82,11 @@ struct Options {
 
 impl Options {
     fn read() -> Result<Self> {
-        let mut options = Self { locks: 1_000_000, waiters: 100_000, seconds: 60, word: None };
+        let mut options = if is_quick() {
+            Self { locks: 100_000, waiters: 10_000, seconds: 12, word: None }
+        } else {
+            Self { locks: 1_000_000, waiters: 100_000, seconds: 60, word: None }
+        };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             let number = |args: &mut dyn Iterator<Item = String>| -> Result<u64> {
@@ -91,6 +96,7 @@ impl Options {
                 "--locks" => options.locks = number(&mut args)?,
                 "--waiters" => options.waiters = number(&mut args)?,
                 "--seconds" => options.seconds = number(&mut args)?,
+                "--quick" => {}
                 word => options.word = Some(word.to_owned()),
             }
         }
@@ -137,6 +143,9 @@ fn held(report: &mut Report, options: &Options, of: Of) -> Result<()> {
         tokio::time::sleep(Duration::from_secs(options.seconds)).await;
         let end = locks.metrics();
         used.report_since(report, &bench, &server);
+        let (counting, since) = (Counting::of(&server), Instant::now());
+        tokio::time::sleep(stretch(RENEWED)).await;
+        commands(report, &bench, "commands", counting, since)?;
         figure(report, &bench, "renewals", "1/s", ratio(end.renewals - start.renewals, options.seconds));
         for (quantile, metric) in [(0.5, "lateness p50"), (0.999, "lateness p99.9"), (1.0, "lateness max")] {
             figure(report, &bench, metric, "ms", end.renewal_lateness.quantile(quantile).as_secs_f64() * 1e3);
@@ -199,19 +208,17 @@ fn waiters(report: &mut Report, options: &Options, of: Of) -> Result<()> {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         figure(report, &bench, "memory each", "bytes", ratio(resident()?.saturating_sub(before), count));
-        let idle = Used::so_far(&server);
+        let (counting, since) = (Counting::of(&server), Instant::now());
         tokio::time::sleep(IDLE).await;
-        let commands = idle.commands_since(&server);
-        figure(report, &bench, "commands while idle", "1/s", ratio(commands, IDLE.as_secs()));
-        let used = Used::so_far(&server);
-        let since = Instant::now();
+        commands(report, &bench, "commands while idle", counting, since)?;
+        // The count costs the server some percent of the time that is measured as well: a second fleet of this size would cost more.
+        let (counting, since) = (Counting::of(&server), Instant::now());
         drop(held);
         for task in tasks {
             task.await??;
         }
-        let commands = used.commands_since(&server);
         figure(report, &bench, "served", "1/s", ratio(count, 1) / since.elapsed().as_secs_f64());
-        figure(report, &bench, "commands per acquire", "", ratio(commands, count));
+        figure(report, &bench, "commands per acquire", "", counting.stop()?.per(ratio(count, 1)));
         figure(report, &bench, "not served", "tasks", ratio(count - served.load(Ordering::Relaxed), 1));
         let wait = locks.metrics().wait;
         figure(report, &bench, "wait p50", "s", wait.quantile(0.5).as_secs_f64());
@@ -259,6 +266,9 @@ fn names(report: &mut Report, options: &Options) -> Result<()> {
             second(WARM_UP + number).await?;
         }
         used.report_since(report, &bench, &server);
+        let (counting, since) = (Counting::of(&server), Instant::now());
+        second(WARM_UP + options.seconds).await?;
+        commands(report, &bench, "commands", counting, since)?;
         figure(report, &bench, "memory before", "bytes", ratio(before, 1));
         figure(report, &bench, "memory after", "bytes", ratio(resident()?, 1));
         ensure!(server.cli(&["DBSIZE"]) == "0", "keys were left behind");
@@ -271,7 +281,6 @@ struct Used {
     since: Instant,
     cpu: Duration,
     server_cpu: f64,
-    commands: u64,
 }
 
 impl Used {
@@ -281,20 +290,8 @@ impl Used {
             let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
         };
-        // Scripts' own commands are others.
-        let sent = ["evalsha", "eval", "subscribe", "unsubscribe", "ping"];
-        let calls = |line: &str| -> Option<u64> {
-            let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
-            let calls = figures.strip_prefix("calls=")?.split(',').next()?.parse().ok()?;
-            sent.contains(&name).then_some(calls)
-        };
-        let commands = info.lines().filter_map(calls).sum();
         let server_cpu = field("used_cpu_sys") + field("used_cpu_user");
-        Self { since: Instant::now(), cpu: process_cpu(), server_cpu, commands }
-    }
-
-    fn commands_since(&self, server: &RedisServer) -> u64 {
-        Self::so_far(server).commands - self.commands
+        Self { since: Instant::now(), cpu: process_cpu(), server_cpu }
     }
 
     fn report_since(&self, report: &mut Report, bench: &str, server: &RedisServer) {
@@ -314,8 +311,20 @@ impl Used {
             "% of a core",
             (now.server_cpu - self.server_cpu) / seconds * 100.0,
         );
-        figure(report, bench, "commands", "1/s", ratio(now.commands - self.commands, 1) / seconds);
     }
+}
+
+/// Ends a count and reports commands per second.
+fn commands(
+    report: &mut Report,
+    bench: &str,
+    metric: &str,
+    counting: Counting,
+    since: Instant,
+) -> Result<()> {
+    let seconds = since.elapsed().as_secs_f64();
+    figure(report, bench, metric, "1/s", counting.stop()?.per(seconds));
+    Ok(())
 }
 
 fn figure(report: &mut Report, bench: &str, metric: &str, unit: &str, value: f64) {
@@ -343,5 +352,7 @@ const TASKS: u64 = 256;
 const NAMES: u64 = 10_000;
 const WAIT: Duration = Duration::from_secs(600);
 const IDLE: Duration = Duration::from_secs(5);
+/// A third of a lease, after which each has been renewed once.
+const RENEWED: Duration = Duration::from_secs(10);
 /// Seconds until tables have grown to their size.
 const WARM_UP: u64 = 3;

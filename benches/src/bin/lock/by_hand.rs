@@ -40,8 +40,6 @@ struct Entry {
 impl Manager for ByHand {
     type Lock = HandLock;
 
-    const SENDS: &[&str] = &["evalsha", "eval", "subscribe"];
-
     async fn connect(url: &str, _: Polling) -> Result<Self> {
         static MANAGERS: AtomicU64 = AtomicU64::new(0);
         let address = url.strip_prefix("redis://").context("not a TCP address")?.to_owned();

@@ -1,5 +1,5 @@
 //! What is compared: this project's locks, four other crates, and Redisson's scheme over bare sockets. Knows how each is set
-//! up, and which commands each sends.
+//! up.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,9 +12,6 @@ use distkit::lock::{LockGuardState, LockOptions};
 pub(crate) trait Manager: Sized + Send + Sync + 'static {
     /// A lock by name.
     type Lock: Lock;
-
-    /// Commands as they arrive at the server: not those that its scripts run in turn, and not the PINGs of idle connections.
-    const SENDS: &[&str];
 
     /// A manager with connections of its own.
     fn connect(url: &str, polling: Polling) -> impl Future<Output = Result<Self>>;
@@ -51,8 +48,6 @@ pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 impl Manager for wheellock::LockManager {
     type Lock = wheellock::Lock;
-
-    const SENDS: &[&str] = &["evalsha", "eval", "subscribe", "unsubscribe"];
 
     async fn connect(url: &str, _: Polling) -> Result<Self> {
         Ok(Self::connect(url).await?)
@@ -93,8 +88,6 @@ pub(crate) const KINDS: [KindRow; 5] = [
 impl<const KIND: usize> Manager for OfKind<KIND> {
     type Lock = wheellock::Lock;
 
-    const SENDS: &[&str] = wheellock::LockManager::SENDS;
-
     async fn connect(url: &str, _: Polling) -> Result<Self> {
         Ok(Self(wheellock::LockManager::connect(url).await?))
     }
@@ -109,8 +102,6 @@ pub(crate) struct RsLock(rslock::LockManager);
 
 impl Manager for RsLock {
     type Lock = RsLockHandle;
-
-    const SENDS: &[&str] = &["set", "evalsha", "script|load"];
 
     async fn connect(url: &str, polling: Polling) -> Result<Self> {
         let mut manager = rslock::LockManager::new(vec![url]);
@@ -157,8 +148,6 @@ pub(crate) struct RLock<const WAY: usize> {
 
 impl<const WAY: usize> Manager for RLock<WAY> {
     type Lock = RLockHandle<WAY>;
-
-    const SENDS: &[&str] = &["set", "evalsha", "script|load"];
 
     async fn connect(url: &str, polling: Polling) -> Result<Self> {
         let options = rlock::AcquireOptions::builder().ttl(LEASE);
@@ -215,8 +204,6 @@ pub(crate) struct Distkit<const WAY: usize> {
 
 impl<const WAY: usize> Manager for Distkit<WAY> {
     type Lock = DistkitHandle<WAY>;
-
-    const SENDS: &[&str] = &["set", "evalsha", "script|load", "zrem"];
 
     async fn connect(url: &str, polling: Polling) -> Result<Self> {
         let connection = redis_1::Client::open(url)?.get_connection_manager().await?;
@@ -291,8 +278,6 @@ pub(crate) struct AsyncRedisLock {
 
 impl Manager for AsyncRedisLock {
     type Lock = AsyncRedisLockHandle;
-
-    const SENDS: &[&str] = &["evalsha", "script|load"];
 
     async fn connect(url: &str, polling: Polling) -> Result<Self> {
         let options = async_redis_lock::Options::new().timeout(None).ttl(LEASE).extend(LEASE / 3);

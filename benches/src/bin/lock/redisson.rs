@@ -6,11 +6,14 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, ensure};
-use wheellock_benches::Report;
+use wheellock_benches::sent::Counting;
+use wheellock_benches::{Report, stretch};
 use wheellock_tests::RedisServer;
 
-use crate::crash::{self, DEATHS, left, nanos};
-use crate::{Commands, Figure, HANDOFF_TIME, HANDOFFS, IDLE, MANY_TIME, ONE_KEY, ROUND, SETTLE, Scene};
+use crate::crash::{self, deaths, left, nanos};
+use crate::{
+    Figure, HANDOFF_TIME, HANDOFFS, IDLE, MANY_TIME, ONE_KEY, ROUND, SETTLE, Scene, Stage, counted_pairs,
+};
 
 pub(crate) struct Redisson {
     jvm: Child,
@@ -71,11 +74,11 @@ impl Pairs {
     }
 
     pub(crate) fn round(&mut self, server: &RedisServer) -> Result<()> {
-        let before = Commands::of(server)?;
         let figures = self.redisson.ask(&format!("pairs {} {}", self.tasks, self.units))?;
-        let sent = Commands::of(server)?.sent_since(&before, SENDS);
+        let (counting, counted) = (Counting::of(server), counted_pairs(self.tasks));
+        self.redisson.ask(&format!("pairs {} {counted}", self.tasks))?;
         #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-        self.rounds.push((figures, sent as f64 / self.units as f64));
+        self.rounds.push((figures, counting.stop()?.per(counted as f64)));
         Ok(())
     }
 
@@ -105,35 +108,27 @@ fn units_within(seconds: f64, figures: &Figures) -> Result<u64> {
 }
 
 /// A scene with several who want the same lock.
-pub(crate) fn play(
-    scene: Scene,
-    redisson: &mut Redisson,
-    server: &RedisServer,
-    key: &str,
-) -> Result<Vec<Figure>> {
-    let before = Commands::of(server)?;
-    let sent_since = |before: &Commands| -> Result<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-        Ok(Commands::of(server)?.sent_since(before, SENDS) as f64)
-    };
+pub(crate) fn play(scene: Scene, redisson: &mut Redisson, stage: Stage<'_>) -> Result<Vec<Figure>> {
+    let Stage { server, key, .. } = stage;
     match scene {
         Scene::IdleWaiters => {
             redisson.ask(&format!("wait {key} 64"))?;
             std::thread::sleep(SETTLE);
-            let before = Commands::of(server)?;
-            std::thread::sleep(IDLE);
-            let sent = sent_since(&before)?;
+            let counting = Counting::of(server);
+            std::thread::sleep(stretch(IDLE));
+            let sent = counting.stop()?;
             redisson.ask(&format!("leave {key}"))?;
-            Ok(vec![("commands", "1/s", sent / IDLE.as_secs_f64())])
+            Ok(vec![("commands", "1/s", sent.per(stretch(IDLE).as_secs_f64()))])
         }
         Scene::Handoff | Scene::HandoffAwake => {
-            let figures = redisson.ask(&format!("handoffs {key} {HANDOFFS} {}", HANDOFF_TIME.as_millis()))?;
+            let figures =
+                redisson.ask(&format!("handoffs {key} {HANDOFFS} {}", stretch(HANDOFF_TIME).as_millis()))?;
             let names = ["p50", "p99", "p50 from call"];
             names.into_iter().map(|name| Ok((name, "ms", figures.get(name)?))).collect()
         }
         Scene::Crash => {
             let mut late = Vec::new();
-            for death in 0..DEATHS {
+            for death in 0..deaths() {
                 // As a holder of Redisson's that has died.
                 ensure!(server.cli(&["HSET", key, "somebody:1", "1"]) == "1", "{key} is held");
                 let over = left(server, death)?;
@@ -144,29 +139,35 @@ pub(crate) fn play(
             Ok(crash::figures(late))
         }
         Scene::OneKey => {
-            let figures = redisson.ask(&format!("turns {key} 1 64 2 {}", ONE_KEY.as_millis()))?;
-            Ok(vec![
-                ("acquires", "1/s", figures.get("acquires")?),
-                ("commands", "1/acquire", sent_since(&before)? / figures.get("sum")?),
-                ("Jain fairness", "", figures.get("Jain fairness")?),
-                ("never served", "tasks", figures.get("never served")?),
-            ])
+            let order = format!("turns {key} 1 64 2 {}", stretch(ONE_KEY).as_millis());
+            let figures = [("acquires", "1/s"), ("Jain fairness", ""), ("never served", "tasks")];
+            counted_or_timed(redisson, stage, &order, ("sum", "1/acquire"), &figures)
         }
         Scene::EightManagers => {
-            let figures = redisson.ask(&format!("turns {key} 8 4 2 {}", ONE_KEY.as_millis()))?;
-            Ok(vec![
-                ("acquires", "1/s", figures.get("acquires")?),
-                ("commands", "1/acquire", sent_since(&before)? / figures.get("sum")?),
-                ("Jain fairness of managers", "", figures.get("Jain fairness of managers")?),
-            ])
+            let order = format!("turns {key} 8 4 2 {}", stretch(ONE_KEY).as_millis());
+            let figures = [("acquires", "1/s"), ("Jain fairness of managers", "")];
+            counted_or_timed(redisson, stage, &order, ("sum", "1/acquire"), &figures)
         }
         Scene::ManyManagers => {
-            let figures = redisson.ask(&format!("served {key} 10 100 500 {}", MANY_TIME.as_millis()))?;
-            Ok(vec![
-                ("commands", "1/release", sent_since(&before)? / figures.get("sum")?),
-                ("releases", "1/s", figures.get("releases")?),
-            ])
+            let order = format!("served {key} 10 100 500 {}", stretch(MANY_TIME).as_millis());
+            counted_or_timed(redisson, stage, &order, ("sum", "1/release"), &[("releases", "1/s")])
         }
+    }
+}
+
+/// Has it do something, and returns either its commands or its times.
+fn counted_or_timed(
+    redisson: &mut Redisson,
+    stage: Stage<'_>,
+    order: &str,
+    (sum, unit): (&str, &'static str),
+    times: &[(&'static str, &'static str)],
+) -> Result<Vec<Figure>> {
+    let counting = stage.counting();
+    let figures = redisson.ask(order)?;
+    match counting {
+        Some(counting) => Ok(vec![("commands", unit, counting.stop()?.per(figures.get(sum)?))]),
+        None => times.iter().map(|(name, unit)| Ok((*name, *unit, figures.get(name)?))).collect(),
     }
 }
 
@@ -196,6 +197,3 @@ pub(crate) const NAME: &str = "Redisson on the JVM";
 
 /// Pairs that the JVM compiles at, and that do not count.
 const WARM_UP: usize = 64_000;
-
-/// What it sends.
-pub(crate) const SENDS: &[&str] = &["eval", "evalsha", "subscribe", "unsubscribe"];

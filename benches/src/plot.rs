@@ -1,11 +1,15 @@
-//! Figures as SVG, from `target/bench/<area>.json`: bars, one file per figure, and curves over a count. No library: a bar is a
-//! rectangle, and what a reader needs beside it is words.
+//! Figures as SVG, from `target/bench/<area>.json`: bars on linear axes, points with ranges on logarithmic ones, curves over a count,
+//! and distributions. No library: a bar is a rectangle, and what a reader needs beside it is words.
+
+mod axis;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+
+use self::axis::{Axis, figure};
 
 /// Which figure is drawn into which file, as bars.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +41,7 @@ pub struct Curves {
     pub title: &'static str,
 }
 
-/// Which bench's times are drawn into which file, as curves over how rare they are: the metrics `p50`, `p90`, `p99` and `p99.9`.
+/// Which bench's times are drawn into which file, as points for each percentile: the metrics `p50`, `p90`, `p99` and `p99.9`.
 #[derive(Clone, Copy, Debug)]
 pub struct Distribution {
     /// The bench.
@@ -81,7 +85,7 @@ pub fn draw_curves(area: &str, plots: &[Curves], folder: &str) -> Result<()> {
         let points: Vec<(f64, Point)> =
             rows.iter().filter(of).filter_map(|row| Some((count(row)?, Point::read(row)?))).collect();
         ensure!(!points.is_empty(), "the last run has nothing of {plot:?}");
-        write(folder, plot.file, &curves(plot.title, ("more", plot.count), &points))?;
+        write(folder, plot.file, &curves(plot, &points))?;
     }
     Ok(())
 }
@@ -94,19 +98,14 @@ pub fn draw_curves(area: &str, plots: &[Curves], folder: &str) -> Result<()> {
 pub fn draw_distributions(area: &str, plots: &[Distribution], folder: &str) -> Result<()> {
     let rows = rows(area)?;
     for plot in plots {
-        // A percentile is what one in so many exceeds.
-        let one_in = |row: &Value| {
-            let percent: f64 = row["metric"].as_str()?.strip_prefix('p')?.parse().ok()?;
-            Some((100.0 / (100.0 - percent)).round())
-        };
         let of = |row: &&Value| {
             row["bench"] == plot.bench && plot.subjects.iter().any(|subject| row["subject"] == *subject)
         };
-        let points: Vec<(f64, Point)> =
-            rows.iter().filter(of).filter_map(|row| Some((one_in(row)?, Point::read(row)?))).collect();
+        let percentile = |row: &Value| PERCENTILES.iter().position(|name| row["metric"] == *name);
+        let points: Vec<(usize, Point)> =
+            rows.iter().filter(of).filter_map(|row| Some((percentile(row)?, Point::read(row)?))).collect();
         ensure!(!points.is_empty(), "the last run has nothing of {plot:?}");
-        let count = "one in so many takes longer (p50, p90, p99, p99.9)";
-        write(folder, plot.file, &curves(plot.title, ("less", count), &points))?;
+        write(folder, plot.file, &distribution(plot, &points))?;
     }
     Ok(())
 }
@@ -161,64 +160,19 @@ impl Point {
     }
 }
 
-/// From values to places along a line.
-struct Axis {
-    is_logarithmic: bool,
-    least: f64,
-    most: f64,
-}
-
-impl Axis {
-    /// Logarithmic where bars of one length would hide the others.
-    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let most = values.clone().fold(f64::MIN_POSITIVE, f64::max);
-        let least = values.filter(|value| *value > 0.0).fold(most, f64::min);
-        if most / least > 20.0 {
-            // A whole decade below the least, or it would have no bar.
-            let least = 10_f64.powf((least * 0.8).log10().floor());
-            Self { is_logarithmic: true, least, most }
-        } else {
-            Self { is_logarithmic: false, least: 0.0, most }
-        }
-    }
-
-    /// A fraction of the line.
-    fn place(&self, value: f64) -> f64 {
-        if self.is_logarithmic {
-            (value.max(self.least) / self.least).log10() / (self.most / self.least).log10()
-        } else {
-            value / self.most
-        }
-    }
-
-    fn ticks(&self) -> Vec<f64> {
-        if self.is_logarithmic {
-            let decades = std::iter::successors(Some(self.least), |tick| Some(tick * 10.0));
-            return decades.take_while(|tick| *tick <= self.most).collect();
-        }
-        let rough = 10_f64.powf((self.most / 4.0).log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|times| rough * times);
-        let step = step.into_iter().find(|step| self.most / step <= 6.0).unwrap_or(rough * 10.0);
-        (0_u8..=6).map(|times| f64::from(times) * step).take_while(|tick| *tick <= self.most).collect()
-    }
-
-    fn scale(&self) -> &'static str {
-        if self.is_logarithmic { "; logarithmic" } else { "" }
-    }
-}
-
-/// Horizontal bars to the median, with a line from minimum to maximum.
+/// Returns a row for each contender. On a linear axis it is a bar from zero to the median; on a logarithmic one, where a length means
+/// nothing, it is a point. A line goes from minimum to maximum.
 fn bars(plot: &Plot, points: &[Point]) -> String {
     const ROW: f64 = 26.0;
     let longest = points.iter().map(|point| point.subject.len()).max().unwrap_or_default();
     let label = 20.0 + LETTER * longest as f64;
     let width = WIDTH - label - ROOM_FOR_VALUES;
-    let axis = Axis::of(points.iter().flat_map(|point| [point.median, point.min, point.max]));
+    let unit = points.first().map_or("", |point| &point.unit);
+    let axis =
+        Axis::of(points.iter().flat_map(|point| [point.median, point.min, point.max]), unit == "tasks");
     let x = |value: f64| label + axis.place(value) * width;
     let (top, bottom) = (72.0, 72.0 + ROW * points.len() as f64);
-    let unit = points.first().map_or("", |point| &point.unit);
-    let subtitle = format!("{unit}{}; less is better. {}", axis.scale(), plot.note);
-    let mut out = head(bottom + 62.0, plot.title, &subtitle);
+    let mut out = head(bottom + BELOW, plot.title, &format!("Less is better. {}", plot.note));
     for tick in axis.ticks() {
         let _ = writeln!(
             out,
@@ -229,32 +183,120 @@ fn bars(plot: &Plot, points: &[Point]) -> String {
             figure(tick),
         );
     }
+    out.push_str(&axis_title(label + width / 2.0, bottom + 36.0, &axis.title(plot.metric, unit)));
     for (index, point) in points.iter().enumerate() {
         let y = top + 4.0 + ROW * index as f64;
         let (base, middle) = (y + 13.0, y + 9.0);
         let _ = writeln!(
             out,
-            "<text x=\"{:.1}\" y=\"{base}\" text-anchor=\"end\">{}</text>\
-             <rect x=\"{label:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"18\" fill=\"{}\"/>\
-             <line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"black\"/>\
-             <text x=\"{:.1}\" y=\"{base}\">{}</text>",
+            "<text x=\"{:.1}\" y=\"{base}\" text-anchor=\"end\">{}</text>",
             label - 8.0,
-            escaped(&point.subject),
-            x(point.median) - label,
-            point.colour(),
+            escaped(&point.subject)
+        );
+        if axis.is_logarithmic {
+            out.push_str(&dot(x(point.median), middle, point.colour()));
+        } else {
+            let _ = writeln!(
+                out,
+                "<rect x=\"{label:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"18\" fill=\"{}\"/>",
+                x(point.median) - label,
+                point.colour()
+            );
+        }
+        let _ = writeln!(
+            out,
+            "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"black\"/>\
+             <text x=\"{:.1}\" y=\"{base}\">{}</text>",
             x(point.min),
             x(point.max),
-            x(point.max) + 6.0,
+            x(point.max) + 8.0,
             figure(point.median),
         );
     }
-    out + &foot(bottom + 46.0, "Bar and figure", points.iter())
+    out + &foot(bottom + 60.0, if axis.is_logarithmic { "Point" } else { "Bar" }, points.iter())
 }
 
-/// One curve per contender over the number, of which the axis is logarithmic; `better` is less or more.
-fn curves(title: &str, (better, count): (&str, &str), points: &[(f64, Point)]) -> String {
-    const HEIGHT: f64 = 300.0;
-    const LEFT: f64 = 90.0;
+fn dot(x: f64, y: f64, colour: &str) -> String {
+    format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\" fill=\"{colour}\"/>\n")
+}
+
+fn axis_title(x: f64, y: f64, title: &str) -> String {
+    format!(
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" fill=\"{WORDS}\">{}</text>\n",
+        escaped(title)
+    )
+}
+
+/// Returns grid lines and figures of the axis that goes up at `LEFT`, and its title beside it.
+fn axis_up(up: &Axis, title: &str, right: f64, y: impl Fn(f64) -> f64) -> String {
+    let mut out = String::new();
+    for tick in up.ticks() {
+        let _ = writeln!(
+            out,
+            "<line x1=\"{LEFT}\" x2=\"{right:.1}\" y1=\"{0:.1}\" y2=\"{0:.1}\" stroke=\"{GRID}\"/>\
+             <text x=\"{1}\" y=\"{2:.1}\" text-anchor=\"end\" fill=\"{WORDS}\">{3}</text>",
+            y(tick),
+            LEFT - 8.0,
+            y(tick) + 4.0,
+            figure(tick),
+        );
+    }
+    let middle = TOP + HEIGHT / 2.0;
+    let _ = writeln!(
+        out,
+        "<text transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\" fill=\"{WORDS}\">{}</text>",
+        escaped(title)
+    );
+    out
+}
+
+/// Returns a group of points for each percentile, side by side, so that contenders of one speed do not hide each other.
+fn distribution(plot: &Distribution, points: &[(usize, Point)]) -> String {
+    const APART: f64 = 14.0;
+    let longest = plot.subjects.iter().map(|subject| subject.len()).max().unwrap_or_default();
+    let width = WIDTH - LEFT - 40.0 - LETTER * longest as f64;
+    let up = Axis::of(points.iter().flat_map(|(_, point)| [point.min, point.max]), false);
+    let bottom = TOP + HEIGHT;
+    let y = |value: f64| bottom - up.place(value) * HEIGHT;
+    let unit = points.first().map_or("", |(_, point)| &point.unit);
+    let mut out = head(bottom + BELOW, plot.title, "Less is better.");
+    out.push_str(&axis_up(&up, &up.title("time", unit), LEFT + width, y));
+    let group = width / PERCENTILES.len() as f64;
+    for (place, name) in PERCENTILES.iter().enumerate() {
+        out.push_str(&axis_title(LEFT + group * (place as f64 + 0.5), bottom + 17.0, name));
+    }
+    out.push_str(&axis_title(LEFT + width / 2.0, bottom + 36.0, "percentile"));
+    for (number, subject) in plot.subjects.iter().enumerate() {
+        let colour = colour_of(subject, number);
+        let aside = (number as f64 - (plot.subjects.len() as f64 - 1.0) / 2.0) * APART;
+        for (place, point) in points.iter().filter(|(_, point)| point.subject == *subject) {
+            let x = LEFT + group * (*place as f64 + 0.5) + aside;
+            let _ = writeln!(
+                out,
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\"/>",
+                y(point.min),
+                y(point.max)
+            );
+            out.push_str(&dot(x, y(point.median), colour));
+        }
+        let line = TOP + 10.0 + 20.0 * number as f64;
+        out.push_str(&dot(LEFT + width + 16.0, line - 4.0, colour));
+        let _ = writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{line}\" fill=\"{colour}\">{}</text>",
+            LEFT + width + 26.0,
+            escaped(subject)
+        );
+    }
+    out + &foot(bottom + 60.0, "Point", points.iter().map(|(_, point)| point))
+}
+
+fn colour_of(subject: &str, number: usize) -> &'static str {
+    if subject == "wheellock" { OURS } else { OTHERS.get(number % OTHERS.len()).copied().unwrap_or(THEIRS) }
+}
+
+/// Returns one curve per contender over the number, of which the axis is logarithmic.
+fn curves(plot: &Curves, points: &[(f64, Point)]) -> String {
     let mut subjects: Vec<&str> = Vec::new();
     for (_, point) in points {
         if !subjects.contains(&point.subject.as_str()) {
@@ -269,25 +311,14 @@ fn curves(title: &str, (better, count): (&str, &str), points: &[(f64, Point)]) -
         least: counts.clone().fold(f64::MAX, f64::min),
         most: counts.fold(1.0, f64::max),
     };
-    let up = Axis::of(points.iter().flat_map(|(_, point)| [point.min, point.max]));
-    let (top, bottom) = (72.0, 72.0 + HEIGHT);
+    let up = Axis::of(points.iter().flat_map(|(_, point)| [point.min, point.max]), false);
+    let bottom = TOP + HEIGHT;
     let x = |count: f64| LEFT + across.place(count) * width;
     let y = |value: f64| bottom - up.place(value) * HEIGHT;
     let unit = points.first().map_or("", |(_, point)| &point.unit);
-    let subtitle = format!("{unit}{}; {better} is better. Across: {count}", up.scale());
-    let mut out = head(bottom + 62.0, title, &subtitle);
-    for tick in up.ticks() {
-        let _ = writeln!(
-            out,
-            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{1:.1}\" y2=\"{1:.1}\" stroke=\"{GRID}\"/>\
-             <text x=\"{2}\" y=\"{3:.1}\" text-anchor=\"end\" fill=\"{WORDS}\">{4}</text>",
-            LEFT + width,
-            y(tick),
-            LEFT - 8.0,
-            y(tick) + 4.0,
-            figure(tick),
-        );
-    }
+    let mut out = head(bottom + BELOW, plot.title, "More is better.");
+    out.push_str(&axis_up(&up, &up.title(plot.metric, unit), LEFT + width, y));
+    out.push_str(&axis_title(LEFT + width / 2.0, bottom + 36.0, &format!("{} (logarithmic)", plot.count)));
     let mut ticks: Vec<f64> = points.iter().map(|(count, _)| *count).collect();
     ticks.sort_by(f64::total_cmp);
     ticks.dedup();
@@ -306,9 +337,9 @@ fn curves(title: &str, (better, count): (&str, &str), points: &[(f64, Point)]) -
     };
     let mut labels: Vec<(f64, &str)> = subjects.iter().map(|subject| (end(subject), *subject)).collect();
     labels.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let mut free: f64 = top;
+    let mut free: f64 = TOP;
     for (number, (place, subject)) in labels.into_iter().enumerate() {
-        let colour = if subject == "wheellock" { OURS } else { OTHERS[number % OTHERS.len()] };
+        let colour = colour_of(subject, number);
         let of = points.iter().filter(|(_, point)| point.subject == subject);
         let mut line = String::new();
         for (count, point) in of {
@@ -333,7 +364,7 @@ fn curves(title: &str, (better, count): (&str, &str), points: &[(f64, Point)]) -
         );
         free += 16.0;
     }
-    out + &foot(bottom + 46.0, "Curve", points.iter().map(|(_, point)| point))
+    out + &foot(bottom + 60.0, "Curve", points.iter().map(|(_, point)| point))
 }
 
 fn head(height: f64, title: &str, subtitle: &str) -> String {
@@ -359,40 +390,20 @@ fn foot<'a>(y: f64, what: &str, points: impl Iterator<Item = &'a Point> + Clone)
     )
 }
 
-/// Three digits that say something; thousands apart.
-fn figure(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
-    }
-    if value < 100.0 {
-        let before = value.log10().floor();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "not negative, and small"
-        )]
-        let digits = (2.0 - before).clamp(0.0, 9.0) as usize;
-        let text = format!("{value:.digits$}");
-        let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
-        return text.to_owned();
-    }
-    let size = 10_f64.powf(value.log10().floor() - 2.0);
-    let whole = format!("{:.0}", (value / size).round() * size);
-    let mut text = String::new();
-    for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place) % 3 == 0 {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 const WIDTH: f64 = 820.0;
+const TOP: f64 = 72.0;
+/// Of curves and distributions.
+const HEIGHT: f64 = 300.0;
+/// Where the axis that goes up stands.
+const LEFT: f64 = 90.0;
+/// Room for figures, the axis' title and the foot.
+const BELOW: f64 = 76.0;
+/// Along the axis of a distribution.
+const PERCENTILES: [&str; 4] = ["p50", "p90", "p99", "p99.9"];
 const ROOM_FOR_VALUES: f64 = 80.0;
 /// A letter of 13 pixels is no wider on average.
 const LETTER: f64 = 7.2;
@@ -401,35 +412,3 @@ const THEIRS: &str = "#94a3b8";
 const OTHERS: [&str; 6] = ["#334155", "#0369a1", "#15803d", "#7c3aed", "#a16207", "#be185d"];
 const GRID: &str = "#e2e8f0";
 const WORDS: &str = "#475569";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_have_three_digits_that_say_something() {
-        for (value, text) in [
-            (0.0, "0"),
-            (0.07, "0.07"),
-            (0.071_26, "0.0713"),
-            (1.0, "1"),
-            (84.372, "84.4"),
-            (99.99, "100"),
-            (122.935, "123"),
-            (1_270_123.0, "1\u{202f}270\u{202f}000"),
-        ] {
-            assert_eq!(figure(value), text);
-        }
-    }
-
-    #[test]
-    fn an_axis_is_logarithmic_where_bars_of_one_length_would_hide_the_others() {
-        let axis = Axis::of([0.07, 84.0, 86.0].into_iter());
-        assert!(axis.is_logarithmic && axis.place(0.07) > 0.1 && axis.place(86.0) > 0.999);
-        let ticks: Vec<String> = axis.ticks().into_iter().map(figure).collect();
-        assert_eq!(ticks, ["0.01", "0.1", "1", "10"]);
-        let axis = Axis::of([0.0, 9.0, 19.0].into_iter());
-        assert!(!axis.is_logarithmic && axis.place(0.0) == 0.0);
-        assert_eq!(axis.ticks(), [0.0, 5.0, 10.0, 15.0]);
-    }
-}

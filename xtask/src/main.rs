@@ -17,6 +17,7 @@ mod interop;
 mod packages;
 mod peers;
 mod planted;
+mod plots;
 mod programs;
 mod promises;
 mod redis;

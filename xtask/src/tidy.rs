@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::{circles, examples, promises, run, tables};
+use crate::{circles, examples, plots, promises, run, tables};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -60,6 +60,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     complaints.extend(scripts_included(&files));
     complaints.extend(tables::told(&files));
     complaints.extend(promises::unheld(&files));
+    complaints.extend(plots::of_other_commits(&files, |path| fs::read_to_string(root.join(path)).ok()));
     complaints.extend(circles::circles(&files));
     complaints.extend(circles::upward_arrows(&files));
     complaints.extend(examples::missing(&files));

@@ -1,0 +1,87 @@
+//! Plots of the benchmarks' page: each shows the commit that its section shows. Knows plots by the words under them.
+
+use crate::tidy::{Complaint, File};
+
+const PAGE: &str = "docs/benchmarks.md";
+
+/// Returns a complaint for each plot that was measured on another commit than its section. `read` returns the text of a plot.
+pub(crate) fn of_other_commits(files: &[File], read: impl Fn(&str) -> Option<String>) -> Vec<Complaint> {
+    let Some(page) = files.iter().find(|file| file.path == PAGE) else { return Vec::new() };
+    let (mut complaints, mut section) = (Vec::new(), 0);
+    for (number, line) in page.text.lines().enumerate() {
+        if line.starts_with('#') {
+            section = number;
+        }
+        let plot = line.split_once("](img/").and_then(|(_, rest)| rest.split_once(')'));
+        let Some((name, _)) = plot else { continue };
+        let svg = read(&format!("docs/img/{name}"));
+        let measured = svg.as_deref().and_then(|svg| word_behind(svg, "Measured on "));
+        let Some(measured) = measured else {
+            complaints.push(Complaint::at(
+                page,
+                number,
+                format!("{name} does not say what it was measured on"),
+            ));
+            continue;
+        };
+        let tables = tables_of(&page.text, name);
+        let is_same = tables.map_or_else(
+            || section_from(&page.text, section).contains(measured),
+            |tables| tables == measured,
+        );
+        if !is_same {
+            let what = format!("{name} was measured on {measured}, and its section was not");
+            complaints.push(Complaint::at(page, number, what));
+        }
+    }
+    complaints
+}
+
+/// Returns the commit of the tables that the plot's bench has put into the page; `None` if the page has them by hand.
+fn tables_of<'a>(page: &'a str, plot: &str) -> Option<&'a str> {
+    let (area, _) = plot.split_once('-')?;
+    let (_, tables) = page.split_once(&format!("<!-- {area}: begin -->"))?;
+    word_behind(tables, "Measured at ")
+}
+
+/// Returns the lines from a heading to the next one.
+fn section_from(page: &str, heading: usize) -> String {
+    let mut lines = page.lines().skip(heading);
+    let first = lines.next().unwrap_or_default();
+    std::iter::once(first)
+        .chain(lines.take_while(|line| !line.starts_with('#')))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+fn word_behind<'a>(text: &'a str, words: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(words)?;
+    rest.split([' ', ';', '.', '\n']).next().filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(page: &str) -> Vec<String> {
+        let files = [File { path: PAGE.into(), text: page.into() }];
+        let plots =
+            |path: &str| (path == "docs/img/lock-a.svg").then(|| "<text>Measured on abc1234.</text>".into());
+        of_other_commits(&files, plots).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn plot_of_other_commit_is_named() {
+        let page = |commit: &str| {
+            format!(
+                "## Locks\n<!-- lock: begin -->\nMeasured at {commit}; medians.\n\n![a](img/lock-a.svg)\n"
+            )
+        };
+        assert_eq!(complaints(&page("abc1234")), [""; 0]);
+        let other = "docs/benchmarks.md:5: lock-a.svg was measured on abc1234, and its section was not";
+        assert_eq!(complaints(&page("def5678")), [other]);
+        assert_eq!(complaints("### Hot\nAt abc1234.\n![a](img/lock-a.svg)\n"), [""; 0]);
+        assert_eq!(complaints("At abc1234.\n### Hot\n![a](img/lock-a.svg)\n").len(), 1, "another section");
+        assert_eq!(complaints("![a](img/lock-b.svg)\n").len(), 1, "there is no such plot");
+    }
+}

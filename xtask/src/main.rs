@@ -14,6 +14,7 @@ mod fuzz;
 mod gates;
 mod install;
 mod interop;
+mod mutants;
 mod packages;
 mod peers;
 mod planted;
@@ -82,6 +83,11 @@ enum Task {
         #[arg(long, default_value_t = 2000, requires = "simulate")]
         seeds: u64,
     },
+    /// Change the lock layer and its scripts in small ways, and see a test fail because of each change
+    ///
+    /// Takes hours for all: every night runs it. Survivors need a line in `tests/mutants.txt` that says why no test can tell them from
+    /// the right code. Installs cargo-mutants if it is missing.
+    Mutants(mutants::Options),
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
     Tidy(tidy::Options),
     /// Check what a change must not break for users: the oldest compiler, the oldest dependencies, other platforms, licences and advisories
@@ -122,6 +128,7 @@ fn main() -> Result<ExitCode> {
         Task::Servers(options) => servers::run(&options),
         Task::Planted { names, simulate: true, seeds } => planted::simulated::check(&names, seeds),
         Task::Planted { names, .. } => planted::check(&names),
+        Task::Mutants(options) => mutants::run(&options),
         Task::Tidy(options) => tidy::run(&options),
         Task::Gates(options) => gates::run(&options),
         Task::Errors => errors::run(),

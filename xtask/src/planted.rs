@@ -5,6 +5,7 @@
 //! All patches are laid over one copy of the workspace, each behind the question whether it is the one that was chosen, so that
 //! the copy is built once. A patch that no longer fits the sources fails the step.
 
+mod scripts;
 pub(crate) mod simulated;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+pub(crate) use self::scripts::{Judge, Script};
 use crate::programs::{self, Group};
 use crate::run;
 
@@ -266,8 +268,21 @@ macro_rules! joined {
     ($($part:expr),* $(,)?) => { &*Box::leak([$($part),*].concat().into_boxed_str()) };
 }
 
+/// A script whose text is in a file: `name=path`.
+static OTHER: LazyLock<Option<(String, &'static str)>> = LazyLock::new(|| {
+    let chosen = std::env::var("WHEELLOCK_SCRIPT").ok()?;
+    let (name, path) = chosen.split_once('=').expect("name=path");
+    let text = std::fs::read_to_string(path).expect("the file of a changed script");
+    Some((name.to_owned(), &*Box::leak(text.into_boxed_str())))
+});
+
 /// The script, or the one that has the chosen bug.
 pub fn script(name: &str, text: &'static str) -> &'static str {
+    if let Some((other, changed)) = &*OTHER
+        && other == name
+    {
+        return changed;
+    }
     let planted = SCRIPTS.iter().find(|(bug, script, _)| *CHOSEN == *bug && *script == name);
     planted.map_or(text, |(_, _, planted)| planted)
 }

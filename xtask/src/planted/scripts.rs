@@ -1,0 +1,107 @@
+//! Judges of changed scripts: which tests run with a script that is read from a file, in the copy of the workspace that has the planted
+//! bugs, so that one build serves all changes.
+
+use std::fs;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{all, command, copy, lay_out, target};
+use crate::programs::{self, Built, Group};
+use crate::run;
+
+/// A script by its path below the folder of all scripts, and its changed text.
+#[derive(Debug)]
+pub(crate) struct Script {
+    pub(crate) name: String,
+    pub(crate) text: String,
+}
+
+/// The tests, built.
+#[derive(Debug)]
+pub(crate) struct Judge {
+    built: Built,
+    number: AtomicU64,
+}
+
+/// The modules that judge the scripts of a folder, the fastest first. The model of the server judges all of them before.
+const MODULES: [(&str, &[&str]); 10] = [
+    ("election/", &["election"]),
+    ("fair/", &["fair"]),
+    ("fenced/", &["fenced"]),
+    ("latch/", &["semaphores"]),
+    ("permit/", &["semaphores", "together"]),
+    ("read/", &["read_write", "together", "moving_slots"]),
+    ("read_write/", &["read_write", "moving_slots"]),
+    ("semaphore/", &["semaphores"]),
+    ("simple/", &["simple", "together"]),
+    ("write/", &["read_write", "moving_slots"]),
+];
+
+/// Of scripts in no folder.
+const OTHERS: [&str; 7] =
+    ["locks", "demo_properties", "other_data", "multi_lock", "together", "holders", "faults_locks"];
+
+impl Judge {
+    /// Builds the tests, and sees that they pass with the scripts as they are.
+    pub(crate) fn of_scripts() -> Result<Self> {
+        lay_out(run::root(), &copy(), &all(run::root())?)?;
+        let mut build = command(["test", "--quiet"]);
+        // With the service others' packages get the features that they have in `cargo xtask planted`.
+        build.args(["--package", "wheellock-tests", "--package", "wheellock-service", "--test", "it"]);
+        let judge = Self { built: programs::build(&mut build)?, number: AtomicU64::new(0) };
+        for script in MODULES.iter().map(|(folder, _)| *folder).chain([""]) {
+            let killer = judge.run(script, None)?;
+            ensure!(killer.is_none(), "the tests fail without a change: {killer:?}");
+        }
+        Ok(judge)
+    }
+
+    /// Returns the module of tests that fails with this script; `None` if all pass.
+    pub(crate) fn killer(&self, script: &Script) -> Result<Option<String>> {
+        let file = target().join(format!("script-{}.lua", self.number.fetch_add(1, Ordering::Relaxed)));
+        fs::write(&file, &script.text).with_context(|| format!("cannot write {}", file.display()))?;
+        let killer = self.run(&script.name, Some(&format!("{}={}", script.name, file.display())));
+        fs::remove_file(&file)?;
+        killer
+    }
+
+    fn run(&self, script: &str, chosen: Option<&str>) -> Result<Option<String>> {
+        let groups = programs::groups(&self.built.tests)?;
+        let modules =
+            MODULES.iter().find(|(folder, _)| script.starts_with(folder)).map_or(&OTHERS[..], |(_, of)| *of);
+        for module in ["model_server"].iter().chain(modules) {
+            let group =
+                groups.iter().find(|group| group.package() == "wheellock-tests" && group.name() == *module);
+            if !passes(group.with_context(|| format!("there is no module {module}"))?, chosen)? {
+                return Ok(Some((*module).to_owned()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Returns true if all tests of the group pass in time.
+fn passes(group: &Group<'_>, chosen: Option<&str>) -> Result<bool> {
+    let mut tests = group.command();
+    tests.env("RUST_BACKTRACE", "0").env("CARGO_TARGET_DIR", target());
+    tests.envs(chosen.map(|chosen| ("WHEELLOCK_SCRIPT", chosen)));
+    let mut child = tests.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.success());
+        }
+        if start.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// No module takes nearly as long, also where four run at once.
+const PATIENCE: Duration = Duration::from_secs(180);

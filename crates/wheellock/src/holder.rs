@@ -134,7 +134,7 @@ impl Holders {
 }
 
 /// The uuid that an owner's text begins with.
-fn process_in(owner: &str) -> Option<&str> {
+pub(crate) fn process_in(owner: &str) -> Option<&str> {
     let (process, number) = owner.split_once(':')?;
     let is_uuid = process.len() == UUID
         && process.bytes().enumerate().all(|(place, byte)| match place {

@@ -107,14 +107,20 @@ pub(crate) enum Sharing {
 }
 
 /// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's raw name.
-pub(crate) static REENTRANT: LazyLock<Kind> =
-    LazyLock::new(|| Kind::counted("", PLAIN_CHANNEL).bundled_by(include_str!("scripts/together.lua")));
+pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
+    Kind::counted("", PLAIN_CHANNEL)
+        .bundled_by(concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/together.lua")))
+});
 
 /// The reentrant lock whose every grant has a number: Redisson's `RFencedLock`.
 pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "fenced_lock",
-        acquire: Arc::new(Script::new(include_str!("scripts/fenced/acquire.lua"), 1, 4)),
+        acquire: Arc::new(Script::new(
+            concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/fenced/acquire.lua")),
+            1,
+            4,
+        )),
         acquire_all: None,
         listeners: None,
         companions: Companions::Token,
@@ -169,7 +175,11 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "fair_lock",
         acquire: Arc::new(Script::new(
-            concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/acquire.lua")),
+            concat!(
+                include_str!("scripts/holders_of.lua"),
+                include_str!("scripts/fair/queue.lua"),
+                include_str!("scripts/fair/acquire.lua")
+            ),
             1,
             7,
         )),
@@ -180,7 +190,11 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
             5,
         ))),
         force_release: Some(Arc::new(Script::new(
-            concat!(include_str!("scripts/fair/queue.lua"), include_str!("scripts/fair/force_release.lua")),
+            concat!(
+                include_str!("scripts/holders_of.lua"),
+                include_str!("scripts/fair/queue.lua"),
+                include_str!("scripts/fair/force_release.lua")
+            ),
             1,
             3,
         ))),
@@ -302,14 +316,29 @@ impl Kind {
             verb: "acquire",
             noun: "lock",
             label: "lock",
-            acquire: Arc::new(Script::new(include_str!("scripts/acquire.lua"), 1, 3)),
-            acquire_all: Some(Arc::new(Script::variadic(include_str!("scripts/acquire_all.lua")))),
+            acquire: Arc::new(Script::new(
+                concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/acquire.lua")),
+                1,
+                3,
+            )),
+            acquire_all: Some(Arc::new(Script::variadic(concat!(
+                include_str!("scripts/holders_of.lua"),
+                include_str!("scripts/acquire_all.lua")
+            )))),
             renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),
             release: Some(Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4))),
             bundle: None,
             listeners: Some(Arc::new(Script::new(include_str!("scripts/listeners.lua"), 1, 3))),
-            force_release: Some(Arc::new(Script::new(include_str!("scripts/force_release.lua"), 1, 2))),
-            show_holders: Some(Arc::new(Script::new(include_str!("scripts/holders.lua"), 1, 1))),
+            force_release: Some(Arc::new(Script::new(
+                concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/force_release.lua")),
+                1,
+                2,
+            ))),
+            show_holders: Some(Arc::new(Script::new(
+                concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/holders.lua")),
+                1,
+                1,
+            ))),
             is_held: None,
             key_prefix,
             channel_prefix,

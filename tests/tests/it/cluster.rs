@@ -473,7 +473,7 @@ async fn without_sharded_pubsub_a_cluster_wakes_those_who_know_none_and_is_woken
 
     // Their holder publishes where the lock is, as their script does, or anywhere.
     for node in [here, there] {
-        assert_eq!(here.cli(&["HSET", "orders", "theirs:1", "1"]), "1");
+        assert_eq!(here.cli(&["HSET", "orders", "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:1", "1"]), "1");
         assert_eq!(here.cli(&["PEXPIRE", "orders", "60000"]), "1");
         let ours = tokio::spawn({
             let lock = lock.clone();

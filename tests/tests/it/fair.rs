@@ -446,7 +446,7 @@ fn calls(server: &RedisServer, command: &str) -> usize {
 #[tokio::test]
 async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
     let (server, locks) = server_and_manager().await;
-    set(&server, &["HSET", NAME, "java:1", "1"]);
+    set(&server, &["HSET", NAME, "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:1", "1"]);
     let lock = locks.fair_lock(NAME);
     assert!(lock.try_acquire_for(Duration::from_millis(300)).await.unwrap().is_none());
     let asked = calls(&server, "evalsha");
@@ -458,7 +458,7 @@ async fn a_lock_without_a_ttl_does_not_make_its_head_ask_without_a_pause() {
 #[tokio::test]
 async fn who_waits_is_known_for_longer_than_its_deadline() {
     let (server, _locks) = server_and_manager().await;
-    set(&server, &["HSET", NAME, "java:1", "1"]);
+    set(&server, &["HSET", NAME, "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:1", "1"]);
     set(&server, &["PEXPIRE", NAME, "259200000"]);
     let asks = |holder: &str| {
         let call = ["EVAL", Which::FairAcquire.text(), "1", NAME, "30000", holder];

@@ -753,7 +753,7 @@ impl Recorder<'_> {
     }
 
     fn hold_as_stranger(&self) {
-        assert_eq!(self.server.cli(&["HSET", NAME, "stranger:1", "1"]), "1");
+        assert_eq!(self.server.cli(&["HSET", NAME, "00000000-0000-4000-8000-000000000000:1", "1"]), "1");
         assert_eq!(self.server.cli(&["PEXPIRE", NAME, "30000"]), "1");
     }
 

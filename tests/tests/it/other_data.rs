@@ -9,11 +9,13 @@ use wheellock_tests::{RedisServer, eventually};
 const JAVA: &str = "8a3ba4a9-51d9-4eb3-a2ee-7a3ba0dfd9f4:31";
 
 /// What makes each kind of foreign data, and the command that shows it unchanged.
-const FOREIGN: [(&[&str], &[&str]); 5] = [
+const FOREIGN: [(&[&str], &[&str]); 7] = [
     (&["SET", "n", "5"], &["GET", "n"]),
     (&["RPUSH", "n", "a", "b"], &["LRANGE", "n", "0", "-1"]),
     (&["ZADD", "n", "1", "permit"], &["ZRANGE", "n", "0", "-1"]),
     (&["HSET", "n", "colour", "blue"], &["HGETALL", "n"]),
+    (&["HSET", "n", JAVA, "0"], &["HGETALL", "n"]),
+    (&["HSET", "n", JAVA, "1", "colour", "blue"], &["HGETALL", "n"]),
     (&["HSET", "n", "mode", "read", JAVA, "1"], &["HGETALL", "n"]),
 ];
 
@@ -33,8 +35,7 @@ async fn other_data_under_the_name_is_told_and_left_alone() {
     let server = RedisServer::start();
     let locks = manager(&server.url()).await;
     let lock = locks.lock("n");
-    // Of a hash that could be another program's lock nobody can tell that it is none.
-    for (make, show) in FOREIGN.iter().filter(|(make, _)| make != &FOREIGN[3].0) {
+    for (make, show) in FOREIGN {
         let _made = server.cli(make);
         let before = server.cli(show);
         let monitor = server.monitor();
@@ -51,6 +52,77 @@ async fn other_data_under_the_name_is_told_and_left_alone() {
         assert_eq!(server.cli(&["DEL", "n"]), "1");
     }
     assert_eq!(server.cli(&["DBSIZE"]), "0");
+}
+
+/// L4: for no kind of lock is an application's hash a holder, and nobody is told that it is one.
+#[tokio::test]
+async fn application_hash_is_no_lock() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let large: Vec<String> = (0..1000).map(|field| format!("{}:{field}", &JAVA[..36])).collect();
+    let large: Vec<&str> = large.iter().flat_map(|field| [field.as_str(), "1"]).collect();
+    let sides = locks.read_write_lock("n");
+    let kinds = [
+        locks.lock("n"),
+        locks.spin_lock("n"),
+        locks.fair_lock("n"),
+        locks.fenced_lock("n").as_lock().clone(),
+        locks.simple_lock("n"),
+        sides.read(),
+        sides.write(),
+    ];
+    for fields in [&["name", "Ada"][..], &[JAVA, "1", "name", "Ada"], &[JAVA, "often"], &["a:1", "1"], &large]
+    {
+        let _made = server.cli(&[&["HSET", "n"], fields].concat());
+        for lock in &kinds {
+            assert_other_data(lock.try_acquire().await);
+            assert_other_data(lock.try_acquire_for(Duration::from_millis(5)).await);
+            assert_other_data(lock.acquire().await);
+            assert_other_data(lock.holder().await);
+            assert_other_data(lock.force_release().await);
+        }
+        assert_other_data(multi_lock([locks.lock("n"), locks.lock("m")]).unwrap().acquire().await);
+        assert_other_data(multi_lock([locks.lock("m"), locks.lock("n")]).unwrap().try_acquire().await);
+        assert_other_data(locks.election("n").try_campaign().await);
+        assert_other_data(locks.election("n").leader().await);
+        assert!(at_rest(&locks).await);
+        assert_eq!(server.cli(&["HLEN", "n"]), (fields.len() / 2).to_string());
+        assert_eq!(server.cli(&["DEL", "n"]), "1");
+    }
+    // Callers that go in one request are each told, and keep nobody from others.
+    let _made = server.cli(&["HSET", "n", "name", "Ada"]);
+    let (many, other) = (vec![locks.lock("n"); 20], locks.lock("m"));
+    let all = many.iter().map(|lock| Box::pin(lock.try_acquire())).collect::<Vec<_>>();
+    let (refused, taken) = tokio::join!(
+        async {
+            let mut refused = Vec::new();
+            for attempt in all {
+                refused.push(attempt.await);
+            }
+            refused
+        },
+        other.try_acquire()
+    );
+    refused.into_iter().for_each(assert_other_data);
+    assert!(taken.unwrap().is_some());
+}
+
+/// The fields of Redisson's kinds of locks, which are more than an owner.
+#[tokio::test]
+async fn foreign_holders_are_holders() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    for holder in
+        [JAVA.to_owned(), format!("{JAVA}:write"), format!("{}:-3", &JAVA[..36]), JAVA.to_uppercase()]
+    {
+        assert_eq!(server.cli(&["HSET", "n", &holder, "2"]), "1");
+        for lock in [locks.lock("n"), locks.fair_lock("n"), locks.fenced_lock("n").as_lock().clone()] {
+            assert!(lock.try_acquire().await.unwrap().is_none(), "{holder}");
+            let told = lock.holder().await.unwrap().expect("it is held");
+            assert_eq!((told.owner.as_str(), told.hold_count), (&*holder, 2));
+        }
+        assert!(locks.lock("n").force_release().await.unwrap());
+    }
 }
 
 /// A7: a forced release refuses what is no lock of this kind.

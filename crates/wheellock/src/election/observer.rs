@@ -155,8 +155,13 @@ pub(super) async fn look(lock: &Lock) -> Result<(Option<Leader>, Option<Duration
     })
 }
 
-pub(crate) static LOOK: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("../scripts/election/look.lua"), 1, 1));
+pub(crate) static LOOK: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        concat!(include_str!("../scripts/holders_of.lua"), include_str!("../scripts/election/look.lua")),
+        1,
+        1,
+    )
+});
 
 /// As often as waiters of a lock ask, in case a message was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);

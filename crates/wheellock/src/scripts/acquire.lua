@@ -14,15 +14,11 @@ if redis.call('exists', KEYS[1]) == 0 then
     redis.call('pexpire', KEYS[1], ARGV[1])
     return nil
 end
-local held = redis.pcall('hexists', KEYS[1], ARGV[2])
-if held ~= 0 and held ~= 1 then
+local held = holders_of(KEYS[1])
+if held.err then
     return held
 end
--- Only a read-write lock has this field. Its reader may be this holder.
-if redis.call('hexists', KEYS[1], 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE a read-write lock is under this name')
-end
-if held == 1 then
+if held[ARGV[2]] then
     redis.call('hset', KEYS[1], ARGV[2], ARGV[3])
     -- An inner hold with a short lease must not shorten the outer one's.
     if redis.call('pttl', KEYS[1]) < tonumber(ARGV[1]) then

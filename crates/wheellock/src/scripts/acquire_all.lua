@@ -11,16 +11,13 @@
 local held = {}
 for i, lock in ipairs(KEYS) do
     if redis.call('exists', lock) == 1 then
-        held[i] = redis.pcall('hexists', lock, ARGV[3 * i - 1])
-        if held[i] ~= 0 and held[i] ~= 1 then
+        held[i] = holders_of(lock)
+        if held[i].err then
             if string.find(held[i].err, 'WRONGTYPE', 1, true) then
                 return {-1, i}
             end
             return held[i]
-        elseif redis.call('hexists', lock, 'mode') == 1 then
-            -- The holder may be its reader.
-            return {-1, i}
-        elseif held[i] == 0 then
+        elseif not held[i][ARGV[3 * i - 1]] then
             return {0, i, redis.call('pttl', lock)}
         end
     end

@@ -4,7 +4,7 @@
 -- ARGV     for each call: 1 and what acquire.lua takes, or 2 and what release.lua takes
 --
 -- Returns for each call what that script would have returned, its error included: no call keeps the others from being made.
-local try, status, refusal = redis.pcall, redis.status_reply, redis.error_reply
+local try, status = redis.pcall, redis.status_reply
 
 local function acquire(lock, lease, holder, count)
     local found = try('exists', lock)
@@ -19,15 +19,11 @@ local function acquire(lock, lease, holder, count)
     if found ~= 1 then
         return found
     end
-    local held = try('hexists', lock, holder)
-    if held ~= 0 and held ~= 1 then
+    local held = holders_of(lock)
+    if held.err then
         return held
     end
-    -- Only a read-write lock has this field. Its reader may be this holder.
-    if try('hexists', lock, 'mode') == 1 then
-        return refusal('WRONGTYPE a read-write lock is under this name')
-    end
-    if held == 0 then
+    if not held[holder] then
         return try('pttl', lock)
     end
     local set = try('hset', lock, holder, count)

@@ -513,7 +513,7 @@ async fn commands_that_cannot_be_are_errors() {
         let error = locks.client().call(&command).await.unwrap_err();
         assert!(error.to_string().contains(wrong), "{words:?}: {error}");
     }
-    let odd = Command::new("HSET").arg(NAME).arg("a hand").arg("often");
+    let odd = Command::new("HSET").arg(NAME).arg("00000000-0000-4000-8000-000000000000:1").arg("7");
     locks.client().call(&odd).await.unwrap();
     assert_eq!(locks.lock(NAME).holders().await.unwrap().holders.len(), 2);
     guard.release().await.unwrap();

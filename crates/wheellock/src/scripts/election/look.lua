@@ -5,18 +5,13 @@
 --
 -- Returns the holder, the token of its grant (0 if nobody knows it), what it has announced and for how many milliseconds its lease
 -- still runs; nil if nobody leads; the error WRONGTYPE if other data or another kind of lock is under the name.
-local holders = redis.pcall('hkeys', KEYS[1])
-if holders.err then
-    return holders
+local held, holder = holders_of(KEYS[1])
+if held.err then
+    return held
 end
-if #holders == 0 then
+if not holder then
     return nil
 end
--- Only a read-write lock has this field.
-if redis.call('hexists', KEYS[1], 'mode') == 1 then
-    return redis.error_reply('WRONGTYPE a read-write lock is under this name')
-end
-local holder = holders[1]
 -- What an earlier leader said is none of this one's.
 local leader = ARGV[1] .. ':wheellock_leader'
 local said = redis.call('get', leader)

@@ -30,16 +30,11 @@ end
 local left = call('pttl', lock)
 local free = left == -2
 if not free then
-    -- Only a read-write lock has the second of these fields.
-    local held = try('hmget', lock, holder, 'mode')
+    local held = holders_of(lock)
     if held.err then
         return held
     end
-    -- Its reader may be this holder.
-    if held[2] then
-        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
-    end
-    if held[1] then
+    if held[holder] then
         call('hset', lock, holder, ARGV[3])
         -- An inner hold with a short lease must not shorten the outer one's.
         if left < tonumber(lease) then

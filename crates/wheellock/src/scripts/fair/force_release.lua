@@ -6,17 +6,9 @@
 -- ARGV[3]  what the keys that belong to the lock have in common, in the lock's slot
 --
 -- Returns 1 if the lock was held, 0 if it was free; the error WRONGTYPE, with nothing changed, if what is there is no lock.
-local found = try('hscan', KEYS[1], '0')
-if found.err then
-    return found
-end
--- The fields of a lock are all shown at once: holders, which end with a number, and their counts.
-local is_lock = found[1] == '0'
-for i = 1, #found[2], 2 do
-    is_lock = is_lock and string.find(found[2][i], ':%d+$') and tonumber(found[2][i + 1])
-end
-if not is_lock then
-    return redis.error_reply('WRONGTYPE what is under this name is no lock of this kind')
+local held = holders_of(KEYS[1])
+if held.err then
+    return held
 end
 if call('del', KEYS[1]) == 0 then
     return 0

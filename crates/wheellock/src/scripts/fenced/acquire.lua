@@ -13,17 +13,14 @@
 -- microseconds, which no counter reaches that is raised less often than a million times a second.
 local lock, holder = KEYS[1], ARGV[2]
 local counter = 'redisson_lock_token:' .. ARGV[4]
-local held = 0
+local held = false
 if redis.call('exists', lock) == 1 then
-    held = redis.pcall('hexists', lock, holder)
-    if held ~= 0 and held ~= 1 then
-        return held
+    local holders = holders_of(lock)
+    if holders.err then
+        return holders
     end
-    -- Only a read-write lock has this field. Its reader may be this holder.
-    if redis.call('hexists', lock, 'mode') == 1 then
-        return redis.error_reply('WRONGTYPE a read-write lock is under this name')
-    end
-    if held == 0 then
+    held = holders[holder]
+    if not held then
         return redis.call('pttl', lock)
     end
 end
@@ -37,7 +34,7 @@ if not stored then
 elseif not tonumber(stored) then
     return redis.error_reply('WRONGTYPE what is under the name of the token is no number')
 end
-if held == 0 or not stored then
+if not held or not stored then
     local time = redis.call('time')
     local now = time[1] * 1000000 + time[2]
     if (tonumber(stored) or 0) < now then
@@ -49,7 +46,7 @@ if held == 0 or not stored then
         stored = redis.call('get', counter)
     end
 end
-if held == 0 then
+if not held then
     redis.call('hset', lock, holder, '1')
     redis.call('pexpire', lock, ARGV[1])
     return {1, stored}

@@ -15,6 +15,7 @@ mod simple;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scripts::Which;
+use crate::holder;
 pub use simple::Make;
 
 /// One server's data, and a log of what its scripts did.
@@ -368,18 +369,15 @@ impl Store {
 
     fn acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str) -> Result {
         let lease = integer(lease)?;
-        self.no_text(key)?;
-        if !self.keys.contains_key(key) {
+        let is_held = self.is_lock(key).inspect_err(|_| self.note(Which::Acquire, key, holder, None))?;
+        if !is_held {
             self.set_count(key, holder, "1");
             self.pexpire(key, lease);
             self.note(Which::Acquire, key, holder, Some("1"));
             return Ok(Answer::Nil);
         }
-        if self.held_by(key, "mode") || !self.held_by(key, holder) {
+        if !self.held_by(key, holder) {
             self.note(Which::Acquire, key, holder, None);
-            if self.held_by(key, "mode") {
-                return Err(wrong_type());
-            }
             return Ok(Answer::Integer(self.pttl(key)));
         }
         self.set_count(key, holder, count);
@@ -395,8 +393,9 @@ impl Store {
         let array =
             |numbers: &[i64]| Ok(Answer::Array(numbers.iter().copied().map(Answer::Integer).collect()));
         for (place, (key, [_, holder, _])) in (1..).zip(keys.iter().zip(args)) {
-            let is_other = self.text(key).is_some() || self.held_by(key, "mode");
-            if is_other || self.keys.contains_key(*key) && !self.held_by(key, holder) {
+            let is_held = self.is_lock(key);
+            let is_other = is_held.is_err();
+            if is_other || is_held == Ok(true) && !self.held_by(key, holder) {
                 self.note(Which::AcquireAll, key, holder, None);
                 return match is_other {
                     true => array(&[-1, place]),
@@ -492,9 +491,7 @@ impl Store {
     fn is_lock(&self, key: &str) -> Result<bool> {
         self.no_text(key)?;
         let Some(held) = self.keys.get(key) else { return Ok(false) };
-        let is_owner =
-            |field: &str| field.rsplit_once(':').is_some_and(|(_, number)| number.parse::<u64>().is_ok());
-        match held.holders.iter().all(|(field, count)| is_owner(field) && count.parse::<i64>().is_ok()) {
+        match held.holders.iter().all(|(field, count)| is_owner(field) && is_positive(count)) {
             true => Ok(true),
             false => Err(wrong_type()),
         }
@@ -502,15 +499,13 @@ impl Store {
 
     fn fenced_acquire(&mut self, key: &str, lease: &str, holder: &str, count: &str, tag: &str) -> Result {
         let lease = integer(lease)?;
-        self.no_text(key)?;
         let counter = format!("{TOKENS}{tag}");
-        let (held, is_other) = (self.held_by(key, holder), self.held_by(key, "mode"));
-        if is_other || !held && self.keys.contains_key(key) {
+        let is_held =
+            self.is_lock(key).inspect_err(|_| self.note(Which::FencedAcquire, key, holder, None))?;
+        let held = self.held_by(key, holder);
+        if is_held && !held {
             self.note(Which::FencedAcquire, key, holder, None);
-            return match is_other {
-                true => Err(wrong_type()),
-                false => Ok(Answer::Integer(self.pttl(key))),
-            };
+            return Ok(Answer::Integer(self.pttl(key)));
         }
         let stored = self.number(&counter)?;
         let mut token = stored.unwrap_or_default();
@@ -660,6 +655,20 @@ const TOKENS: &str = "redisson_lock_token:";
 fn is_companion(key: &str) -> bool {
     let is_of_a_lock = key.starts_with(TOKENS) || fair::is_companion(key) || read_write::is_companion(key);
     is_of_a_lock || permits::is_companion(key) || key.ends_with(elections::LEADER)
+}
+
+/// Returns true for a uuid, a colon and a number, whatever follows behind another colon.
+fn is_owner(field: &str) -> bool {
+    let owner = field.splitn(3, ':').take(2).collect::<Vec<_>>().join(":");
+    holder::process_in(&owner).is_some()
+}
+
+fn is_positive(count: &str) -> bool {
+    !count.starts_with('0') && is_number(count)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 fn wrong_type() -> Answer {

@@ -1,6 +1,6 @@
 //! What the scripts of elections mean: the store's part for who leads, and what it says of itself.
 
-use super::{Answer, Result, Store, TOKENS, wrong_type};
+use super::{Answer, Result, Store, TOKENS, is_number};
 
 impl Store {
     pub(super) fn announce(&mut self, key: &str, verb: &str, tag: &str, said: &str) -> Result<i64> {
@@ -15,9 +15,7 @@ impl Store {
     }
 
     pub(super) fn look_at_leader(&self, key: &str, tag: &str) -> Result {
-        if self.text(key).is_some() || self.held_by(key, "mode") {
-            return Err(wrong_type());
-        }
+        self.is_lock(key)?;
         let Some((holder, _)) = self.fields(key).into_iter().next() else { return Ok(Answer::Nil) };
         let said = self.text(&format!("{tag}{LEADER}")).unwrap_or_default();
         let own = said.strip_prefix(&holder).and_then(|said| said.strip_prefix(' '));
@@ -29,10 +27,6 @@ impl Store {
         let texts = [&holder, token, text].map(|text| Answer::Bulk(text.to_owned()));
         Ok(Answer::Array(texts.into_iter().chain([Answer::Integer(self.pttl(key))]).collect()))
     }
-}
-
-fn is_number(token: &str) -> bool {
-    !token.is_empty() && token.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// What the key of an announcement has behind what it has in common with its lock.

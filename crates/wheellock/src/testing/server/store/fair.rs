@@ -1,6 +1,6 @@
 //! What the scripts of fair locks mean: the store's part for a queue and its deadlines.
 
-use super::{Answer, Result, Store, Which, integer, wrong_type};
+use super::{Answer, Result, Store, Which, integer};
 
 impl Store {
     /// Who stands in the queue that is under `key`, the first first.
@@ -18,10 +18,7 @@ impl Store {
         tag: &str,
     ) -> Result {
         let lease = integer(lease)?;
-        self.no_text(key)?;
-        if self.held_by(key, "mode") {
-            return Err(wrong_type());
-        }
+        self.is_lock(key)?;
         if self.held_by(key, holder) {
             self.set_count(key, holder, count);
             if self.pttl(key) < lease {

@@ -6,9 +6,7 @@ use super::{Answer, Result, Store, integer, wrong_type};
 impl Store {
     pub(super) fn holders_of_lock(&self, key: &str, most: &str) -> Result {
         let most = usize::try_from(integer(most)?).unwrap_or_default();
-        if self.text(key).is_some() || self.field(key, "mode").is_some() {
-            return Err(wrong_type());
-        }
+        self.is_lock(key)?;
         let (all, left) = (self.fields(key), self.pttl(key));
         let said = all.iter().take(most);
         let told = said.map(|(holder, count)| (holder.clone(), number(count), left));

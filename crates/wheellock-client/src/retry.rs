@@ -17,7 +17,7 @@ pub struct Retry {
     in_full: bool,
     asking: Option<Box<Address>>,
     redirected: u8,
-    /// How often a slot was on its way.
+    /// Number of [growing pauses](Self::growing_pause) so far.
     postponed: u8,
 }
 
@@ -72,15 +72,25 @@ impl Retry {
                 Some(if self.redirected <= QUICK_REDIRECTIONS { Duration::ZERO } else { UNSERVED_PAUSE })
             }
             "LOADING" | "BUSY" | "MASTERDOWN" | "READONLY" => Some(BUSY_PAUSE),
-            "TRYAGAIN" => {
-                // Until a slot has moved, which many may wait for and none is to slow down.
-                let pause = BUSY_PAUSE * (1 << self.postponed);
-                self.postponed = (self.postponed + 1).min(MOST_DOUBLINGS);
-                Some(pause)
-            }
+            // Until a slot has moved, which many may wait for and none is to slow down.
+            "TRYAGAIN" => Some(self.growing_pause()),
             "CLUSTERDOWN" => Some(UNSERVED_PAUSE),
             _ => None,
         }
+    }
+
+    /// Returns how long to wait before a write has a chance that the server refused with this code for want of replicas or memory. Returns
+    /// `None` for any other code.
+    ///
+    /// The server serves, so [`after`](Self::after) leaves it to the caller whether to wait for that.
+    pub fn after_refused_write(&mut self, code: &str) -> Option<Duration> {
+        matches!(code, "NOREPLICAS" | "OOM").then(|| self.growing_pause())
+    }
+
+    fn growing_pause(&mut self) -> Duration {
+        let pause = BUSY_PAUSE * (1 << self.postponed);
+        self.postponed = (self.postponed + 1).min(MOST_DOUBLINGS);
+        pause
     }
 
     /// Whether a script's text is to be sent instead of its hash.

@@ -91,15 +91,36 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
     end: F,
 ) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
     async move {
+        let (mut request, mut refused, mut waited) = (request?, refused, Duration::ZERO);
+        loop {
+            match ask_in_turn(&request, wait, refused.take(), waited).await {
+                Err(error @ Error::GrantedTooLate { .. })
+                    if wait.outlasts(&error, &request.context.client.config().timer) =>
+                {
+                    request.begin_anew();
+                    // It has had its first answer.
+                    waited = Duration::MAX;
+                }
+                result => return result.map(end),
+            }
+        }
+    }
+}
+
+/// Asks until the lock is granted, in time or too late, or the wait is over. The caller has `waited` for its first answer before.
+#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
+    request: &'r Request<'a>,
+    wait: Wait<L>,
+    refused: Option<Box<Refusal>>,
+    waited: Duration,
+) -> impl Future<Output = Result<Result<T, L>, Error>> + use<'r, 'a, T, L> {
+    async move {
         // Moved out of its box in any case: a box that may be gone would cost every waiter a flag.
         let refused = refused.map(|refused| *refused);
-        let request = match &request {
-            Ok(request) => request,
-            Err(error) => return Err(error.clone()),
-        };
         request.check_upgrade()?;
         if let Some(guard) = request.join() {
-            return Ok(end(Ok(T::granted(guard))));
+            return Ok(Ok(T::granted(guard)));
         }
         let (mut fast_path, mut waiter) = (None, None);
         if let Some(refusal) = refused {
@@ -124,14 +145,14 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                     if fast_path.is_none() {
                         request.name.about_to_ask(false);
                     }
-                    AnswerBy::first(request.context, request.name, Duration::ZERO, wait.deadline())
+                    AnswerBy::first(request.context, request.name, waited, wait.of_any())
                 }
                 Some(waiter) => match waiter.turn(wait).await? {
                     Next::Ask(by) => by,
-                    Next::Over(limit) => return Ok(end(Err(limit))),
-                    Next::Take(guard) => return Ok(end(Ok(T::granted(guard)))),
+                    Next::Over(limit) => return Ok(Err(limit)),
+                    Next::Take(guard) => return Ok(Ok(T::granted(guard))),
                     Next::Open => match T::open() {
-                        Some(open) => return Ok(end(Ok(open))),
+                        Some(open) => return Ok(Ok(open)),
                         None => continue,
                     },
                 },
@@ -140,11 +161,16 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                 && let Some(guard) = request.join()
             {
                 waiter.granted(u32::MAX);
-                return Ok(end(Ok(T::granted(guard))));
+                return Ok(Ok(T::granted(guard)));
             }
             let said = match request.latch {
                 None => {
-                    request.attempt(request.precedence(wait.of_any()), by.instant()).await.map(Said::Answer)
+                    let attempt = request.attempt(
+                        request.precedence(wait.of_any()),
+                        by.instant(),
+                        wait.refused_write(),
+                    );
+                    attempt.await.map(Said::Answer)
                 }
                 // Boxed, because every waiter's future has room for it.
                 Some(seen) => Box::pin(request.look(seen, by.instant())).await,
@@ -163,14 +189,14 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                     // Who leaves does not wait in its owner's name any more.
                     drop(waiter.take());
                     request.let_owner_ask();
-                    return Ok(end(Ok(T::granted(guard))));
+                    return Ok(Ok(T::granted(guard)));
                 }
                 Ok(Said::Open(opened)) => {
                     if let Some(waiter) = &mut waiter {
                         waiter.found_open(opened);
                     }
                     if let Some(open) = T::open() {
-                        return Ok(end(Ok(open)));
+                        return Ok(Ok(open));
                     }
                 }
                 Ok(Said::Answer(Answer::Held(refusal))) => {
@@ -182,7 +208,7 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                         if refusal.may_come_late {
                             request.withdraw();
                         }
-                        return Ok(end(Err(limit)));
+                        return Ok(Err(limit));
                     }
                     let was_counted = waiter.is_some() || fast_path.is_some();
                     let waiter = waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
@@ -197,11 +223,16 @@ fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<
                     fast_path = None;
                 }
                 Err(error) => {
-                    if by.is_over(request.context)
+                    // A server that takes no writes was asked for as long as the wait lasts.
+                    let is_waited_out = || {
+                        let is_refused = matches!(error, Error::Server { .. }) && error.may_pass();
+                        is_refused && wait.over(&request.context.client.config().timer).is_some()
+                    };
+                    if (by.is_over(request.context) || is_waited_out())
                         && let Some(limit) = wait.limit()
                     {
                         let Some(waiter) = &mut waiter else { return Err(error) };
-                        return waiter.cut_short(&error).map(|()| end(Err(limit)));
+                        return waiter.cut_short(&error).map(|()| Err(limit));
                     }
                     if let Error::NotReplicated { .. } = error {
                         // This one was granted and taken back; the next waiter may fare better.

@@ -213,6 +213,19 @@ impl Error {
         Self::NotReplicated { lock: lock.to_owned(), server, extension: true, acked, wanted }
     }
 
+    /// Returns true if waiting may cure this although the server answers: a server that takes no writes for the moment, or a grant that
+    /// was late. [`NoQuorum`](Self::NoQuorum) is cured if enough servers are.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::GrantedTooLate { .. } => true,
+            Self::Server { source, .. } => refuses_writes(source),
+            Self::NoQuorum { granted, wanted, failures, .. } => {
+                granted + failures.iter().filter(|failure| failure.error.may_pass()).count() >= *wanted
+            }
+            _ => false,
+        }
+    }
+
     /// Whether what was tried may have taken effect on the server. The library resolves ambiguity itself where it can:
     /// an acquire that fails with `MaybeExecuted` is released as soon as the server is reachable.
     pub fn outcome(&self) -> Outcome {
@@ -452,6 +465,11 @@ impl fmt::Display for LostReason {
 /// anything then.
 pub(crate) fn has_changed_nothing(error: &wheellock_client::Error) -> bool {
     is_other_data(error) || matches!(error.code(), Some(UPGRADE | "TRYAGAIN"))
+}
+
+/// Returns true if the server serves, but takes no writes for want of replicas or memory.
+pub(crate) fn refuses_writes(error: &wheellock_client::Error) -> bool {
+    matches!(error.code(), Some("NOREPLICAS" | "OOM"))
 }
 
 fn is_other_data(error: &wheellock_client::Error) -> bool {

@@ -9,7 +9,7 @@ use std::task::{self, Poll, Waker};
 
 use crate::clock::BootInstant;
 use crate::context::Context;
-use crate::error::{Error, LostReason};
+use crate::error::{Error, LostReason, refuses_writes};
 use crate::hand_over;
 use crate::holds::{Failed, Fulfilled, HoldIndex, Share, State, ViewIndex, Want};
 use crate::name::Name;
@@ -64,8 +64,8 @@ pub enum Released {
     /// The hold was ours until now, and now it is given back. If a task of this process waited for the lock, it may have it already
     /// ([hand-over](crate::LockManagerBuilder::hand_over)): then the server was not asked, and the hold was believed until now.
     Released,
-    /// The lock had been lost before: its lease ran out, it was freed or taken by force, or its manager was shut down.
-    /// Nothing was changed.
+    /// The lock had been lost before, as [`Guard::lost`] says: its lease ran out, it was freed or taken by force, or its manager was shut
+    /// down. Of other holders' locks nothing was changed.
     AlreadyLost,
 }
 
@@ -336,7 +336,14 @@ impl Guard {
             Ok(Err(_)) => End::Lost,
             Err(_) => End::Dropped,
         });
-        end.map_err(|failed| self.failure(format!("release {}", self.name.titled()), failed))
+        end.map_err(|failed| {
+            let is_refused = match &failed {
+                Failed::Error(error) | Failed::TimedOut { reason: Some(error), .. } => refuses_writes(error),
+                Failed::Unexpected(_) | Failed::TimedOut { reason: None, .. } => false,
+            };
+            let what = if is_refused { " yet (it is repeated in the background)" } else { "" };
+            self.failure(format!("release {}{what}", self.name.titled()), failed)
+        })
     }
 
     /// Why the server's word did not come.

@@ -106,14 +106,17 @@ impl Lock {
     ///
     /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`] if there
     /// is other data under the name; [`Error::InvalidName`], [`Error::InvalidLease`], [`Error::ForeignOwner`] before anything
-    /// is sent; [`Error::GrantedTooLate`] if the lease had run out before the grant arrived; [`Error::NotReplicated`] if too
-    /// few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
+    /// is sent; [`Error::GrantedTooLate`] if the lease had run out before the grant arrived, and the wait was over (without a limit the
+    /// lock is asked for again); [`Error::NotReplicated`] if too few servers knew of the grant in time; [`Error::ShutDown`] once the manager is
     /// [shut down](crate::LockManager::shutdown).
     pub async fn acquire(&self) -> Result<Guard, Error> {
         acquire(self.request(), Wait::FOREVER, None, |Ok(guard)| guard).await
     }
 
-    /// Takes the lock if it is free: one round trip.
+    /// Takes the lock if it is free: one round trip. A [wait](Self::try_acquire_for) of zero does the same.
+    ///
+    /// The server has 300 ms for its answer, also if the connection broke and has to come back first. Only the first connection of a
+    /// [lazy](crate::LockManagerBuilder::lazy) manager may take as long as the response timeout.
     ///
     /// # Cancel safety
     ///
@@ -128,9 +131,11 @@ impl Lock {
 
     /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then.
     ///
-    /// The server is asked at least once, so a wait shorter than a round trip, [`Duration::ZERO`] included, ends with the
-    /// answer to the first question; at most 300 ms later, if the server is connected and does not answer. All other waits
-    /// end on time.
+    /// The server is asked at least once, so a wait shorter than a round trip ends with the answer to the first question; at most 300 ms
+    /// later, if the server is connected and does not answer. All other waits end on time. A wait of [`Duration::ZERO`] is
+    /// [`try_acquire`](Self::try_acquire).
+    ///
+    /// A server that takes no writes for want of replicas or memory (`NOREPLICAS`, `OOM`) is waited for, as a holder is.
     ///
     /// # Cancel safety
     ///

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::Timer;
 
 use crate::acquire::{Limit, SILENT_PART, Wait, acquire, ask_together, first_answer_by, is_only_late};
+use crate::backoff::Backoff;
 use crate::clock::BootInstant;
 use crate::error::Error;
 use crate::error::LostReason;
@@ -322,6 +323,8 @@ impl MultiLock {
         let (mut keep, mut known_held) = (false, false);
         // Leases that end before all are held do so again, where servers are slow beside them: nothing was waited for in between.
         let mut was_too_late = false;
+        // Tries that waiting may cure, for the pauses between them.
+        let mut failures = 0;
         loop {
             taken.forget_lost();
             let waited_with = taken.places();
@@ -330,17 +333,26 @@ impl MultiLock {
                 Ok(refused) => refused,
                 Err(error) => match self.cut_short_by(wait, asked_at, &error).filter(|_| known_held) {
                     Some(limit) => return Ok(Err(limit)),
-                    None => return Err(error),
+                    None => {
+                        self.try_again_later(wait, error, &mut failures, &mut taken).await?;
+                        continue;
+                    }
                 },
             };
             let Some((refused, refusal)) = refused else {
-                if self.renew_fixed(&waited_with, &taken).await? {
-                    return Ok(Ok(taken.into_guard()));
+                match self.renew_fixed(&waited_with, &taken).await {
+                    Ok(true) => return Ok(Ok(taken.into_guard())),
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.try_again_later(wait, error, &mut failures, &mut taken).await?;
+                        continue;
+                    }
                 }
                 // What another hand has freed is taken again.
                 let is_too_late = !taken.was_taken_away();
                 if is_too_late && (waited_with.is_empty() || was_too_late) {
-                    return Err(self.granted_too_late(&taken));
+                    let error = self.granted_too_late(&taken);
+                    self.try_again_later(wait, error, &mut failures, &mut taken).await?;
                 }
                 was_too_late = is_too_late;
                 continue;
@@ -361,6 +373,25 @@ impl MultiLock {
                 Err(limit) => return Ok(Err(limit)),
             }
         }
+    }
+
+    /// Gives back what is taken and pauses, if the wait outlasts this failure. Nobody else is kept from the other members meanwhile.
+    async fn try_again_later<L: Copy + Into<Limit>>(
+        &self,
+        wait: Wait<L>,
+        error: Error,
+        failures: &mut u32,
+        taken: &mut Taken,
+    ) -> Result<(), Error> {
+        if !wait.outlasts(&error, self.timer()) {
+            return Err(error);
+        }
+        taken.keep(|_| false);
+        let pause = Backoff::default().pause(*failures, self.lead.context.client.config().random);
+        *failures = failures.saturating_add(1);
+        let until = self.now() + pause;
+        self.timer().sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
+        Ok(())
     }
 
     /// Tries all members that are not taken. Returns the first one in order that others hold.
@@ -490,11 +521,14 @@ impl MultiLock {
 
     /// The first question has the time for an answer, however short the wait.
     fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
-        let first = |deadline, lock: &Lock| {
-            first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, deadline)
+        if known_held {
+            return wait.deadline();
+        }
+        let first = |lock: &Lock| {
+            first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, wait.of_any())
         };
-        let members = self.members.iter().filter(|_| !known_held);
-        wait.deadline().map(|deadline| members.fold(deadline, first))
+        let firsts: Option<Vec<_>> = self.members.iter().map(first).collect();
+        firsts?.into_iter().max()
     }
 
     /// What has ended the wait, if a question was not answered only because of that: a dead server is not a busy lock.

@@ -386,6 +386,12 @@ impl RedLock {
                     return Ok(Ok(guard));
                 }
                 Ok(Round::Busy(busy)) => busy,
+                Err(error) if wait.outlasts(&error, timer) => {
+                    let until = timer.now() + Backoff::default().pause(questions, self.random());
+                    questions = questions.saturating_add(1);
+                    timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
+                    continue;
+                }
                 Err(Error::NoQuorum { lock, granted, wanted, failures }) => {
                     if let Some(limit) = wait.over(timer) {
                         return self.in_vain(limit, known_held, failures);
@@ -393,7 +399,7 @@ impl RedLock {
                     let is_own =
                         |failure: &MemberFailure| matches!(failure.error, Error::NotReentrant { .. });
                     // What this owner holds already is what the others wait for.
-                    let stops_all = !failures.iter().any(is_own);
+                    let stops_all = wait.one_try().is_none() && !failures.iter().any(is_own);
                     let error = Error::NoQuorum { lock, granted, wanted, failures };
                     if stops_all {
                         self.queue.fail_all(&error);
@@ -549,11 +555,15 @@ impl RedLock {
 
     /// The first question has the time for an answer, however short the wait.
     fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
-        let first = |deadline, lock: &Lock| {
-            first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, deadline)
+        if known_held {
+            return wait.deadline();
+        }
+        let first = |lock: &Lock| {
+            first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, wait.of_any())
         };
-        let members = self.locks.iter().filter(|_| !known_held);
-        wait.deadline().map(|deadline| members.fold(deadline, first))
+        let firsts: Vec<_> = self.locks.iter().filter_map(first).collect();
+        // A majority that has never been connected decides by its response timeout.
+        firsts.iter().copied().max().filter(|_| firsts.len() >= self.servers.quorum().wanted())
     }
 
     fn random(&self) -> fn() -> u64 {

@@ -13,7 +13,7 @@ use wheellock_wheel::Sleep;
 use crate::clock::BootInstant;
 use crate::context::Context;
 use crate::durability::{Shortfall, Wanted};
-use crate::error::{Outcome, has_changed_nothing};
+use crate::error::{Outcome, has_changed_nothing, refuses_writes};
 use crate::name::Name;
 
 /// The end of a call that was repeated while that could help.
@@ -27,6 +27,19 @@ pub(crate) struct Retried {
     pub(crate) ambiguous: bool,
 }
 
+/// For how long a request is repeated while the server refuses writes for want of replicas or memory.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum RefusedWrite {
+    /// The first refusal ends the request: its caller does not wait.
+    Ends,
+    /// The request is repeated as after any other failure.
+    #[default]
+    IsRepeated,
+    /// The request is repeated until its caller's wait ends at this instant, or without end. The server answers, so this is a wait
+    /// as behind a holder, and each attempt has the response timeout.
+    IsWaitedOut(Option<Instant>),
+}
+
 /// Repeats a script also if it may have been run: to run it once more changes nothing.
 pub(crate) struct IfIdempotent<'a> {
     context: &'a Context,
@@ -37,6 +50,32 @@ pub(crate) struct IfIdempotent<'a> {
     /// An attempt was made.
     is_started: bool,
     ambiguous: bool,
+    refused_write: RefusedWrite,
+    /// A refused write is being waited out.
+    is_waited_out: bool,
+}
+
+/// A wait without an end, as a timer can have it.
+const WITHOUT_END: Duration = Duration::from_secs(24 * 3600);
+
+impl IfIdempotent<'_> {
+    /// Returns how long to wait after a refused write, if it is to be repeated.
+    fn pause_after_refused_write(
+        &mut self,
+        retry: &mut Retry,
+        error: &wheellock_client::Error,
+    ) -> Option<Duration> {
+        match self.refused_write {
+            RefusedWrite::Ends => return None,
+            RefusedWrite::IsWaitedOut(end) if refuses_writes(error) => {
+                // The pause is no silence of the server, however long this process takes to wake from it.
+                self.deadline = Some(end.unwrap_or_else(|| self.timer().now() + WITHOUT_END));
+                self.is_waited_out = true;
+            }
+            RefusedWrite::IsRepeated | RefusedWrite::IsWaitedOut(_) => {}
+        }
+        retry.after_refused_write(error.code()?)
+    }
 }
 
 /// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
@@ -50,7 +89,7 @@ pub(crate) fn retry<'a, F>(
 where
     F: Fn(&Retry, Start, &Waker) -> Started<'a> + Unpin,
 {
-    retry_since(context.clock.now(), context, ask, deadline)
+    retry_since(context.clock.now(), context, ask, deadline, RefusedWrite::default())
 }
 
 /// As [`retry`], by a caller that has just looked at the clock.
@@ -59,13 +98,22 @@ pub(crate) fn retry_since<'a, F>(
     context: &'a Context,
     ask: F,
     deadline: Option<Instant>,
+    refused_write: RefusedWrite,
 ) -> Attempts<'a, F, IfIdempotent<'a>>
 where
     F: Fn(&Retry, Start, &Waker) -> Started<'a> + Unpin,
 {
     let config = context.client.config();
     let deadline = deadline.map(|deadline| deadline.min(config.timer.now() + config.response_timeout));
-    let repeat = IfIdempotent { context, deadline, sent: now, is_started: false, ambiguous: false };
+    let repeat = IfIdempotent {
+        context,
+        deadline,
+        sent: now,
+        is_started: false,
+        ambiguous: false,
+        refused_write,
+        is_waited_out: false,
+    };
     Attempts::new(ask, repeat)
 }
 
@@ -77,13 +125,17 @@ impl Repeat for IfIdempotent<'_> {
         if std::mem::replace(&mut self.is_started, true) {
             self.sent = self.context.clock.now();
         }
+        if std::mem::take(&mut self.is_waited_out) {
+            let patience = self.timer().now() + self.context.client.config().response_timeout;
+            self.deadline = self.deadline.map(|end| end.min(patience));
+        }
         let options = self.deadline.map(CallOptions::by).unwrap_or_default();
         Start { at: self.timer().now(), options }
     }
 
     fn pause_after(&mut self, retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
         self.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !has_changed_nothing(error);
-        pause_before_repeating(retry, error)
+        pause_before_repeating(retry, error).or_else(|| self.pause_after_refused_write(retry, error))
     }
 
     fn deadline(&mut self) -> Instant {
@@ -131,7 +183,7 @@ pub(crate) async fn retry_acknowledged<'a, F>(
     context: &'a Context,
     wanted: Wanted,
     ask: F,
-    deadline: Option<Instant>,
+    (deadline, refused_write): (Option<Instant>, RefusedWrite),
     mut wrote: impl FnMut(&Value) -> bool,
 ) -> (Retried, Option<Shortfall>)
 where
@@ -142,7 +194,7 @@ where
     let until = deadline.map_or(patience, |deadline| deadline.min(patience));
     let mut written = false;
     loop {
-        let mut retried = retry(context, ask, Some(until)).await;
+        let mut retried = retry_since(context.clock.now(), context, ask, Some(until), refused_write).await;
         if written {
             retried.ambiguous = true;
             retried.result = retried.result.map_err(|error| error.after_an_unanswered_attempt());

@@ -181,7 +181,12 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
             let Token { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
             let verb = if matches!(about, About::Wait { .. }) { "WAIT" } else { wire::verb(&retry) };
-            let pause = pause_before_repeating(context, &mut retry, &detached);
+            let pause = pause_before_repeating(context, &mut retry, &detached).or_else(|| {
+                // A renewal has a plan of its own for what comes next.
+                let is_release = matches!(about, About::Reconcile { .. });
+                let text = detached.result.as_ref().ok().and_then(Value::as_error).filter(|_| is_release)?;
+                retry.after_refused_write(error_code(text))
+            });
             let answer = Answer { detached: &detached, verb, retry, pause };
             match about {
                 About::Reconcile { hold } => table.reconciled(hold, &answer),

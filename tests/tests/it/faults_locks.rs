@@ -174,18 +174,23 @@ async fn l06_a_grant_slower_than_its_lease_is_never_believed() {
     let lock = locks.lock("slow").with_lease(lease);
     let monitor = server.monitor();
     proxy.strike(Direction::ToClient, late(2 * lease));
-    for wait in [None, Some(PATIENCE)] {
-        let outcome = match wait {
-            None => lock.acquire().await.map(Some),
-            Some(wait) => lock.try_acquire_for(wait).await,
-        };
-        assert!(matches!(outcome, Err(Error::GrantedTooLate { .. })), "{outcome:?}");
-    }
+    let outcome = lock.try_acquire_for(3 * lease).await;
+    assert!(outcome.is_err(), "{outcome:?}");
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire().await }
+    });
+    tokio::time::sleep(5 * lease).await;
+    assert!(!waiting.is_finished(), "a wait without a limit goes on");
     proxy.heal();
+    let guard = timeout(PATIENCE, waiting).await.expect("it is fast enough").unwrap().unwrap();
+    assert!(guard.is_valid());
+    drop(guard);
     assert!(gone(&server, "slow").await && at_rest(&locks).await);
     let asked = Asked::all(&monitor.stop().unwrap());
-    assert_eq!(count(&asked, |asked| asked.frees("slow")), 2, "each was taken back: {asked:?}");
-    assert!(lock.acquire().await.unwrap().is_valid(), "and the next one is not affected");
+    let (taken, freed) =
+        (count(&asked, |asked| asked.acquires("slow")), count(&asked, |asked| asked.frees("slow")));
+    assert!(taken >= 3 && freed >= taken, "each was taken back: {asked:?}");
 }
 
 #[tokio::test]

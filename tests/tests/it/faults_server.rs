@@ -301,7 +301,7 @@ async fn s09_out_of_memory_stops_new_locks_and_not_those_held() {
     let locks = locks(&server).await;
     let guard = locks.lock("held").acquire().await.unwrap();
     assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
-    let error = locks.lock("new").acquire().await.unwrap_err();
+    let error = locks.lock("new").try_acquire().await.unwrap_err();
     assert!(error.to_string().contains("OOM"), "{error}");
     let error = call(locks.client(), &["SET", "k", "v"]).await.unwrap_err();
     assert_eq!((error.code(), error.outcome()), (Some("OOM"), Outcome::Rejected));

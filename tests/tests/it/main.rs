@@ -48,6 +48,7 @@ mod peers;
 mod read_write;
 mod redisson_defects;
 mod redlock;
+mod refused_writes;
 mod semaphores;
 mod sentinel;
 mod server_support;

@@ -206,7 +206,12 @@ async fn a_server_without_memory_refuses_each_and_changes_nothing() {
     let (server, locks) = server_and_manager().await;
     let all = many(|name| locks.lock(name));
     assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
-    for result in acquire_all(&all).await {
+    let mut attempts = JoinSet::new();
+    for lock in &all {
+        let lock = lock.clone();
+        attempts.spawn(async move { lock.try_acquire().await.map(drop) });
+    }
+    for result in attempts.join_all().await {
         let error = result.unwrap_err();
         assert_eq!(error.outcome(), Outcome::Rejected, "{error}");
         assert!(error.to_string().contains("OOM"), "{error}");

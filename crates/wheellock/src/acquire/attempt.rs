@@ -19,7 +19,7 @@ use crate::holds::{GrantReply, Granted, HoldIndex, Holds, Share, Terms};
 use crate::kind::{Holders, Wake};
 use crate::lease::Lease;
 use crate::name::Name;
-use crate::retry::{Retried, retry, retry_acknowledged, retry_since, wait_for_owner};
+use crate::retry::{RefusedWrite, Retried, retry, retry_acknowledged, retry_since, wait_for_owner};
 use crate::sides::{Fairness, Sides};
 use crate::wait_queue::Manner;
 use crate::wire::{self, Grant, Precedence, Refusal};
@@ -85,6 +85,13 @@ impl<'a> Request<'a> {
         let holds = |name| self.context.holds().is_held_by(name, self.owner);
         let writes = || self.sides.is_some_and(|sides| self.name.kind().is_shared() && holds(&sides.other));
         self.presented && (holds(self.name) || writes())
+    }
+
+    /// Gives an owner that nobody knows a new number: a late repetition of a release would take what the old number is granted next.
+    pub(super) fn begin_anew(&mut self) {
+        if !self.presented {
+            self.owner = self.context.new_owner();
+        }
     }
 
     /// In what way it asks.
@@ -235,7 +242,7 @@ impl<'a> Request<'a> {
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
         self.name.about_to_ask(false);
-        let answer = self.attempt(self.precedence(Wait::NO), deadline).await?;
+        let answer = self.attempt(self.precedence(Wait::NO), deadline, RefusedWrite::Ends).await?;
         if let Answer::Granted(..) = answer {
             self.let_owner_ask();
         }
@@ -248,6 +255,7 @@ impl<'a> Request<'a> {
         &'r self,
         precedence: Precedence,
         deadline: Option<Instant>,
+        refused_write: RefusedWrite,
     ) -> impl Future<Output = Result<Answer, Error>> + use<'r, 'a> {
         async move {
             let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
@@ -263,7 +271,7 @@ impl<'a> Request<'a> {
                 context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, start, waker)
             };
             let (retried, fresh, shortfall) = match self.context.wanted {
-                None => (retry_since(at, self.context, ask, answer_by).await, false, None),
+                None => (retry_since(at, self.context, ask, answer_by, refused_write).await, false, None),
                 // Boxed, because every waiter's future has room for it, and few managers want it.
                 Some(wanted) => {
                     Box::pin(async move {
@@ -273,8 +281,14 @@ impl<'a> Request<'a> {
                             fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
                             granted.is_some()
                         };
-                        let (retried, shortfall) =
-                            retry_acknowledged(self.context, wanted, ask, answer_by, granted).await;
+                        let (retried, shortfall) = retry_acknowledged(
+                            self.context,
+                            wanted,
+                            ask,
+                            (answer_by, refused_write),
+                            granted,
+                        )
+                        .await;
                         (retried, fresh, shortfall)
                     })
                     .await

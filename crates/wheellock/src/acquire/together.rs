@@ -10,11 +10,12 @@ use super::attempt::{Answer, Attempt, Begun, Request};
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Terms};
-use crate::retry::{Retried, retry, retry_acknowledged};
+use crate::retry::{RefusedWrite, Retried, retry_acknowledged, retry_since};
 use crate::wire::{self, AllReply, Refusal};
 
 /// Asks for one hold of each of several locks of one manager and one kind, all or none, in one request; what came of it, and the place of
-/// the lock if one was refused.
+/// the lock if one was refused. A server that takes no writes ends it at once: the caller may have locks elsewhere that it must not keep
+/// meanwhile.
 pub(crate) async fn ask_together(
     requests: Vec<Result<Request<'_>, Error>>,
     deadline: Option<Instant>,
@@ -55,7 +56,10 @@ pub(crate) async fn ask_together(
     };
     let mut fresh = vec![false; asked.len()];
     let (retried, shortfall) = match context.wanted {
-        None => (retry(context, ask, until).await, None),
+        None => {
+            let now = context.clock.now();
+            (retry_since(now, context, ask, until, RefusedWrite::Ends).await, None)
+        }
         Some(wanted) => {
             let granted = |reply: &Value| match wire::read_acquire_all(reply, asked.len()) {
                 Some(AllReply::Granted(statuses)) => {
@@ -65,7 +69,7 @@ pub(crate) async fn ask_together(
                 }
                 _ => false,
             };
-            Box::pin(retry_acknowledged(context, wanted, &ask, until, granted)).await
+            Box::pin(retry_acknowledged(context, wanted, &ask, (until, RefusedWrite::Ends), granted)).await
         }
     };
     let Retried { result, sent, ambiguous, .. } = retried;

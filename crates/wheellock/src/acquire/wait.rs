@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use wheellock_client::Timer;
 
+use crate::error::Error;
+use crate::retry::RefusedWrite;
+
 /// How long a caller waits for a lock that another holder has: for ever, or up to a limit, which is what it is told when the wait has
 /// ended in vain.
 ///
@@ -42,8 +45,11 @@ impl Wait {
         Self::Limited(Limit::Until(deadline))
     }
 
-    /// Counted from now.
+    /// Counted from now. A wait of zero is none.
     pub(crate) fn up_to(wait: Duration, timer: &Timer) -> Self {
+        if wait.is_zero() {
+            return Self::NO;
+        }
         timer.now().checked_add(wait).map_or(Self::Forever, Self::until)
     }
 }
@@ -71,6 +77,19 @@ impl<L: Copy + Into<Limit>> Wait<L> {
         match self.limit()?.into() {
             Limit::Until(deadline) => Some(deadline),
             Limit::OneTry => None,
+        }
+    }
+
+    /// Returns true if the wait goes on after this failure, because [waiting may cure it](Error::may_pass).
+    pub(crate) fn outlasts(self, error: &Error, timer: &Timer) -> bool {
+        error.may_pass() && self.one_try().is_none() && self.over(timer).is_none()
+    }
+
+    /// Returns for how long this caller's requests are repeated while the server takes no writes.
+    pub(crate) fn refused_write(self) -> RefusedWrite {
+        match self.one_try() {
+            Some(_) => RefusedWrite::Ends,
+            None => RefusedWrite::IsWaitedOut(self.deadline()),
         }
     }
 

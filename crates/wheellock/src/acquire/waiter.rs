@@ -224,7 +224,7 @@ impl<'a> Waiter<'a> {
     /// By when the first answer has to come that it hears of, from when it came on.
     fn first_answer_by(&self, deadline: Option<Instant>) -> AnswerBy {
         let Request { context, name, .. } = *self.request;
-        AnswerBy::first(context, name, self.waited(), deadline)
+        AnswerBy::first(context, name, self.waited(), deadline.map_or(Wait::Forever, Wait::until))
     }
 
     fn waited(&self) -> Duration {
@@ -374,11 +374,9 @@ pub(super) enum AnswerBy {
 
 impl AnswerBy {
     /// For the first question about a lock, by a caller who has waited for so long.
-    pub(super) fn first(context: &Context, name: &Name, waited: Duration, deadline: Option<Instant>) -> Self {
-        match deadline {
-            Some(deadline) => Self::EndOfWait(first_answer_by(&context.client, name.key(), waited, deadline)),
-            None => Self::Patience(None),
-        }
+    pub(super) fn first(context: &Context, name: &Name, waited: Duration, wait: Wait) -> Self {
+        let by = first_answer_by(&context.client, name.key(), waited, wait);
+        by.map_or(Self::Patience(None), Self::EndOfWait)
     }
 
     pub(super) fn instant(self) -> Option<Instant> {
@@ -394,14 +392,22 @@ impl AnswerBy {
     }
 }
 
-/// By when the first question about `key` has to be answered, for a caller who has waited for so long and waits until `deadline`.
-pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, deadline: Instant) -> Instant {
-    if !client.is_ready_for(key.as_bytes()) {
-        // No answer is under way that a little more time would bring.
-        return deadline;
-    }
+/// Returns by when the first question about `key` has to be answered, for a caller who has waited for `waited`. Returns `None` if the
+/// response timeout decides.
+pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, wait: Wait) -> Option<Instant> {
     let config = client.config();
-    deadline.max(config.timer.now() + FIRST_ANSWER.min(config.response_timeout).saturating_sub(waited))
+    let at_least = || config.timer.now() + FIRST_ANSWER.min(config.response_timeout).saturating_sub(waited);
+    let is_ready = client.is_ready_for(key.as_bytes());
+    match wait {
+        Wait::Forever => None,
+        // Without a connection no answer is under way that a little more time would bring.
+        Wait::Limited(Limit::Until(deadline)) if !is_ready => Some(deadline),
+        Wait::Limited(Limit::Until(deadline)) => Some(deadline.max(at_least())),
+        // The first connection takes as long as it takes: nothing speaks against this server yet.
+        Wait::Limited(Limit::OneTry) if !is_ready && client.server_info().is_none() => None,
+        // A connection that has just broken may be back by then.
+        Wait::Limited(Limit::OneTry) => Some(at_least()),
+    }
 }
 
 /// How long the first question may take, however short the wait: more than any round trip on Earth, and still short for those

@@ -8,12 +8,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use wheellock::testing::Double;
-use wheellock::{Error, LockManager, multi_lock};
+use wheellock::testing::{Double, Outage};
+use wheellock::{Error, LockManager, RedLockManager, multi_lock};
 
 /// Longer than any round trip here, and shorter than the time after which a head asks though it has heard nothing.
 const SOON: Duration = Duration::from_secs(1);
 const TRIP: Duration = Duration::from_millis(6);
+/// What the server has for the answer to a call that does not wait.
+const FIRST_ANSWER: Duration = Duration::from_millis(300);
 
 /// Two processes at one server that is some way off.
 async fn two() -> (Double, LockManager, LockManager) {
@@ -148,16 +150,123 @@ async fn a_lease_that_ends_is_looked_for_whatever_was_granted_meanwhile() {
 
 /// Both leases are over before the other one's answer comes.
 #[tokio::test(start_paused = true)]
-async fn a_set_that_cannot_be_held_at_once_is_an_error() {
+async fn set_whose_leases_end_too_soon_is_error() {
     let (near, far) = (Double::new(), Double::new());
     let locks = [near.manager().await.unwrap().lock("a"), far.manager().await.unwrap().lock("b")];
     near.delay(TRIP);
     far.delay(TRIP);
     let set = multi_lock(locks).unwrap().with_lease(10 * TRIP / 6);
+    let began = tokio::time::Instant::now();
     let too_late = |error: Error| assert!(matches!(error, Error::GrantedTooLate { .. }), "{error}");
     too_late(timeout(SOON, set.try_acquire()).await.expect("it ends").unwrap_err());
-    too_late(timeout(SOON, set.try_acquire_for(60 * SOON)).await.expect("it ends").unwrap_err());
-    too_late(timeout(SOON, set.acquire()).await.expect("it ends").unwrap_err());
+    let waited = timeout(2 * SOON, set.try_acquire_for(SOON)).await.expect("it ends with its wait");
+    assert!(waited.is_err() && tokio::time::Instant::now() >= began + SOON);
+    let waiting = tokio::spawn(async move { set.acquire().await });
+    sleep(SOON).await;
+    assert!(!waiting.is_finished(), "a wait without a limit goes on");
+    near.delay(TRIP / 8);
+    far.delay(TRIP / 8);
+    drop(timeout(SOON, waiting).await.expect("they are fast enough").unwrap().unwrap());
+}
+
+/// L7: a wait without a limit outlasts answers that take longer than the lease; another one ends with its wait.
+#[tokio::test(start_paused = true)]
+async fn waits_outlast_answers_slower_than_lease() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    assert!(locks.permit_semaphore("permits").try_set_permits(1).await.unwrap());
+    let sides = locks.read_write_lock("sides");
+    let lease = 2 * TRIP;
+    let kinds = [
+        locks.lock("lock"),
+        locks.spin_lock("spin"),
+        locks.fair_lock("fair"),
+        locks.fenced_lock("fenced").as_lock().clone(),
+        locks.simple_lock("simple"),
+        sides.read(),
+        sides.write(),
+    ];
+    for lock in kinds.map(|lock| lock.with_lease(lease)) {
+        for lock in [lock.clone(), lock.with_owner(locks.owner())] {
+            double.delay(2 * lease);
+            let error = lock.try_acquire().await.unwrap_err();
+            assert!(matches!(error, Error::GrantedTooLate { .. }), "{error}");
+            let began = tokio::time::Instant::now();
+            let ended = timeout(SOON, lock.try_acquire_for(20 * lease)).await.expect("it ends with its wait");
+            assert!(ended.is_err() && began.elapsed() >= 20 * lease, "{:?} {ended:?}", began.elapsed());
+            let waiting = tokio::spawn({
+                let lock = lock.clone();
+                async move { lock.acquire().await }
+            });
+            sleep(20 * lease).await;
+            assert!(!waiting.is_finished(), "{lock:?}");
+            double.delay(Duration::ZERO);
+            let guard = timeout(SOON, waiting).await.expect("it is fast enough").unwrap().unwrap();
+            assert!(guard.is_valid());
+            guard.release().await.unwrap();
+            assert!(!lock.is_locked().await.unwrap(), "{lock:?}");
+        }
+    }
+    let permits = locks.permit_semaphore("permits").with_lease(lease);
+    double.delay(2 * lease);
+    let waiting = tokio::spawn(async move { permits.acquire().await });
+    sleep(20 * lease).await;
+    assert!(!waiting.is_finished());
+    double.delay(Duration::ZERO);
+    drop(timeout(SOON, waiting).await.expect("it is fast enough").unwrap().unwrap());
+}
+
+/// L12: without a wait, and with one of zero: for all kinds the same, whether the server is gone or silent.
+#[tokio::test(start_paused = true)]
+async fn calls_without_wait_end_soon_when_server_is_away() {
+    for outage in [Outage::Down, Outage::Silent] {
+        let double = Double::new();
+        let locks = double.manager().await.unwrap();
+        let quorum = RedLockManager::new([locks.clone()]).await.unwrap().lock("quorum");
+        assert!(locks.lock("lock").try_acquire().await.unwrap().is_some());
+        arrives().await;
+        double.outage(outage);
+        sleep(TRIP).await;
+        let sides = locks.read_write_lock("sides");
+        let (semaphore, permits) = (locks.semaphore("semaphore"), locks.permit_semaphore("permits"));
+        let set = multi_lock([locks.lock("first"), locks.lock("second")]).unwrap();
+        macro_rules! ends_soon {
+            ($($call:expr),*) => {$(
+                let began = tokio::time::Instant::now();
+                let error = $call.await.map(drop).unwrap_err();
+                assert!(error.is_unavailable(), "{error}");
+                let elapsed = began.elapsed();
+                assert!(elapsed >= FIRST_ANSWER && elapsed < FIRST_ANSWER + 2 * TRIP, "{elapsed:?}: {error}");
+            )*};
+        }
+        for lock in [
+            locks.lock("lock"),
+            locks.spin_lock("spin"),
+            locks.fair_lock("fair"),
+            locks.simple_lock("simple"),
+            sides.read(),
+            sides.write(),
+        ] {
+            ends_soon!(lock.try_acquire(), lock.try_acquire_for(Duration::ZERO));
+        }
+        ends_soon!(
+            locks.fenced_lock("fenced").try_acquire(),
+            locks.fenced_lock("fenced").try_acquire_for(Duration::ZERO)
+        );
+        ends_soon!(semaphore.try_acquire(1), semaphore.try_acquire_for(1, Duration::ZERO));
+        ends_soon!(permits.try_acquire(), permits.try_acquire_for(Duration::ZERO));
+        ends_soon!(set.try_acquire(), set.try_acquire_for(Duration::ZERO));
+        ends_soon!(quorum.try_acquire(), quorum.try_acquire_for(Duration::ZERO));
+    }
+}
+
+/// The first connection has the response timeout: nothing speaks against its server yet.
+#[tokio::test(start_paused = true)]
+async fn first_connection_outlasts_first_answer() {
+    let double = Double::new();
+    let locks = double.lazy_manager_with(|settings| settings).unwrap();
+    double.delay(FIRST_ANSWER / 2);
+    assert!(locks.lock("k").try_acquire().await.unwrap().is_some());
 }
 
 /// A manager that has not connected yet does not know which server it is.

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use wheellock::testing::{Double, Outage};
 use wheellock::{Durability, Error, Finding, LockManager, LostReason, Outcome};
+use wheellock_tests::RedisServer;
 
-use super::{Row, fixed};
+use super::{Row, fixed, row};
 
 pub(super) async fn rows() -> Vec<Row> {
     let mut rows = made_by_calls().await;
+    rows.extend(refused_writes().await);
     rows.extend(given().into_iter().map(|(situation, error)| fixed(situation, error)));
     rows
 }
@@ -44,6 +46,30 @@ async fn made_by_calls() -> Vec<Row> {
     let nothing = LockManager::connect("http://localhost").await.unwrap_err();
     rows.push(fixed("A URL that cannot be used", nothing));
     rows
+}
+
+/// Errors of a server that takes no writes for the moment.
+async fn refused_writes() -> [Row; 2] {
+    let server = RedisServer::start();
+    let patience = Duration::from_millis(100);
+    let builder = LockManager::builder(&server.url()).configure(|config| config.response_timeout = patience);
+    let locks = builder.connect().await.unwrap();
+    let held = locks.lock("orders").acquire().await.unwrap();
+    assert_eq!(server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]), "OK");
+    let release = held.release().await.unwrap_err();
+    let acquire = locks.lock("other").try_acquire().await.unwrap_err();
+    let address = locks.client().server_address();
+    let made = |situation, error: Error| {
+        let Row { text, .. } = row(situation, &address, error);
+        // Which script it was, and where in it.
+        let (before, script) = text.split_once(" script: ").unwrap_or((&text, ""));
+        let after = script.find('"').and_then(|end| script.get(end..)).unwrap_or_default();
+        fixed(situation, format!("{before}{after}"))
+    };
+    [
+        made("A lock of a server that takes no writes", acquire),
+        made("A release to a server that takes no writes", release),
+    ]
 }
 
 /// Errors that take a cluster, a quorum or a broken system to produce.

@@ -441,9 +441,14 @@ impl Release<'_> {
             };
         }
         let (view, lost) = context.transact(|holds, now, effects| {
-            let lost = holds.lost_by(*hold, now);
+            holds.lose_if_expired(*hold, now, effects);
+            let lost = holds.lost(*hold);
             let until = now + context.client.config().response_timeout;
-            let (view, request) = holds.release_awaited(*hold, *share, (now, until), waker);
+            let (view, request) = match lost {
+                // The server may know the hold for a moment longer, and would call it released.
+                Some(_) => (None, holds.release(*hold, *share, now)),
+                None => holds.release_awaited(*hold, *share, (now, until), waker),
+            };
             effects.request_all(request);
             (view, lost)
         });

@@ -580,6 +580,14 @@ impl Holds {
         }
     }
 
+    /// Marks a hold as lost whose lease ended before the watchdog could look.
+    pub(crate) fn lose_if_expired(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
+        let is_over = |hold: &Hold| hold.state == State::Held && hold.guards > 0 && now >= hold.valid_until;
+        if self.get(index).is_some_and(is_over) {
+            self.lose(index, LostReason::Expired, now, effects);
+        }
+    }
+
     fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
         if reason == LostReason::Expired {
             self.fails_if_under_way(index);

@@ -420,6 +420,7 @@ impl Lock {
         self.check_name()?;
         let Some(script) = &self.name.kind().force_release else { return Ok(false) };
         let params = wire::force_release(&self.name, self.context.client.publish_verb());
+        let sent = self.context.clock.now();
         let reply = self.context.client.eval(script, &params).await;
         let reply = reply.map_err(|source| self.error("force the release of", source))?;
         let was_held = wire::read_yes(&reply).ok_or_else(|| self.unexpected(&reply))?;
@@ -427,7 +428,7 @@ impl Lock {
             let mut names = self.context.with_others_of_its_hash(&self.name, <[_]>::to_vec);
             names.push(Arc::clone(&self.name));
             names.extend(self.sides.as_ref().map(|sides| Arc::clone(&sides.other)));
-            self.context.transact(|holds, now, _| holds.verify_all(&names, now));
+            self.context.transact(|holds, now, effects| holds.freed_by_force(&names, sent, now, effects));
         }
         Ok(was_held)
     }

@@ -731,3 +731,58 @@ async fn a_release_that_cannot_see_the_others_leases_takes_nothing() {
         assert_eq!(fields(&server, NAME), before, "{which:?}");
     }
 }
+
+/// L8: what a forced release has told this process counts at once, for the same owner, too.
+#[tokio::test]
+async fn forced_release_lets_its_reader_write() {
+    let (server, locks) = server_and_manager().await;
+    let lock = locks.read_write_lock(NAME);
+    for _ in 0..20 {
+        let reading = lock.read().acquire().await.unwrap();
+        let owner = reading.owner();
+        assert!(lock.read().force_release().await.unwrap());
+        assert!(!reading.is_valid());
+        let writing = lock.write().with_owner(owner).try_acquire().await.unwrap().expect("it is free");
+        assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
+        assert!(writing.is_valid());
+        writing.release().await.unwrap();
+        assert!(keys(&server).is_empty());
+    }
+    // Locks that are one on the server, and one that is not reentrant.
+    let plain = locks.lock(NAME).acquire().await.unwrap();
+    assert!(locks.lock(NAME).force_release().await.unwrap());
+    let fenced = locks.fenced_lock(NAME).as_lock().with_owner(plain.owner()).try_acquire().await.unwrap();
+    fenced.expect("it is free").release().await.unwrap();
+    let simple = locks.simple_lock(NAME).acquire().await.unwrap();
+    assert!(locks.simple_lock(NAME).force_release().await.unwrap());
+    let again = locks.simple_lock(NAME).with_owner(simple.owner()).try_acquire().await.unwrap();
+    again.expect("it is free").release().await.unwrap();
+}
+
+/// L9: with an owner of its own or a presented one: what `lost()` says, `release()` says, and nothing stays.
+#[tokio::test]
+async fn expired_reader_leaves_nothing() {
+    let (server, locks) = server_and_manager().await;
+    let read = locks.read_write_lock(NAME).read();
+    let other = read.acquire().await.unwrap();
+    let short = read.with_lease(Duration::from_millis(100));
+    for owner in [None, Some(locks.owner())] {
+        for is_dropped in [false, true] {
+            let reader = owner.as_ref().map_or(short.clone(), |owner| short.with_owner(owner.clone()));
+            let reading = reader.acquire().await.unwrap();
+            let field = reading.owner();
+            assert_eq!(lost(&reading).await, LostReason::Expired);
+            if is_dropped {
+                drop(reading);
+            } else {
+                assert_eq!(reading.release().await.unwrap(), Released::AlreadyLost);
+            }
+            let is_gone = async || read.hold_count(&field).await.unwrap() == 0;
+            assert!(eventually(PATIENCE, is_gone).await, "{owner:?}");
+            assert_eq!(server.cli(&["HLEN", NAME]), "2", "the other one, and the mode");
+        }
+    }
+    assert!(other.is_valid());
+    other.release().await.unwrap();
+    assert!(keys(&server).is_empty());
+}

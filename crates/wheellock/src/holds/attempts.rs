@@ -141,11 +141,8 @@ impl Holds {
         let valid_until = terms.lease.valid_until(terms.sent);
         let shut = self.shut;
         let is_doubtful = self.changes.since(terms.sent) || self.server_clocks.jumped_since(terms.sent);
-        let before = self.get(index)?;
-        if before.state == State::Held && before.guards > 0 && now >= before.valid_until {
-            // Those that it is in addition to may have said so already, before the watchdog could.
-            self.lose(index, LostReason::Expired, now, effects);
-        }
+        // Those that it is in addition to may have said so already, before the watchdog could.
+        self.lose_if_expired(index, now, effects);
         let was_lost = self.get(index)?.is_lost();
         if was_lost || self.has_vanished(index, reply) {
             index = self.part_from_the_lost(index, terms, now, effects)?;
@@ -239,6 +236,27 @@ impl Holds {
         if let Some(index) = self.believed_holder(name) {
             self.verify_hold(index, now);
         }
+    }
+
+    /// The server has deleted these locks after `sent`, which are one on the server. Holds that were granted before are lost at once. Of
+    /// later ones the server is asked: their grants and the deletion may have overtaken each other.
+    pub(crate) fn freed_by_force(
+        &mut self,
+        names: &[Arc<Name>],
+        sent: BootInstant,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) {
+        let is_lost = |hold: &Hold| {
+            let is_believed = hold.state == State::Held && hold.guards > 0;
+            is_believed && hold.since < sent && names.iter().any(|name| Arc::ptr_eq(name, &hold.name))
+        };
+        let lost: Vec<_> =
+            self.holds.iter().filter(|(_, hold)| is_lost(hold)).map(|(index, _)| index).collect();
+        for index in lost.into_iter().filter_map(|index| HoldIndex::try_from(index).ok()) {
+            self.lose(index, LostReason::NotOwner, now, effects);
+        }
+        self.verify_all(names, now);
     }
 
     /// As [`verify`](Self::verify), of several locks that are one on the server, and of all who share it.

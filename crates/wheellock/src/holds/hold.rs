@@ -98,10 +98,16 @@ impl Hold {
         }
     }
 
-    /// Whether a server that does not know this hold may know that its owner waits: after a failover it may have heard of that, and not of
-    /// the grant.
+    /// Returns true if the server may still keep something of this lost hold.
     pub(super) fn may_have_left_a_mark(&self) -> bool {
-        self.state == State::Lost(LostReason::NotOwner) && self.guards == 0 && self.name.kind().leaves_mark
+        let has_left = match self.state {
+            // After a failover the server may know that this owner waits, and nothing of the grant.
+            State::Lost(LostReason::NotOwner) => self.name.kind().leaves_mark,
+            // The hash lives as long as its longest lease, so this owner's field may outlive its own.
+            State::Lost(LostReason::Expired) => self.is_presented(),
+            _ => false,
+        };
+        has_left && self.guards == 0
     }
 
     /// Whether the server still has to be told what is wanted of it, or to answer.

@@ -97,18 +97,23 @@ async fn watch(
             Some(stop) => stop.kill_at.remaining(),
         };
         let mut why = None;
+        let before = BootInstant::now();
         tokio::select! {
             status = child.ended() => {
                 let status = status.map_err(|error| Failure::of(End::Unavailable, format!("cannot wait for the command: {error}")))?;
                 return Ok((status, stop.map(|stop| stop.why)));
             }
-            reason = guard.lost(), if stop.is_none() => why = Some(lost(reason)),
+            reason = guard.lost(), if stop.is_none() => {
+                let stood_still = stood_still(before, next).filter(|_| reason == LostReason::Expired);
+                why = Some(stood_still.unwrap_or_else(|| lost(reason)));
+            }
             signal = signals.next() => child.pass_on(signal),
             // The runtime's clock stops while the machine sleeps; the lease's does not.
             () = tokio::time::sleep(next.min(TICK)) => {}
         }
         if why.is_none() && stop.is_none() && limits.stop_before(guard.valid_until()).is_zero() {
-            why = Some("the server could not be reached, and the lease was about to end".to_owned());
+            let unreachable = || "the server could not be reached, and the lease was about to end".to_owned();
+            why = Some(stood_still(before, next).unwrap_or_else(unreachable));
         }
         if let Some(why) = why {
             child.signal(Signal::TERM);
@@ -155,6 +160,18 @@ impl Limits {
     fn kill_at(&self, valid_until: BootInstant) -> BootInstant {
         BootInstant::now() + self.grace.min(valid_until.remaining().saturating_sub(self.last))
     }
+}
+
+/// Returns what to say of a lease that ended, or is about to, if this program has not run since `before`, and had `next` until then.
+fn stood_still(before: BootInstant, next: Duration) -> Option<String> {
+    let stood = BootInstant::now().saturating_duration_since(before);
+    let says = || {
+        format!(
+            "this program stood still for {:.1} s, and could not renew the lock meanwhile",
+            stood.as_secs_f64()
+        )
+    };
+    (stood >= next.max(2 * TICK)).then(says)
 }
 
 fn lost(reason: LostReason) -> String {

@@ -302,6 +302,34 @@ fn a_server_that_cannot_be_reached_ends_the_command_before_the_lease_ends() {
     }
 }
 
+/// T3: the tool was stopped for longer than its lease, and the server was there all the time.
+#[test]
+fn a_stopped_tool_says_so() {
+    let server = RedisServer::start();
+    let begun = file(&server, "begun");
+    let script = format!("echo $$ > {}; {}", begun.display(), forever(&server));
+    let job = Running::start(&server, &["job", "--lease", "3s"], &script);
+    assert!(written(&begun));
+    job.signal(Signal::STOP);
+    assert!(poll_until(PATIENCE, || server.cli(&["EXISTS", "job"]) == "0"), "its lease has ended");
+    job.signal(Signal::CONT);
+    let (code, said) = job.end();
+    assert_eq!(code, 75, "{said}");
+    assert!(said.contains("stood still for") && !said.contains("could not be reached"), "{said}");
+}
+
+/// L4: data of another program is no lock.
+#[test]
+fn an_application_hash_is_bad_data() {
+    let server = RedisServer::start();
+    assert_eq!(server.cli(&["HSET", "user:42", "name", "Ada"]), "1");
+    for arguments in [&["run", "user:42", "--wait", "0s", "--", "true"][..], &["holder", "user:42"]] {
+        let output = ended(&server, arguments);
+        assert_eq!(code(&output), 65, "{}", stderr(&output));
+    }
+    assert_eq!(server.cli(&["HGETALL", "user:42"]), "name\nAda");
+}
+
 /// A renewal that comes late, but in time, costs nothing.
 #[test]
 fn a_short_pause_of_the_server_is_nothing_to_the_command() {

@@ -295,6 +295,54 @@ impl MultiLock {
         Ok(!held.await?.contains(&false))
     }
 
+    /// How often `owner` holds the set: as often as the member that it holds least often. All members are asked at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::hold_count`], of the first member that could not be asked.
+    pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
+        let counts = self.ask_all(|lock| {
+            let owner = owner.clone();
+            Box::pin(async move { lock.hold_count(&owner).await })
+        });
+        Ok(counts.await?.into_iter().min().unwrap_or_default())
+    }
+
+    /// How long all members stay held unless they are renewed: the shortest of their leases; `None` if any member is free. All members
+    /// are asked at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::remaining_lease`], of the first member that could not be asked.
+    pub async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
+        let leases = self.ask_all(|lock| Box::pin(lock.remaining_lease())).await?;
+        // Nothing is less than any lease.
+        Ok(leases.into_iter().min().flatten())
+    }
+
+    /// Frees every member, no matter who holds it, as [`Lock::force_release`] does. Returns whether any was held. All servers are asked at
+    /// once.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::force_release`], of the first member that could not be freed; others may have been.
+    pub async fn force_release(&self) -> Result<bool, Error> {
+        let held = self.ask_all(|lock| Box::pin(lock.force_release())).await?;
+        Ok(held.contains(&true))
+    }
+
     /// What every member says, or the error of the first that could not be asked.
     async fn ask_all<'a, T>(
         &'a self,

@@ -480,3 +480,31 @@ async fn ten_tasks_with_overlapping_sets_in_random_orders_all_go_on() {
 }
 
 const LOCKS: usize = 7;
+
+/// L17: what is asked of a lock can be asked of a set.
+#[tokio::test]
+async fn set_tells_count_and_lease_and_is_freed() {
+    let (here, there) = (RedisServer::start(), RedisServer::start());
+    let (h, t) = (manager(&here.url()).await, manager(&there.url()).await);
+    let owner = h.owner();
+    let (a, b) = (h.lock("a").with_owner(owner.clone()), h.lock("b").with_owner(owner.clone()));
+    let one_server = set(&[&a, &b]);
+    assert_eq!(one_server.hold_count(&owner).await.unwrap(), 0);
+    assert_eq!(one_server.remaining_lease().await.unwrap(), None);
+    assert!(!one_server.force_release().await.unwrap());
+    let guard = one_server.acquire().await.unwrap();
+    let again = a.with_lease(SHORT).acquire().await.unwrap();
+    assert_eq!(one_server.hold_count(&owner).await.unwrap(), 1, "of the one that is held less often");
+    assert!(
+        one_server.remaining_lease().await.unwrap().is_some_and(|left| left <= LEASE && left > LEASE / 2)
+    );
+    let elsewhere = t.lock("c").with_lease(SHORT).acquire().await.unwrap();
+    let both_servers = set(&[&a, &t.lock("c")]);
+    assert!(both_servers.remaining_lease().await.unwrap().is_some_and(|left| left <= SHORT));
+    assert!(both_servers.force_release().await.unwrap());
+    assert!(free(&here, "a") && free(&there, "c"));
+    assert_eq!(both_servers.remaining_lease().await.unwrap(), None);
+    assert_eq!(one_server.remaining_lease().await.unwrap(), None, "one is free");
+    assert!(one_server.force_release().await.unwrap(), "the other is not");
+    assert!(!guard.is_valid() && !again.is_valid() && !elsewhere.is_valid());
+}

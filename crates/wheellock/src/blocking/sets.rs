@@ -76,6 +76,33 @@ impl MultiLock {
         self.runtime.block_on(self.inner.is_held_by(owner))
     }
 
+    /// As [`crate::MultiLock::hold_count`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::MultiLock::hold_count`].
+    pub fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
+        self.runtime.block_on(self.inner.hold_count(owner))
+    }
+
+    /// As [`crate::MultiLock::remaining_lease`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::MultiLock::remaining_lease`].
+    pub fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
+        self.runtime.block_on(self.inner.remaining_lease())
+    }
+
+    /// As [`crate::MultiLock::force_release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::MultiLock::force_release`].
+    pub fn force_release(&self) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.force_release())
+    }
+
     /// Whether the calling thread holds every member, also if they belong to several managers, in each of which it is another
     /// owner.
     ///

@@ -439,8 +439,10 @@ impl Config {
 }
 
 impl Config {
-    /// With no time that is too long to be added to a moment, and to another such time.
+    /// With no time that is too long to be added to a moment, and to another such time; and with a timer that this process drives, for a
+    /// configuration may have come through `fork()`.
     pub(crate) fn within_reach(mut self) -> Self {
+        self.timer = self.timer.in_this_process();
         for time in [&mut self.connect_timeout, &mut self.response_timeout, &mut self.heartbeat] {
             *time = NEVER.min(*time);
         }

@@ -28,6 +28,12 @@ pub(crate) fn connected(server: &str, info: &ServerInfo, connected: Connected) {
     }
 }
 
+/// Reports that no driver wakes the client's timers, because the system refused a thread.
+pub(crate) fn timer_refused(server: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: TARGET, server, "the system refused the timer's thread");
+}
+
 /// The server cannot be reached, for the first time or still.
 pub(crate) fn connect_failed(server: &str, error: &Error, outage: Outage) {
     #[cfg(feature = "tracing")]

@@ -58,6 +58,8 @@ mod hashed_wheel_timer;
 #[cfg(all(test, loom, feature = "std"))]
 mod models;
 #[cfg(feature = "std")]
+mod per_process;
+#[cfg(feature = "std")]
 mod sync;
 #[cfg(feature = "std")]
 mod timer;
@@ -67,6 +69,9 @@ pub use hashed_wheel_timer::{
     BuildError, HashedWheelTimer, HashedWheelTimerBuilder, Job, ManualTicker, NewTimeoutError, StopError,
     Task, Timeout, TimerTask,
 };
+#[cfg(feature = "std")]
+#[doc(hidden)]
+pub use per_process::PerProcess;
 #[cfg(feature = "std")]
 pub use timer::{Elapsed, Interval, ManualClock, MissedTicks, Scheduled, Sleep, Timer};
 

@@ -68,6 +68,9 @@ pub enum Finding {
         /// Replicas that have to acknowledge.
         wanted: u32,
     },
+    /// The system refused this process a thread for the timer. Deadlines and renewals are kept by tasks that look at the clock on
+    /// every turn, which costs processor time, until the system grants the thread.
+    NoTimerThread,
     /// Something could not be found out.
     Unknown {
         /// What was asked.
@@ -106,6 +109,10 @@ impl fmt::Display for Finding {
             Self::TooFewReplicas { connected, wanted } => {
                 write!(f, "{connected} replicas are connected, and {wanted} have to acknowledge every grant")
             }
+            Self::NoTimerThread => f.write_str(
+                "the system refused a thread for the timer, so every wait costs processor time; \
+                 allow this process more threads",
+            ),
             Self::Unknown { question, reason } => write!(f, "cannot find out {question}: {reason}"),
         }
     }
@@ -118,6 +125,9 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     let options = CallOptions::by(deadline);
     if client.server_info().is_some_and(|info| info.password_unchecked) {
         findings.push(Finding::UncheckedPassword);
+    }
+    if !client.config().timer.is_driven() {
+        findings.push(Finding::NoTimerThread);
     }
     let info = client.call_with(&Command::new("INFO"), options).await;
     match info.as_ref().map(|info| info.as_str()) {

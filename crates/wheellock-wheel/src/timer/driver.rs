@@ -7,6 +7,7 @@ use std::string::String;
 use std::time::Instant;
 
 use super::clock::Clock;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, Parker, Unparker, lock, spawn};
 
 pub(crate) enum Driver {
@@ -32,6 +33,7 @@ impl Driver {
         Self::Thread(ThreadDriver {
             name: name.into(),
             thread: Mutex::new(None),
+            is_refused: AtomicBool::new(false),
             #[cfg(test)]
             refusals: Mutex::new(0),
         })
@@ -43,6 +45,7 @@ impl Driver {
         Self::Thread(ThreadDriver {
             name: name.into(),
             thread: Mutex::new(None),
+            is_refused: AtomicBool::new(false),
             refusals: Mutex::new(refusals),
         })
     }
@@ -53,6 +56,11 @@ impl Driver {
         if let Self::Thread(driver) = self {
             *lock(&driver.thread) = Some(own);
         }
+    }
+
+    /// Returns true if the system refused the driver's thread the last time that a timer needed it.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Thread(driver) if driver.is_refused.load(Ordering::Relaxed))
     }
 
     /// Wakes a driver that has been started; nothing to do for one that has not.
@@ -74,6 +82,8 @@ impl Driver {
 pub(crate) struct ThreadDriver {
     name: String,
     thread: Mutex<Option<Unparker>>,
+    /// The system refused a thread the last time that one was needed.
+    is_refused: AtomicBool,
     #[cfg(test)]
     refusals: Mutex<u32>,
 }
@@ -95,11 +105,13 @@ impl ThreadDriver {
             let mut refusals = lock(&self.refusals);
             if *refusals > 0 {
                 *refusals -= 1;
+                self.is_refused.store(true, Ordering::Relaxed);
                 return false;
             }
         }
         let (clock, turn) = (clock.clone(), turns());
         *thread = spawn(self.name.clone(), DRIVER_STACK, move |parker| run(&parker, &clock, turn)).ok();
+        self.is_refused.store(thread.is_none(), Ordering::Relaxed);
         thread.is_some()
     }
 }

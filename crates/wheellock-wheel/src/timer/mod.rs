@@ -18,7 +18,7 @@ pub use sleep::Sleep;
 use std::fmt;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use driver::Driver;
 use shards::{Armed, Shards};
 
 use crate::TimerKey;
+use crate::per_process::PerProcess;
 
 /// A shared timer: a cheap handle to wheels that one driver turns.
 ///
@@ -63,18 +64,33 @@ impl Timer {
         Self::new(Driver::thread("wheellock-timer"), Clock::System, tick)
     }
 
-    /// The process-wide timer: a thread of its own, 1 ms ticks.
+    /// The process-wide timer: a thread of its own, 1 ms ticks. After `fork()` the child gets one of its own here, because no thread
+    /// but the forking one lives on in it.
     #[must_use]
     pub fn global() -> &'static Self {
-        static GLOBAL: OnceLock<Timer> = OnceLock::new();
+        static GLOBAL: PerProcess<Timer> = PerProcess::new();
         GLOBAL.get_or_init(|| Self::thread(Duration::from_millis(1)))
+    }
+
+    /// Returns this timer, or the [process-wide](Self::global) one in its place if another process made this one. After `fork()` the
+    /// child has no thread and no runtime that drives the timers of its parent, so a sleep of such a timer would never complete.
+    #[must_use]
+    pub fn in_this_process(&self) -> Self {
+        let is_driven = self.is_manual() || self.shards.hub().process == std::process::id();
+        if is_driven { self.clone() } else { Self::global().clone() }
+    }
+
+    /// Returns false if the system refused a thread to this timer the last time that it needed one. Sleeps then complete in time
+    /// only if their tasks poll them on every turn, and they keep these tasks busy. Each new sleep asks for the thread again.
+    #[must_use]
+    pub fn is_driven(&self) -> bool {
+        !self.shards.hub().driver.is_refused()
     }
 
     /// A timer whose driver is a task of the current tokio runtime and whose clock is the runtime's, so that
     /// `tokio::time::pause` and its auto-advance work. It is as punctual as that runtime: about 1 ms late on an idle one.
     ///
-    /// Should the runtime end before the timer does, its sleeps keep completing in time if polled by another, which they
-    /// then keep busy.
+    /// If the runtime ends before the timer does, the [process-wide](Self::global) timer drives the sleeps from then on.
     ///
     /// # Panics
     /// Outside a tokio runtime. The runtime must have its time driver enabled, or the driver task panics when it starts.

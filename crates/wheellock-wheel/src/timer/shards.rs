@@ -74,6 +74,8 @@ pub(crate) struct Hub<T: Expire> {
     /// The shards of those values, which keep the timer alive until the driver finds that all have fired or been cancelled.
     orphans: Mutex<Vec<Orphan<T>>>,
     pub(crate) driver: Driver,
+    /// The process that made the timer: the only one in which its driver can run.
+    pub(crate) process: u32,
     pub(crate) clock: Clock,
     pub(crate) ticks: Ticks,
     pub(crate) ticks_per_wheel: usize,
@@ -363,6 +365,7 @@ impl<T: Expire> Shards<T> {
             orphaned: AtomicBool::new(false),
             orphans: Mutex::new(Vec::new()),
             driver,
+            process: std::process::id(),
             ticks,
             clock,
             ticks_per_wheel,

@@ -40,7 +40,7 @@ pub struct Sleep {
 enum State {
     Unpolled,
     Pending(TimerKey),
-    /// Nobody drives the timer: every poll looks at the clock.
+    /// No driver fires this sleep: every poll reads the clock and wakes its task at once.
     Alone,
     Elapsed,
 }
@@ -84,6 +84,32 @@ impl Sleep {
         };
     }
 
+    /// Returns false if no driver will wake this sleep's task: the system has refused a thread to the timer. Such a sleep wakes its task
+    /// at every poll, and so completes in time only if its task polls it on every turn.
+    #[must_use]
+    pub fn is_driven(&self) -> bool {
+        self.state != State::Alone
+    }
+
+    /// Moves to the process-wide timer, because this sleep's own has ended with its runtime. That timer has a thread, so the sleep
+    /// keeps no task busy.
+    #[cold]
+    fn poll_elsewhere(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.now() >= self.deadline {
+            self.state = State::Elapsed;
+            return Poll::Ready(());
+        }
+        #[cfg(not(loom))]
+        {
+            let global = super::Timer::global().shards.own();
+            if !std::ptr::eq(&raw const **global.hub(), &raw const **self.shard.hub()) {
+                self.shard = global.clone();
+                return self.poll_first(cx);
+            }
+        }
+        self.poll_alone(cx)
+    }
+
     #[cold]
     fn poll_alone(&mut self, cx: &Context<'_>) -> Poll<()> {
         if self.now() >= self.deadline {
@@ -107,7 +133,8 @@ impl Sleep {
                 self.state = State::Elapsed;
                 Poll::Ready(())
             }
-            Armed::Closed(_) | Armed::NoDriver(_) => self.poll_alone(cx),
+            Armed::Closed(_) => self.poll_elsewhere(cx),
+            Armed::NoDriver(_) => self.poll_alone(cx),
         }
     }
 
@@ -125,7 +152,7 @@ impl Sleep {
             None => {}
         }
         if self.shard.hub().is_closed() {
-            return self.poll_alone(cx);
+            return self.poll_elsewhere(cx);
         }
         self.state = State::Elapsed;
         Poll::Ready(())
@@ -181,5 +208,38 @@ impl Expire for Waker {
 
     fn expire(taken: Self, _: &Arc<Shard<Self>>, _: TimerKey, _: u64) {
         taken.wake();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Timer;
+    use super::super::clock::Clock;
+    use super::super::driver::Driver;
+    use super::*;
+
+    #[test]
+    fn refused_thread_is_told_and_tried_again() {
+        let tick = Duration::from_millis(1);
+        let timer = Timer::new(Driver::refused("refused", 1), Clock::System, tick);
+        let mut sleep = timer.sleep(50 * tick);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(Pin::new(&mut sleep).poll(&mut cx).is_pending());
+        assert!(!sleep.is_driven() && !timer.is_driven());
+        while Pin::new(&mut sleep).poll(&mut cx).is_pending() {}
+        assert!(timer.now() >= sleep.deadline());
+        sleep.reset(timer.now() + 50 * tick);
+        assert!(Pin::new(&mut sleep).poll(&mut cx).is_pending());
+        assert!(sleep.is_driven() && timer.is_driven(), "the system grants a thread now");
+    }
+
+    #[test]
+    fn timer_of_other_process_is_replaced() {
+        let (timer, _) = Timer::manual(Duration::from_millis(1));
+        assert!(timer.in_this_process().is_manual());
+        let own = Timer::thread(Duration::from_millis(7));
+        assert_eq!(own.in_this_process().tick(), own.tick());
     }
 }

@@ -355,6 +355,23 @@ mod with_tokio {
     }
 
     #[test]
+    fn sleep_of_ended_runtime_is_woken_once() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let timer = runtime.block_on(async { Timer::tokio(MS) });
+        runtime.block_on(timer.sleep(MS));
+        drop(runtime);
+        let mut sleep = timer.sleep(30 * MS);
+        let (alarm, waker) = Alarm::new();
+        assert!(poll(&mut sleep, &waker).is_pending());
+        assert!(sleep.is_driven() && alarm.rung() == 0, "the task may sleep");
+        while alarm.rung() == 0 {
+            std::thread::sleep(MS);
+        }
+        assert!(poll(&mut sleep, &waker).is_ready() && alarm.rung() == 1);
+        assert!(Instant::now() >= sleep.deadline());
+    }
+
+    #[test]
     fn sleeps_survive_the_runtime_of_their_driver() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let timer = runtime.block_on(async { Timer::tokio(MS) });

@@ -1,11 +1,12 @@
 //! The background thread that serves the connections of all blocking managers, and the wait of their last handles for its
 //! answers.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Handle};
 use wheellock_client::Client;
+use wheellock_wheel::PerProcess;
 
 use crate::{Error, LockManager};
 
@@ -52,9 +53,10 @@ impl Drop for Served {
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
 const LAST_LOOKS: Duration = Duration::from_micros(50);
 
-/// The runtime of the background thread.
+/// The runtime of the background thread. After `fork()` the child starts a thread of its own, because that of its parent does not live on
+/// there.
 pub(super) fn background() -> Result<&'static Handle, Error> {
-    static BACKGROUND: OnceLock<Result<Handle, Error>> = OnceLock::new();
+    static BACKGROUND: PerProcess<Result<Handle, Error>> = PerProcess::new();
     let start = || {
         let failed = |error: std::io::Error| Error::NoBackgroundThread { reason: error.to_string() };
         let runtime = Builder::new_current_thread().enable_io().build().map_err(failed)?;

@@ -36,6 +36,8 @@ pub(super) struct Waiter<'a> {
     told_held: bool,
     /// A question got no answer, and may still come.
     may_come_late: bool,
+    /// The waiter has polled because its wait ended while the process stood still.
+    asked_after_pause: bool,
     /// The wait ended with a grant, which leaves room for so many more.
     granted: Option<u32>,
     /// The wait ended with what another guard of this process had.
@@ -71,6 +73,7 @@ impl<'a> Waiter<'a> {
             heard: false,
             told_held: false,
             may_come_late: false,
+            asked_after_pause: false,
             granted: None,
             took_over: false,
             open: false,
@@ -154,6 +157,9 @@ impl<'a> Waiter<'a> {
                 let (now, deadline) = (timer.now(), wait.deadline());
                 let limit = wait.limit().filter(|_| deadline.is_some_and(|deadline| now >= deadline));
                 if let Some(limit) = limit.filter(|_| !self.is_handed()) {
+                    if let Some(by) = self.ask_after_pause(now, deadline) {
+                        return Poll::Ready(Ok(Next::Ask(by)));
+                    }
                     let by = self.wait_is_over(now, deadline);
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over(limit), Next::Ask)));
                 }
@@ -208,9 +214,27 @@ impl<'a> Waiter<'a> {
         .await
     }
 
+    /// Polls once more if the process stood still when the wait ended: no task has read what the server said meanwhile, so an unanswered
+    /// request proves nothing. Returns by when the server has to answer.
+    fn ask_after_pause(&mut self, now: Instant, deadline: Option<Instant>) -> Option<AnswerBy> {
+        let late = now.saturating_duration_since(deadline?);
+        let may_ask = late >= PAUSE && !self.request.context.client.config().timer.is_manual();
+        if !may_ask || std::mem::replace(&mut self.asked_after_pause, true) {
+            return None;
+        }
+        Some(AnswerBy::EndOfWait(now + self.least_patience()))
+    }
+
+    /// The time that every request gets for its answer.
+    fn least_patience(&self) -> Duration {
+        FIRST_ANSWER.min(self.request.context.client.config().response_timeout)
+    }
+
     /// By when a question needs its answer. All questions that find none share one patience.
     fn answer_by(&self, since: Instant, deadline: Option<Instant>) -> AnswerBy {
-        let patience = since + self.request.context.client.config().response_timeout;
+        let config = self.request.context.client.config();
+        // The first of these questions may be from before a pause of the process, and this one is not.
+        let patience = (since + config.response_timeout).max(config.timer.now() + self.least_patience());
         let own = match deadline {
             Some(deadline) if self.knows_held() => AnswerBy::EndOfWait(deadline),
             deadline => self.first_answer_by(deadline),
@@ -413,6 +437,9 @@ pub(crate) fn first_answer_by(client: &Client, key: &str, waited: Duration, wait
 /// How long the first question may take, however short the wait: more than any round trip on Earth, and still short for those
 /// who wanted to wait for less.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
+
+/// A wait that ends later than this has ended while the process stood still. A busy machine wakes its tasks within less.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// A server is taken for silent when it has owed an answer for this part of the response timeout: long beside any round trip,
 /// short beside the time after which its connection is given up.

@@ -1,7 +1,7 @@
 //! Support for tests and tools that need real servers: private `redis-server` processes that cannot
 //! outlive their owner, a small blocking client to look at them from outside, and bounded polling.
 //!
-//! Only [`worker`], [`ending`], [`locks`], [`beside`] and the workers of [`campaign`], and what simulates, know the project's own crates: what a test sees through the
+//! Only [`worker`], [`ending`], [`pauses`], [`locks`], [`beside`] and the workers of [`campaign`], and what simulates, know the project's own crates: what a test sees through the
 //! rest of this library is seen by a second, independent pair of eyes.
 
 pub mod beside;
@@ -15,6 +15,7 @@ pub mod history;
 pub mod interop;
 pub mod locks;
 mod monitor;
+pub mod pauses;
 pub mod peers;
 mod percent;
 mod poll;

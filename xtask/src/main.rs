@@ -16,6 +16,7 @@ mod install;
 mod interop;
 mod mutants;
 mod packages;
+mod pauses;
 mod peers;
 mod planted;
 mod plots;
@@ -109,6 +110,12 @@ enum Task {
     ///
     /// A seed with a finding is made as small as it can be, and told with how to run it again. The exit code is 0 only if there is none.
     Simulate(simulate::Options),
+    /// Pause programs while calls are under way, on every runtime, timer and transport, and count the lost answers and connections
+    ///
+    /// The exit code is 0 only if nothing is lost.
+    Pauses(pauses::Options),
+    #[command(hide = true)]
+    PausingProgram(pauses::ProgramOptions),
     #[command(hide = true)]
     CampaignWorker(campaign::WorkerOptions),
     #[command(hide = true)]
@@ -135,6 +142,8 @@ fn main() -> Result<ExitCode> {
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Campaign(options) => campaign::run(&options),
+        Task::Pauses(options) => pauses::run(&options),
+        Task::PausingProgram(options) => pauses::work(&options),
         Task::CampaignWorker(options) => campaign::work(&options),
         Task::DemoWorker(options) => demo::work(&options),
         Task::DemoCommandLine(options) => Ok(demo::command_line(options)),

@@ -23,11 +23,15 @@ use crate::listener::Event;
 use crate::locator::Locator;
 use crate::open::{Open, READ_ROOM, open};
 use crate::outages::{Connected, Outages};
+use crate::patience::late;
+use crate::silence::{Silence, Verdict, last_part, stood_still};
 use crate::stream::Stream;
 
 /// Reads and frames per turn before other tasks get theirs.
 const READS_PER_TURN: usize = 8;
 const FRAMES_PER_TURN: usize = 4096;
+/// Reads before a verdict, of 4 KiB each: more than a socket's buffer holds with the defaults of Linux.
+const READS_PER_LOOK: usize = 2048;
 /// A read that woke more callers than this is followed by a cork.
 const CORK_ABOVE: usize = 1;
 /// The fewest calls that are worth a write before the cork's: as many as can be one command.
@@ -194,6 +198,7 @@ struct Running<'a> {
     timer: Sleep,
     /// Last time any byte arrived.
     heard: Instant,
+    silence: Silence,
     next_ping: Instant,
     closing_since: Option<Instant>,
 }
@@ -225,6 +230,9 @@ impl<'a> Running<'a> {
         shared.found_at(address);
         if let Some(connected) = connected {
             events::connected(&shared.server(), &info, connected);
+            if !shared.config.timer.is_driven() {
+                events::timer_refused(&shared.server());
+            }
         }
         let mut state = shared.lock();
         if state.renewals != renewals {
@@ -257,6 +265,7 @@ impl<'a> Running<'a> {
             detached: Vec::new(),
             timer: shared.config.timer.sleep_until(now),
             heard: now,
+            silence: Silence::default(),
             next_ping: now + shared.config.heartbeat,
             closing_since: None,
         })
@@ -281,14 +290,15 @@ impl<'a> Running<'a> {
             self.poll_flush(cx)?;
         }
         let before = self.heard;
-        let woken = self.poll_input(cx, &mut again)?;
+        let mut woken = self.poll_input(cx, &mut again)?;
         if closing {
-            self.check_closing()?;
+            woken += self.check_closing()?;
         }
-        // The timer is armed, and by the clock that reading has just looked at it is not due: no need to ask it.
+        // The timer is armed, and by the clock that reading has just looked at it is not due: no need to ask it. A timer without a driver
+        // has to be polled on every turn.
         let due_later = self.heard > before && armed.is_some_and(|armed| self.heard < armed);
-        if closing || !due_later {
-            self.keep_time(cx)?;
+        if closing || !due_later || !self.timer.is_driven() {
+            woken += self.keep_time(cx)?;
         }
         if woken > CORK_ABOVE {
             self.shared.lock().corked = Some(half_of(woken));
@@ -383,69 +393,114 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// A closing client ends when everything is answered, or after its grace.
-    fn check_closing(&mut self) -> Result<(), Error> {
-        let state = self.shared.lock();
+    /// Reads what the socket holds, whatever the runtime knows of the socket. A runtime that stood still has not asked for events yet, and
+    /// the timer may wake this task before it does. Returns how many callers were woken.
+    fn look(&mut self) -> Result<usize, Error> {
+        let mut woken = 0;
+        for _ in 0..READS_PER_LOOK {
+            let read = match self.stream.try_read(&mut self.input) {
+                Ok(0) => return Err(self.lost("the server closed the connection")),
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(self.failed("reading", error)),
+            };
+            self.heard = self.shared.config.timer.now();
+            woken += self.decode(read)?;
+        }
+        Ok(woken)
+    }
+
+    /// Ends a closing client when everything is answered, or after its grace. Returns how many callers were woken.
+    fn check_closing(&mut self) -> Result<usize, Error> {
         let now = self.shared.config.timer.now();
-        let since = *self.closing_since.get_or_insert(now);
-        let retired = state.retired.clone();
-        let grace = if retired.is_some() { RETIRING_GRACE } else { CLOSING_GRACE };
-        if state.pipeline.is_empty() || now.saturating_duration_since(since) >= grace {
+        let since = *self.closing_since.get_or_insert_with(|| {
+            // The timer is armed for a connection that goes on, and the grace ends earlier.
+            self.shared.lock().armed = None;
+            now
+        });
+        let grace = if self.shared.lock().retired.is_some() { RETIRING_GRACE } else { CLOSING_GRACE };
+        let is_over = now.saturating_duration_since(since) >= grace;
+        let woken = if is_over { self.look()? } else { 0 };
+        let state = self.shared.lock();
+        if is_over || state.pipeline.is_empty() {
+            let retired = state.retired.clone();
             drop(state);
             let closed = || self.error(ErrorKind::Closed, "the client was closed");
             return Err(retired.unwrap_or_else(closed));
         }
-        Ok(())
+        Ok(woken)
     }
 
-    /// Expires calls, checks the server's health, and arms the timer for the next time.
-    fn keep_time(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+    /// Expires calls, checks the server's health, and arms the timer for the next time. Returns how many callers were woken.
+    fn keep_time(&mut self, cx: &mut Context<'_>) -> Result<usize, Error> {
         let armed = self.shared.lock().armed;
         // Disarmed by a caller whose deadline is earlier than what the driver had promised to look at.
         let mut due = armed != Some(self.timer.deadline());
+        let mut woken = 0;
         loop {
             if !due && std::pin::Pin::new(&mut self.timer).poll(cx).is_pending() {
-                return Ok(());
+                return Ok(woken);
             }
             due = false;
-            let config = &self.shared.config;
-            let now = config.timer.now();
-            let mut state = self.shared.lock();
-            let earliest = state.pipeline.expire(now, &mut self.wakers);
-            let overdue = match state.pipeline.waiting_since() {
-                Some(since) if now.saturating_duration_since(since) >= config.response_timeout => {
-                    drop(state);
-                    self.wake_all();
-                    return Err(self.lost(&format!("no reply for {:?}", config.response_timeout)));
-                }
-                Some(since) => Some(since + config.response_timeout),
-                None => None,
-            };
-            let unanswered = state.pipeline.waiting_since().filter(|_| self.may_move);
-            let silent = unanswered.map(|since| since + SILENCE);
-            let is_silent = silent.is_some_and(|at| now >= at);
-            let silent = silent.map(|at| if is_silent { now + SILENCE } else { at });
-            // Silent or busy: the PING finds a dead peer in the one case and shifted replies in the other.
-            if now >= self.next_ping {
-                self.next_ping = now + config.heartbeat.max(MIN_HEARTBEAT);
-                state.pipeline.submit_ping(now);
-            }
-            let grace = self.closing_since.map(|since| {
-                let retires = since + RETIRING_GRACE;
-                let ends = if now < retires { retires } else { since + CLOSING_GRACE };
-                // The next turn sees that it is over; a time that has come would be looked at again and again on this one.
-                ends.max(now + MIN_HEARTBEAT)
-            });
-            let times = [Some(self.next_ping), overdue, earliest, silent, grace];
-            let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
-            state.armed = Some(armed);
-            drop(state);
-            if is_silent {
-                self.shared.tell(Event::Silent);
-            }
-            self.wake_all();
-            self.timer.reset(armed);
+            woken += self.pass_verdicts()?;
         }
+    }
+
+    /// Passes every verdict whose time has come. The driver looks at the socket first, because an answer may lie there.
+    fn pass_verdicts(&mut self) -> Result<usize, Error> {
+        let config = &self.shared.config;
+        let (now, timeout) = (config.timer.now(), config.response_timeout);
+        let late = late(&config.timer, self.timer.deadline(), now);
+        let woken = if self.is_verdict_due(now) { self.look()? } else { 0 };
+        let mut state = self.shared.lock();
+        if stood_still(late, timeout) {
+            // This process has kept them, and not the server.
+            state.pipeline.spare_unwritten(now + last_part(timeout));
+        }
+        let earliest = state.pipeline.expire(now, &mut self.wakers);
+        let waiting_since = state.pipeline.waiting_since();
+        let overdue = match self.silence.judge(waiting_since, late, now, timeout) {
+            Verdict::Quiet => None,
+            Verdict::LookAt(at) => Some(at),
+            Verdict::Lost => {
+                drop(state);
+                self.wake_all();
+                return Err(self.lost(&format!("no reply for {timeout:?}")));
+            }
+        };
+        let silent = waiting_since.filter(|_| self.may_move).map(|since| since + SILENCE);
+        let is_silent = silent.is_some_and(|at| now >= at);
+        let silent = silent.map(|at| if is_silent { now + SILENCE } else { at });
+        // Silent or busy: the PING finds a dead peer in the one case and shifted replies in the other.
+        if now >= self.next_ping {
+            self.next_ping = now + self.shared.config.heartbeat.max(MIN_HEARTBEAT);
+            state.pipeline.submit_ping(now);
+        }
+        let grace = self.closing_since.map(|since| {
+            let retires = since + RETIRING_GRACE;
+            let ends = if now < retires { retires } else { since + CLOSING_GRACE };
+            // The next turn sees that it is over; a time that has come would be looked at again and again on this one.
+            ends.max(now + MIN_HEARTBEAT)
+        });
+        let times = [Some(self.next_ping), overdue, earliest, silent, grace];
+        let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
+        state.armed = Some(armed);
+        drop(state);
+        if is_silent && !stood_still(late, timeout) {
+            self.shared.tell(Event::Silent);
+        }
+        self.wake_all();
+        self.timer.reset(armed);
+        Ok(woken)
+    }
+
+    /// Returns true if a call's deadline has come, or if the server has been silent for a while.
+    fn is_verdict_due(&self, now: Instant) -> bool {
+        let state = self.shared.lock();
+        let is_over = |deadline| now >= deadline;
+        let patience = SILENCE.min(self.shared.config.response_timeout / 2);
+        state.pipeline.earliest_deadline().is_some_and(is_over)
+            || state.pipeline.waiting_since().is_some_and(|since| is_over(since + patience))
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {

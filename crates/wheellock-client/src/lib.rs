@@ -54,9 +54,9 @@
 //   `attempts` makes a request as often as it takes; `route` knows whether there is one server or a cluster.
 // - `topology/cluster` and `topology/scouts` keep connections to servers that tell about others; `link` and `listening` are
 //   what they, and `route`, hold of one server; `started` is one attempt at a call.
-// - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to.
+// - `driver` is the one task that owns the socket's reading side; `open` connects, and `locator` tells it where to; `patience` limits both.
 // - `connection` is the state that callers share with the driver. It knows no other server: it tells its `listener`.
-// - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff` and most of `topology` are plain values that decide everything and
+// - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff`, `silence` and most of `topology` are plain values that decide everything and
 //   touch nothing; only `stream` touches a socket.
 
 #[cfg(not(all(feature = "tls", feature = "testing")))]
@@ -92,6 +92,7 @@ pub mod memory;
 mod open;
 mod options;
 mod outages;
+mod patience;
 mod pipeline;
 mod reauthentication;
 mod request;
@@ -99,6 +100,7 @@ mod retry;
 mod route;
 mod script;
 mod server;
+mod silence;
 mod started;
 mod stream;
 mod subscription;

@@ -13,6 +13,7 @@ use crate::driver;
 use crate::error::{Error, ErrorKind};
 use crate::locator::Locator;
 use crate::options::CallOptions;
+use crate::patience::Patience;
 use crate::request::Request;
 use crate::server::Server;
 use crate::started::{Start, Started};
@@ -38,9 +39,9 @@ impl Link {
     /// nor where it is sought among several: they may be in the middle of a failover, or one of them is down.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
         let patient = !matches!(self.config.servers, Servers::One(_));
-        let timer = &self.config.timer;
         // The attempt has the timeout of its own, and knows better what it waited for.
-        let deadline = timer.now() + self.config.connect_timeout + VERDICT_GRACE;
+        let length = self.config.connect_timeout + VERDICT_GRACE;
+        let mut patience = Patience::new(&self.config.timer, length);
         let verdict = self.wait_for_phase(|state| match &state.phase {
             Phase::Ready(_) => Some(Ok(())),
             Phase::Refused(error) | Phase::Closed(error) => Some(Err(error.clone())),
@@ -49,7 +50,7 @@ impl Link {
                 state.last_error.as_ref().filter(failed).map(|error| Err(error.clone()))
             }
         });
-        timer.timeout_at(deadline, verdict).await.unwrap_or_else(|_elapsed| {
+        patience.wait_for(verdict).await.unwrap_or_else(|| {
             let last = self.lock().last_error.clone();
             Err(last.unwrap_or_else(|| self.not_connected(ErrorKind::Connect, "no answer in time")))
         })

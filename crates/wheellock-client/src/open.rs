@@ -5,7 +5,6 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
@@ -18,6 +17,7 @@ use crate::credentials;
 use crate::error::{CONNECT, Error, ErrorKind, said};
 use crate::handshake::{Handshake, ServerInfo, Step};
 use crate::locator::Locator;
+use crate::patience::Patience;
 use crate::stream::{self, Stream};
 use crate::topology::finder::Finder;
 
@@ -52,8 +52,7 @@ async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
 /// Connects to the one address whose server says that it is the primary. All are tried at once, and again, ever less often, those that
 /// cannot be reached or are no primary, while one of them may become it. Who refuses us is asked once.
 async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open, Error> {
-    let timer = &shared.config.timer;
-    let deadline = timer.now() + shared.config.connect_timeout;
+    let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
     let mut looks: Vec<_> = addresses.iter().map(|address| Look::new(shared, address)).collect();
     let first = std::future::poll_fn(|cx| {
         for look in &mut looks {
@@ -63,10 +62,9 @@ async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open
         }
         if is_hopeless(&looks) { Poll::Ready(None) } else { Poll::Pending }
     });
-    let first = timer.timeout_at(deadline, first).await;
-    match first {
-        Ok(Some(open)) => Ok(open),
-        Ok(None) | Err(_) => {
+    match patience.wait_for(first).await {
+        Some(Some(open)) => Ok(open),
+        Some(None) | None => {
             let last: Vec<_> = looks.into_iter().map(|look| look.last).collect();
             Err(none_is_primary(shared, &last))
         }
@@ -141,9 +139,9 @@ fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
 /// Connects to the address that the Sentinels name, and turns to another one as soon as they do.
 async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error> {
     let timer = &shared.config.timer;
-    let deadline = timer.now() + shared.config.connect_timeout;
+    let mut patience = Patience::new(timer, shared.config.connect_timeout);
     loop {
-        let found = timer.timeout_at(deadline, finder.address(timer)).await;
+        let found = patience.wait_for(finder.address(timer)).await;
         let found = found.unwrap_or(Err(ErrorKind::Connect));
         let (address, version) = found.map_err(|kind| shared.not_connected(kind, &finder.nobody_knows()))?;
         let mut attempt = pin!(open_at(shared, &address));
@@ -176,10 +174,10 @@ struct Opening<'a> {
 impl Opening<'_> {
     async fn run(&self) -> Result<Open, Error> {
         let config = &self.shared.config;
-        let deadline = config.timer.now() + config.connect_timeout;
+        let mut patience = Patience::new(&config.timer, config.connect_timeout);
         let renewals = self.shared.lock().renewals;
         let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
-        let credentials = self.within(deadline, credentials::SILENT, asked).await?;
+        let credentials = self.within(&mut patience, credentials::SILENT, asked).await?;
         let socket = async {
             let connected = stream::connect(config, self.address, config.response_timeout).await;
             connected.map_err(|error| self.cannot_connect(error))
@@ -189,22 +187,22 @@ impl Opening<'_> {
         } else {
             "no connection"
         };
-        let stream = self.within(deadline, silent, socket).await?;
+        let stream = self.within(&mut patience, silent, socket).await?;
         let shaken = self.shake_hands(stream, &credentials, renewals);
-        self.within(deadline, "connected, but the server gave no answer", shaken).await
+        self.within(&mut patience, "connected, but the server gave no answer", shaken).await
     }
 
     /// One stage of connecting; what it says if it comes no further is what to look into.
     async fn within<T>(
         &self,
-        deadline: Instant,
+        patience: &mut Patience<'_>,
         silent: &str,
         stage: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let config = &self.shared.config;
-        match config.timer.timeout_at(deadline, stage).await {
-            Ok(result) => result,
-            Err(_elapsed) => {
+        match patience.wait_for(stage).await {
+            Some(result) => result,
+            None => {
                 let detail = format!("{silent} within {:?}", config.connect_timeout);
                 Err(self.not_connected(ErrorKind::Connect, &detail))
             }

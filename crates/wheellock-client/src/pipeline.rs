@@ -30,7 +30,7 @@ use crate::request::Request;
 pub(crate) use bundles::MOST as MOST_BUNDLED;
 use bundles::{Bundle, Bundles, Shape};
 use natives::Natives;
-use waits::Waits;
+use waits::{Member, Waits};
 
 /// Who may use the room that is kept free for what must not be refused: renewals and releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -479,6 +479,34 @@ impl Pipeline {
             && connected
         {
             self.reconcile(channel, now);
+        }
+    }
+
+    /// Returns the earliest deadline of a call, which may have passed.
+    pub(crate) fn earliest_deadline(&self) -> Option<Instant> {
+        let of_call = |slot: u32| self.slots.get(slot as usize).map(|slot| slot.deadline);
+        let deadlines = self.entries.iter().filter_map(|entry| match entry.what {
+            What::Call(slot) => of_call(slot),
+            What::Wait(group) => {
+                let members = self.waits.get(group)?.members().iter();
+                members
+                    .filter_map(|member| if let Member::Call(slot) = member { of_call(*slot) } else { None })
+                    .min()
+            }
+            _ => None,
+        });
+        deadlines.min()
+    }
+
+    /// Moves the deadline of each call that no writer has taken to `until`, if it is earlier.
+    pub(crate) fn spare_unwritten(&mut self, until: Instant) {
+        let unwritten = self.entries.iter().rev().take_while(|entry| entry.start >= self.claimed);
+        for entry in unwritten {
+            if let What::Call(slot) = entry.what
+                && let Some(slot) = self.slots.get_mut(slot as usize)
+            {
+                slot.deadline = slot.deadline.max(until);
+            }
         }
     }
 

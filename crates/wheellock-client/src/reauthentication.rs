@@ -12,6 +12,7 @@ use crate::connection::ConnectionState;
 use crate::credentials::{self, SILENT};
 use crate::error::{Error, ErrorKind, Outcome, printable};
 use crate::link::Link;
+use crate::patience::Patience;
 use crate::route::Route;
 
 /// Asks who we are to be, and has every connection that is up be that. One that is not asks by itself when it is made, and one that is being
@@ -22,11 +23,10 @@ pub(crate) async fn reauthenticate(route: &Route) -> Result<(), Error> {
         return Err(cause.seen_by(AUTH, cause.kind(), Outcome::NotSent));
     }
     let failed = |detail: &str| route.error(ErrorKind::Connect, AUTH, detail);
-    let by = config.timer.now() + config.connect_timeout;
-    let asked = config.timer.timeout_at(by, credentials::ask(config, failed)).await;
-    let credentials = match asked {
-        Ok(asked) => asked?,
-        Err(_elapsed) => return Err(failed(&format!("{SILENT} within {:?}", config.connect_timeout))),
+    let mut patience = Patience::new(&config.timer, config.connect_timeout);
+    let credentials = match patience.wait_for(credentials::ask(config, failed)).await {
+        Some(asked) => asked?,
+        None => return Err(failed(&format!("{SILENT} within {:?}", config.connect_timeout))),
     };
     let by = config.timer.now() + config.response_timeout;
     let links: Vec<_> =

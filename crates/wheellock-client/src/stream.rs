@@ -22,6 +22,7 @@ use crate::absent as encrypted;
 use crate::address::Address;
 use crate::config::Config;
 use crate::memory::{self, Pipe};
+use crate::patience::Patience;
 use encrypted::Encrypted;
 
 /// An open connection, owned by the driver.
@@ -97,8 +98,8 @@ async fn reach(found: &[SocketAddr], config: &Config) -> io::Result<TcpStream> {
     };
     let share = config.connect_timeout / u32::try_from(found.len()).unwrap_or(u32::MAX);
     for address in others {
-        let by = config.timer.now() + share;
-        if let Ok(Ok(stream)) = config.timer.timeout_at(by, TcpStream::connect(address)).await {
+        let mut patience = Patience::new(&config.timer, share);
+        if let Some(Ok(stream)) = patience.wait_for(TcpStream::connect(address)).await {
             return Ok(stream);
         }
     }

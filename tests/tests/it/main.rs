@@ -44,6 +44,7 @@ mod multi_lock;
 mod observability;
 mod operations;
 mod other_data;
+mod pauses;
 mod peers;
 mod read_write;
 mod redisson_defects;

@@ -28,6 +28,7 @@ use crate::handshake::Role;
 use crate::link::VERDICT_GRACE;
 use crate::listener::{Audience, Event, Listener};
 use crate::locator::Locator;
+use crate::patience::Patience;
 use crate::waiting::{OnLeave, Waiting};
 use suspects::Suspects;
 
@@ -233,9 +234,9 @@ impl Cluster {
     /// Waits until the cluster serves. Its nodes may be in the middle of a failover, so they are given the whole time; a cluster
     /// that lacks a node then serves the keys of the others.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
-        let timer = &self.config.timer;
         // The attempts have the timeout of their own, and know better what they waited for.
-        let deadline = timer.now() + self.config.connect_timeout + VERDICT_GRACE;
+        let length = self.config.connect_timeout + VERDICT_GRACE;
+        let mut patience = Patience::new(&self.config.timer, length);
         let verdict = async {
             loop {
                 // Before the look, so that no change is missed.
@@ -248,10 +249,10 @@ impl Cluster {
                 self.changed(seen).await;
             }
         };
-        match timer.timeout_at(deadline, verdict).await {
-            Ok(verdict) => verdict,
-            Err(_elapsed) if self.any_ready() => Ok(()),
-            Err(_elapsed) => Err(match self.state() {
+        match patience.wait_for(verdict).await {
+            Some(verdict) => verdict,
+            None if self.any_ready() => Ok(()),
+            None => Err(match self.state() {
                 ConnectionState::Connecting { last_error: Some(last) } => last,
                 _ => {
                     let server = self.config.servers.to_string();

@@ -1,0 +1,112 @@
+//! Time limits for what runs outside the driver: lookups, sockets, handshakes. Does not limit calls.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use wheellock_wheel::{Sleep, Timer};
+
+/// A limit that counts only the time in which this process runs.
+///
+/// A process that stood still has not looked at its sockets meanwhile, so the clock alone proves nothing about a server. The wait is
+/// divided into short slices, and a slice that ends late does not count.
+pub(crate) struct Patience<'a> {
+    timer: &'a Timer,
+    end: Instant,
+}
+
+impl<'a> Patience<'a> {
+    pub(crate) fn new(timer: &'a Timer, length: Duration) -> Self {
+        Self { timer, end: timer.now() + length }
+    }
+
+    /// Waits for `future`. Returns `None` if the limit came first.
+    pub(crate) async fn wait_for<F: Future>(&mut self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let mut slice: Option<(Instant, Sleep)> = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            // A future that is ready at once reads no clock.
+            let (began, sleep) = slice.get_or_insert_with(|| {
+                let now = self.timer.now();
+                (now, self.timer.sleep_until(self.end_of_slice(now)))
+            });
+            while Pin::new(&mut *sleep).poll(cx).is_ready() {
+                let now = self.timer.now();
+                if late(self.timer, sleep.deadline(), now) >= STALL {
+                    // The pause may have begun with the slice.
+                    self.end += now.saturating_duration_since(*began);
+                }
+                if now >= self.end {
+                    return Poll::Ready(None);
+                }
+                *began = now;
+                sleep.reset(self.end_of_slice(now));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn end_of_slice(&self, now: Instant) -> Instant {
+        self.end.min(now + SLICE)
+    }
+}
+
+/// Returns by how much a wake-up came late that was due at `due`: for so long, the process may have stood still.
+pub(crate) fn late(timer: &Timer, due: Instant, now: Instant) -> Duration {
+    // A clock that is moved by hand jumps, and its process does not stand still.
+    if timer.is_manual() { Duration::ZERO } else { now.saturating_duration_since(due) }
+}
+
+/// Part of a wait that ends with a look at the clock.
+const SLICE: Duration = Duration::from_millis(250);
+/// The least lateness that is a pause. A busy machine wakes its tasks within less.
+const STALL: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[tokio::test]
+    async fn limit_ends_wait_in_time() {
+        let (timer, clock) = Timer::manual(MS);
+        let mut patience = Patience::new(&timer, 1_100 * MS);
+        assert_eq!(patience.wait_for(async { 7 }).await, Some(7));
+        let mut waits = Box::pin(patience.wait_for(pending::<()>()));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..1_099 {
+            assert_eq!(waits.as_mut().poll(&mut cx), Poll::Pending);
+            clock.advance(MS);
+        }
+        assert_eq!(waits.as_mut().poll(&mut cx), Poll::Pending);
+        clock.advance(MS);
+        assert_eq!(waits.as_mut().poll(&mut cx), Poll::Ready(None));
+        drop(waits);
+        assert_eq!(patience.wait_for(async { 8 }).await, Some(8), "what is ready is taken all the same");
+    }
+
+    #[tokio::test]
+    async fn pause_does_not_count() {
+        let timer = Timer::global();
+        let (start, mut patience) = (timer.now(), Patience::new(timer, 300 * MS));
+        let waits = async {
+            assert_eq!(patience.wait_for(pending::<()>()).await, None);
+            timer.now() - start
+        };
+        let stands_still = async {
+            timer.sleep(50 * MS).await;
+            std::thread::sleep(400 * MS);
+        };
+        let (waited, ()) = tokio::join!(waits, stands_still);
+        // The first slice ends 200 ms late or later, at 450 ms, and does not count.
+        assert!(waited >= 750 * MS, "{waited:?}");
+    }
+}

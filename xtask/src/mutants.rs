@@ -141,7 +141,7 @@ fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
     if all.is_empty() {
         return Ok(());
     }
-    let judge = planted::Judge::of_scripts()?;
+    let judge = planted::Judge::of_scripts(all.iter().map(|(_, script)| script))?;
     let survivors = Mutex::new(BTreeSet::new());
     run::several_at_once(SCRIPTS_AT_ONCE, &all, |(name, script)| {
         let killer = judge.killer(script).unwrap_or_else(|error| Some(format!("{error:#}")));

@@ -278,18 +278,20 @@ impl<T: Expire> Hub<T> {
         }
         let next = self.turn(self.clock.now());
         self.fire();
-        if self.orphaned.load(Ordering::Acquire) {
-            self.let_orphans_go();
-        }
         // Nothing pending, or nothing within the next centuries.
-        next.and_then(|tick| self.ticks.start_of(tick)).map_or(Next::WhenWoken, Next::At)
+        let next = next.and_then(|tick| self.ticks.start_of(tick));
+        if self.orphaned.load(Ordering::Acquire) {
+            self.let_orphans_go(next.is_some());
+        }
+        next.map_or(Next::WhenWoken, Next::At)
     }
 
-    /// The last of them ends the timer.
+    /// Lets go of shards without pending values. Unless any value will fire, it lets go of all: a value without a deadline in
+    /// reach would keep the driver for ever. The last one ends the timer.
     #[cold]
-    fn let_orphans_go(&self) {
-        let gone: Vec<_> =
-            lock(&self.orphans).extract_if(.., |orphan| orphan.shard.stored.lock().pending() == 0).collect();
+    fn let_orphans_go(&self, any_will_fire: bool) {
+        let is_done = |orphan: &mut Orphan<T>| !any_will_fire || orphan.shard.stored.lock().pending() == 0;
+        let gone: Vec<_> = lock(&self.orphans).extract_if(.., is_done).collect();
         drop(gone);
     }
 

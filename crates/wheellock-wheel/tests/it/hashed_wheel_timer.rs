@@ -655,5 +655,16 @@ mod ending {
         assert!(timeout.cancel());
         drop((timer, timeout));
         eventually("it ends", || threads() == 0);
+
+        // A timeout that can never expire does not keep it, and one that can does, until it has.
+        let timer = HashedWheelTimer::builder().thread_name("ends-soon").build().unwrap();
+        let expired = Arc::new(AtomicUsize::new(0));
+        let counts = expired.clone();
+        drop(timer.new_timeout(nothing, Duration::MAX).unwrap());
+        let expires = move |_: &Timeout| count(&counts);
+        drop(timer.new_timeout(expires, Duration::from_millis(50)).unwrap());
+        drop(timer);
+        eventually("the other one expires", || expired.load(Ordering::SeqCst) == 1);
+        eventually("it ends", || threads() == 0);
     }
 }

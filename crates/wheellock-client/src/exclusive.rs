@@ -25,16 +25,17 @@ pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
             ("BZPOPMAX", BLOCKS),
             ("BRPOPLPUSH", BLOCKS),
         ]),
-        b'C' if is(name, "CLIENT") => {
-            words.next().filter(|word| is(word, "REPLY") || is(word, "TRACKING")).map(|_| HEARS)
-        }
+        b'C' if is(name, "CLIENT") => unless(words.next(), CLIENT_FOR_ALL, STATE),
         b'D' => listed(&[("DISCARD", TRANSACTION)]),
         b'E' => listed(&[("EXEC", TRANSACTION)]),
         b'H' => listed(&[("HELLO", WHO)]),
         b'M' => listed(&[("MULTI", TRANSACTION), ("MONITOR", STREAM)]),
         b'P' => listed(&[("PSUBSCRIBE", STREAM), ("PUNSUBSCRIBE", STREAM), ("PSYNC", STREAM)]),
         b'Q' => listed(&[("QUIT", ENDS)]),
-        b'R' => listed(&[("RESET", WHO), ("READONLY", CLUSTER), ("READWRITE", CLUSTER)]),
+        b'R' => {
+            listed(&[("RESET", WHO), ("READONLY", CLUSTER), ("READWRITE", CLUSTER), ("REPLCONF", STREAM)])
+        }
+        b'S' if is(name, "SCRIPT") => unless(words.next(), SCRIPT_FOR_ALL, DEBUGGER),
         b'S' => listed(&[
             ("SYNC", STREAM),
             ("SELECT", DATABASE),
@@ -47,6 +48,13 @@ pub(crate) fn objection(command: &Command<'_>) -> Option<&'static str> {
         b'X' if is(name, "XREAD") || is(name, "XREADGROUP") => blocks(words).then_some(BLOCKS),
         _ => None,
     }
+}
+
+/// Returns `objection` unless the container's subcommand is a known one that leaves the connection as it is. A list of the harmful
+/// ones would miss those of later servers.
+fn unless(subcommand: Option<&[u8]>, known: &[&str], objection: &'static str) -> Option<&'static str> {
+    let subcommand = subcommand?;
+    (!known.iter().any(|known| is(subcommand, known))).then_some(objection)
 }
 
 /// Whether the options of a command that reads streams have it wait for what is not there yet.
@@ -78,6 +86,22 @@ fn text(arg: Arg<'_>) -> &[u8] {
     }
 }
 
+/// Subcommands of `CLIENT` and `SCRIPT` that leave the connection as it is, of Redis 6.0 to 8 and Valkey 7.2 to 9.
+const CLIENT_FOR_ALL: &[&str] = &[
+    "GETNAME",
+    "GETREDIR",
+    "HELP",
+    "ID",
+    "INFO",
+    "KILL",
+    "LIST",
+    "PAUSE",
+    "TRACKINGINFO",
+    "UNBLOCK",
+    "UNPAUSE",
+];
+const SCRIPT_FOR_ALL: &[&str] = &["EXISTS", "FLUSH", "HELP", "KILL", "LOAD", "SHOW"];
+
 const DATABASE: &str =
     "it would change the database of all who share this connection; the URL or Config::database chooses it";
 const WHO: &str = "it would change the user or the state of all who share this connection; the URL, Config::username and \
@@ -85,8 +109,10 @@ const WHO: &str = "it would change the user or the state of all who share this c
 const TRANSACTION: &str = "it would be about the commands of all who share this connection; a script does several things as one (Client::eval)";
 const CHANNEL: &str = "its answer is no reply; Client::subscribe subscribes on this connection";
 const STREAM: &str = "what it brings is no reply; it needs a connection of its own, by another library, for no Client sends it";
-const HEARS: &str = "it would change what all who share this connection hear; it needs a connection of its own, by another library, \
-                     for no Client sends it";
+const STATE: &str = "it may change the connection for all who share it; Config::client_name names it, and anything else needs a \
+                     connection of its own, by another library, for no Client sends it";
+const DEBUGGER: &str = "it may put the debugger in place of the replies of all who share this connection; debug a script with redis-cli \
+                        --ldb";
 const CLUSTER: &str = "this client itself tells a cluster's nodes how they are asked";
 const ENDS: &str = "it would end the connection of all who share it; Client::close does so in order";
 const BLOCKS: &str = "it would keep all who share this connection from their answers for as long as it waits; ask without waiting, or \
@@ -104,6 +130,20 @@ mod tests {
     #[test]
     fn what_is_everybodys_is_refused_however_it_is_written() {
         for line in ["SELECT 1", "select 1", "Multi", "SUBSCRIBE news", "blpop k 0", "RESET", "HELLO 3"] {
+            assert!(objection_to(line).is_some(), "{line}");
+        }
+        for line in [
+            "SCRIPT DEBUG YES",
+            "script debug sync",
+            "CLIENT CAPA redirect",
+            "CLIENT NO-TOUCH on",
+            "CLIENT SETNAME me",
+        ] {
+            assert!(objection_to(line).is_some(), "{line}");
+        }
+        for line in
+            ["CLIENT NO-EVICT on", "CLIENT OF-LATER-SERVERS", "SCRIPT OF-LATER-SERVERS", "REPLCONF capa eof"]
+        {
             assert!(objection_to(line).is_some(), "{line}");
         }
         for line in ["CLIENT REPLY OFF", "client tracking on", "XREAD COUNT 2 block 0 STREAMS s $"] {
@@ -137,7 +177,11 @@ mod tests {
             "EXISTS exec",
             "AUTH user token",
             "CLIENT ID",
+            "client kill id 7",
             "CLIENT",
+            "SCRIPT",
+            "script load x",
+            "SCRIPT EXISTS abc",
             "SELECTS",
         ] {
             assert_eq!(objection_to(line), None, "{line}");
@@ -148,6 +192,6 @@ mod tests {
         }
         // The lock layer asks with it what a server can do, and it ends by itself.
         assert_eq!(objection_to("WAIT 0 1"), None);
-        assert_eq!(objection(&Command::new("CLIENT").arg(5)), None);
+        assert_eq!(objection(&Command::new("XREAD").arg(5)), None);
     }
 }

@@ -172,6 +172,11 @@ impl Error {
         }))
     }
 
+    /// Adds the code of what a server said.
+    pub(crate) fn with_code(self, code: &str) -> Self {
+        Self(Arc::new(Inner { code: Some(code.to_owned()), ..self.copy() }))
+    }
+
     fn copy(&self) -> Inner {
         Inner::clone(&self.0)
     }
@@ -415,6 +420,12 @@ const REFUSED_BEFORE_EXECUTION: &[(&str, usize, &str)] = &[
     // Redis 8.4, of a slot that comes back to a node that still removes what it had of it.
     ("TRYAGAIN", 0, "Slot is being trimmed"),
 ];
+
+/// Returns `code` if servers refuse with it, and otherwise `ERR`: it may be a word that was sent, and a secret.
+pub(crate) fn known_or_err(code: &str) -> &str {
+    let is_known = REFUSED_BEFORE_EXECUTION.iter().any(|&(known, ..)| known == code);
+    if is_known || matches!(code, "WRONGPASS" | "NOPROTO") { code } else { "ERR" }
+}
 
 /// Whether a server has refused a command before it executed anything of it, in its own words.
 pub(crate) fn is_the_servers_refusal(text: &[u8]) -> bool {

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use wheellock_resp::{Command, Value};
 
 use crate::config::{Config, Credentials, Secret};
-use crate::error::{CONNECT, Error, ErrorKind, error_code, printable};
+use crate::error::{CONNECT, Error, ErrorKind, error_code, is_the_servers_refusal, known_or_err, printable};
 use crate::script::Script;
 
 /// What the server said about itself in its reply to HELLO. Each text is escaped where it is not printable ASCII, and cut at 256 bytes.
@@ -136,7 +136,7 @@ impl<'a> Handshake<'a> {
             (Expect::WriteProbe, reply) => {
                 if let Some(text) = reply.filter(|text| REFUSES_WRITES.contains(&error_code(text))) {
                     let detail = format!("it refuses writes: {}", self.shown(text));
-                    return Err(self.error(ErrorKind::NotReady, detail));
+                    return Err(self.error(ErrorKind::NotReady, detail).with_code(error_code(text)));
                 }
             }
             (Expect::Hello, Some(text)) => return Err(self.refused_hello(text)),
@@ -251,8 +251,8 @@ impl<'a> Handshake<'a> {
     }
 
     fn refused_hello(&self, text: &[u8]) -> Error {
-        let shown = self.shown(text);
-        match error_code(text) {
+        let (shown, code) = (self.shown(text), error_code(text));
+        let error = match code {
             "WRONGPASS" | "NOAUTH" => {
                 let how = match (&self.credentials.username, &self.credentials.password) {
                     (_, Some(_)) => "with a password",
@@ -265,34 +265,43 @@ impl<'a> Handshake<'a> {
             "NOPROTO" => self.error(ErrorKind::Unsupported, format!("it does not speak RESP3: {shown}")),
             _ if is_unknown(text) => self.error(
                 ErrorKind::Unsupported,
-                format!(
-                    "it does not know HELLO; Redis 6 or later, or Valkey, is required, and no proxy that only speaks RESP2: {shown}"
-                ),
+                "it does not know HELLO; Redis 6 or later, or Valkey, is required, and no proxy that only speaks RESP2".to_owned(),
             ),
-            _ => self.refused("HELLO", text),
-        }
+            _ if text.starts_with(FULL) => self.error(
+                ErrorKind::Connect,
+                format!("it has no room for another connection: {shown}; raise its maxclients, or close idle connections"),
+            ),
+            _ => return self.refused("HELLO", text),
+        };
+        error.with_code(known_or_err(code))
     }
 
     fn refused(&self, command: &str, text: &[u8]) -> Error {
         let error = Error::server(command, self.server, false, text);
         let kind = if error.kind() == ErrorKind::Server { ErrorKind::Connect } else { error.kind() };
         self.error(kind, format!("{command} was refused: {}", self.shown(text)))
+            .with_code(known_or_err(error_code(text)))
     }
 
-    /// A refusal fit for a message. Whoever does not know a command repeats the arguments, of which HELLO has the password, and may cut or
-    /// quote them: they are left out. The password itself is shown by nobody's words.
+    /// Returns a refusal fit for a message. Its words are shown if they are a server's own, or if no password was sent. Other words may
+    /// repeat what was sent, whole, cut or quoted, and a search for the password would replace it in words of the server, and so tell it.
     fn shown(&self, text: &[u8]) -> String {
-        let text = String::from_utf8_lossy(text);
-        let (said, cut) = match text.to_ascii_lowercase().find(ARGUMENTS) {
-            Some(at) => (text.get(..at).unwrap_or_default().trim_end(), " ..."),
-            None => (&*text, ""),
-        };
+        let code = error_code(text);
+        match code {
+            "WRONGPASS" => {
+                return "WRONGPASS, the user or the password is wrong, or the user is disabled".to_owned();
+            }
+            "NOAUTH" => return "NOAUTH, it wants a password".to_owned(),
+            _ => {}
+        }
         let password = self.credentials.password.as_ref().map_or("", Secret::expose);
-        let shown = match password {
-            "" => printable(said.as_bytes()),
-            password => printable(said.replace(password, "***").as_bytes()),
-        };
-        shown + cut
+        if password.is_empty()
+            || is_the_servers_refusal(text)
+            || OWN_WORDS.iter().any(|words| text.starts_with(words))
+        {
+            return printable(text);
+        }
+        format!("{} (its words are left out, because they may repeat the password)", known_or_err(code))
     }
 
     fn protocol(&self, detail: &str) -> Error {
@@ -332,9 +341,19 @@ fn is_unknown(refusal: &[u8]) -> bool {
     ["unknown command", "unsupported command", "invalid request"].iter().any(|words| refusal.contains(words))
 }
 
-/// What stands between an unknown command's name and its arguments, in small letters (source: `commandCheckExistence` in server.c of
-/// Redis 7.0, and `processCommand` of those before).
-const ARGUMENTS: &str = "with args";
+/// How a server says that it has `maxclients` connections (`acceptCommonHandler` in networking.c of Redis 7.0).
+const FULL: &[u8] = b"ERR max number of clients";
+
+/// Refusals in a server's own words that repeat nothing of what was sent, beside those of any command (sources: networking.c, db.c and
+/// acl.c of Redis 6.0 to 8).
+const OWN_WORDS: &[&[u8]] = &[
+    FULL,
+    b"ERR DB index is out of range",
+    b"ERR invalid DB index",
+    b"ERR SELECT is not allowed in cluster mode",
+    b"NOPROTO unsupported protocol version",
+    b"NOPERM this user has no permissions to run ",
+];
 
 /// What a server says that accepts connections but no writes. Not OOM: there, renewals and releases still work.
 const REFUSES_WRITES: &[&str] = &["READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "LOADING"];
@@ -498,13 +517,42 @@ mod tests {
                 let error = handshake.on_reply(reply, &mut out).unwrap_err();
                 let shown = format!("{error} {error:?}");
                 assert!(!shown.contains("s3cret-p"), "{role:?}: {shown}");
-                assert!(shown.contains("HELLO") || shown.contains("***"), "{role:?}: {shown}");
+                let tells =
+                    ["HELLO", "was refused: WRONGPASS", "RESP3"].iter().any(|words| shown.contains(words));
+                assert!(
+                    tells && error.code().is_some_and(|code| known_or_err(code) == code),
+                    "{role:?}: {shown}"
+                );
             }
         }
         // Later in the handshake, too.
         let wire = [HELLO, b"+OK\r\n+OK\r\n+OK\r\n+run_id:a1\r\n-READONLY s3cret-pw\r\n"].concat();
         let error = shake(&config, &wire).unwrap_err();
-        assert!(error.to_string().contains("READONLY ***"), "{error}");
+        assert!(error.to_string().contains("READONLY (its words"), "{error}");
+        let error = shake(&config, b"-s3cret-pw is no password\r\n").unwrap_err();
+        assert_eq!(error.code(), Some("ERR"), "{error:?}");
+    }
+
+    /// A mark in place of a weak password would tell it.
+    #[test]
+    fn weak_password_changes_no_text() {
+        let refusals: &[&[u8]] = &[
+            b"-WRONGPASS invalid username-password pair or user is disabled.\r\n",
+            b"-NOAUTH HELLO must be called with the client already authenticated\r\n",
+            b"-ERR max number of clients reached\r\n",
+            b"-ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH'\r\n",
+            b"-ERR something else about a user and a pair\r\n",
+            b"-DENIED Redis is running in protected mode because protected mode is enabled\r\n",
+        ];
+        for refusal in refusals {
+            let text = |password: &str| {
+                shake(&config(&format!("redis://u:{password}@h")), refusal).unwrap_err().to_string()
+            };
+            let strong = text("8Zr.kQ-x_7");
+            for weak in ["password", "user", "pair", "Redis", "ERR", "e", "WRONGPASS", "HELLO", "wrong"] {
+                assert_eq!(text(weak), strong);
+            }
+        }
     }
 
     /// It is kept, and goes into events.

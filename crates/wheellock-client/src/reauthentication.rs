@@ -10,7 +10,7 @@ use wheellock_resp::Command;
 use crate::config::Credentials;
 use crate::connection::ConnectionState;
 use crate::credentials::{self, SILENT};
-use crate::error::{Error, ErrorKind, Outcome, printable};
+use crate::error::{Error, ErrorKind, Outcome, known_or_err, printable};
 use crate::link::Link;
 use crate::patience::Patience;
 use crate::route::Route;
@@ -57,11 +57,11 @@ async fn tell(link: &Link, credentials: &Credentials, by: Instant) -> Result<(),
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionLost | ErrorKind::Protocol) => Ok(()),
         Err(error) => Err(match error.code() {
             Some(code) => {
-                let (user, code) = (printable(user.as_bytes()), printable(code.as_bytes()));
+                let (user, code) = (printable(user.as_bytes()), known_or_err(code).to_owned());
                 let detail = format!(
                     "user \"{user}\" was refused with {code}; what else the server said is left out, for it may repeat the password"
                 );
-                error.in_other_words(detail)
+                error.in_other_words(detail).with_code(&code)
             }
             None => error,
         }),

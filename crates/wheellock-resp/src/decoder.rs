@@ -28,6 +28,8 @@ use crate::{Blob, Error, ErrorKind, Frame, LimitKind, Limits, Push, Value};
 #[derive(Debug)]
 pub struct Decoder {
     limits: Limits,
+    /// How many values of a push are kept; the others are checked and dropped.
+    push_values: usize,
     /// Whether the limits allow everything that the short path takes, which does not look at them.
     takes_short: bool,
     /// Whether the short path may not have the next frame: there is a state to go on from, part of a frame, of a line, or an error.
@@ -63,6 +65,7 @@ impl Decoder {
         let takes_short = limits.bulk.min(limits.line) >= Blob::INLINE;
         Self {
             limits,
+            push_values: usize::MAX,
             takes_short,
             unfinished: !takes_short,
             consumed: 0,
@@ -78,6 +81,31 @@ impl Decoder {
             block_seen: 0,
             failed: None,
         }
+    }
+
+    /// Keeps the first `count` values of each push, at least one. The decoder checks and drops the others as they arrive, so a
+    /// message's payload of any length up to [`Limits::MAX_BULK`] takes no memory and does not count towards the [`Limits`] of
+    /// payloads. For readers that need a message's channel and not its payload.
+    ///
+    /// ```
+    /// use bytes::BytesMut;
+    /// use wheellock_resp::{Decoder, Frame, Limits};
+    ///
+    /// let mut decoder = Decoder::new(Limits { bulk: 100, ..Limits::default() }).keeping_of_pushes(2);
+    /// let mut buf = BytesMut::from(">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1000\r\n");
+    /// assert_eq!(decoder.decode(&mut buf)?, None);
+    /// buf.extend_from_slice(&[b'x'; 600]);
+    /// assert_eq!((decoder.decode(&mut buf)?, buf.len()), (None, 0)); // none of it is kept
+    /// buf.extend_from_slice(&[b'x'; 400]);
+    /// buf.extend_from_slice(b"\r\n");
+    /// let Some(Frame::Push(push)) = decoder.decode(&mut buf)? else { unreachable!() };
+    /// assert_eq!((push.kind(), push.args()), (&b"message"[..], &["news".into()][..]));
+    /// # Ok::<(), wheellock_resp::Error>(())
+    /// ```
+    #[must_use]
+    pub fn keeping_of_pushes(mut self, count: usize) -> Self {
+        self.push_values = count.max(1);
+        self
     }
 
     /// Takes one frame from the front of `buf`, or `None` if it does not hold a whole one.
@@ -219,7 +247,7 @@ impl Decoder {
                     *used += len;
                     // Whichever path finished the line, the next one has not been searched.
                     self.searched = 0;
-                    open.add(short.value(rest));
+                    open.add(short.value(rest), self.push_values);
                     if open.left == 0
                         && let Some(frame) = self.close()
                     {
@@ -320,20 +348,22 @@ impl Decoder {
             return Ok(Token::Value(Value::Null, 1 + used));
         };
         let len = usize::try_from(length).unwrap_or(usize::MAX);
-        if len > self.limits.bulk {
+        let dropped = self.drops_of_push();
+        let most = if dropped { Limits::MAX_BULK } else { self.limits.bulk };
+        if len > most {
             return Err(Bad { kind: ErrorKind::Limit(LimitKind::Bulk), at: 0 });
         }
         if kind == BulkKind::Verbatim && len < VERBATIM_PREFIX {
             return Err(Bad { kind: ErrorKind::Verbatim, at: 1 });
         }
         self.count(len)?;
-        self.bulk = Some(Bulk { kind, len });
+        self.bulk = Some(Bulk { kind, len, dropped });
         Ok(Token::Header(1 + used))
     }
 
     /// Counts a payload of this frame, unless it has room in its value. The hot path has no other ones. An error is at index 0.
     fn count(&mut self, len: usize) -> Result<(), Bad> {
-        if len > Blob::INLINE {
+        if len > Blob::INLINE && !self.drops_of_push() {
             self.payloads = self.payloads.saturating_add(len);
             if self.payloads > self.limits.frame {
                 return Err(Bad { kind: ErrorKind::Limit(LimitKind::Frame), at: 0 });
@@ -343,11 +373,24 @@ impl Decoder {
     }
 
     /// Reads the payload of a bulk and its end.
-    fn payload(&mut self, Bulk { kind, len }: Bulk, bytes: &[u8]) -> Result<Token, Bad> {
+    fn payload(&mut self, Bulk { kind, len, dropped }: Bulk, bytes: &[u8]) -> Result<Token, Bad> {
         if kind == BulkKind::Verbatim && bytes.get(VERBATIM_PREFIX - 1).is_some_and(|&byte| byte != b':') {
             return Err(Bad { kind: ErrorKind::Verbatim, at: VERBATIM_PREFIX - 1 });
         }
         if grammar::ended(bytes, len, ())?.is_none() {
+            // The format of a verbatim string has to be checked before any of it may go.
+            if dropped
+                && !bytes.is_empty()
+                && len > 0
+                && (kind != BulkKind::Verbatim || bytes.len() >= VERBATIM_PREFIX)
+            {
+                let gone = bytes.len().min(len);
+                self.bulk = Some(Bulk { kind: BulkKind::String, len: len - gone, dropped });
+                return Ok(Token::Header(gone));
+            }
+            if dropped {
+                return Ok(Token::More);
+            }
             let arrived = bytes.len();
             let ahead = arrived.saturating_mul(AHEAD).clamp(WANTED, MOST_AHEAD);
             self.wanted = (len + LINE_ENDING - arrived).min(arrived.max(ahead));
@@ -424,7 +467,7 @@ impl Decoder {
     /// Adds a value to the innermost aggregate and closes what it completes. Answers the frame, if that was all of it.
     fn emit(&mut self, value: Value) -> Option<Frame> {
         let Some(open) = self.stack.last_mut() else { return Some(Frame::Reply(value)) };
-        open.add(value);
+        open.add(value, self.push_values);
         if open.left > 0 { None } else { self.close() }
     }
 
@@ -439,7 +482,7 @@ impl Decoder {
                 Finished::Attribute => return None,
             };
             let Some(around) = self.stack.last_mut() else { return Some(Frame::Reply(value)) };
-            around.add(value);
+            around.add(value, self.push_values);
             if around.left > 0 {
                 return None;
             }
@@ -451,9 +494,14 @@ impl Decoder {
         if self.skipping() { Blob::new() } else { Blob::copy_from_slice(bytes) }
     }
 
-    /// Whether the next value belongs to an attribute and is only checked.
+    /// Whether the next value belongs to an attribute, or to the part of a push that is dropped, and is only checked.
     fn skipping(&self) -> bool {
-        self.stack.last().is_some_and(|open| matches!(open.body, Body::Skipped))
+        self.stack.last().is_some_and(|open| matches!(open.body, Body::Skipped)) || self.drops_of_push()
+    }
+
+    /// Whether the next value belongs to the part of a push that is dropped. A push is never inside another value.
+    fn drops_of_push(&self) -> bool {
+        self.stack.first().is_some_and(|open| open.kind == Aggregate::Push && open.is_full(self.push_values))
     }
 
     /// Whether the next value is the first of a push.
@@ -496,7 +544,10 @@ enum Token {
 #[derive(Debug, Clone, Copy)]
 struct Bulk {
     kind: BulkKind,
+    /// Bytes of the payload that are still to be taken.
     len: usize,
+    /// The payload is dropped as it arrives.
+    dropped: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -567,8 +618,9 @@ struct Open {
 
 impl Open {
     #[inline]
-    fn add(&mut self, value: Value) {
+    fn add(&mut self, value: Value, push_values: usize) {
         match &mut self.body {
+            Body::List(items) if self.kind == Aggregate::Push && items.len() >= push_values => {}
             Body::List(items) => {
                 if items.len() == items.capacity() {
                     items.reserve_exact(growth(items.len(), self.left));
@@ -600,6 +652,11 @@ impl Open {
             (Aggregate::Set, Body::List(items)) => Finished::Value(Value::Set(items)),
             (_, Body::List(items)) => Finished::Value(Value::Array(items)),
         }
+    }
+
+    /// Whether it has `count` values.
+    fn is_full(&self, count: usize) -> bool {
+        matches!(&self.body, Body::List(items) if items.len() >= count)
     }
 
     fn push_kind_due(&self) -> bool {

@@ -140,11 +140,11 @@ pub enum LimitKind {
 impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Depth => "nested aggregates",
-            Self::Bulk => "bytes in a bulk",
-            Self::Elements => "values in a frame",
-            Self::Line => "bytes in a line",
-            Self::Frame => "bytes in a frame",
+            Self::Depth => "nested aggregates (Limits::depth)",
+            Self::Bulk => "bytes in a bulk (Limits::bulk)",
+            Self::Elements => "values in a frame (Limits::elements)",
+            Self::Line => "bytes in a line (Limits::line)",
+            Self::Frame => "bytes in a frame (Limits::frame)",
         })
     }
 }
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(text(ErrorKind::UnknownType(0)), "invalid RESP at byte 17: no type begins with 0x00");
         assert_eq!(
             text(ErrorKind::Limit(LimitKind::Bulk)),
-            "invalid RESP at byte 17: over the limit of bytes in a bulk"
+            "invalid RESP at byte 17: over the limit of bytes in a bulk (Limits::bulk)"
         );
     }
 }

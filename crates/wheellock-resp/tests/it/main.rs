@@ -2,5 +2,6 @@
 
 mod catalogue;
 mod properties;
+mod pushes;
 mod splits;
 mod support;

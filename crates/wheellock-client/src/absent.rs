@@ -22,6 +22,11 @@ pub(crate) fn open(connector: &Connector) -> io::Result<(Pipe, Pipe)> {
     match *connector {}
 }
 
+/// Finds nothing, as there are no certificates.
+pub(crate) fn certificate_trouble(_error: &io::Error) -> Option<String> {
+    None
+}
+
 impl Absent {
     pub(crate) fn of_the_system() -> Result<Self, String> {
         Err("it asks for TLS, which was not built in: switch on the feature `tls` of `wheellock`, or of `wheellock-client` where that \

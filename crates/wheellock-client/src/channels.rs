@@ -233,6 +233,11 @@ impl Channels {
         self.get(index).is_some_and(|channel| channel.confirmed == Confirmed::Yes)
     }
 
+    /// Whether any subscription is confirmed.
+    pub(crate) fn any_confirmed(&self) -> bool {
+        self.entries.iter().any(|(_, channel)| channel.confirmed == Confirmed::Yes)
+    }
+
     /// Whether an UNSUBSCRIBE is under way.
     pub(crate) fn is_being_ended(&self, index: u32) -> bool {
         self.get(index).is_some_and(|channel| channel.confirmed == Confirmed::Unsubscribing)

@@ -85,7 +85,8 @@ impl Client {
     /// Sends `command` and returns the server's reply. An error reply is an `Err`.
     ///
     /// All callers share one connection, so what would change it for the others, end it, or keep them waiting is refused and not sent:
-    /// `SELECT`, `HELLO`, `RESET`, `QUIT`, `CLIENT REPLY`, `CLIENT TRACKING`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
+    /// `SELECT`, `HELLO`, `RESET`, `QUIT`, `REPLCONF`; subcommands of `CLIENT` and `SCRIPT` other than the known ones that leave it as it
+    /// is, so `CLIENT SETNAME` and `SCRIPT DEBUG`; transactions (`MULTI`, `EXEC`, `DISCARD`, `WATCH`,
     /// `UNWATCH`), in place of which there is [`eval`](Self::eval); subscriptions of all sorts, in place of which there is
     /// [`subscribe`](Self::subscribe); `MONITOR`, `SYNC`, `PSYNC`; `READONLY`, `READWRITE`, `ASKING`; and what blocks: `BLPOP` and its kin,
     /// `XREAD` and `XREADGROUP` with `BLOCK`.
@@ -199,6 +200,10 @@ impl Client {
     ///
     /// The SUBSCRIBE is queued before this returns, so a call made afterwards reaches the server after it: what is
     /// checked then cannot miss a message.
+    ///
+    /// A server bounds what a connection with subscriptions leaves unread, replies included: by default it ends the connection beyond 32 MiB,
+    /// or beyond 8 MiB for a minute (`client-output-buffer-limit pubsub`). Use another client for replies of megabytes. Payloads of messages
+    /// may be of any length: they are dropped as they arrive.
     pub fn subscribe(&self, channel: &[u8]) -> Subscription {
         self.route.subscribe(channel)
     }

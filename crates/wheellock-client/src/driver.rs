@@ -9,10 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use wheellock_resp::{Decoder, Frame};
+use wheellock_resp::{Decoder, Frame, LimitKind, Limits};
 use wheellock_wheel::Sleep;
 
-use crate::backoff::Backoff;
 use crate::connection::{Phase, SILENCE, Shared};
 use crate::contain::wake_all;
 use crate::detached::Detached;
@@ -21,9 +20,11 @@ use crate::error::{Error, ErrorKind, Outcome, said};
 use crate::events;
 use crate::listener::Event;
 use crate::locator::Locator;
-use crate::open::{Open, READ_ROOM, open};
+use crate::open::{Open, open};
 use crate::outages::{Connected, Outages};
 use crate::patience::late;
+use crate::pauses::Pauses;
+use crate::read_buffer::ReadBuffer;
 use crate::silence::{Silence, Verdict, last_part, stood_still};
 use crate::stream::Stream;
 
@@ -40,16 +41,10 @@ const WORTH_A_WRITE: usize = crate::pipeline::MOST_BUNDLED;
 const RENEWED: &str = "the credentials were renewed while it was made";
 /// A connection that lived this long has proved itself; shorter lives keep the backoff growing.
 const STABLE: Duration = Duration::from_secs(1);
-/// Refused credentials do not heal within milliseconds, and servers log or punish retries.
-const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 /// How long a closing client waits for the replies to what it has sent.
 const CLOSING_GRACE: Duration = Duration::from_secs(1);
 /// How long a node that serves nobody any more is waited for: what it answers within this was answered by it.
 const RETIRING_GRACE: Duration = Duration::from_millis(250);
-/// Longest pause before looking again at a server that is up and not a primary yet,
-const ALMOST_READY_PAUSE: Duration = Duration::from_millis(20);
-/// for so long: what takes longer needs more than our attention. As long as a cluster's trouble.
-const ALMOST_READY: Duration = Duration::from_secs(10);
 
 /// Starts to connect. Call within a runtime.
 pub(crate) fn start(shared: &Arc<Shared>, locator: Locator) {
@@ -60,11 +55,9 @@ pub(crate) fn start(shared: &Arc<Shared>, locator: Locator) {
 /// Runs until the last handle is gone.
 async fn drive(ended: EndOnDrop, locator: Locator) {
     let shared = &*ended.0;
-    let (min, max) = shared.config.reconnect;
-    let mut backoff = Backoff::new(min, max);
+    let mut pauses = Pauses::new(shared.config.reconnect);
     let timer = shared.config.timer.clone();
     let mut outages = Outages::default();
-    let mut almost_ready_since = None;
     while !is_closing(shared) {
         let error = match housekeeping(shared, open(shared, &locator)).await {
             None => break,
@@ -81,7 +74,7 @@ async fn drive(ended: EndOnDrop, locator: Locator) {
                     events::disconnected(&shared.server(), &error, outage);
                 }
                 if timer.now().saturating_duration_since(since) >= STABLE {
-                    backoff.reset();
+                    pauses.reset();
                 }
                 error
             }
@@ -93,20 +86,8 @@ async fn drive(ended: EndOnDrop, locator: Locator) {
                 error
             }
         };
-        let mut pause = backoff.next((shared.config.random)());
-        if error.is_refusal() {
-            pause = pause.max(REFUSED_PAUSE);
-        }
-        if error.kind() == ErrorKind::NotReady && locator.may_move() {
-            // It is up, and may be on its way to become the primary.
-            let now = timer.now();
-            let since = *almost_ready_since.get_or_insert(now);
-            if now.saturating_duration_since(since) < ALMOST_READY {
-                pause = pause.min(ALMOST_READY_PAUSE);
-            }
-        } else {
-            almost_ready_since = None;
-        }
+        let random = (shared.config.random)();
+        let pause = pauses.after(&error, locator.may_move(), timer.now(), random);
         if housekeeping(shared, locator.sleep_unless_renamed(&timer, pause)).await.is_none() {
             break;
         }
@@ -189,7 +170,9 @@ struct Running<'a> {
     may_move: bool,
     stream: Stream,
     decoder: Decoder,
-    input: BytesMut,
+    input: ReadBuffer,
+    /// How the one call fails whose reply has ended this connection.
+    culprit: Option<Error>,
     /// Bytes taken for a flush that the socket has not accepted yet.
     output: BytesMut,
     frames: Vec<Frame>,
@@ -258,7 +241,8 @@ impl<'a> Running<'a> {
             may_move,
             stream,
             decoder,
-            input,
+            input: ReadBuffer::new(input),
+            culprit: None,
             output: BytesMut::new(),
             frames: Vec::new(),
             wakers: Vec::new(),
@@ -320,12 +304,12 @@ impl<'a> Running<'a> {
     fn poll_input(&mut self, cx: &mut Context<'_>, again: &mut bool) -> Result<usize, Error> {
         let mut woken = 0;
         for _ in 0..READS_PER_TURN {
-            if self.input.capacity() - self.input.len() < READ_ROOM / 4 {
-                self.input.reserve(READ_ROOM.max(self.decoder.wanted()));
-            }
-            let read = match self.stream.poll_read(cx, &mut self.input) {
+            self.input.make_room(self.decoder.wanted());
+            let read = match self.stream.poll_read(cx, &mut self.input.bytes) {
                 Poll::Pending => return Ok(woken),
-                Poll::Ready(Ok(0)) => return Err(self.lost("the server closed the connection")),
+                Poll::Ready(Ok(0)) => {
+                    return Err(self.lost(&format!("the server closed the connection{}", self.why_ended())));
+                }
                 Poll::Ready(Ok(read)) => read,
                 Poll::Ready(Err(error)) => {
                     return Err(self.failed("reading", error));
@@ -333,6 +317,7 @@ impl<'a> Running<'a> {
             };
             self.heard = self.shared.config.timer.now();
             woken += self.decode(read)?;
+            self.input.shrink(self.decoder.wanted());
         }
         *again = true;
         Ok(woken)
@@ -342,10 +327,10 @@ impl<'a> Running<'a> {
         let mut woken = 0;
         loop {
             let decoded = loop {
-                if self.input.is_empty() {
+                if self.input.bytes.is_empty() {
                     break Ok(true);
                 }
-                match self.decoder.decode(&mut self.input) {
+                match self.decoder.decode(&mut self.input.bytes) {
                     Ok(Some(frame)) => self.frames.push(frame),
                     Ok(None) => break Ok(true),
                     Err(error) => break Err(error),
@@ -385,10 +370,7 @@ impl<'a> Running<'a> {
             match decoded {
                 Ok(true) => return Ok(woken),
                 Ok(false) => {}
-                Err(error) => {
-                    let detail = format!("the server's bytes are not RESP: {error}");
-                    return Err(self.error(ErrorKind::Protocol, &detail).because_of(error));
-                }
+                Err(error) => return Err(self.undecodable(error)),
             }
         }
     }
@@ -398,8 +380,10 @@ impl<'a> Running<'a> {
     fn look(&mut self) -> Result<usize, Error> {
         let mut woken = 0;
         for _ in 0..READS_PER_LOOK {
-            let read = match self.stream.try_read(&mut self.input) {
-                Ok(0) => return Err(self.lost("the server closed the connection")),
+            let read = match self.stream.try_read(&mut self.input.bytes) {
+                Ok(0) => {
+                    return Err(self.lost(&format!("the server closed the connection{}", self.why_ended())));
+                }
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(self.failed("reading", error)),
@@ -408,6 +392,30 @@ impl<'a> Running<'a> {
             woken += self.decode(read)?;
         }
         Ok(woken)
+    }
+
+    /// Bytes that are not RESP fail every call. A reply over a limit is the failure of its own call, and ends the connection of
+    /// the others.
+    fn undecodable(&mut self, error: wheellock_resp::Error) -> Error {
+        let wheellock_resp::ErrorKind::Limit(limit) = error.kind() else {
+            let detail = format!("the server's bytes are not RESP: {error}");
+            return self.error(ErrorKind::Protocol, &detail).because_of(error);
+        };
+        let most = bound(self.decoder.limits(), limit);
+        let detail = format!(
+            "its reply has more than {most} {limit}: raise it in Config::limits, or ask for less at once"
+        );
+        self.culprit = Some(self.error(ErrorKind::Protocol, &detail).because_of(error));
+        self.lost(&format!(
+            "the reply to another call had more than {most} {limit}, and ended the connection"
+        ))
+    }
+
+    /// Why the server may have ended a connection with subscriptions after large replies. It does not say so itself.
+    fn why_ended(&self) -> &'static str {
+        let mut state = self.shared.lock();
+        let suspect = state.pipeline.owes_answers() && state.pipeline.channels().any_confirmed();
+        if suspect && self.input.was_large() { BUFFER_LIMIT } else { "" }
     }
 
     /// Ends a closing client when everything is answered, or after its grace. Returns how many callers were woken.
@@ -547,7 +555,7 @@ impl<'a> Running<'a> {
     }
 
     fn failed(&self, what: &str, error: io::Error) -> Error {
-        self.lost(&format!("{what} failed: {}", said(&error))).because_of_io(error)
+        self.lost(&format!("{what} failed: {}{}", said(&error), self.why_ended())).because_of_io(error)
     }
 
     fn lost(&self, detail: &str) -> Error {
@@ -573,6 +581,9 @@ impl<'a> Running<'a> {
         state.last_error = Some(error.clone());
         // Bytes that this flush took but the socket did not accept never left.
         state.pipeline.give_back(std::mem::take(&mut self.output));
+        if let Some(culprit) = &self.culprit {
+            state.pipeline.fail_front(culprit, &mut self.wakers);
+        }
         state.pipeline.disconnect(error, &mut self.wakers);
         self.shared.enter(state, Phase::Connecting, Event::Down, std::mem::take(&mut self.wakers));
     }
@@ -590,7 +601,7 @@ impl Drop for Running<'_> {
         self.shared.abandon();
         let began = Instant::now();
         while self.shared.lock().owes_answers() && began.elapsed() < LAST_ANSWERS {
-            match self.stream.try_read(&mut self.input) {
+            match self.stream.try_read(&mut self.input.bytes) {
                 Ok(0) => return,
                 Ok(read) => {
                     self.heard = self.shared.config.timer.now();
@@ -606,6 +617,22 @@ impl Drop for Running<'_> {
         }
     }
 }
+
+/// What a limit is set to.
+fn bound(limits: Limits, kind: LimitKind) -> usize {
+    match kind {
+        LimitKind::Depth => limits.depth,
+        LimitKind::Bulk => limits.bulk,
+        LimitKind::Elements => limits.elements,
+        LimitKind::Line => limits.line,
+        // The only one left.
+        _ => limits.frame,
+    }
+}
+
+/// Redis ends a connection with subscriptions as soon as 32 MiB of replies wait to be read (redis.conf).
+const BUFFER_LIMIT: &str = "; a connection with subscriptions has the server's `client-output-buffer-limit pubsub`: read large values \
+                            by another Client";
 
 /// Shortest distance between two PINGs, whatever is configured.
 const MIN_HEARTBEAT: Duration = Duration::from_millis(1);

@@ -39,9 +39,7 @@ impl Link {
     /// nor where it is sought among several: they may be in the middle of a failover, or one of them is down.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
         let patient = !matches!(self.config.servers, Servers::One(_));
-        // The attempt has the timeout of its own, and knows better what it waited for.
-        let length = self.config.connect_timeout + VERDICT_GRACE;
-        let mut patience = Patience::new(&self.config.timer, length);
+        let mut patience = Patience::new(&self.config.timer, self.config.connect_timeout);
         let verdict = self.wait_for_phase(|state| match &state.phase {
             Phase::Ready(_) => Some(Ok(())),
             Phase::Refused(error) | Phase::Closed(error) => Some(Err(error.clone())),
@@ -50,10 +48,18 @@ impl Link {
                 state.last_error.as_ref().filter(failed).map(|error| Err(error.clone()))
             }
         });
-        patience.wait_for(verdict).await.unwrap_or_else(|| {
-            let last = self.lock().last_error.clone();
-            Err(last.unwrap_or_else(|| self.not_connected(ErrorKind::Connect, "no answer in time")))
-        })
+        if let Some(verdict) = patience.wait_for(verdict).await {
+            return verdict;
+        }
+        // The first attempt has the same timeout, began a moment later, and knows better what it waited for.
+        let last = self.wait_for_phase(|state| match &state.phase {
+            Phase::Ready(_) => Some(Ok(())),
+            _ => state.last_error.clone().map(Err),
+        });
+        Patience::new(&self.config.timer, VERDICT_GRACE)
+            .wait_for(last)
+            .await
+            .unwrap_or_else(|| Err(self.not_connected(ErrorKind::Connect, "no answer in time")))
     }
 
     /// Makes one attempt at a call, with access to the reserved room.
@@ -73,7 +79,7 @@ impl Link {
     }
 }
 
-/// How much longer than an attempt at connecting its caller waits to hear what became of it.
+/// How much longer than the first attempt its caller waits to learn how it failed, if no attempt has failed yet.
 pub(crate) const VERDICT_GRACE: Duration = Duration::from_millis(500);
 
 impl Deref for Link {

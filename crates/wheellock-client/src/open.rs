@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 use bytes::BytesMut;
 use wheellock_resp::{Decoder, Frame, Value};
 
+#[cfg(not(feature = "tls"))]
+use crate::absent as tls;
 use crate::address::Address;
 use crate::backoff::Backoff;
 use crate::config::Credentials;
@@ -18,11 +20,14 @@ use crate::error::{CONNECT, Error, ErrorKind, said};
 use crate::handshake::{Handshake, ServerInfo, Step};
 use crate::locator::Locator;
 use crate::patience::Patience;
+use crate::read_buffer::READ_ROOM;
 use crate::stream::{self, Stream};
+#[cfg(feature = "tls")]
+use crate::tls;
 use crate::topology::finder::Finder;
 
-/// Spare room offered to each read. A short read tells tokio that the socket is drained, which saves a system call.
-pub(crate) const READ_ROOM: usize = 64 << 10;
+/// A message's kind and channel. Its payload may be of any length, by any client, and no subscription reads it.
+const READ_OF_PUSHES: usize = 2;
 
 /// A connection that has passed its handshake.
 pub(crate) struct Open {
@@ -182,12 +187,13 @@ impl Opening<'_> {
             let connected = stream::connect(config, self.address, config.response_timeout).await;
             connected.map_err(|error| self.cannot_connect(error))
         };
-        let silent = if config.is_encrypted() {
-            "no TLS connection; a server that does not speak TLS on this port stays silent like this"
+        let stream = if config.is_encrypted() {
+            let connected = self.within(&mut patience, "no TLS connection", socket).await;
+            connected
+                .map_err(|error| if error.origin().is_none() { hinted(error, PLAIN_PORT) } else { error })?
         } else {
-            "no connection"
+            self.within(&mut patience, "no connection", socket).await?
         };
-        let stream = self.within(&mut patience, silent, socket).await?;
         let shaken = self.shake_hands(stream, &credentials, renewals);
         self.within(&mut patience, "connected, but the server gave no answer", shaken).await
     }
@@ -218,7 +224,7 @@ impl Opening<'_> {
         let config = &self.shared.config;
         let mut output = BytesMut::new();
         let mut input = BytesMut::with_capacity(READ_ROOM);
-        let mut decoder = Decoder::new(config.limits);
+        let mut decoder = Decoder::new(config.limits).keeping_of_pushes(READ_OF_PUSHES);
         let mut handshake = Handshake::start(config, self.shared.role, credentials, self.server, &mut output);
         let mut answered = false;
         loop {
@@ -232,7 +238,9 @@ impl Opening<'_> {
             }
             let step = loop {
                 let frame = decoder.decode(&mut input).map_err(|error| {
-                    let detail = format!("the server's answer is not RESP: {error}");
+                    let is_alert = error.kind() == wheellock_resp::ErrorKind::UnknownType(TLS_ALERT);
+                    let hint = if is_alert { "; it answers in TLS (rediss://)" } else { "" };
+                    let detail = format!("the server's answer is not RESP: {error}{hint}");
                     self.not_connected(ErrorKind::Protocol, &detail).because_of(error)
                 })?;
                 match frame {
@@ -266,7 +274,8 @@ impl Opening<'_> {
     }
 
     fn cannot_connect(&self, error: io::Error) -> Error {
-        self.not_connected(ErrorKind::Connect, &said(&error)).because_of_io(error)
+        let detail = tls::certificate_trouble(&error).unwrap_or_else(|| said(&error));
+        self.not_connected(ErrorKind::Connect, &detail).because_of_io(error)
     }
 
     /// The connection broke in the handshake. What a server does that expects something else is told apart by when it
@@ -276,8 +285,11 @@ impl Opening<'_> {
         let local = matches!(self.address, Address::Unix(_));
         let hint = match (answered || local, self.shared.config.is_encrypted()) {
             (true, _) => "",
-            (false, true) => "; the server may require a client certificate",
-            (false, false) => "; the server may require TLS (rediss://)",
+            (false, true) => "; the server may require a client certificate (TlsBuilder::identity_pem)",
+            (false, false) => {
+                "; a server that requires TLS (rediss://) hangs up like this, and so does a proxy that has no server behind it or \
+                 does not know HELLO"
+            }
         };
         let detail = format!("the connection broke during the handshake: {}{hint}", said(&error));
         self.not_connected(ErrorKind::Connect, &detail).because_of_io(error)
@@ -287,6 +299,18 @@ impl Opening<'_> {
         Error::step(kind, CONNECT, self.server, detail.to_owned())
     }
 }
+
+/// Adds to what an error says.
+fn hinted(error: Error, hint: &str) -> Error {
+    let detail = format!("{}{hint}", error.detail());
+    error.in_other_words(detail)
+}
+
+/// How a server that does not speak TLS meets a client that does.
+const PLAIN_PORT: &str = "; a server that does not speak TLS on this port stays silent like this";
+
+/// The first byte of a TLS record that carries an alert (RFC 8446, section 5.1).
+const TLS_ALERT: u8 = 21;
 
 /// The first reply among what a broken connection still holds.
 async fn last_words(stream: &mut Stream, decoder: &mut Decoder, input: &mut BytesMut) -> Option<Value> {

@@ -551,6 +551,17 @@ impl Pipeline {
         }
     }
 
+    /// Fails the call whose reply is due, as the one that has ended the connection. [`disconnect`](Self::disconnect) fails the others.
+    pub(crate) fn fail_front(&mut self, culprit: &Error, wakers: &mut Vec<Waker>) {
+        let is_alone = |entry: &&Entry| entry.members == 0 && matches!(entry.what, What::Call(_));
+        if self.entries.front().filter(is_alone).is_some()
+            && let Some(Entry { what: What::Call(slot), .. }) = self.pop_written()
+        {
+            let (kind, outcome) = (culprit.kind(), Outcome::MaybeExecuted);
+            self.finish(slot, Err(Failure { kind, outcome, cause: Some(culprit.clone()) }), wakers);
+        }
+    }
+
     /// The connection broke. Written calls fail with `MaybeExecuted`; unwritten ones stay queued for the next
     /// connection. Orphans, pings and subscription orders are dropped: the first have no caller, the others are made
     /// anew.

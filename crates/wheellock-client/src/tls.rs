@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio_rustls::rustls::client::ClientConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{self, RootCertStore};
+use tokio_rustls::rustls::{self, CertificateError, RootCertStore};
 
 use crate::error::{Error, ErrorKind};
 
@@ -143,6 +143,31 @@ impl TlsBuilder {
             .transpose()?;
         Ok(TlsConfig { shared: Arc::new(shared), server_name })
     }
+}
+
+/// Returns what is wrong with a server's certificate, and the remedy, if `error` is about that.
+pub(crate) fn certificate_trouble(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let rustls::Error::InvalidCertificate(reason) = error else { return None };
+    Some(match reason {
+        CertificateError::UnknownIssuer => format!("{error}: no trusted authority issued it; trust its authority with TlsBuilder::trust_pem"),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("{error}; connect by a name in it, or expect another one with TlsBuilder::server_name")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "the server's certificate has expired; renew it, or set this machine's clock".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "the server's certificate is not valid yet; set this machine's clock".to_owned()
+        }
+        // `webpki` tells this one in its own type, which is not public here.
+        CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "the server's certificate is one of an authority, as `openssl req -x509` makes by default (CaUsedAsEndEntity); make it with \
+             `-addext basicConstraints=critical,CA:FALSE`, or have an authority issue it"
+                .to_owned()
+        }
+        _ => return None,
+    })
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {

@@ -138,7 +138,7 @@ async fn who_does_not_ask_for_tls_is_told_where_it_is_wanted() {
     let mut config: Config = plain.parse().unwrap();
     config.connect_timeout = Duration::from_millis(500);
     let error = Client::connect(config).await.unwrap_err();
-    assert!(error.detail().contains("may require TLS"), "{error}");
+    assert!(error.detail().contains("requires TLS (rediss://)"), "{error}");
 }
 
 /// Servers with a user who has what the guide says.

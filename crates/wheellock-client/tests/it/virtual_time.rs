@@ -36,6 +36,8 @@ struct Server {
     input: BytesMut,
     executed: Vec<Vec<String>>,
     loaded: bool,
+    /// It loads its data.
+    loading: bool,
     /// Bytes of answers that still go through; the connection breaks behind them.
     budget: Option<usize>,
     /// Bytes of the client accepted per turn.
@@ -100,6 +102,7 @@ impl Server {
             ["CLIENT", ..] => "+OK\r\n".to_owned(),
             ["AUTH", _, token] if token.starts_with('-') => format!("{token}\r\n"),
             ["AUTH", ..] => "+OK\r\n".to_owned(),
+            ["PING"] if self.loading => "-LOADING Redis is loading the dataset in memory\r\n".to_owned(),
             ["PING"] => "+PONG\r\n".to_owned(),
             ["PING", nonce] => bulk(nonce),
             ["ECHO", nonce] => bulk(nonce),
@@ -686,6 +689,29 @@ fn a_living_connection_is_told_of_new_credentials() {
         let (renewed, told) = world.reauthenticate().await;
         assert!(renewed.is_ok() && told.is_empty());
         world.check("renewing nothing").await;
+    });
+}
+
+/// It waits for a server that loads its data, and not beyond its timeout.
+#[test]
+fn connect_ends_at_connect_timeout() {
+    virtual_time(async {
+        let (mut config, clock, pipes) = in_memory("redis://in.memory");
+        config.connect_timeout = Duration::from_millis(300);
+        let (timer, mut server) = (config.timer.clone(), Server { loading: true, ..Server::default() });
+        let began = timer.now();
+        let connected = tokio::spawn(Client::connect(config));
+        loop {
+            settle(|| server.serve(&pipes)).await;
+            if connected.is_finished() {
+                break;
+            }
+            clock.advance(Duration::from_millis(1));
+        }
+        let took = timer.now() - began;
+        let error = connected.await.unwrap().unwrap_err();
+        assert_eq!((error.kind(), error.code()), (ErrorKind::NotReady, Some("LOADING")), "{error}");
+        assert!(took <= Duration::from_millis(302), "it took {took:?}");
     });
 }
 

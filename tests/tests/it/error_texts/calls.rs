@@ -14,10 +14,14 @@ const REPLIES: &[(&str, &str)] = &[
         "A user that may not run the command",
         "-NOPERM User app has no permissions to run the 'get' command\r\n",
     ),
-    ("Two replies for one call", ":1\r\n:2\r\n"),
     ("Bytes that are not RESP", "HTTP/1.1 502 Bad Gateway\r\n"),
     ("A bulk string over `Limits::bulk`", "$16777217\r\n"),
     ("An array over `Limits::elements`", "*1048577\r\n"),
+    ("Arrays inside arrays, over `Limits::depth`", "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n"),
+    (
+        "Payloads over `Limits::frame`",
+        "*2\r\n$60\r\n............................................................\r\n$60\r\n",
+    ),
 ];
 
 pub(super) async fn rows() -> Vec<Row> {
@@ -28,15 +32,33 @@ pub(super) async fn rows() -> Vec<Row> {
             session.send(reply)?;
             session.stay_silent()
         });
-        let client = Client::connect(server.url().parse().unwrap()).await.unwrap();
+        let mut config: Config = server.url().parse().unwrap();
+        if situation.contains("depth") || situation.contains("frame") {
+            (config.limits.depth, config.limits.bulk, config.limits.line, config.limits.frame) =
+                (4, 100, 100, 100);
+        }
+        let client = Client::connect(config).await.unwrap();
         let visits = Command::new("GET").arg("visits");
-        let first = client.call(&visits).await;
-        let error =
-            if reply.contains(":2") { client.call(&visits).await.unwrap_err() } else { first.unwrap_err() };
+        let error = client.call(&visits).await.unwrap_err();
         rows.push(row(situation, server.addr(), error));
     }
+    rows.push(neighbour().await);
     rows.extend(without_a_reply().await);
     rows
+}
+
+/// The call behind the one whose reply is over a limit.
+async fn neighbour() -> Row {
+    let server = FakeServer::ready(|_, session| {
+        session.command()?;
+        session.command()?;
+        session.send("$16777217\r\n")?;
+        session.stay_silent()
+    });
+    let client = Client::connect(server.url().parse().unwrap()).await.unwrap();
+    let (large, small) = (Command::new("GET").arg("large"), Command::new("GET").arg("small"));
+    let (_, small) = tokio::join!(client.call(&large), client.call(&small));
+    row("A call on the same connection as one whose reply is over a limit", server.addr(), small.unwrap_err())
 }
 
 async fn without_a_reply() -> Vec<Row> {
@@ -108,6 +130,8 @@ const REFUSED: &[(&str, &[&str])] = &[
     ("A pattern subscription", &["PSUBSCRIBE", "news*"]),
     ("A wait", &["BLPOP", "queue", "0"]),
     ("Client-side caching", &["CLIENT", "TRACKING", "on"]),
+    ("A name for the connection", &["CLIENT", "SETNAME", "me"]),
+    ("A script's debugger", &["SCRIPT", "DEBUG", "YES"]),
     ("Cluster redirections", &["ASKING"]),
     ("The end", &["QUIT"]),
 ];

@@ -30,6 +30,7 @@ const ANSWERS: &[(&str, &str, &str)] = &[
         "",
         "-DENIED Redis is running in protected mode because protected mode is enabled",
     ),
+    ("A TLS server that answers a plain client with an alert", "", "\u{15}\u{3}\u{3}"),
     ("Something else listens there", "", "HTTP/1.1 400 Bad Request"),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rcgen::KeyPair;
+use rcgen::{KeyPair, date_time_ymd};
 use wheellock::client::{Client, Config, TlsConfig};
 use wheellock_tests::RedisServer;
 use wheellock_tests::certificates::{Authority, Identity, authority, leaf};
@@ -11,6 +11,8 @@ use super::{Row, row};
 
 pub(super) async fn rows() -> Vec<Row> {
     let ours = Authority::new("ours");
+    let mut expired = leaf(&["localhost"]);
+    expired.not_after = date_time_ymd(2020, 1, 1);
     let self_signed = self_signed();
     let mut rows = Vec::new();
     for (situation, identity, trusted) in [
@@ -20,6 +22,7 @@ pub(super) async fn rows() -> Vec<Row> {
             ours.pem(),
         ),
         ("A certificate for another name", ours.issue(&leaf(&["cache.internal"])), ours.pem()),
+        ("A certificate that has expired", ours.issue(&expired), ours.pem()),
         (
             "What `openssl req -x509` makes: an authority as the server's own certificate",
             self_signed.clone(),

@@ -12,6 +12,7 @@ pub mod ending;
 pub mod fault;
 pub mod guide;
 pub mod history;
+pub mod hot;
 pub mod interop;
 pub mod locks;
 mod monitor;

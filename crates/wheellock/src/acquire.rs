@@ -180,6 +180,9 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
                     if !waiter.as_ref().is_some_and(Waiter::told_held) {
                         request.name.set_refused(false);
                     }
+                    if waiter.is_none() {
+                        request.name.was_free();
+                    }
                     if let Some(waiter) = &mut waiter {
                         waiter.granted(room);
                         if waiter.may_come_late() {
@@ -205,6 +208,7 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
                     let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
                     let over = || wait.over(&request.context.client.config().timer).filter(|_| leaves);
                     if let Some(limit) = wait.one_try().or_else(over) {
+                        request.context.refused_unlistening(request.name);
                         if refusal.may_come_late {
                             request.withdraw();
                         }

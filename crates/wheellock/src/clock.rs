@@ -83,6 +83,12 @@ impl BootInstant {
         Self::from_nanos(reading())
     }
 
+    /// Milliseconds on this clock, which begin anew after 49 days.
+    #[expect(clippy::cast_possible_truncation, reason = "begins anew")]
+    pub(crate) const fn millis(self) -> u32 {
+        (self.0.get() / 1_000_000) as u32
+    }
+
     /// The first nanosecond is missing, so that an `Option` of an instant needs no more room than the instant.
     const fn from_nanos(nanos: u64) -> Self {
         match NonZeroU64::new(nanos) {

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use wheellock_client::layer::{Flush, Retry};
-use wheellock_client::{Client, Servers, Value};
+use wheellock_client::{Arg, Client, Script, Servers, Value};
 
 use crate::clock::{BootInstant, Clock};
 use crate::durability::Wanted;
@@ -34,8 +34,8 @@ use crate::error::Error;
 use crate::events;
 use crate::families::{Classifier, Families, Family, UNCLASSIFIED};
 use crate::holder::Label;
-use crate::holds::{Effects, Failed, HoldIndex, Holds, Reconcile, Rest};
-use crate::kind::{Holders, Kind};
+use crate::holds::{Effects, Failed, Holds, Reconcile, Rest};
+use crate::kind::{self, Holders, Kind};
 use crate::lease::Lease;
 use crate::metrics::{Metrics, Waiting};
 use crate::name::Name;
@@ -258,10 +258,19 @@ impl Context {
     ) -> Option<Flush<'a>> {
         let name = &request.name;
         let owner = self.holder_text(name, request.owner);
-        let params = wire::release(name, owner.as_bytes(), request.count, self.client.publish_verb());
+        let hot = holds.handed_over_before(request.hold).filter(|_| request.count == 0);
+        let publish = self.client.publish_verb();
+        let (script, params) = match (hot, &name.kind().hot_release) {
+            (Some((_, opening)), Some(script)) => {
+                (Some(script), wire::hot_release(name, owner.as_bytes(), publish, opening))
+            }
+            _ => {
+                (name.kind().release.as_ref(), wire::release(name, owner.as_bytes(), request.count, publish))
+            }
+        };
+        let script = script?;
         let retry = &request.retry;
         let token = Token { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
-        let script = name.kind().release.as_ref()?;
         let flush = self.client.queue_eval(script, wire::KEYS, &params, retry, token.into());
         if !flush.as_ref().is_some_and(Flush::is_answered) {
             self.not_queued(holds, request, flush.is_some(), effects);
@@ -269,19 +278,30 @@ impl Context {
         flush
     }
 
-    /// Asks who listens to a lock's releases, as long as this hold has it. `None` if there is no room for the question.
-    pub(crate) fn ask_who_listens(
-        &self,
-        name: &Name,
-        hold: HoldIndex,
-        owner: u64,
-        retry: &Retry,
-    ) -> Option<Flush<'_>> {
-        let holder = self.holder_text(name, owner);
-        let params = wire::listeners(name, holder.as_bytes(), self.client.publish_verb());
-        let token = Token { about: About::Listeners { hold }, with_source: retry.is_in_full() };
-        let script = name.kind().listeners.as_ref()?;
-        self.client.queue_eval(script, wire::KEYS, &params, retry, token.into())
+    /// A caller that no message reaches was refused. If that goes on, it leaves a mark on the server, so that a process which hands the
+    /// lock over among its tasks leaves it free for a while.
+    pub(crate) fn refused_unlistening(&self, name: &Name) {
+        if name.kind().may_meet_hand_over() && name.is_mark_due(self.clock.now()) {
+            drop(self.queue_unanswered(&kind::MARK, &wire::mark(name)));
+        }
+    }
+
+    /// Notifies the waiters for a lock that this process has released without a message, and does not want any more.
+    pub(crate) fn tell(&self, name: &Name) {
+        drop(self.queue_unanswered(&kind::TELL, &wire::tell(name, self.client.publish_verb())));
+    }
+
+    /// Queues a script whose reply is of no interest. It is sent in full: one that is not loaded would not be sent again.
+    fn queue_unanswered(&self, script: &Script, params: &[Arg<'_>]) -> Option<Flush<'_>> {
+        let token = Token { about: About::Nothing, with_source: true };
+        self.client.queue_eval(script, wire::KEYS, params, &Retry::in_full(), token.into())
+    }
+
+    /// Returns the number of this process' other kinds of lock that share this one's key and channel, and are waited for.
+    pub(crate) fn waited_for_beside(&self, name: &Name) -> u32 {
+        let names = self.lock_names();
+        let others = name.kind().others_of_its_channel().filter_map(|kind| names.find(name.text(), kind));
+        others.map(|other| u32::from(other.is_waited_for())).sum()
     }
 
     /// There is no room for a request, or nothing will be heard of it.

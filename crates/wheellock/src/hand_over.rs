@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use wheellock_client::layer::Retry;
-
 use crate::context::Context;
 use crate::holds::{GiveBack, HoldIndex, Share};
 use crate::name::Name;
+use crate::turns::Contenders;
 
 /// A guard goes, and nobody waits for what becomes of its share: a waiter of this process has it, or the server is told.
 pub(crate) fn end(context: &Context, name: &Arc<Name>, hold: HoldIndex, share: Share) {
@@ -43,30 +42,19 @@ fn hand_over_to_head(context: &Context, name: &Arc<Name>, hold: HoldIndex, share
     let Some(waiters) = &mut *queue else { return false };
     let at = timer.now();
     let handed = if !budget.is_zero() && waiters.head_takes_over() {
-        let time = waiters.time(budget, name.kind().listeners.is_some(), at);
+        let time = waiters.time(budget, at);
         let now = context.clock.now();
-        // Nothing follows from it for others: no request but the one below, nobody to wake, nothing to log.
+        // Nothing follows from it for others: no request, nobody to wake, nothing to log.
         context.holds().hand_over(hold, share, time, now)
     } else {
         // No waiter takes it as it is.
         Err(GiveBack::Unfit)
     };
-    let (waker, is_first, question) = match handed {
-        Ok((handed, goes_on)) => {
-            let question = goes_on.and_then(|owner| {
-                waiters.go_on(hold);
-                let question = context.ask_who_listens(name, hold, owner, &Retry::default());
-                if question.is_none() {
-                    waiters.counted(hold, None);
-                }
-                question
-            });
-            (waiters.hand_over(hold, handed, at), waiters.begin_looking_after(), question)
-        }
-        Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false, None),
+    let (waker, is_first) = match handed {
+        Ok(handed) => (waiters.hand_over(hold, handed, at), waiters.begin_looking_after()),
+        Err(why) => (waiters.give_back(why == GiveBack::OutOfTime, at), false),
     };
     drop(queue);
-    drop(question);
     if is_first {
         look_soon(context, name);
     }
@@ -95,17 +83,11 @@ pub(crate) fn look_after(context: &Context, name: &Arc<Name>) {
     }
 }
 
-/// So many listened when this process went on with a hold though its time was over.
-pub(crate) fn counted(name: &Name, hold: HoldIndex, listeners: Option<u32>) {
-    if let Some(waiters) = &mut *name.wait_queue() {
-        waiters.counted(hold, listeners);
-    }
-}
-
-/// So many heard that this process gave a lock back.
-pub(crate) fn others_heard(context: &Context, name: &Name, heard: u32) {
+/// Enters which other contenders a release by this process has found.
+pub(crate) fn released(context: &Context, name: &Name, contenders: Contenders) {
     let now = context.client.config().timer.now();
-    let head = name.wait_queue().as_mut().and_then(|waiters| waiters.others_heard(heard, now));
+    let contenders = contenders.and_beside(context.waited_for_beside(name));
+    let head = name.wait_queue().as_mut().and_then(|waiters| waiters.released(contenders, now));
     head.into_iter().for_each(Waker::wake);
 }
 

@@ -291,7 +291,7 @@ impl Holds {
                     About::Renewal { batch } => {
                         renewals.extend(self.batch(batch).iter().map(|renewal| renewal.hold));
                     }
-                    About::Wait { .. } | About::Listeners { .. } => {}
+                    About::Wait { .. } | About::Nothing => {}
                 }
             }
             let mut wake = |waker| due.effects.wake_one(waker);

@@ -27,8 +27,8 @@ pub(crate) struct Kind {
     /// Does in one run what several calls of `acquire` and `release` ask for, both of which say that they are parts of it; `None` if each
     /// call is a run of its own.
     pub(crate) bundle: Option<Arc<Script>>,
-    /// Says how many listen to its releases, as long as a holder has it; `None` if no hold of it may be handed over.
-    pub(crate) listeners: Option<Arc<Script>>,
+    /// Releases it after its holds were handed over within this process; `None` if they never are.
+    pub(crate) hot_release: Option<Arc<Script>>,
     /// Frees the lock, no matter who holds it; `None` if that cannot be asked for.
     pub(crate) force_release: Option<Arc<Script>>,
     /// Says who holds it; `None` if nobody can be told from others.
@@ -109,6 +109,7 @@ pub(crate) enum Sharing {
 /// The reentrant lock: Redisson's `RLock`. A hash of owner to hold count under the lock's raw name.
 pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
     Kind::counted("", PLAIN_CHANNEL)
+        .handed_over()
         .bundled_by(concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/together.lua")))
 });
 
@@ -122,7 +123,6 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
             4,
         )),
         acquire_all: None,
-        listeners: None,
         companions: Companions::Token,
         ..Kind::counted("", PLAIN_CHANNEL)
     };
@@ -143,7 +143,6 @@ pub(crate) static READ: LazyLock<Kind> = LazyLock::new(|| {
             1,
             5,
         ))),
-        listeners: None,
         sharing: Sharing::Many,
         ..Kind::read_write("read")
     };
@@ -167,7 +166,7 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
         leaves_mark: true,
         ..Kind::read_write("write")
     };
-    row.bundled()
+    row.handed_over().bundled()
 });
 
 /// The reentrant lock that is granted in the order in which callers came, over all processes: Redisson's `RFairLock`.
@@ -198,7 +197,6 @@ pub(crate) static FAIR: LazyLock<Kind> = LazyLock::new(|| {
             1,
             3,
         ))),
-        listeners: None,
         companions: Companions::Queue,
         wake: Wake::OwnChannel,
         leaves_mark: true,
@@ -220,7 +218,6 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
         release: Some(Arc::new(
             Script::new(include_str!("scripts/simple/release.lua"), 1, 4).natively(&native::DELETE),
         )),
-        listeners: Some(Arc::new(Script::new(include_str!("scripts/simple/listeners.lua"), 1, 3))),
         force_release: Some(Arc::new(Script::new(include_str!("scripts/simple/force_release.lua"), 1, 2))),
         show_holders: Some(Arc::new(Script::new(include_str!("scripts/simple/holders.lua"), 1, 1))),
         holders: Holders::Single,
@@ -279,7 +276,6 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
     acquire_all: None,
     renew: None,
     release: None,
-    listeners: None,
     force_release: None,
     show_holders: None,
     braces: Braces::Always,
@@ -290,6 +286,14 @@ pub(crate) static LATCH: LazyLock<Kind> = LazyLock::new(|| Kind {
 
 /// The channel of all locks that are a hash of holders and nothing else.
 const PLAIN_CHANNEL: &str = "redisson_lock__channel:";
+
+/// Marks that a contender polls for a lock.
+pub(crate) static MARK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/mark.lua"), 1, 2));
+
+/// Notifies the waiters for a lock that was released without a message.
+pub(crate) static TELL: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/tell.lua"), 1, 2));
 
 /// The table.
 fn rows() -> [&'static Kind; 9] {
@@ -328,7 +332,7 @@ impl Kind {
             renew: Some(Arc::new(Script::variadic(include_str!("scripts/renew.lua")))),
             release: Some(Arc::new(Script::new(include_str!("scripts/release.lua"), 1, 4))),
             bundle: None,
-            listeners: Some(Arc::new(Script::new(include_str!("scripts/listeners.lua"), 1, 3))),
+            hot_release: None,
             force_release: Some(Arc::new(Script::new(
                 concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/force_release.lua")),
                 1,
@@ -379,12 +383,20 @@ impl Kind {
         Self {
             noun: "semaphore",
             acquire_all: None,
-            listeners: None,
             force_release: None,
             show_holders: None,
             sharing: Sharing::Many,
             ..Self::counted("", "redisson_sc:")
         }
+    }
+
+    /// The same, whose holds may pass to another waiter of this process without a word to the server.
+    fn handed_over(self) -> Self {
+        let Some(release) = &self.release else { return self };
+        let args = release.arity().map_or(0, |(keys, params)| params - keys);
+        let text = include_str!("scripts/hot_release.lua").replace("%release\n", release.text());
+        // A row is made once, and stays.
+        Self { hot_release: Some(Arc::new(Script::new(text.leak(), 1, args + 2))), ..self }
     }
 
     /// The same, with one script more, which does what several callers want at once: it runs this kind's own two for each of them.
@@ -422,8 +434,8 @@ impl Kind {
 
     /// What it runs to take, keep and give back. Scripts that only show something are sent when they are asked for first.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
-        let Self { acquire, acquire_all, renew, release, bundle, listeners, force_release, .. } = self;
-        let others = [acquire_all, renew, release, bundle, listeners, force_release];
+        let Self { acquire, acquire_all, renew, release, bundle, hot_release, force_release, .. } = self;
+        let others = [acquire_all, renew, release, bundle, hot_release, force_release];
         std::iter::once(acquire).chain(others.into_iter().flatten())
     }
 
@@ -436,10 +448,26 @@ impl Kind {
         self.release.is_none()
     }
 
-    /// Whether a hold may pass to another waiter of this process without a word to the server: only one may have it, nobody else knows
-    /// who is next, and no grant brings a number with it.
+    /// Returns true if a hold may pass to another waiter of this process without a word to the server. That suits kinds with one holder
+    /// at a time, without an order on the server and without fencing tokens. The other users of simple locks poll, and are not counted.
     pub(crate) fn may_be_handed_over(&self) -> bool {
-        !self.is_shared() && self.wake == Wake::Channel && self.companions != Companions::Token
+        self.hot_release.is_some()
+    }
+
+    /// Returns true if locks of this kind may be kept from their contenders by hand-over, of this kind or of another.
+    pub(crate) fn may_meet_hand_over(&self) -> bool {
+        self.is_a_hash_of_holders() || self.companions == Companions::ReadLeases
+    }
+
+    /// Kinds that are the same lock on the server and have the same channel. A message that reaches one connection counts once for all
+    /// of them.
+    pub(crate) fn others_of_its_channel(&self) -> impl Iterator<Item = &'static Self> {
+        let others = if self.companions == Companions::ReadLeases {
+            [&*READ, &*WRITE]
+        } else {
+            [&*REENTRANT, &*FENCED]
+        };
+        others.into_iter().filter(|other| other.address() != self.address())
     }
 
     /// Whether one who comes while another of this process holds may have the same hold: all who read do the same.
@@ -548,7 +576,8 @@ mod tests {
     fn scripts_keep_to_the_keys_of_their_lock() {
         for kind in rows() {
             for text in kind.scripts().map(|script| script.text()) {
-                let builds_keys = text.contains("..") && kind.companions == Companions::None;
+                let is_hot = kind.hot_release.as_ref().is_some_and(|hot| hot.text() == text);
+                let builds_keys = text.contains("..") && kind.companions == Companions::None && !is_hot;
                 assert!(!builds_keys, "no key is built inside a script: {text}");
                 assert!(text.starts_with("-- "), "every script says what it does");
             }

@@ -295,9 +295,10 @@ impl LockManagerBuilder {
     /// A guard that is dropped or released hands a lock that the watchdog keeps alive over to the task of this process that has waited
     /// longest, as it is: in a microsecond and not in two round trips. When the time is over the lock is really released, and if
     /// other processes heard of that this one stands back until they have had their turns. They share the time: of two that want the
-    /// lock, each has it for half as long. A process of whose last sixteen releases no other has heard goes on with the lock for as long
-    /// again, sixteen times at most, and asks the server meanwhile who listens now. The closure forms, fenced locks, fair locks,
-    /// semaphores, fixed leases and owners that were presented always go to the server.
+    /// lock, each has it for half as long. While no other process listens, the time doubles with each release, up to 100 ms. A process
+    /// that is never without waiters leaves the lock free for 135 ms every 4.6 s, and every 0.75 s while contenders of this library poll.
+    /// The closure forms, simple locks, fenced locks, fair locks, semaphores, fixed leases and owners that were presented always go to
+    /// the server.
     #[must_use]
     pub fn hand_over(mut self, budget: Duration) -> Self {
         self.hand_over = budget;

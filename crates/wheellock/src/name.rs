@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use wheellock_client::slot_of;
 
+use crate::clock::BootInstant;
 use crate::error::{Error, MAX_NAME, Outcome};
 use crate::families::{Family, UNCLASSIFIED};
 use crate::kind::{Companions, Kind};
@@ -31,6 +32,8 @@ pub(crate) struct Name {
     /// The hold that had the lock last, or of readers the one that was let in last, by its index plus one. Read and written under the lock of the table of holds, and
     /// only a hint: that hold may be gone, and another may have its index.
     last_holder: AtomicU32,
+    /// When a caller that no message reaches was refused first, or has marked that last, in milliseconds of the manager's clock.
+    marked: AtomicU32,
 }
 
 impl Name {
@@ -54,6 +57,7 @@ impl Name {
             waiters: Mutex::default(),
             interest: AtomicU16::new(0),
             last_holder: AtomicU32::new(0),
+            marked: AtomicU32::new(0),
         }
     }
 
@@ -223,6 +227,28 @@ impl Name {
         self.last_holder.store(hold.saturating_add(1), Ordering::Relaxed);
     }
 
+    /// A caller that no message reaches was refused. Returns true if that is to be marked on the server: not for a single refusal, and
+    /// not again within a third of the time that a mark lasts.
+    pub(crate) fn is_mark_due(&self, now: BootInstant) -> bool {
+        let (now, marked) = (now.millis(), self.marked.load(Ordering::Relaxed));
+        let since = now.wrapping_sub(marked);
+        let is_new = marked == 0 || since > MARK_FORGOTTEN;
+        let is_due = !is_new && since >= MARK_EVERY;
+        if is_new || is_due {
+            self.marked.store(now.max(1), Ordering::Relaxed);
+        }
+        is_due
+    }
+
+    /// A caller from outside the queue was granted the lock: other contenders could have had it, too.
+    pub(crate) fn was_free(&self) {
+        if self.interest.load(Ordering::Acquire) & HAS_QUEUE != 0
+            && let Some(waiters) = &mut *self.wait_queue()
+        {
+            waiters.was_free();
+        }
+    }
+
     /// Whether a lock may have this name, as far as its length goes.
     pub(crate) fn may_be(text: &str) -> bool {
         (1..=MAX_NAME).contains(&text.len())
@@ -247,6 +273,10 @@ const REFUSED: u16 = 2;
 const HAS_QUEUE: u16 = 4;
 /// A caller asks the server from outside the queue, and will join it if the lock is held. Counted.
 const ASKED_FOR: u16 = 8;
+/// Milliseconds between two marks of callers that no message reaches.
+const MARK_EVERY: u32 = 300;
+/// Milliseconds after which a refusal is the first one again.
+const MARK_FORGOTTEN: u32 = 1000;
 /// How many may ask at once for what many may hold.
 const MOST_ASKING: u16 = 256;
 

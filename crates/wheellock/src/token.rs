@@ -23,10 +23,8 @@ pub(crate) enum About {
     Renewal {
         batch: u32,
     },
-    /// Who listens to the releases of the lock that this hold has.
-    Listeners {
-        hold: u32,
-    },
+    /// No reply is of interest.
+    Nothing,
     /// Other servers are to acknowledge what a renewal has extended.
     Wait {
         batch: u32,
@@ -44,7 +42,7 @@ impl From<Token> for u64 {
             About::Reconcile { hold } => Self::from(hold),
             About::Renewal { batch } => RENEWAL | Self::from(batch),
             About::Wait { batch } => WAIT | Self::from(batch),
-            About::Listeners { hold } => BOTH | Self::from(hold),
+            About::Nothing => BOTH,
         };
         if token.with_source { about | WITH_SOURCE } else { about }
     }
@@ -57,7 +55,7 @@ impl From<u64> for Token {
         let about = match token & BOTH {
             RENEWAL => About::Renewal { batch: number },
             WAIT => About::Wait { batch: number },
-            BOTH => About::Listeners { hold: number },
+            BOTH => About::Nothing,
             _ => About::Reconcile { hold: number },
         };
         Self { about, with_source: token & WITH_SOURCE != 0 }
@@ -75,7 +73,7 @@ mod tests {
                 About::Reconcile { hold: number },
                 About::Renewal { batch: number },
                 About::Wait { batch: number },
-                About::Listeners { hold: number },
+                About::Nothing,
             ];
             for (about, with_source) in all.into_iter().flat_map(|about| [(about, false), (about, true)]) {
                 let token = Token::from(u64::from(Token { about, with_source }));

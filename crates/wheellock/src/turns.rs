@@ -1,162 +1,188 @@
-//! Turns between processes: one that has had a lock for its time gives it back, and stands back until the others that want it have
-//! had theirs. Pure: it is told who heard of the release, and what is heard after it.
+//! Turns between processes at one lock: for how long this process hands the lock over, and when its head polls again after a release
+//! for the others' sake. Pure: instants and counts of receivers in, decisions out.
 
 use std::time::{Duration, Instant};
 
-/// What one process knows of the others' turns at one lock.
+/// What one process knows of the other processes' turns at one lock.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// This process gave the lock back because its time was over, and does not know yet whether others heard of it.
-    gave_back: Option<Unanswered>,
-    /// How many of its last releases in a row no other process had heard of.
-    unheard: u32,
-    /// How long the last answer took.
+    /// When this process released the lock for the others' sake; `None` once the reply has come.
+    released: Option<Instant>,
+    /// Number of such releases in a row that no other process received.
+    alone: u32,
+    /// How long the last reply took.
     round_trip: Duration,
-    /// How many others heard of it the time before,
-    heard_before: u32,
-    /// how many did the last time,
+    /// Number of other processes that received the release before the last one.
+    others_before: u32,
+    /// Number of other processes that received the last release.
     others: u32,
-    /// how many of them are still to have a turn before this process asks at once,
+    /// Turns of others that are still to come before the head polls.
     left: u32,
-    /// and how long each may take for it before this process looks.
+    /// Time that each of these turns may take before the head polls anyway.
     stand_back: Duration,
-    /// Since when the turn of one of the others lasts, for all that is known,
+    /// When the present turn of another process began, as far as messages show.
     began: Option<Instant>,
-    /// and how long the longest one took since this process gave the lock back; `None` if nobody has had one.
+    /// Longest turn of another process since the last release; `None` if no other process had a turn.
     took: Option<Duration>,
-    /// The time of this process was over, and it goes on with the lock until it knows who else listens: for which hold it has asked that,
-    /// and whether it listens itself.
-    asked: Option<(u32, bool)>,
-    /// How many times in a row it has gone on.
-    went_on: u32,
-    /// Others listen, or that is not known: the next release is a real one.
-    is_wanted: bool,
-    /// Until when a message is taken for that of this process' own release, which comes after its answer since Redis 7.2.
+    /// Until when the next message is that of this process' own release. Since Redis 7.2 it comes after the reply.
     own_until: Option<Instant>,
+    /// Since when this process has had the lock without leaving it free for a while; `None` if callers found it free.
+    hot_since: Option<Instant>,
+    /// Contenders poll for the lock, as far as the last release showed.
+    poll: bool,
+    /// Until when the lock is left free, and whether that was published.
+    open: Option<(Instant, Opening)>,
+    /// Refused polls since then.
+    refusals: u32,
 }
 
-/// The lock was given back, and the answer has not come.
-struct Unanswered {
-    since: Instant,
-    /// Nobody else has wanted the lock for a while, so this process asks for it without waiting for the answer.
-    goes_ahead: bool,
-    /// It has the lock again, or does not want it any more.
-    is_over: bool,
-    /// The message of the release has come.
-    heard: bool,
+/// How a process leaves a lock that it releases for the others' sake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Opening {
+    /// Free for as long as the receivers of the message need.
+    Not,
+    /// Free for as long as contenders need that poll.
+    Published,
+    /// The same without a message: other listeners, who have their turns in any case, would take it at once.
+    Silent,
 }
 
-/// What the head does when it is known who heard that the lock was given back.
+/// Other contenders for a lock, as its release finds them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Contenders {
+    /// Number of connections that received the message; `None` if it was not published.
+    pub(crate) receivers: Option<u32>,
+    /// Contenders poll.
+    pub(crate) poll: bool,
+}
+
+impl Contenders {
+    /// The same, with `waited_for` more that listen on this process' own connection.
+    pub(crate) fn and_beside(self, waited_for: u32) -> Self {
+        Self { receivers: self.receivers.map(|receivers| receivers.saturating_add(waited_for)), ..self }
+    }
+}
+
+/// What the head does once the receivers of a release are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
-    /// It asks, if it has not done so.
+    /// The head polls.
     Ask,
-    /// It stands back until then.
+    /// The head waits until this instant.
     StandBack(Instant),
-    /// This process has the lock again.
-    Nothing,
 }
 
-/// What a message says.
+/// Meaning of a message.
 pub(crate) enum Message {
     /// This process' own release.
     Own,
-    /// One of the others has had its turn, and the next one has until then.
+    /// Another process has had its turn, and the next one has until this instant.
     NextTurn(Instant),
     /// The lock may be free for this process.
     Free,
 }
 
 impl Turns {
-    /// The lock is given back; `out_of_time` if only to let others have it.
-    pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) {
-        let goes_ahead = self.unheard >= AHEAD_AFTER;
-        let unanswered = Unanswered { since: now, goes_ahead, is_over: false, heard: false };
-        self.gave_back = out_of_time.then_some(unanswered);
-        (self.asked, self.went_on, self.is_wanted) = (None, 0, false);
+    /// Notes a release; `out_of_time` if it is for the others' sake. Returns until when the lock is left free for contenders that poll, if
+    /// it is.
+    pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Instant> {
+        self.released = out_of_time.then_some(now);
+        let opening = self.opening(now);
+        self.refusals = 0;
+        self.open = (out_of_time && opening != Opening::Not).then_some((now + OPEN, opening));
+        if out_of_time && (self.hot_since.is_none() || self.open.is_some()) {
+            self.hot_since = Some(now);
+        }
+        self.open.map(|(until, _)| until)
     }
 
-    /// Whether this process, whose time is over, may go on with the lock while it asks who else listens, because no other has wanted the
-    /// lock for so long. One that has come since is counted by the answer, and has its turn at the next release. Now and then a release
-    /// is a real one all the same, for those who cannot be counted: Redisson can be told to listen at a replica.
-    pub(crate) fn may_go_on(&self) -> bool {
-        self.unheard >= AHEAD_AFTER
-            && self.went_on < AHEAD_AFTER
-            && self.asked.is_none()
-            && self.gave_back.is_none()
-    }
-
-    /// It does so with this hold, and `listens` itself or not.
-    pub(crate) fn go_on(&mut self, hold: u32, listens: bool) {
-        self.asked = Some((hold, listens));
-        self.went_on += 1;
-    }
-
-    /// So many listened, this process among them if it did so when it asked; `None` if that is not known, or the hold was lost.
-    pub(crate) fn counted(&mut self, hold: u32, listeners: Option<u32>) {
-        let Some((_, listens)) = self.asked.take_if(|(asked, _)| *asked == hold) else { return };
-        if listeners.map(|listeners| listeners.saturating_sub(listens.into())) != Some(0) {
-            (self.unheard, self.is_wanted) = (0, true);
+    /// Returns how a release for the others' sake leaves the lock.
+    pub(crate) fn opening(&self, now: Instant) -> Opening {
+        let every = if self.poll { OPEN_EVERY_POLLED } else { OPEN_EVERY };
+        if self.hot_since.is_none_or(|since| now < since + every) {
+            Opening::Not
+        } else if self.others.max(self.others_before) == 0 {
+            Opening::Published
+        } else {
+            Opening::Silent
         }
     }
 
-    /// Whether the lock is to be given back at the next release, though the time of this process may not be over.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.is_wanted
+    /// The head was refused. Returns when it polls again, if the lock was left free for contenders: they may release it without a message.
+    pub(crate) fn refused(&mut self, now: Instant) -> Option<Instant> {
+        // An answer to an earlier poll does not end the opening.
+        self.open.filter(|(until, _)| now >= *until)?;
+        let pause = FIRST_POLL.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_PAUSE);
+        self.refusals = self.refusals.saturating_add(1);
+        Some(now + pause)
     }
 
-    /// Whether it is not known yet whether others heard that the lock was given back.
+    /// Callers found the lock free.
+    pub(crate) fn was_free(&mut self) {
+        self.hot_since = None;
+    }
+
+    /// Returns true while the receivers of the release are not known.
     pub(crate) fn is_unanswered(&self) -> bool {
-        self.gave_back.is_some()
+        self.released.is_some()
     }
 
-    /// Whether the head asks before that is known, because no other process has wanted the lock for so long. One that has come since is
-    /// counted by the answer, and has its turn after the next release.
-    pub(crate) fn goes_ahead(&self) -> bool {
-        self.gave_back.as_ref().is_some_and(|unanswered| unanswered.goes_ahead)
-    }
-
-    /// The head does not wait any longer for whether others heard of it.
+    /// The head waits no longer for the receivers of the release.
     pub(crate) fn give_up(&mut self) {
-        self.gave_back = self.gave_back.take().filter(|unanswered| unanswered.goes_ahead);
+        self.released = None;
     }
 
-    /// This process has the lock, or does not want it any more: nobody stands back.
+    /// This process has the lock.
     pub(crate) fn end(&mut self) {
-        self.give_up();
-        if let Some(unanswered) = &mut self.gave_back {
-            unanswered.is_over = true;
-        }
+        self.released = None;
+        self.open = None;
         self.left = 0;
     }
 
-    /// So many heard that the lock was given back, this process among them if it `listens`; `has_come` tells whether it has heard its
-    /// own message, if that is to come.
-    pub(crate) fn others_heard(
+    /// This process does not want the lock any more. Returns true if it has left it free without a message: then other listeners do not
+    /// know that.
+    pub(crate) fn give_up_lock(&mut self) -> bool {
+        let is_untold = matches!(self.open, Some((_, Opening::Silent)));
+        self.end();
+        self.hot_since = None;
+        is_untold
+    }
+
+    /// Enters the contenders that a release found. This process is among the receivers if it `listens`; `has_come` tells whether its own
+    /// message has come, if that is to come.
+    pub(crate) fn found(
         &mut self,
-        heard: u32,
+        Contenders { receivers, poll }: Contenders,
         listens: bool,
         has_come: Option<bool>,
         now: Instant,
     ) -> Then {
-        let Some(unanswered) = self.gave_back.take() else { return Then::Nothing };
-        let others = heard.saturating_sub(listens.into());
-        self.heard_before = std::mem::replace(&mut self.others, others);
-        self.unheard = if others == 0 { self.unheard.saturating_add(1) } else { 0 };
-        self.round_trip = now.saturating_duration_since(unanswered.since);
+        self.poll = poll;
+        let Some(released) = self.released.take() else { return Then::Ask };
+        self.round_trip = now.saturating_duration_since(released);
+        if let Some((until, opening)) = &mut self.open {
+            *until = now + OPEN;
+            self.left = 0;
+            if *opening == Opening::Silent {
+                return Then::StandBack(*until);
+            }
+        }
+        let others = receivers.unwrap_or_default().saturating_sub(listens.into());
+        self.others_before = std::mem::replace(&mut self.others, others);
+        let is_alone = receivers.is_some() && others == 0;
+        self.alone = if is_alone { self.alone.saturating_add(1) } else { 0 };
+        if let Some((until, _)) = self.open {
+            return Then::StandBack(until);
+        }
         if let Some(has_come) = has_come {
-            let has_come = has_come || unanswered.heard;
             self.own_until = (!has_come).then(|| now + self.round_trip.max(STAND_BACK_AT_LEAST));
         }
-        if unanswered.is_over {
-            return Then::Nothing;
-        }
-        if others == 0 || unanswered.goes_ahead {
+        if others == 0 {
             return Then::Ask;
         }
         self.left = others - 1;
-        // Of several others, who looks in the middle of one's turn may find the lock free just when the next one is about to ask. Where
-        // nobody has come the last time, nobody has to be waited for long.
+        // With several others, a poll in the middle of a turn may find the lock free just before the next process asks. If no process
+        // took its last turn, wait only briefly.
         self.began = Some(now);
         let took = self.took.take();
         let at_least = if took.is_some() { STAND_BACK_FOR_WHO_CAME } else { STAND_BACK_AT_LEAST };
@@ -165,8 +191,11 @@ impl Turns {
         Then::StandBack(now + self.stand_back)
     }
 
-    /// A message has come.
+    /// Enters a message.
     pub(crate) fn hear(&mut self, now: Instant) -> Message {
+        if let Some((until, _)) = self.open.filter(|(until, _)| now < *until) {
+            return Message::NextTurn(until);
+        }
         if self.is_own(now) {
             return Message::Own;
         }
@@ -178,83 +207,114 @@ impl Turns {
         Message::NextTurn(now + self.stand_back)
     }
 
-    /// Whether a message that has come is that of this process' own release. There is only one.
+    /// Returns true if a message that has come is that of this process' own release. There is only one.
     pub(crate) fn is_own(&mut self, now: Instant) -> bool {
-        if let Some(unanswered) = &mut self.gave_back
-            && unanswered.goes_ahead
-        {
-            return !std::mem::replace(&mut unanswered.heard, true);
-        }
         self.own_until.take().is_some_and(|until| now < until)
     }
 
-    /// For how much of its time a process may hand a lock over: those who want it share the time, so that all of them together keep
-    /// nobody waiting for longer than it, the time included in which the lock goes from one to the next. One who did not hear of the
-    /// last release may have been about to listen: Redisson does so anew for each turn.
+    /// Returns for how much of `budget` this process may hand the lock over.
+    ///
+    /// The processes that want the lock share the budget, so that all of them together keep no process waiting for longer than it, the
+    /// time included in which the lock goes from one to the next. A process that did not receive the last release may have been about to
+    /// listen: Redisson does so anew for each turn. No process has the lock for longer than the others' turns took. While releases report no other receiver the budget doubles, up to [`LONGEST`].
     pub(crate) fn share_of(&self, budget: Duration) -> Duration {
-        let others = self.others.max(self.heard_before);
-        // A trip for each one's release and one for the next one's question. On a busy machine that would be all there is.
+        let others = self.others.max(self.others_before);
+        if others == 0 {
+            let doubled = budget.saturating_mul(1 << self.alone.min(16));
+            return budget.max(doubled.min(LONGEST));
+        }
+        // One trip for the release of each process, and one for the poll of the next. On a busy machine that would be all there is.
         let between = self.round_trip.saturating_mul(others.saturating_mul(2)).min(budget / 4);
-        (budget - between) / others.saturating_add(1)
+        let share = (budget - between) / others.saturating_add(1);
+        // A process with one task gives the lock back after one hold. Two trips are in what its turn took. Only one of them is left out, so
+        // that processes which would hand over for longer do not shorten each other's turns.
+        self.took.map_or(share, |took| share.min(took.saturating_sub(self.round_trip)))
     }
 }
 
-/// After how many releases in a row of which no other process heard this one asks again without waiting for the answer. A process of
-/// Redisson's that takes turns listens anew for each, and may miss two in a row: it would wait for one turn more. With sixteen
-/// that was no longer to be seen among 3000 turns, and they are 80 ms of a process that has no others beside it.
-pub(crate) const AHEAD_AFTER: u32 = 16;
+/// Longest time for which a process without others hands a lock over. A listener that comes has its first turn within it.
+pub(crate) const LONGEST: Duration = Duration::from_millis(100);
 
-/// How long others have at least to take a lock that this process gave back for their sake: a JVM needs a while to wake a thread.
+/// Time for which a lock is left free for contenders that poll. Longer than the pauses of one that polls ten times a second, and than the
+/// longest of this library's spin locks and of Redisson's, 128 and 130 ms.
+pub(crate) const OPEN: Duration = Duration::from_millis(135);
+
+/// Time from one such opening to the next if no contender is known to poll: one of them in five seconds, for 3 % of the time.
+pub(crate) const OPEN_EVERY: Duration = Duration::from_millis(4600);
+
+/// The same if contenders are known to poll: more than one a second.
+pub(crate) const OPEN_EVERY_POLLED: Duration = Duration::from_millis(750);
+
+/// Pause before the first poll after a refusal behind an opening; it doubles with each.
+const FIRST_POLL: Duration = Duration::from_millis(5);
+
+/// Longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Shortest time that others have to take a lock which was released for their sake: a JVM needs a while to wake a thread.
 pub(crate) const STAND_BACK_AT_LEAST: Duration = Duration::from_millis(1);
 
-/// The same if one of them took it the last time: if it still wants the lock it comes, though its thread may have to wait for a processor.
+/// The same if another process took its last turn: it comes if it still wants the lock, though its thread may have to wait for a
+/// processor.
 const STAND_BACK_FOR_WHO_CAME: Duration = Duration::from_millis(2);
 
-/// And how long at most: so much is lost if none of them comes.
+/// Longest such time: the cost if no other process comes.
 const STAND_BACK_AT_MOST: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The lock was given back at `now`, and so many others heard of it at once; this process has heard its own message.
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Contenders that only listen.
+    fn heard(receivers: Option<u32>) -> Contenders {
+        Contenders { receivers, poll: false }
+    }
+
+    /// Releases the lock at `now`. `others` other processes receive that at once; this process has received its own message.
     fn given_back(turns: &mut Turns, others: u32, now: Instant) -> Option<Instant> {
         turns.give_back(true, now);
         assert!(turns.is_unanswered());
-        let then = turns.others_heard(others + 1, true, Some(true), now);
+        let then = turns.found(heard(Some(others + 1)), true, Some(true), now);
         assert!(!turns.is_unanswered());
         match then {
             Then::StandBack(until) => Some(until),
             Then::Ask => None,
-            Then::Nothing => panic!("it wants the lock"),
         }
     }
 
-    /// Invariant: what is given back for the sake of others is asked for after them.
+    /// Invariant: the head polls after those for whose sake the lock was released.
     #[test]
-    fn each_of_the_others_that_heard_has_a_turn() {
+    fn each_receiver_has_a_turn() {
         let now = Instant::now();
         for others in 0..=3 {
             let mut turns = Turns::default();
             let until = given_back(&mut turns, others, now);
-            assert_eq!(until, (others > 0).then_some(now + STAND_BACK_AT_LEAST), "nobody is waited for long");
+            assert_eq!(until, (others > 0).then_some(now + STAND_BACK_AT_LEAST));
+            let later = now + 9 * MS;
             for _ in 1..others {
-                let Message::NextTurn(until) = turns.hear(now) else { panic!("there are {others}") };
-                assert_eq!(until, now + STAND_BACK_AT_LEAST);
+                let Message::NextTurn(until) = turns.hear(later) else { panic!("there are {others}") };
+                assert_eq!(until, later + STAND_BACK_AT_LEAST);
             }
-            assert!(matches!(turns.hear(now), Message::Free), "all {others} have had theirs");
-            let budget = Duration::from_millis(6);
-            assert_eq!(turns.share_of(budget), budget / (others + 1), "all of them share it");
-            given_back(&mut turns, 0, now);
-            assert_eq!(turns.share_of(budget), budget / (others + 1), "those who do not listen yet, too");
-            given_back(&mut turns, 0, now);
-            assert_eq!(turns.share_of(budget), budget, "but not for long");
+            assert!(matches!(turns.hear(later), Message::Free), "all {others} have had theirs");
+            if others > 0 {
+                assert_eq!(turns.share_of(6 * MS), 6 * MS / (others + 1), "all of them share it");
+                given_back(&mut turns, 0, now);
+                assert_eq!(
+                    turns.share_of(6 * MS),
+                    6 * MS / (others + 1),
+                    "as do others who do not listen yet"
+                );
+                given_back(&mut turns, 0, now);
+                assert!(turns.share_of(6 * MS) > 6 * MS, "but not for long");
+            }
         }
     }
 
-    /// Several processes have their turns one after the other: one that looks in the middle of another's would take that of the next.
+    /// Several processes have their turns one after the other: a poll in the middle of a turn would take that of the next.
     #[test]
-    fn who_stands_back_does_so_for_as_long_as_the_others_took_the_last_time() {
+    fn head_stands_back_as_long_as_others_took() {
         for (others, has_come, at_least) in [(2, true, 5), (2, false, 1), (1, true, 2), (1, false, 1)] {
             let (mut turns, mut now) = (Turns::default(), Instant::now());
             given_back(&mut turns, others, now);
@@ -263,141 +323,157 @@ mod tests {
                 let _turn = turns.hear(now);
             }
             let until = given_back(&mut turns, others, now);
-            assert_eq!(
-                until,
-                Some(now + at_least * STAND_BACK_AT_LEAST),
-                "{others} others, come: {has_come}"
-            );
+            let expected = Some(now + at_least * STAND_BACK_AT_LEAST);
+            assert_eq!(until, expected, "{others} others, come: {has_come}");
         }
     }
 
-    /// Where nobody else has wanted the lock for a while there is no answer to wait for; but a process that has come has a turn the next time.
     #[test]
-    fn who_was_alone_asks_at_once_and_stands_back_after_it_was_not() {
+    fn budget_doubles_while_no_other_receives() {
         let (mut turns, now) = (Turns::default(), Instant::now());
-        for _ in 0..AHEAD_AFTER {
-            turns.give_back(true, now);
-            assert!(!turns.goes_ahead(), "who heard of it is not known");
-            assert_eq!(turns.others_heard(1, true, Some(true), now), Then::Ask);
+        for expected in [5, 10, 20, 40, 80, 100, 100] {
+            assert_eq!(turns.share_of(5 * MS), expected * MS);
+            assert_eq!(given_back(&mut turns, 0, now), None);
         }
-        // Its question goes out behind the release. Another one heard of that.
-        turns.give_back(true, now);
-        assert!(turns.goes_ahead());
-        assert_eq!(turns.others_heard(2, true, Some(true), now), Then::Ask, "should it have come too early");
-        turns.give_back(true, now);
-        assert!(!turns.goes_ahead());
-        assert!(matches!(turns.others_heard(2, true, Some(true), now), Then::StandBack(_)));
+        assert_eq!(turns.share_of(300 * MS), 300 * MS, "a longer one stays as it is");
+        assert_eq!(turns.share_of(Duration::MAX), Duration::MAX);
     }
 
-    /// Whoever has come since the lock was really given back is found by asking, and whoever cannot be counted is told now and then.
     #[test]
-    fn who_was_alone_goes_on_with_the_lock_until_others_are_counted() {
-        for (listens, others) in [(true, 0), (true, 2), (false, 0), (false, 1)] {
-            let (mut turns, now) = (Turns::default(), Instant::now());
-            for _ in 0..AHEAD_AFTER {
-                assert!(!turns.may_go_on(), "others may have come and not listened yet");
-                given_back(&mut turns, 0, now);
-            }
-            for _ in 0..AHEAD_AFTER {
-                assert!(turns.may_go_on() && !turns.is_wanted());
-                turns.go_on(7, listens);
-                assert!(!turns.may_go_on(), "who listens is not known");
-                turns.counted(8, Some(0));
-                assert!(!turns.may_go_on(), "that was another lock's answer");
-                turns.counted(7, Some(listens.into()));
-            }
-            assert!(!turns.may_go_on() && !turns.is_wanted(), "it is told that the lock is free");
+    fn another_receiver_or_unknown_count_resets_budget() {
+        let now = Instant::now();
+        for receivers in [Some(2), None] {
+            let mut turns = Turns::default();
+            (0..9).for_each(|_| _ = given_back(&mut turns, 0, now));
             turns.give_back(true, now);
-            assert!(turns.goes_ahead());
-            turns.others_heard(u32::from(listens), listens, Some(true), now);
-            assert!(turns.may_go_on());
-            turns.go_on(7, listens);
-            turns.counted(7, Some(others + u32::from(listens)));
-            assert_eq!((turns.may_go_on(), turns.is_wanted()), (others == 0, others > 0));
-            if others > 0 {
-                assert!(given_back(&mut turns, others, now).is_some(), "it stands back");
-                assert!(!turns.is_wanted());
-            }
+            let then = turns.found(heard(receivers), true, Some(true), now);
+            assert_eq!(then == Then::Ask, receivers.is_none());
+            assert!(turns.share_of(6 * MS) <= 6 * MS, "{receivers:?}");
         }
     }
 
     #[test]
-    fn who_does_not_know_who_listens_gives_the_lock_back() {
-        for answers in [true, false] {
-            let (mut turns, now) = (Turns::default(), Instant::now());
-            (0..AHEAD_AFTER).for_each(|_| _ = given_back(&mut turns, 0, now));
-            turns.go_on(7, true);
-            if answers {
-                turns.counted(7, None);
-                assert!(turns.is_wanted(), "at once");
-            }
-            assert!(!turns.may_go_on(), "or when its time is over once more");
-            given_back(&mut turns, 0, now);
-            turns.counted(7, Some(5));
-            assert_eq!((turns.may_go_on(), turns.is_wanted()), (!answers, false), "too late");
-        }
-    }
-
-    /// On two threads, the lock may be had again before it is known who heard that it was given back.
-    #[test]
-    fn an_answer_counts_though_the_lock_was_had_again_before() {
-        for heard in [1, 2] {
-            let (mut turns, now) = (Turns::default(), Instant::now());
-            (0..AHEAD_AFTER).for_each(|_| _ = given_back(&mut turns, 0, now));
-            turns.give_back(true, now);
-            turns.give_up();
-            turns.end();
-            assert!(turns.is_own(now), "the message comes, too");
-            assert_eq!(turns.others_heard(heard, true, Some(false), now), Then::Nothing);
-            assert!(!turns.is_own(now), "it came only once");
-            turns.give_back(true, now);
-            assert_eq!(turns.goes_ahead(), heard == 1);
-        }
-    }
-
-    #[test]
-    fn what_a_turn_costs_between_processes_is_taken_from_their_time() {
+    fn costs_between_processes_count_as_their_time() {
         let (mut turns, start) = (Turns::default(), Instant::now());
-        let (budget, ms) = (Duration::from_millis(12), Duration::from_millis(1));
         turns.give_back(true, start);
-        turns.others_heard(3, true, Some(true), start + ms / 2);
-        assert_eq!(turns.share_of(budget), (budget - 2 * ms) / 3, "two others, two trips each");
+        turns.found(heard(Some(3)), true, Some(true), start + MS / 2);
+        assert_eq!(turns.share_of(12 * MS), (12 * MS - 2 * MS) / 3, "two others, two trips each");
         turns.give_back(true, start);
-        turns.others_heard(3, true, Some(true), start + 100 * ms);
-        assert_eq!(turns.share_of(budget), budget / 4, "not all of it");
+        turns.found(heard(Some(3)), true, Some(true), start + 100 * MS);
+        assert_eq!(turns.share_of(12 * MS), 12 * MS / 4, "not all of it");
         turns.give_back(true, start);
-        turns.others_heard(u32::MAX, false, None, start + 100 * ms);
-        assert!(turns.share_of(budget) < ms, "whatever a server says");
+        turns.found(heard(Some(u32::MAX)), false, None, start + 100 * MS);
+        assert!(turns.share_of(12 * MS) < MS, "whatever a server says");
     }
 
     #[test]
-    fn nobody_is_waited_for_longer_than_is_bearable() {
+    fn turn_lasts_no_longer_than_those_of_others() {
+        let (mut turns, start) = (Turns::default(), Instant::now());
+        turns.give_back(true, start);
+        turns.found(heard(Some(2)), true, Some(true), start + MS / 10);
+        assert!(turns.share_of(10 * MS) > 4 * MS, "no turn of another process is known");
+        assert!(matches!(turns.hear(start + MS), Message::Free));
+        assert_eq!(turns.share_of(10 * MS), 8 * MS / 10, "as long, less one trip");
+        given_back(&mut turns, 1, start + 2 * MS);
+        assert!(turns.share_of(10 * MS) > 4 * MS, "it has not come again");
+    }
+
+    #[test]
+    fn standing_back_is_bounded() {
         let (mut turns, start) = (Turns::default(), Instant::now());
         turns.give_back(true, start);
         let now = start + 10 * STAND_BACK_AT_MOST;
-        assert_eq!(turns.others_heard(3, false, None, now), Then::StandBack(now + STAND_BACK_AT_MOST));
+        assert_eq!(turns.found(heard(Some(3)), false, None, now), Then::StandBack(now + STAND_BACK_AT_MOST));
     }
 
     #[test]
-    fn one_message_is_its_own_if_it_comes_soon() {
+    fn first_message_soon_after_reply_is_own() {
         let now = Instant::now();
         for (after, is_own) in [(Duration::ZERO, true), (STAND_BACK_AT_LEAST, false)] {
             let mut turns = Turns::default();
             turns.give_back(true, now);
-            assert_eq!(turns.others_heard(1, true, Some(false), now), Then::Ask, "only this process");
+            assert_eq!(turns.found(heard(Some(1)), true, Some(false), now), Then::Ask, "only this process");
             assert_eq!(matches!(turns.hear(now + after), Message::Own), is_own);
             assert!(matches!(turns.hear(now + after), Message::Free), "the next one is another's");
         }
     }
 
     #[test]
-    fn who_has_the_lock_stands_back_from_nobody() {
+    fn holder_stands_back_from_no_process() {
         let (mut turns, now) = (Turns::default(), Instant::now());
         given_back(&mut turns, 3, now);
         turns.give_back(true, now);
         turns.end();
         assert!(!turns.is_unanswered() && matches!(turns.hear(now), Message::Free));
         turns.give_back(false, now);
-        assert!(!turns.is_unanswered(), "given back for another reason");
+        assert!(!turns.is_unanswered(), "released for another reason");
+    }
+
+    /// Hands the lock over for `time` and releases it every 100 ms. Returns when it was left free, and how.
+    fn openings(turns: &mut Turns, contenders: Contenders, time: Duration) -> Vec<(Duration, Opening)> {
+        let start = Instant::now();
+        let (mut now, mut opened) = (start, Vec::new());
+        while now < start + time {
+            let opening = turns.opening(now);
+            let until = turns.give_back(true, now);
+            assert_eq!(until.is_some(), opening != Opening::Not);
+            if turns.found(contenders, true, Some(true), now) == Then::StandBack(now + OPEN) {
+                opened.push((now - start, opening));
+                now += OPEN;
+            }
+            turns.end();
+            now += 100 * MS;
+        }
+        opened
+    }
+
+    /// A contender that polls ten times a second finds it.
+    #[test]
+    fn lock_is_left_free_every_five_seconds() {
+        for (receivers, opening) in [(1, Opening::Published), (2, Opening::Silent)] {
+            let opened = openings(&mut Turns::default(), heard(Some(receivers)), 15_000 * MS);
+            assert_eq!(opened.len(), 3, "{opened:?}");
+            let mut before = Duration::ZERO;
+            for (at, how) in opened {
+                assert!(at - before <= 4900 * MS && how == opening, "{at:?} {how:?}");
+                before = at;
+            }
+        }
+    }
+
+    #[test]
+    fn lock_is_left_free_every_second_for_pollers() {
+        let opened =
+            openings(&mut Turns::default(), Contenders { receivers: Some(1), poll: true }, 10_000 * MS);
+        assert!((11..=13).contains(&opened.len()), "{opened:?}");
+        assert!(opened.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 1000 * MS), "{opened:?}");
+    }
+
+    #[test]
+    fn lock_found_free_by_callers_is_not_left_free() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        given_back(&mut turns, 0, now);
+        turns.was_free();
+        assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Not);
+        given_back(&mut turns, 0, now);
+        assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Published);
+    }
+
+    #[test]
+    fn messages_do_not_end_an_opening() {
+        let (mut turns, start) = (Turns::default(), Instant::now());
+        given_back(&mut turns, 1, start);
+        let now = start + OPEN_EVERY;
+        assert_eq!(turns.give_back(true, now), Some(now + OPEN));
+        assert_eq!(turns.found(heard(Some(0)), true, Some(false), now), Then::StandBack(now + OPEN));
+        assert!(matches!(turns.hear(now + OPEN / 2), Message::NextTurn(until) if until == now + OPEN));
+        assert!(matches!(turns.hear(now + OPEN), Message::Free));
+        assert_eq!(turns.refused(now), None, "that was an earlier poll");
+        let now = now + OPEN;
+        for pause in [5, 10, 20, 40, 80, 100, 100] {
+            assert_eq!(turns.refused(now), Some(now + pause * MS), "no message tells of the release");
+        }
+        assert!(turns.give_up_lock(), "no listener knows that it is free");
+        assert!(!turns.give_up_lock() && turns.refused(now).is_none());
     }
 }

@@ -17,7 +17,7 @@ use wheellock_client::Subscription;
 use crate::error::Error;
 use crate::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
 use crate::queue::{Entry, Queue};
-use crate::turns::{Message, Then, Turns};
+use crate::turns::{Contenders, Message, Then, Turns};
 pub(crate) use handed::{Handed, Time};
 pub(crate) use waiter::Manner;
 use waiter::{Ended, Waiter};
@@ -51,6 +51,8 @@ pub(crate) struct WaitQueue {
     /// Who wants fewer may have been able to have them when the server was last heard of.
     refused: u32,
     turns: Turns,
+    /// The lock was left free without a message, and no waiter of this process wants it any more.
+    is_untold: bool,
 }
 
 impl WaitQueue {
@@ -100,6 +102,13 @@ impl WaitQueue {
 
     /// The server said that the lock is held for at least `lease_left` (not at all bounded if `None`).
     pub(crate) fn on_held(&mut self, now: Instant, lease_left: Option<Duration>) {
+        self.is_held(now, lease_left);
+        if let Some(again) = self.turns.refused(now) {
+            self.questions.poll_by(again);
+        }
+    }
+
+    fn is_held(&mut self, now: Instant, lease_left: Option<Duration>) {
         self.open_since = None;
         self.refused = self.queue.head().map_or(0, |head| head.waiter.wants);
         self.questions.on_held(now, lease_left);
@@ -140,7 +149,7 @@ impl WaitQueue {
             return Turn::Wait(None);
         }
         self.head_is_untold = false;
-        if self.turns.is_unanswered() && !self.turns.goes_ahead() && !self.questions.is_due(now) {
+        if self.turns.is_unanswered() && !self.questions.is_due(now) {
             // What is heard now is this process' own release.
             return Turn::Wait(self.questions.poll_at);
         }
@@ -215,23 +224,10 @@ impl WaitQueue {
         !is_own
     }
 
-    /// For how long this process may hand the lock over: those who want it share the `budget`, so that all of them together keep
-    /// nobody waiting for longer than it. `can_ask` tells whether the server can be asked who they are.
-    pub(crate) fn time(&mut self, budget: Duration, can_ask: bool, now: Instant) -> Time {
-        let is_wanted = self.has_heard(now) || self.turns.is_wanted();
-        let share = if is_wanted { Duration::ZERO } else { self.turns.share_of(budget) };
-        Time { last: self.handed, share, may_go_on: can_ask && !is_wanted && self.turns.may_go_on() }
-    }
-
-    /// This process goes on with a hold though its time is over, and asks who else listens.
-    pub(crate) fn go_on(&mut self, hold: u32) {
-        let listens = self.questions.subscription.as_mut().is_some_and(|news| news.is_confirmed());
-        self.turns.go_on(hold, listens);
-    }
-
-    /// So many listened to the releases, this process among them, when it [went on](Self::go_on) with this hold; `None` if that is not known.
-    pub(crate) fn counted(&mut self, hold: u32, listeners: Option<u32>) {
-        self.turns.counted(hold, listeners);
+    /// Returns for how long this process may hand the lock over: see [`Turns::share_of`].
+    pub(crate) fn time(&mut self, budget: Duration, now: Instant) -> Time {
+        let share = if self.has_heard(now) { Duration::ZERO } else { self.turns.share_of(budget) };
+        Time { last: self.handed, share, opening: self.turns.opening(now) }
     }
 
     /// The question of the waiter with this ticket was answered.
@@ -298,8 +294,7 @@ impl WaitQueue {
     }
 
     /// The lock is given back by this process though there are waiters; `out_of_time` if only to let others have it. Then the head
-    /// waits until it is known whether others [heard](Self::others_heard) of it, or [goes ahead](Turns::goes_ahead). Returns the head's
-    /// waker if it has to look.
+    /// waits until it is known which contenders that [found](Self::released). Returns the head's waker if it has to look.
     pub(crate) fn give_back(&mut self, out_of_time: bool, now: Instant) -> Option<Waker> {
         if !out_of_time && !self.head_is_untold && self.questions.subscription.is_some() {
             return None;
@@ -308,24 +303,27 @@ impl WaitQueue {
             // What was heard so far is no news of the release that follows.
             news.take_changed();
         }
-        self.questions.poll_by(now + POLL_UNTOLD);
+        match self.turns.give_back(out_of_time, now) {
+            Some(until) => (self.questions.poll_at, self.questions.poll_now) = (Some(until), false),
+            None => {
+                self.questions.poll_by(now + POLL_UNTOLD);
+                self.questions.poll_now |= self.questions.subscription.is_none();
+            }
+        }
         self.look_at = self.questions.poll_at;
-        self.turns.give_back(out_of_time, now);
-        self.questions.poll_now |= self.questions.subscription.is_none() || self.turns.goes_ahead();
         self.head_to_wake()
     }
 
-    /// So many, this process among them if it listens, heard that it gave the lock back because its time was over. If there are
-    /// others, the head stands back until it hears of them, or for as long as they need to ask. Returns the head's waker.
-    pub(crate) fn others_heard(&mut self, heard: u32, now: Instant) -> Option<Waker> {
+    /// Enters the contenders that a release for the others' sake found, this process among the receivers if it listens. If there are
+    /// others, the head stands back until their messages come, or for as long as they need to poll. Returns the head's waker.
+    pub(crate) fn released(&mut self, contenders: Contenders, now: Instant) -> Option<Waker> {
         if !self.turns.is_unanswered() {
             return None;
         }
         let listens = self.questions.subscription.is_some();
         let news = self.questions.subscription.as_mut().filter(|news| news.is_confirmed());
         let messages = news.map(Subscription::take_changes);
-        let asks = match self.turns.others_heard(heard, listens, messages.map(|messages| messages > 0), now) {
-            Then::Nothing => return None,
+        let asks = match self.turns.found(contenders, listens, messages.map(|messages| messages > 0), now) {
             Then::Ask => true,
             Then::StandBack(until) => {
                 (self.questions.poll_at, self.look_at) = (Some(until), Some(until));
@@ -352,7 +350,11 @@ impl WaitQueue {
         let owes_a_question = left.is_some_and(owes);
         self.questions.poll_now |= owes_a_question;
         if self.queue.is_empty() || lease.is_some() {
-            self.turns.end();
+            if lease.is_some() {
+                self.turns.end();
+            } else {
+                self.is_untold |= self.turns.give_up_lock();
+            }
             self.look_at = None;
         }
         if self.queue.is_empty() {
@@ -368,7 +370,7 @@ impl WaitQueue {
         }
         match lease {
             Some(_) => {
-                self.on_held(now, lease);
+                self.is_held(now, lease);
                 self.refused = 0;
                 // Without a subscription no waiter would hear of the release.
                 self.questions.poll_now = self.questions.subscription.is_none();
@@ -476,6 +478,21 @@ impl WaitQueue {
         self.head_to_wake()
     }
 
+    /// Returns true, once, if other listeners are to be notified that the lock is free.
+    pub(crate) fn take_untold(&mut self) -> bool {
+        std::mem::take(&mut self.is_untold)
+    }
+
+    /// Returns true if the server refuses the messages.
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.questions.subscription.as_ref().is_some_and(|news| news.refusal().is_some())
+    }
+
+    /// Callers from outside the queue found the lock free.
+    pub(crate) fn was_free(&mut self) {
+        self.turns.was_free();
+    }
+
     /// The head's waker.
     pub(crate) fn head_to_wake(&mut self) -> Option<Waker> {
         self.queue.head_to_wake()
@@ -529,7 +546,11 @@ pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
     use crate::clock::BootInstant;
-    use crate::turns::{AHEAD_AFTER, STAND_BACK_AT_LEAST};
+    use crate::turns::STAND_BACK_AT_LEAST;
+
+    fn found(receivers: Option<u32>) -> Contenders {
+        Contenders { receivers, poll: false }
+    }
 
     fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
         matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
@@ -724,12 +745,13 @@ mod tests {
             let (mut waiters, [first, _]) = two_asleep(now);
             assert!(waiters.give_back(true, now).is_some(), "it has to look at the clock");
             assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
-            assert!(waiters.others_heard(others, now).is_some());
+            assert!(waiters.released(found(Some(others)), now).is_some());
             assert_eq!(ask(&mut waiters, first, now), others == 0);
             assert!(others == 0 || ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
             let budget = Duration::from_millis(6);
-            let share = waiters.time(budget, true, now).share;
-            assert_eq!(share, budget / (others + 1), "all of them share it");
+            let share = waiters.time(budget, now).share;
+            let expected = if others == 0 { 2 * budget } else { budget / (others + 1) };
+            assert_eq!(share, expected, "all of them share it");
         }
         let (mut waiters, [first, _]) = two_asleep(now);
         waiters.give_back(true, now);
@@ -739,42 +761,13 @@ mod tests {
         );
     }
 
-    /// Its question follows the release on the same connection. On two threads it may come first, and is refused.
-    #[test]
-    fn who_was_alone_asks_at_once_and_again_if_that_was_too_early() {
-        for too_early in [false, true] {
-            let now = Instant::now();
-            let (mut waiters, [first, second]) = two_asleep(now);
-            for _ in 0..AHEAD_AFTER {
-                waiters.give_back(true, now);
-                assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
-                waiters.others_heard(0, now);
-                assert!(ask(&mut waiters, first, now) && !ask(&mut waiters, first, now));
-                waiters.on_held(now, Some(REPOLL));
-            }
-            assert!(waiters.give_back(true, now).is_some());
-            assert!(ask(&mut waiters, first, now), "nobody else has wanted it for a while");
-            if too_early {
-                waiters.on_held(now, Some(REPOLL));
-                assert!(!ask(&mut waiters, first, now));
-                assert!(waiters.others_heard(0, now).is_some());
-                assert!(ask(&mut waiters, first, now), "now it is free");
-            } else {
-                waiters.others_heard(0, now);
-                waiters.leave(first, Some(REPOLL), now);
-                waiters.questions.poll_now = false;
-                assert!(!ask(&mut waiters, second, now), "the lock is this process'");
-            }
-        }
-    }
-
     /// Found by simulated fleets: an answer from before the release had the head wait for the end of the lease.
     #[test]
     fn an_old_answer_puts_off_nobody_who_stands_back() {
         let now = Instant::now();
         let (mut waiters, [first, _]) = two_asleep(now);
         waiters.give_back(true, now);
-        waiters.others_heard(2, now);
+        waiters.released(found(Some(2)), now);
         waiters.on_held(now, Some(Duration::from_secs(30)));
         assert!(ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
         waiters.on_held(now, Some(Duration::from_secs(30)));
@@ -1015,7 +1008,7 @@ mod tests {
             let (mut queue, now) = (WaitQueue::default(), Instant::now());
             queue.join(1);
             queue.give_back(true, now);
-            queue.others_heard(3, now);
+            queue.released(found(Some(3)), now);
             let mut come = 0;
             while !queue.follows(together, now) {
                 come += together;
@@ -1031,7 +1024,7 @@ mod tests {
             let (mut queue, now) = (WaitQueue::default(), Instant::now());
             let head = queue.join(1);
             queue.give_back(true, now);
-            queue.others_heard(3, now);
+            queue.released(found(Some(3)), now);
             let late = now + STAND_BACK_AT_LEAST;
             if is_heard {
                 assert!(!queue.follows(1, late), "it is the next one's turn");

@@ -20,6 +20,7 @@ use crate::holds::{
 };
 use crate::name::Name;
 use crate::token::{About, Token, retry};
+use crate::turns::Contenders;
 use crate::wire;
 
 /// Locks renewed by one script. Keeps a script well below a millisecond on the server.
@@ -171,12 +172,10 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the results of requests that no task waits for. Runs on the connection's task.
 pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
-    let (flushes, (given_back, listeners), unknown, unexpected) = context.transact(|holds, now, effects| {
+    let (flushes, given_back, unknown, unexpected) = context.transact(|holds, now, effects| {
         effects.reuse(holds.take_room());
         let (flushes, given_back, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let listeners = Vec::new();
-        let mut table =
-            Answered { context, holds, now, effects, flushes, given_back, listeners, unknown, unexpected };
+        let mut table = Answered { context, holds, now, effects, flushes, given_back, unknown, unexpected };
         for detached in results.drain(..) {
             let Token { about, with_source } = detached.token.into();
             let mut retry = retry(with_source);
@@ -192,15 +191,14 @@ pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
                 About::Reconcile { hold } => table.reconciled(hold, &answer),
                 About::Renewal { batch } => table.renewed(batch, &answer),
                 About::Wait { batch } => table.acknowledged(batch, &answer),
-                About::Listeners { hold } => table.counted(hold, &answer),
+                About::Nothing => {}
             }
         }
         table.effects.look_at_the_backlog();
-        (table.flushes, (table.given_back, table.listeners), table.unknown, table.unexpected)
+        (table.flushes, table.given_back, table.unknown, table.unexpected)
     });
     drop(flushes);
-    given_back.iter().for_each(|(name, heard)| hand_over::others_heard(context, name, *heard));
-    listeners.iter().for_each(|(name, hold, listeners)| hand_over::counted(name, *hold, *listeners));
+    given_back.iter().for_each(|(name, contenders)| hand_over::released(context, name, *contenders));
     unknown.iter().for_each(|name| context.let_waiters_ask(name));
     unexpected.iter().for_each(|name| context.distrust(name));
 }
@@ -223,10 +221,8 @@ struct Answered<'a, 't> {
     now: BootInstant,
     effects: &'t mut Effects,
     flushes: Vec<Flush<'a>>,
-    /// Locks that were handed over before they were given back, and how many heard of that.
-    given_back: Vec<(Arc<Name>, u32)>,
-    /// Locks with which this process went on, and how many listen to their releases, if that is known.
-    listeners: Vec<(Arc<Name>, HoldIndex, Option<u32>)>,
+    /// Locks that were handed over before they were released, and the other contenders that the server knows of.
+    given_back: Vec<(Arc<Name>, Contenders)>,
     /// Locks of which the server knows nothing any more: no release was published.
     unknown: Vec<Arc<Name>>,
     /// Locks whose scripts were answered with what they never return.
@@ -252,8 +248,9 @@ impl Answered<'_, '_> {
                     if !known {
                         self.server_knows_nothing(hold);
                     }
+                    let handed_over = self.holds.handed_over_before(hold);
                     self.given_back.extend(
-                        self.holds.handed_over_before(hold).map(|name| (name, wire::read_heard(reply))),
+                        handed_over.map(|(name, _)| (Arc::clone(name), wire::read_contenders(reply))),
                     );
                     self.holds.reconciled(hold, known, connection.node(), now, self.effects)
                 }
@@ -274,25 +271,6 @@ impl Answered<'_, '_> {
         if let Some(request) = request {
             self.effects.request(Reconcile { retry: retry.clone(), ..request });
         }
-    }
-
-    /// It is known who listens, or that nobody can tell. Who is not heard of any more may not hold the lock either.
-    fn counted(&mut self, index: HoldIndex, answer: &Answer<'_>) {
-        let Some(hold) = self.holds.get(index) else { return };
-        let (name, owner) = (Arc::clone(&hold.name), hold.owner);
-        // Whatever else keeps it from being answered, the release that follows will find out.
-        if answer.verb == "EVALSHA" && answer.retry.is_in_full() {
-            let again = self.context.ask_who_listens(&name, index, owner, &answer.retry);
-            if again.is_some() {
-                self.flushes.extend(again);
-                return;
-            }
-        }
-        let reply = answer.detached.result.as_ref().ok();
-        if reply.is_some_and(Value::is_null) {
-            self.holds.verify(&name, self.now);
-        }
-        self.listeners.push((name, index, reply.and_then(wire::read_listeners)));
     }
 
     /// A release found nothing. If it was the last one of a guard, no message told the waiters that the lock is free.

@@ -14,6 +14,7 @@ use crate::kind::{Companions, Holders};
 use crate::lease::Lease;
 use crate::name::Name;
 use crate::owner::{Owner, OwnerText};
+use crate::turns::{Contenders, Opening};
 
 /// Keys of a script that is about one lock.
 pub(crate) const KEYS: usize = 1;
@@ -200,6 +201,38 @@ pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish:
     Params { all: [key, channel, holder.into(), count.into(), publish.into(), tag, none(), none()], len }
 }
 
+/// For a kind's `hot_release`.
+pub(crate) fn hot_release<'a>(
+    name: &'a Name,
+    holder: &'a [u8],
+    publish: &'static str,
+    opening: Opening,
+) -> Params<'a> {
+    let Params { mut all, len } = release(name, holder, 0, publish);
+    let opening = match opening {
+        Opening::Not => "0",
+        Opening::Published => "1",
+        Opening::Silent => "2",
+    };
+    for (place, arg) in all.iter_mut().skip(len).zip([name.tag().into(), opening.into()]) {
+        *place = arg;
+    }
+    Params { all, len: len + 2 }
+}
+
+/// For `mark.lua`.
+pub(crate) fn mark(name: &Name) -> [Arg<'_>; 3] {
+    [name.key().into(), name.tag().into(), MARK_LASTS.into()]
+}
+
+/// Milliseconds for which a contender that polls is known: several times as long as it takes until the mark is left anew.
+const MARK_LASTS: u64 = 1000;
+
+/// For `tell.lua`.
+pub(crate) fn tell<'a>(name: &'a Name, publish: &'static str) -> [Arg<'a>; 3] {
+    [name.key().into(), name.channel().into(), publish.into()]
+}
+
 fn release_has_tag(name: &Name) -> bool {
     use Companions::{PermitLeases, Permits, Queue, ReadLeases};
     matches!(name.kind().companions, ReadLeases | Queue | Permits | PermitLeases)
@@ -210,24 +243,20 @@ pub(crate) fn read_release(reply: &Value) -> Option<bool> {
     match reply {
         Value::Integer(_) => Some(true),
         Value::Null => Some(false),
-        _ => None,
+        // Of a hot release.
+        reply => reply.as_array()?.first()?.as_i64().map(|_| true),
     }
 }
 
-/// How many heard that a lock was given back, if the kind's `release` says so.
-pub(crate) fn read_heard(reply: &Value) -> u32 {
-    let heard = reply.as_i64().and_then(|given_back| u32::try_from(given_back).ok());
-    heard.unwrap_or_default().saturating_sub(1)
-}
-
-/// For a kind's `listeners`.
-pub(crate) fn listeners<'a>(name: &'a Name, holder: &'a [u8], publish: &'static str) -> [Arg<'a>; 4] {
-    [name.key().into(), name.channel().into(), holder.into(), publish.into()]
-}
-
-/// How many listen, if `holder` holds the lock; `None` if that was not the answer.
-pub(crate) fn read_listeners(reply: &Value) -> Option<u32> {
-    reply.as_i64().and_then(|listeners| u32::try_from(listeners).ok())
+/// What a kind's `hot_release` says of other contenders.
+pub(crate) fn read_contenders(reply: &Value) -> Contenders {
+    let (released, found) = match reply.as_array() {
+        Some([released, found]) => (released.as_i64(), found.as_i64() == Some(1)),
+        _ => (None, false),
+    };
+    let receivers = released.and_then(|released| released.checked_sub(1)).and_then(|n| u32::try_from(n).ok());
+    // Without messages, listeners have to poll, too.
+    Contenders { receivers, poll: found || released == Some(-1) }
 }
 
 /// For a kind's `force_release`.

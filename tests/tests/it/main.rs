@@ -11,6 +11,7 @@ mod client;
 mod closures;
 mod cluster;
 mod codec_real_server;
+mod contenders;
 mod demo_properties;
 mod durability;
 mod election;

@@ -189,7 +189,14 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
     if random.below(5) > 1 {
         return random_call_of_a_kind(random);
     }
-    let (which, keys, args) = match random.below(8) {
+    let tag = channel.trim_start_matches("of:");
+    let (which, keys, args) = match random.below(10) {
+        7 if random.below(2) == 0 => (Which::Mark, vec![key], vec![tag, "60000"]),
+        7 => (Which::Tell, vec![key], vec![channel, verb]),
+        8 => {
+            let opening = random.of(&["0", "1", "2"]);
+            (Which::HotRelease, vec![key], vec![channel, holder, count, verb, tag, opening])
+        }
         0..3 => (Which::Acquire, vec![key], vec![lease, holder, count]),
         3..5 => (Which::Release, vec![key], vec![channel, holder, count, verb]),
         5 if random.below(2) == 0 => {
@@ -204,7 +211,6 @@ fn random_script_call(random: &mut SplitMix) -> Vec<String> {
             let args = keys.iter().flat_map(|_| [random.of(&LEASES), random.of(&HOLDERS)]).collect();
             (Which::Renew, keys, args)
         }
-        _ if random.below(2) == 0 => (Which::Listeners, vec![key], vec![channel, holder, verb]),
         _ => (Which::ForceRelease, vec![key], vec![channel, verb]),
     };
     script_call(random, which, &keys, &args)
@@ -295,9 +301,6 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
                 _ => ["PTTL", &keys[2]],
             };
             return words.map(str::to_owned).into();
-        }
-        _ if random.below(2) == 0 => {
-            (Which::SimpleListeners, random.of(&[key, &simple]), vec![channel, random.of(&TOKENS), verb])
         }
         _ => (Which::SimpleForceRelease, &*simple, vec![channel, verb]),
     };
@@ -521,10 +524,14 @@ fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
 }
 
 /// Every script of one call on `a` for the holder `u:1`, as the library calls it.
-const CALLS_ON_A: [(Which, &[&str]); 41] = [
+const CALLS_ON_A: [(Which, &[&str]); 45] = [
     (Which::Acquire, &["60000", "u:1", "2"]),
     (Which::AcquireAll, &["60000", "u:1", "2"]),
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
+    (Which::HotRelease, &["of:{a}", "u:1", "0", "PUBLISH", "{a}", "1"]),
+    (Which::HotWriteRelease, &["of:{a}", "u:1:write", "0", "PUBLISH", "{a}", "{a}", "1"]),
+    (Which::Mark, &["{a}", "60000"]),
+    (Which::Tell, &["of:{a}", "PUBLISH"]),
     (Which::Renew, &["60000", "u:1"]),
     (Which::ForceRelease, &["of:{a}", "PUBLISH"]),
     (Which::FencedAcquire, &["60000", "u:1", "2", "{a}"]),

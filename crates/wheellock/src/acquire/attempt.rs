@@ -243,8 +243,9 @@ impl<'a> Request<'a> {
         self.check_upgrade()?;
         self.name.about_to_ask(false);
         let answer = self.attempt(self.precedence(Wait::NO), deadline, RefusedWrite::Ends).await?;
-        if let Answer::Granted(..) = answer {
-            self.let_owner_ask();
+        match answer {
+            Answer::Granted(..) => self.let_owner_ask(),
+            Answer::Held(_) => self.context.refused_unlistening(self.name),
         }
         Ok(answer)
     }
@@ -396,6 +397,10 @@ pub(super) struct Attempt<'r, 'a> {
 }
 
 impl Attempt<'_, '_> {
+    pub(super) fn name(&self) -> &Name {
+        self.request.name
+    }
+
     pub(super) fn granted(&mut self, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
         let hold = self.hold.take();
         let granted = self.request.context.transact(|holds, now, effects| {

@@ -113,6 +113,7 @@ pub(crate) async fn ask_together(
             for (at, attempt) in attempts.iter_mut().enumerate() {
                 if at == place {
                     attempt.taken_by_other();
+                    context.refused_unlistening(attempt.name());
                 } else if !ambiguous {
                     attempt.refused();
                 }

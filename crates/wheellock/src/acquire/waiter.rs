@@ -352,16 +352,20 @@ impl<'a> Waiter<'a> {
             return;
         }
         let Request { context, name, backoff, .. } = *self.request;
-        self.waiters(|waiters, ticket| {
+        let is_deaf = self.waiters(|waiters, ticket| {
             waiters.was_answered(ticket);
             if !waiters.is_head(ticket) {
-                return;
+                return false;
             }
             waiters.on_held(now, lease_left);
             if backoff.is_none() {
                 waiters.listen(|| context.client.subscribe(name.channel().as_bytes()));
             }
+            backoff.is_some() || waiters.is_deaf()
         });
+        if is_deaf {
+            context.refused_unlistening(name);
+        }
     }
 }
 
@@ -456,6 +460,7 @@ impl Drop for Waiter<'_> {
         let passes_on = in_vain && presented && self.request.is_reentrant();
         let mut wait_queue = name.wait_queue();
         let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
+        let mut is_untold = false;
         let mut has_left_its_place = true;
         if let Some(waiters) = &mut *wait_queue {
             untaken = waiters.untaken(self.ticket);
@@ -481,11 +486,15 @@ impl Drop for Waiter<'_> {
             has_left_its_place = asked_for_all || !presented || !waiters.is_wanted_by(owner);
             name.set_waited_for(!waiters.is_empty());
             quiet = waiters.begin_lingering();
+            is_untold = waiters.take_untold();
         }
         name.drop_unused(&mut wait_queue);
         drop(wait_queue);
         next.into_iter().chain(more).for_each(Waker::wake);
         context.waiting.leave(name);
+        if is_untold {
+            context.tell(name);
+        }
         if let Some(hold) = untaken {
             hand_over::end(context, name, hold, HANDED);
         }

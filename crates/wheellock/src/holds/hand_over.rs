@@ -8,6 +8,7 @@ use super::hold::KnownBy;
 use super::{Hold, HoldIndex, Holds, Share, State};
 use crate::clock::BootInstant;
 use crate::name::Name;
+use crate::turns::Opening;
 use crate::wait_queue::{Handed, Time};
 
 /// Why a hold is to be given back, and not handed over.
@@ -21,15 +22,14 @@ pub(crate) enum GiveBack {
 
 impl Holds {
     /// The last guard of a hold that the watchdog keeps goes. Its share is a waiter's from now on, unless something is known or to
-    /// be told about the hold, or the process' time is over. If it goes on all the same, its owner is returned besides: the server is to be
-    /// asked who else wants the lock.
+    /// be told about the hold, or the process' time is over.
     pub(crate) fn hand_over(
         &mut self,
         index: HoldIndex,
         share: Share,
         time: Time,
         now: BootInstant,
-    ) -> Result<(Handed, Option<u64>), GiveBack> {
+    ) -> Result<Handed, GiveBack> {
         let wished = !self.wishes.is_empty() && self.wishes.most(index).is_some();
         let shut = self.shut;
         let hold = self.get_mut(index).ok_or(GiveBack::Unfit)?;
@@ -37,21 +37,21 @@ impl Holds {
             return Err(GiveBack::Unfit);
         }
         let since = match time.last {
-            Some(last) if last.serial == hold.serial => last.since,
+            Some(last) if last.serial == hold.serial => Some(last.since),
             // It was handed over so long ago that nobody remembers.
-            _ if hold.known_by == KnownBy::HandedOver => return Err(GiveBack::OutOfTime),
-            _ => hold.since,
+            _ if matches!(hold.known_by, KnownBy::HandedOver(_)) => None,
+            _ => Some(hold.since),
         };
-        hold.known_by = KnownBy::HandedOver;
-        let is_over = now >= since + time.share;
-        if is_over && !time.may_go_on {
+        let Some(since) = since.filter(|since| now < *since + time.share) else {
+            hold.known_by = KnownBy::HandedOver(time.opening);
             return Err(GiveBack::OutOfTime);
-        }
+        };
+        hold.known_by = KnownBy::HandedOver(Opening::Not);
         let held = now.saturating_duration_since(hold.since);
         hold.since = now;
-        let (serial, owner, family) = (hold.serial, hold.owner, hold.name.family());
+        let (serial, family) = (hold.serial, hold.name.family());
         self.tallies.of(family).handed_over(held);
-        Ok((Handed::new(serial, if is_over { now } else { since }), is_over.then_some(owner)))
+        Ok(Handed::new(serial, since))
     }
 
     /// A reader comes, and has what the last reader of this process has who was let in no longer than `budget` ago: the server counts
@@ -94,10 +94,13 @@ impl Holds {
         true
     }
 
-    /// The lock of a hold that was handed over before it was given back.
-    pub(crate) fn handed_over_before(&self, index: HoldIndex) -> Option<Arc<Name>> {
-        let hold = self.get(index).filter(|hold| hold.known_by == KnownBy::HandedOver && hold.guards == 0)?;
-        Some(Arc::clone(&hold.name))
+    /// Returns the lock of a hold that was handed over before its release, and how the lock is left.
+    pub(crate) fn handed_over_before(&self, index: HoldIndex) -> Option<(&Arc<Name>, Opening)> {
+        let hold = self.get(index).filter(|hold| hold.guards == 0)?;
+        match hold.known_by {
+            KnownBy::HandedOver(opening) => Some((&hold.name, opening)),
+            KnownBy::Nobody | KnownBy::Others => None,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::clock::BootInstant;
 use crate::error::LostReason;
 use crate::lease::Lease;
 use crate::name::Name;
+use crate::turns::Opening;
 
 /// One (lock, owner) pair that this process holds, asks for, or has held: who it is, as what it is held, and two machines that say
 /// what is under way for it.
@@ -48,8 +49,9 @@ pub(crate) struct Hold {
 pub(super) enum KnownBy {
     /// Nobody: it was made for this hold.
     Nobody,
-    /// As before; and the hold has had several guards, one after the other, or would have had if there had been time.
-    HandedOver,
+    /// As before; and the hold has had several guards, one after the other, or would have had if there had been time. How the lock is
+    /// left when it is released.
+    HandedOver(Opening),
     /// Code outside of the library, which may present it again.
     Others,
 }

@@ -14,6 +14,7 @@ use super::released::KEPT;
 use super::*;
 use crate::kind;
 use crate::server_clock::{Jump, Sample};
+use crate::turns::Opening;
 use crate::wait_queue::{Handed, Time};
 
 /// A guard's share, with the watchdog and without.
@@ -398,12 +399,11 @@ impl World {
     fn hand_over(&mut self) -> ControlFlow<()> {
         let Some(index) = self.pop_guard() else { return ControlFlow::Break(()) };
         self.guards.push(index);
-        let time = Time { last: self.handed, share: BUDGET, may_go_on: false };
-        self.handed = Some(match self.holds.hand_over(index, GUARD, time, self.now) {
-            Ok((handed, None)) => handed,
-            Ok((_, Some(_))) => panic!("its time was over"),
-            Err(_) => return ControlFlow::Break(()),
-        });
+        let time = Time { last: self.handed, share: BUDGET, opening: Opening::Not };
+        let Ok(handed) = self.holds.hand_over(index, GUARD, time, self.now) else {
+            return ControlFlow::Break(());
+        };
+        self.handed = Some(handed);
         self.hand_overs += 1;
         let hold = self.holds.get(index).unwrap();
         assert!(
@@ -582,7 +582,7 @@ fn what_has_less_than_half_its_lease_left_is_not_handed_over() {
         let mut world = World::of_strangers();
         assert!(world.step(Event::Acquire).is_continue());
         world.now = world.now + late;
-        let time = Time { last: None, share: 10 * LEASE, may_go_on: false };
+        let time = Time { last: None, share: 10 * LEASE, opening: Opening::Not };
         let handed = world.holds.hand_over(world.guards[0], GUARD, time, world.now);
         assert_eq!(handed.is_ok(), passes, "{late:?}");
     }
@@ -598,26 +598,6 @@ fn expired_hand_over_is_not_taken() {
         let hold = world.guards[0];
         assert_eq!(world.holds.take_over(hold, world.now + late), is_taken, "{late:?}");
     }
-}
-
-/// Its time is over, and nobody else has wanted the lock for so long that it only asks who does now.
-#[test]
-fn who_goes_on_has_its_time_anew_and_asks_in_the_owners_name() {
-    let mut world = World::of_strangers();
-    assert!(world.step(Event::Acquire).is_continue());
-    let index = world.guards[0];
-    let (granted, owner) = (world.now, world.holds.get(index).unwrap().owner);
-    let (mut last, share) = (None, LEASE / 6);
-    let mut hand_over = |may_go_on, now| {
-        let time = Time { last, share, may_go_on };
-        let handed = world.holds.hand_over(index, GUARD, time, now);
-        last = handed.ok().map_or(last, |(handed, _)| Some(handed));
-        handed.map(|(_, asks)| asks)
-    };
-    assert_eq!(hand_over(true, granted + share / 2), Ok(None));
-    assert_eq!(hand_over(true, granted + share), Ok(Some(owner)));
-    assert_eq!(hand_over(false, granted + share * 3 / 2), Ok(None), "since it went on");
-    assert_eq!(hand_over(false, granted + share * 2), Err(GiveBack::OutOfTime));
 }
 
 /// Returns how often a hold passed from guard to guard.

@@ -13,6 +13,8 @@ local lock, channel = ARGV[1], ARGV[2]
 local needed = {
     {'hexists', lock, 'holder'}, {'hget', lock, 'holder'}, {'hset', lock, 'holder', '1'}, {'exists', lock},
     {'pttl', lock}, {'pexpire', lock, '1'}, {'hdel', lock, 'holder'}, {'hlen', lock}, {'hscan', lock, '0'}, {'del', lock},
+    -- For contenders that poll.
+    {'set', '{' .. lock .. '}:wheellock_poller', '1'}, {'lindex', 'redisson_lock_queue:{' .. lock .. '}', '0'},
 }
 local refused = {}
 for _, command in ipairs(needed) do
@@ -28,9 +30,5 @@ for _, command in ipairs({{ARGV[3], channel, '0'}, {ARGV[4], channel}, {'time'}}
     if not redis.acl_check_cmd(unpack(command)) then
         refused[#refused + 1] = command[1]
     end
-end
-local numsub = ARGV[3] == 'SPUBLISH' and 'shardnumsub' or 'numsub'
-if not redis.acl_check_cmd('pubsub', numsub, channel) then
-    refused[#refused + 1] = 'pubsub|' .. numsub
 end
 return refused

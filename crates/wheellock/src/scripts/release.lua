@@ -4,10 +4,10 @@
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  holder
 -- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen; empty to send no message
 --
--- Returns 1 and how many heard of it (given back), 0 (still held) or nil (this holder does not hold it, or what is there is no
--- lock; nothing was changed).
+-- Returns 1 and the number of receivers (released), -1 (released, and the message was refused), 0 (still held) or nil (this holder
+-- does not hold it, or what is there is not a lock; nothing was changed).
 local outer = tonumber(ARGV[3]) > 0
 local found
 if outer then
@@ -37,7 +37,7 @@ end
 -- Locks of another kind may have entered the same hash.
 if found == 1 then
     -- A user without the channel frees locks all the same; waiters then find out by asking.
-    local heard = redis.pcall(ARGV[4], ARGV[1], '0')
-    return type(heard) == 'number' and 1 + heard or 1
+    local heard = ARGV[4] ~= '' and redis.pcall(ARGV[4], ARGV[1], '0')
+    return type(heard) == 'number' and 1 + heard or -1
 end
 return 1

@@ -71,7 +71,7 @@ local function release(lock, channel, holder, count, publish)
     if found == 1 then
         -- A user without the channel frees locks all the same; waiters then find out by asking.
         local heard = try(publish, channel, '0')
-        return type(heard) == 'number' and 1 + heard or 1
+        return type(heard) == 'number' and 1 + heard or -1
     end
     return 1
 end

@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use crate::clock::BootInstant;
+use crate::turns::Opening;
 
 /// What was handed over last.
 #[derive(Clone, Copy)]
 pub(crate) struct Handed {
     /// Tells it from other holds.
     pub(crate) serial: u64,
-    /// Since when this process has its time: the server's grant to the first, or the last question who else wants the lock.
+    /// When the server granted it to the first holder of this process.
     pub(crate) since: BootInstant,
     /// To whom it was handed over last, and when.
     pub(super) to: Option<(u64, Instant)>,
@@ -27,6 +28,6 @@ pub(crate) struct Time {
     /// What was handed over last, whether or not that is over.
     pub(crate) last: Option<Handed>,
     pub(crate) share: Duration,
-    /// When that is over the process goes on, and asks meanwhile who else wants the lock.
-    pub(crate) may_go_on: bool,
+    /// How the lock is left when that is over.
+    pub(crate) opening: Opening,
 }

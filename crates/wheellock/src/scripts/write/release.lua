@@ -5,11 +5,11 @@
 -- ARGV[1]  its channel; not a key, because a user's key patterns need not cover it
 -- ARGV[2]  holder, with `:write`
 -- ARGV[3]  the holder's hold count once this call has succeeded
--- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen
+-- ARGV[4]  PUBLISH or SPUBLISH: how the waiters listen; empty to send no message
 -- ARGV[5]  what the keys that belong to the lock have in common, in the lock's slot
 --
--- Returns 1 and how many heard of it (given back), 0 (still held) or nil (this holder does not write, or what is there is no
--- read-write lock; nothing of it was changed).
+-- Returns 1 and the number of receivers (released), -1 (released, and the message was refused), 0 (still held) or nil (this holder
+-- does not write, or what is there is not a read-write lock; nothing of it was changed).
 local lock, holder, tag = KEYS[1], ARGV[2], ARGV[5]
 local found = redis.pcall('hmget', lock, 'mode', holder)
 if found.err then
@@ -47,9 +47,9 @@ if held then
 end
 if held or waited then
     -- A user without the channel frees locks all the same; waiters then find out by asking.
-    local heard = redis.pcall(ARGV[4], ARGV[1], '1')
+    local heard = ARGV[4] ~= '' and redis.pcall(ARGV[4], ARGV[1], '1')
     if held and type(heard) == 'number' then
         return 1 + heard
     end
 end
-return held and 1 or nil
+return held and -1 or nil

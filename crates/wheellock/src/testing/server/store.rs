@@ -267,7 +267,10 @@ impl Store {
 
     /// Keys that belong to a lock besides its own, and are to go with it.
     pub fn companions(&self) -> impl Iterator<Item = &str> {
-        self.keys.keys().map(String::as_str).filter(|key| is_companion(key) && !key.starts_with(TOKENS))
+        self.keys
+            .keys()
+            .map(String::as_str)
+            .filter(|key| is_companion(key) && !key.starts_with(TOKENS) && !key.ends_with(MARK))
     }
 
     /// Runs a script, loaded or not. `None` if these are no parameters of it.
@@ -288,14 +291,23 @@ impl Store {
             (Which::Release, &[key], &[channel, holder, count, verb]) => {
                 self.release(key, [verb, channel], holder, count)
             }
+            (Which::HotRelease, &[key], &[ref args @ .., tag, opening])
+            | (Which::HotWriteRelease, &[key], &[ref args @ .., tag, opening]) => {
+                return self.hot_release(which, key, args, tag, opening);
+            }
+            (Which::Mark, &[_], &[tag, lasts]) => {
+                self.set_text(&format!("{tag}{MARK}"), "1", Some(integer(lasts)?));
+                Ok(Answer::Status("OK".to_owned()))
+            }
+            (Which::Tell, &[key], &[channel, verb]) => {
+                if self.keys.contains_key(key) {
+                    Ok(Answer::Nil)
+                } else {
+                    Ok(Answer::Integer(self.publish([verb, channel, "1"])))
+                }
+            }
             (Which::AcquireAll, keys, args) => self.acquire_all(keys, each(keys, args)?),
             (Which::Renew, keys, args) => self.renew(keys, each(keys, args)?),
-            (Which::Listeners, &[key], &[channel, holder, _]) => {
-                Ok(self.listeners(channel, self.held_by(key, holder)))
-            }
-            (Which::SimpleListeners, &[key], &[channel, holder, _]) => {
-                Ok(self.listeners(channel, self.text(key) == Some(holder)))
-            }
             (Which::ForceRelease, &[key], &[channel, verb]) => self.force_release(key, [verb, channel]),
             (Which::FencedAcquire, &[key], &[lease, holder, count, tag]) => {
                 self.fenced_acquire(key, lease, holder, count, tag)
@@ -437,6 +449,41 @@ impl Store {
         Ok(Answer::Integer(1))
     }
 
+    /// A release, and which contenders no message reaches.
+    fn hot_release(
+        &mut self,
+        which: Which,
+        key: &str,
+        args: &[&str],
+        tag: &str,
+        opening: &str,
+    ) -> Result<Option<Answer>> {
+        let release = if which == Which::HotRelease { Which::Release } else { Which::WriteRelease };
+        let (mut args, silent) = (args.to_vec(), opening == "2");
+        let (Some(&channel), Some(&verb)) = (args.first(), args.get(3)) else { return Ok(None) };
+        if let Some(verb) = args.get_mut(3).filter(|_| silent) {
+            *verb = "";
+        }
+        let Some(released) = self.ran(release, "1", &[&[key], args.as_slice()].concat())? else {
+            return Ok(None);
+        };
+        let Answer::Integer(mut heard) = released else { return Ok(Some(released)) };
+        if heard == 0 {
+            return Ok(Some(released));
+        }
+        if silent {
+            heard = heard.max(1);
+        }
+        let mut found = self.keys.contains_key(&format!("{tag}{MARK}"));
+        if let Some((first, _)) = self.fields(&format!("{}{tag}", fair::QUEUES)).into_iter().next() {
+            found = true;
+            if opening != "0" {
+                self.publish([verb, &format!("{channel}:{first}"), "0"]);
+            }
+        }
+        Ok(Some(Answer::Array(vec![Answer::Integer(heard), Answer::flag(found)])))
+    }
+
     fn renew(&mut self, keys: &[&str], args: &[[&str; 2]]) -> Result {
         self.renew_each(Which::Renew, keys, args, Self::held_by)
     }
@@ -571,21 +618,15 @@ impl Store {
         self.publish([verb, channel, "0"])
     }
 
-    /// Returns how many heard it.
+    /// Returns the number of receivers; -2, so that a release returns -1, where nothing is to be sent.
     fn publish(&mut self, message: [&str; 3]) -> i64 {
+        if message[0].is_empty() {
+            return -2;
+        }
         let [verb, channel, text] = message.map(str::to_owned);
         let heard = self.channels.get(&channel).copied().unwrap_or_default();
         self.published.push(Published { verb, channel, text });
         heard
-    }
-
-    /// How many listen, for who has the lock.
-    fn listeners(&self, channel: &str, is_held: bool) -> Answer {
-        if is_held {
-            Answer::Integer(self.channels.get(channel).copied().unwrap_or_default())
-        } else {
-            Answer::Nil
-        }
     }
 
     fn held_by(&self, key: &str, holder: &str) -> bool {
@@ -649,12 +690,15 @@ impl Answer {
     }
 }
 
+/// What contenders leave that poll, behind the common part of a lock's keys.
+const MARK: &str = ":wheellock_poller";
+
 /// Where the tokens of fenced locks are counted, for good.
 const TOKENS: &str = "redisson_lock_token:";
 
 fn is_companion(key: &str) -> bool {
     let is_of_a_lock = key.starts_with(TOKENS) || fair::is_companion(key) || read_write::is_companion(key);
-    is_of_a_lock || permits::is_companion(key) || key.ends_with(elections::LEADER)
+    is_of_a_lock || permits::is_companion(key) || key.ends_with(elections::LEADER) || key.ends_with(MARK)
 }
 
 /// Returns true for a uuid, a colon and a number, whatever follows behind another colon.

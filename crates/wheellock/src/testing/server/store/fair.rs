@@ -136,7 +136,7 @@ fn queue(tag: &str) -> String {
 }
 
 /// What the keys of queues begin with.
-const QUEUES: &str = "redisson_lock_queue:";
+pub(super) const QUEUES: &str = "redisson_lock_queue:";
 
 pub(super) fn is_companion(key: &str) -> bool {
     key.starts_with(QUEUES)

@@ -1,0 +1,248 @@
+//! A process whose tasks never stop wanting one lock, and the contenders beside it: each takes the lock again and again, in its own way.
+//!
+//! Owns what a contender does, and counts its turns. How many it should have is for tests, campaigns and benches to say.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use wheellock::client::{Client, Command};
+use wheellock::{Backoff, Error, Guard, Lock, LockManager};
+
+use crate::server::RedisServer;
+
+/// Longest pause of a contender that tries ten times a second.
+pub const TEN_HERTZ: Duration = Duration::from_millis(100);
+
+/// A way to contend for a lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contender {
+    /// Another process that listens, with one task.
+    Listener,
+    /// `spin_lock`.
+    Spin,
+    /// `with_backoff`, 20 times a second.
+    Backoff,
+    /// `try_acquire` ten times a second.
+    Try,
+    /// A user without the lock's channel.
+    Deaf,
+    /// A user without `+publish`.
+    Mute,
+    /// A fair lock of the same name.
+    Fair,
+    /// A fair lock of the same name and of the hot process' own manager.
+    FairHere,
+    /// A fenced lock of the same name.
+    Fenced,
+    /// A fenced lock of the same name and of the hot process' own manager.
+    FencedHere,
+    /// `try_acquire` of the hot process' own manager, ten times a second.
+    TryHere,
+    /// Another library that tries ten times a second, and leaves no mark.
+    Foreign,
+}
+
+impl Contender {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Listener,
+        Self::Spin,
+        Self::Backoff,
+        Self::Try,
+        Self::Deaf,
+        Self::Mute,
+        Self::Fair,
+        Self::FairHere,
+        Self::Fenced,
+        Self::FencedHere,
+        Self::TryHere,
+        Self::Foreign,
+    ];
+
+    /// Longest time that it may have to wait for a turn, on a machine that is not busy.
+    #[must_use]
+    pub fn patience(self) -> Duration {
+        Duration::from_secs(if self == Self::Foreign { 5 } else { 1 })
+    }
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Listener => "listener, one task",
+            Self::Spin => "spin_lock",
+            Self::Backoff => "with_backoff",
+            Self::Try => "try_acquire at 10 Hz",
+            Self::Deaf => "user without the channel",
+            Self::Mute => "user without +publish",
+            Self::Fair => "fair lock",
+            Self::FairHere => "fair lock of the same manager",
+            Self::Fenced => "fenced lock",
+            Self::FencedHere => "fenced lock of the same manager",
+            Self::TryHere => "try_acquire of the same manager",
+            Self::Foreign => "another library at 10 Hz",
+        })
+    }
+}
+
+/// The tasks of a process or of a contender, and what they have had.
+#[derive(Debug)]
+pub struct Working {
+    over: Arc<AtomicBool>,
+    /// Turns so far.
+    pub turns: Arc<AtomicU64>,
+    tasks: JoinSet<Result<(), Error>>,
+}
+
+impl Working {
+    fn new() -> Self {
+        Self { over: Arc::default(), turns: Arc::default(), tasks: JoinSet::new() }
+    }
+
+    /// Turns so far.
+    #[must_use]
+    pub fn had(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it has had so many turns, but no longer than that. Returns true if it has.
+    pub async fn reaches(&self, turns: u64, within: Duration) -> bool {
+        let deadline = tokio::time::Instant::now() + within;
+        while self.had() < turns && tokio::time::Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.had() >= turns
+    }
+
+    fn work<F>(&mut self, hold: Duration, acquire: impl Fn() -> F + Send + 'static)
+    where
+        F: Future<Output = Result<Option<Guard>, Error>> + Send + 'static,
+    {
+        let (over, turns) = (Arc::clone(&self.over), Arc::clone(&self.turns));
+        self.tasks.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let Some(guard) = acquire().await? else { continue };
+                turns.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(hold).await;
+                guard.release().await?;
+            }
+            Ok(())
+        });
+    }
+
+    /// Drops the tasks where they are.
+    pub async fn abort(mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    /// Ends the tasks. Returns their turns.
+    ///
+    /// # Errors
+    ///
+    /// That of a task which failed.
+    pub async fn end(mut self) -> Result<u64, Error> {
+        self.over.store(true, Ordering::Relaxed);
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(2);
+        while let Ok(Some(ended)) = tokio::time::timeout_at(deadline, self.tasks.join_next()).await {
+            ended.expect("it does not panic")?;
+        }
+        Ok(self.had())
+    }
+}
+
+/// So many tasks of one process take the lock again and again, each for so long.
+#[must_use]
+pub fn hot(lock: &Lock, tasks: usize, hold: Duration) -> Working {
+    let mut working = Working::new();
+    for _ in 0..tasks {
+        let lock = lock.clone();
+        working.work(hold, move || {
+            let lock = lock.clone();
+            async move { lock.acquire().await.map(Some) }
+        });
+    }
+    working
+}
+
+/// A contender for `name` begins, beside the hot process of the manager `here`. The server has to be one with a TCP port.
+///
+/// # Errors
+///
+/// If it cannot connect.
+///
+/// # Panics
+///
+/// If the server refuses its user.
+pub async fn beside(
+    contender: Contender,
+    server: &RedisServer,
+    here: &LockManager,
+    name: &str,
+    hold: Duration,
+) -> Result<Working, Error> {
+    let mut working = Working::new();
+    let there = match contender {
+        Contender::Deaf => user(server, "deaf", &["resetchannels"]).await?,
+        Contender::Mute => user(server, "mute", &["allchannels", "-publish"]).await?,
+        _ => LockManager::connect(&server.tcp_url()).await?,
+    };
+    let pause = match contender {
+        Contender::Try | Contender::TryHere | Contender::Foreign => TEN_HERTZ,
+        _ => Duration::ZERO,
+    };
+    let lock = match contender {
+        Contender::Listener | Contender::Try | Contender::Deaf | Contender::Mute => there.lock(name),
+        Contender::TryHere => here.lock(name),
+        Contender::Spin => there.spin_lock(name),
+        Contender::Backoff => there.lock(name).with_backoff(Backoff::Constant(Duration::from_millis(50))),
+        Contender::Fair => there.fair_lock(name),
+        Contender::FairHere => here.fair_lock(name),
+        Contender::Fenced => there.fenced_lock(name).as_lock().clone(),
+        Contender::FencedHere => here.fenced_lock(name).as_lock().clone(),
+        Contender::Foreign => {
+            foreign(&mut working, there.client().clone(), name, hold);
+            return Ok(working);
+        }
+    };
+    working.work(hold, move || {
+        let (lock, _manager) = (lock.clone(), there.clone());
+        async move {
+            if pause.is_zero() {
+                return lock.acquire().await.map(Some);
+            }
+            tokio::time::sleep(pause).await;
+            lock.try_acquire().await
+        }
+    });
+    Ok(working)
+}
+
+/// What Redisson's `tryLock` and `unlock` do to the data, without a word to listeners.
+fn foreign(working: &mut Working, client: Client, name: &str, hold: Duration) {
+    const TRY: &str = "if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], 'java:1', '1') \
+                       redis.call('pexpire', KEYS[1], '30000') return 1 end return 0";
+    let (over, turns, name) = (Arc::clone(&working.over), Arc::clone(&working.turns), name.to_owned());
+    working.tasks.spawn(async move {
+        let error = |source| Error::Server { operation: "contend".to_owned(), source };
+        while !over.load(Ordering::Relaxed) {
+            tokio::time::sleep(TEN_HERTZ).await;
+            let try_lock = Command::new("EVAL").arg(TRY).arg("1").arg(&*name);
+            if client.call(&try_lock).await.map_err(error)?.as_i64() == Some(1) {
+                turns.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(hold).await;
+                client.call(&Command::new("HDEL").arg(&*name).arg("java:1")).await.map_err(error)?;
+            }
+        }
+        Ok(())
+    });
+}
+
+async fn user(server: &RedisServer, name: &str, rules: &[&str]) -> Result<LockManager, Error> {
+    let set = [&["ACL", "SETUSER", name, "reset", "on", ">secret", "+@all", "allkeys"][..], rules].concat();
+    assert_eq!(server.cli(&set), "OK");
+    let url = server.tcp_url().replace("redis://", &format!("redis://{name}:secret@"));
+    LockManager::connect(&url).await
+}

@@ -1,0 +1,90 @@
+//! Contenders of a process whose tasks never stop wanting a lock: each of them has its turns, listening or not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use wheellock::LockManager;
+
+use wheellock_tests::hot::{self, Contender};
+use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
+use wheellock_tests::{RedisServer, eventually};
+
+const HOLD: Duration = Duration::from_millis(1);
+
+/// Returns the turns of a contender beside `hot` processes of four tasks, as soon as it has had `wanted`.
+async fn turns(server: &RedisServer, contender: Contender, processes: usize, wanted: u64) -> u64 {
+    let name = format!("{contender} beside {processes}");
+    let mut managers: Vec<LockManager> = Vec::new();
+    for _ in 0..processes {
+        managers.push(manager(&server.tcp_url()).await);
+    }
+    let processes: Vec<_> = managers.iter().map(|locks| hot::hot(&locks.lock(&name), 4, HOLD)).collect();
+    for process in &processes {
+        assert!(process.reaches(20, PATIENCE).await, "{name}");
+    }
+    let contends = hot::beside(contender, server, &managers[0], &name, HOLD).await.unwrap();
+    contends.reaches(wanted, PATIENCE).await;
+    let had = contends.end().await.unwrap();
+    for process in processes {
+        process.end().await.unwrap();
+    }
+    had
+}
+
+/// Has each of these contend, all at the same time.
+async fn each_has_turns(contenders: &[Contender], processes: usize) {
+    let server = Arc::new(RedisServer::builder().tcp().start());
+    let mut running = JoinSet::new();
+    for contender in contenders.iter().copied() {
+        let server = Arc::clone(&server);
+        let wanted = if contender == Contender::Foreign { 1 } else { 4 };
+        running.spawn(async move { (contender, turns(&server, contender, processes, wanted).await, wanted) });
+    }
+    let starved: Vec<_> =
+        running.join_all().await.into_iter().filter(|(_, had, wanted)| had < wanted).collect();
+    assert!(starved.is_empty(), "turns: {starved:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contenders_have_turns_beside_hot_process() {
+    each_has_turns(&Contender::ALL, 1).await;
+}
+
+/// Listeners have their turns in any case. They would end an opening of which they heard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pollers_have_turns_beside_hot_processes() {
+    each_has_turns(&[Contender::Try, Contender::Spin, Contender::Foreign], 2).await;
+}
+
+/// An opening without a message ends with the next release of its process. If no task of that wants the lock any more, there is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listener_is_notified_when_silent_opening_is_abandoned() {
+    let server = RedisServer::builder().tcp().start();
+    let locks = manager(&server.tcp_url()).await;
+    let process = hot::hot(&locks.lock("hot"), 4, HOLD);
+    let listener = hot::beside(Contender::Listener, &server, &locks, "hot", HOLD).await.unwrap();
+    assert!(process.reaches(20, PATIENCE).await && listener.reaches(20, PATIENCE).await);
+    let is_free = || server.cli(&["EXISTS", "hot"]) == "0";
+    let opened = eventually(PATIENCE, async || {
+        assert_eq!(server.cli(&["SET", "{hot}:wheellock_poller", "1", "PX", "1000"]), "OK");
+        let had = listener.had();
+        (0..5).all(|_| is_free()) && listener.had() == had
+    });
+    assert!(opened.await, "it is never left free");
+    process.abort().await;
+    let had = listener.had();
+    assert!(listener.reaches(had + 3, WOKEN / 2).await, "it was not notified");
+    listener.end().await.unwrap();
+}
+
+/// Their other users poll, and leave no mark.
+#[tokio::test]
+async fn simple_locks_are_not_handed_over() {
+    let server = RedisServer::start();
+    let locks = manager(&server.url()).await;
+    let process = hot::hot(&locks.simple_lock("hot"), 4, Duration::ZERO);
+    assert!(process.reaches(20, PATIENCE).await);
+    process.end().await.unwrap();
+    assert_eq!(locks.metrics().hand_overs, 0);
+}

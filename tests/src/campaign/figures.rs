@@ -35,6 +35,8 @@ pub struct Figures {
     pub clock_jumps: u64,
     /// Holds that passed from task to task without a word to the server.
     pub hand_overs: u64,
+    /// Grants by process, of those that wanted any.
+    pub grants_by_process: BTreeMap<u32, u64>,
     /// Keys left behind.
     pub keys_left: u64,
     /// Writes with a token, and of these the ones that came too late and were refused.
@@ -70,6 +72,8 @@ impl Figures {
         }
         for operation in operations(&history.events) {
             figures.operations += 1;
+            let granted = matches!(operation.answer, Some((_, Answer::Granted)));
+            *figures.grants_by_process.entry(operation.id.0).or_default() += u64::from(granted);
             match operation.answer.map(|(_, answer)| answer) {
                 Some(Answer::Granted) => {
                     figures.grants += 1;

@@ -38,6 +38,10 @@ pub(super) enum Style {
     Even,
     /// Every task wants the same lock, all the time and for a moment, under owners that nobody else knows.
     Hot,
+    /// Every task contends for that lock, now and then, and for a moment: by polling.
+    Polling,
+    /// The same by listening.
+    Visiting,
     /// It is Redisson, in a JVM.
     Redisson,
 }
@@ -50,14 +54,21 @@ impl Style {
             Self::Waiting => "waiting",
             Self::Even => "even",
             Self::Hot => "hot",
+            Self::Polling => "polling",
+            Self::Visiting => "visiting",
             Self::Redisson => "redisson",
         }
     }
 
     pub(super) fn parse(name: &str) -> Option<Self> {
-        [Self::Mixed, Self::Holding, Self::Waiting, Self::Even, Self::Hot, Self::Redisson]
-            .into_iter()
-            .find(|style| style.name() == name)
+        let ours = [Self::Mixed, Self::Holding, Self::Waiting, Self::Even, Self::Hot];
+        let all = ours.into_iter().chain([Self::Polling, Self::Visiting, Self::Redisson]);
+        all.into_iter().find(|style| style.name() == name)
+    }
+
+    /// Returns true if all its tasks want one lock.
+    pub(super) fn wants_one(self) -> bool {
+        matches!(self, Self::Hot | Self::Polling | Self::Visiting)
     }
 }
 

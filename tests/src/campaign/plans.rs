@@ -403,6 +403,18 @@ pub(super) const ALL: &[Plan] = &[
         ..PLAIN
     },
     Plan {
+        name: "hot-contenders",
+        what: "one process that never stops wanting a lock, beside others that poll for it, or listen: each of them has its turns, and nothing overlaps",
+        lease: Duration::from_millis(1000),
+        style: |place, _| match place % 3 {
+            0 => Style::Hot,
+            1 => Style::Polling,
+            _ => Style::Visiting,
+        },
+        shows: |figures| handed_over(figures).or_else(|| starved(figures)),
+        ..PLAIN
+    },
+    Plan {
         name: "hot-clock",
         what: "the same while the server's clock jumps: seen by the next renewal; double grants counted",
         shim: true,
@@ -506,6 +518,14 @@ fn both_sides(figures: &Figures) -> Option<String> {
 
 fn handed_over(figures: &Figures) -> Option<String> {
     (figures.hand_overs == 0).then(|| "nothing was handed over".to_owned())
+}
+
+/// A contender for a hot lock has a turn every second, if it can be seen or leaves a mark.
+fn starved(figures: &Figures) -> Option<String> {
+    let least = figures.grants_by_process.iter().min_by_key(|(_, grants)| **grants);
+    least
+        .filter(|(_, grants)| **grants < 2)
+        .map(|(process, grants)| format!("process {process} had {grants} turns"))
 }
 
 fn queued(figures: &Figures) -> Option<String> {

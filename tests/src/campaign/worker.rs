@@ -215,8 +215,15 @@ impl Worker {
 
     async fn operation(&self, task: u32, random: &mut Random) {
         let is_hot = self.orders.style == Style::Hot;
-        let name = format!("lock:{}", random.below(if is_hot { 1 } else { self.orders.locks }));
+        let name = format!(
+            "lock:{}",
+            random.below(if self.orders.style.wants_one() { 1 } else { self.orders.locks })
+        );
+        let polls = self.orders.style == Style::Polling;
         let mut lock = self.wanted(&name, random);
+        if polls && task.is_multiple_of(2) {
+            lock.lock = AnyLock::Plain(self.manager.spin_lock(&name));
+        }
         let lease = self.orders.lease;
         let mut manner = Manner {
             kind: Kind::Acquire,
@@ -229,6 +236,8 @@ impl Worker {
         let dice = if self.orders.style == Style::Waiting { 0 } else { random.below(100) };
         match dice {
             0..70 if is_hot => {}
+            _ if polls && !task.is_multiple_of(2) => manner.kind = Kind::Try,
+            _ if self.orders.style.wants_one() && !is_hot => {}
             90.. if is_hot => manner.give_up = Some(Duration::from_micros(random.below(5_000))),
             0..30 => {}
             30..45 => manner.kind = Kind::Try,
@@ -553,6 +562,7 @@ impl Op<'_> {
             (Style::Waiting, _) => Duration::ZERO,
             (Style::Hot, 0..20) => Duration::ZERO,
             (Style::Hot, _) => Duration::from_micros(random.below(500)),
+            (Style::Polling | Style::Visiting, _) => Duration::from_micros(random.below(2_000)),
             // Redisson's worker is another program.
             (Style::Even | Style::Redisson, _) => Duration::from_micros(10_000 + random.below(20_000)),
             (Style::Holding, _) | (Style::Mixed, 0..3) => leases(random),

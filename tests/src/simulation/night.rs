@@ -108,7 +108,10 @@ impl Night {
                         }
                         let Some(seed) = self.from.checked_add(number) else { return };
                         let latches = self.kind.is_none() && seed.is_multiple_of(LATCHES_EVERY);
-                        for kind in [self.kind].into_iter().chain(latches.then_some(Some(Kind::Latch))) {
+                        let visited = self.kind.is_none() && seed.is_multiple_of(VISITED_EVERY);
+                        let more = [(latches, Kind::Latch), (visited, Kind::Visited)];
+                        let more = more.into_iter().filter_map(|(is_due, kind)| is_due.then_some(Some(kind)));
+                        for kind in [self.kind].into_iter().chain(more) {
                             let plan = Plan::of(seed, kind);
                             let (grants, events, finding) = Self { kind, ..self }.judge(&plan);
                             let mut morning = morning.lock().unwrap_or_else(PoisonError::into_inner);
@@ -209,6 +212,8 @@ const MOST_FINDINGS: usize = 3;
 const TOLD_EVERY: u64 = 10_000;
 /// A seed like that is a fleet with latches besides: their kind is not among those that a seed chooses from.
 const LATCHES_EVERY: u64 = 16;
+/// The same for a process that is visited, whose fleets take longer.
+const VISITED_EVERY: u64 = 50;
 
 #[cfg(test)]
 mod tests {

@@ -36,11 +36,13 @@ pub enum Kind {
     Quorum,
     /// `count_down_latch`
     Latch,
+    /// `lock`, taken again and again by one process alone, beside visitors that listen or poll
+    Visited,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Plain,
         Self::Hot,
         Self::Fair,
@@ -54,6 +56,7 @@ impl Kind {
         Self::Set,
         Self::Quorum,
         Self::Latch,
+        Self::Visited,
     ];
     /// How many of them a seed chooses from. A later one would have every seed decide for another fleet than before.
     const DRAWN: usize = 12;
@@ -95,6 +98,7 @@ impl fmt::Display for Kind {
             Self::Set => "set",
             Self::Quorum => "quorum",
             Self::Latch => "latch",
+            Self::Visited => "visited",
         })
     }
 }
@@ -342,7 +346,10 @@ impl Plan {
             troubles: Vec::new(),
             foreigners: Vec::new(),
         };
-        for process in 1..=processes {
+        if kind == Kind::Visited {
+            plan.tasks = visited(&mut random, processes, tasks_each);
+        }
+        for process in (1..=processes).filter(|_| kind != Kind::Visited) {
             for _ in 0..tasks_each {
                 let steps = 1 + random.below(if kind == Kind::Hot { 40 } else { 8 });
                 let steps = (0..steps).map(|_| Step::drawn(&mut random, kind)).collect();
@@ -427,6 +434,28 @@ impl fmt::Display for Plan {
         foreigners.iter().try_for_each(|foreigner| writeln!(f, "  {foreigner:?}"))?;
         troubles.iter().try_for_each(|trouble| writeln!(f, "  {trouble:?}"))
     }
+}
+
+/// The first process never stops wanting a lock, for the whole day; the others come now and then.
+fn visited(random: &mut Random, processes: u32, tasks_each: u64) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for _ in 0..2 + tasks_each {
+        let mut steps: Vec<_> = (0..400).map(|_| Step::drawn(random, Kind::Hot)).collect();
+        steps.iter_mut().for_each(|step| step.pause = 0);
+        tasks.push(Task { process: 1, steps });
+    }
+    for process in 2..=processes {
+        let mut steps: Vec<_> = (0..20).map(|_| Step::drawn(random, Kind::Hot)).collect();
+        for step in &mut steps {
+            step.pause = pick(random, &[0, 20, 90]);
+            // Even processes poll, by spin locks or by trying again and again.
+            if process % 4 == 2 {
+                step.manner = Manner::Try;
+            }
+        }
+        tasks.push(Task { process, steps });
+    }
+    tasks
 }
 
 impl Step {

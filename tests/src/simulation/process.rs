@@ -193,7 +193,8 @@ impl Process {
     fn wanted(&self, name: &str, step: &Step) -> Wanted {
         let locks = &self.locks;
         match self.kind {
-            Kind::Plain | Kind::Hot => Wanted::Plain(locks.lock(name)),
+            Kind::Visited if self.number.is_multiple_of(4) => Wanted::Plain(locks.spin_lock(name)),
+            Kind::Plain | Kind::Hot | Kind::Visited => Wanted::Plain(locks.lock(name)),
             Kind::Fair => Wanted::Plain(locks.fair_lock(name)),
             Kind::ReadWrite if step.shared => Wanted::Plain(locks.read_write_lock(name).read()),
             Kind::ReadWrite => Wanted::Plain(locks.read_write_lock(name).write()),
@@ -454,7 +455,7 @@ impl Op<'_> {
     /// An owner that is looked at is not handed over.
     fn owner_of(&self, held: &Held) -> String {
         match held {
-            _ if matches!(self.process.kind, Kind::Hot | Kind::Quorum) => {
+            _ if matches!(self.process.kind, Kind::Hot | Kind::Quorum | Kind::Visited) => {
                 format!("{}:{}", self.process.number, self.number)
             }
             Held::Permit(permit) => permit.id().to_string(),

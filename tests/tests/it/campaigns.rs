@@ -202,6 +202,11 @@ fn hot() {
 }
 
 #[test]
+fn hot_contenders() {
+    run("hot-contenders", 4.0);
+}
+
+#[test]
 fn hot_clock() {
     run("hot-clock", 2.5);
 }

@@ -27,6 +27,10 @@ impl<'a> Patience<'a> {
         let mut slice: Option<(Instant, Sleep)> = None;
         poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                // Or the pause would be counted against what is waited for next.
+                if let Some((began, sleep)) = &slice {
+                    self.leave_out_pause(*began, sleep.deadline(), self.timer.now());
+                }
                 return Poll::Ready(Some(output));
             }
             // A future that is ready at once reads no clock.
@@ -36,10 +40,7 @@ impl<'a> Patience<'a> {
             });
             while Pin::new(&mut *sleep).poll(cx).is_ready() {
                 let now = self.timer.now();
-                if late(self.timer, sleep.deadline(), now) >= STALL {
-                    // The pause may have begun with the slice.
-                    self.end += now.saturating_duration_since(*began);
-                }
+                self.leave_out_pause(*began, sleep.deadline(), now);
                 if now >= self.end {
                     return Poll::Ready(None);
                 }
@@ -49,6 +50,14 @@ impl<'a> Patience<'a> {
             Poll::Pending
         })
         .await
+    }
+
+    /// Moves the limit if the slice that `began` ends late.
+    fn leave_out_pause(&mut self, began: Instant, due: Instant, now: Instant) {
+        if late(self.timer, due, now) >= STALL {
+            // The pause may have begun with the slice.
+            self.end += now.saturating_duration_since(began);
+        }
     }
 
     fn end_of_slice(&self, now: Instant) -> Instant {
@@ -91,6 +100,25 @@ mod tests {
         assert_eq!(waits.as_mut().poll(&mut cx), Poll::Ready(None));
         drop(waits);
         assert_eq!(patience.wait_for(async { 8 }).await, Some(8), "what is ready is taken all the same");
+    }
+
+    #[tokio::test]
+    async fn pause_before_answer_leaves_next_wait() {
+        let timer = Timer::global();
+        let mut patience = Patience::new(timer, 200 * MS);
+        let mut polls = 0;
+        let answer = poll_fn(|cx| {
+            polls += 1;
+            if polls > 1 {
+                return Poll::Ready(7);
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        });
+        let stands_still = async { std::thread::sleep(400 * MS) };
+        let (answer, ()) = tokio::join!(patience.wait_for(answer), stands_still);
+        assert_eq!(answer, Some(7));
+        assert_eq!(patience.wait_for(timer.sleep(50 * MS)).await, Some(()), "time is left");
     }
 
     #[tokio::test]

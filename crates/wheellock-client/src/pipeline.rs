@@ -498,9 +498,11 @@ impl Pipeline {
         deadlines.min()
     }
 
-    /// Moves the deadline of each call that no writer has taken to `until`, if it is earlier.
+    /// Moves the deadline of each call that no socket has taken to `until`, if it is earlier.
     pub(crate) fn spare_unwritten(&mut self, until: Instant) {
-        let unwritten = self.entries.iter().rev().take_while(|entry| entry.start >= self.claimed);
+        // The pause may have begun in the middle of a write.
+        let taken = self.claimed.saturating_sub(self.held as u64);
+        let unwritten = self.entries.iter().rev().take_while(|entry| entry.start >= taken);
         for entry in unwritten {
             if let What::Call(slot) = entry.what
                 && let Some(slot) = self.slots.get_mut(slot as usize)

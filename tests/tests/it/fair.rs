@@ -731,3 +731,47 @@ async fn what_is_no_fair_lock_is_left_alone() {
     plain.release().await.unwrap();
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
+
+/// What a script of a fair lock answers for `holder`.
+fn asks(server: &RedisServer, holder: &str) -> String {
+    let args = ["60000", holder, "1", "1", "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];
+    server.cli(&[&["EVAL", Which::FairAcquire.text(), "1", NAME][..], &args].concat())
+}
+
+/// A server that stands still makes all waiters silent. Here the time of their silence is taken off their marks.
+#[test]
+fn server_stall_kills_no_waiter() {
+    let server = RedisServer::start();
+    let silent_for = |holder: &str, millis: i64| {
+        assert_ne!(server.cli(&["ZINCRBY", WAITERS, &(-millis).to_string(), holder]), "");
+    };
+    let queue = || server.cli(&["LRANGE", QUEUE, "0", "-1"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    for stall in [3_500, 6_000, 60_000] {
+        assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+        assert_eq!(asks(&server, "h:1"), "");
+        for (holder, ago) in [("dead:1", 6_000), ("w:1", 1_900), ("w:2", 900), ("w:3", 0)] {
+            assert!(asks(&server, holder).parse::<u32>().is_ok());
+            silent_for(holder, ago + stall);
+        }
+        assert_eq!(server.cli(&["DEL", NAME]), "1", "the lease ended meanwhile");
+        assert_eq!(asks(&server, "new:1"), "2000", "{stall}");
+        assert_eq!(queue(), "w:1 w:2 w:3 new:1", "{stall}: who was dead before the stall is removed");
+        assert_eq!(asks(&server, "w:3"), "2000", "{stall}");
+        assert_eq!(asks(&server, "w:1"), "", "{stall}: the first has it");
+        assert_eq!(queue(), "w:2 w:3 new:1");
+        // The grace is given once: while others ask, silence is a sign of death.
+        assert_eq!(server.cli(&["DEL", NAME]), "1");
+        silent_for("w:2", 6_000);
+        assert_eq!(asks(&server, "w:3"), "", "{stall}");
+    }
+    // A release that no waiter hears removes none of them either.
+    assert_eq!(server.cli(&["FLUSHALL"]), "OK");
+    assert_eq!(asks(&server, "h:1"), "");
+    for (holder, ago) in [("w:1", 1_900), ("w:2", 0)] {
+        assert!(asks(&server, holder).parse::<u32>().is_ok());
+        silent_for(holder, ago + 9_000);
+    }
+    let args = ["redisson_lock__channel:{tickets}", "h:1", "0", "PUBLISH", "{tickets}"];
+    let released = server.cli(&[&["EVAL", Which::FairRelease.text(), "1", NAME][..], &args].concat());
+    assert_eq!((released.as_str(), queue().as_str()), ("1", "w:1 w:2"));
+}

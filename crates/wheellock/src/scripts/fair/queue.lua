@@ -36,18 +36,40 @@ local function move_up(holders)
     end
 end
 
+-- Waiters of this library that lived when the last of them asked get time for one more question, if all have been silent for longer than
+-- any of them ever is: then the server stood still, and its silence is no sign of their death. Returns the time of the last question if so.
+local function last_asked_before_stall(now)
+    local newest = call('zrange', waiters, '-1', '-1', 'withscores')[2]
+    local asked = newest and tonumber(newest) - lives_for
+    if not asked or now - asked <= asks_after + 1000 then
+        return nil
+    end
+    local all = call('zrange', waiters, '0', '-1', 'withscores')
+    for i = 1, #all, 2 do
+        if tonumber(all[i + 1]) > asked then
+            call('zadd', waiters, now + lives_for, all[i])
+        end
+    end
+    return asked
+end
+
 -- Removes those at the head, of whom this is the first, whose time is over, but not the one who asks, who lives. Returns the one who is
--- there then, if there is one, and whether any was removed.
+-- there then, if there is one, and whether that one may not know that it is the first.
 local function living_head(head, now, asks)
-    local removed = false
+    local removed, has_looked, asked = false, false, nil
     while head and head ~= asks do
         -- Those of this library live as long as they ask; their deadlines are for the others to see.
-        local until_when = tonumber(call('zscore', waiters, head) or call('zscore', deadlines, head))
+        local lives = call('zscore', waiters, head)
+        local until_when = tonumber(lives or call('zscore', deadlines, head))
         if until_when and until_when > now then
             return head, removed
         end
-        if not removed then
+        if not has_looked then
             have_come()
+            asked, has_looked = last_asked_before_stall(now), true
+        end
+        if lives and asked and until_when > asked then
+            return head, true
         end
         call('lpop', queue)
         call('zrem', deadlines, head)

@@ -44,7 +44,7 @@ impl Store {
         if stands == "0" {
             return Ok(Answer::Integer(left));
         }
-        let lives = (self.now + 5000).to_string();
+        let lives = self.millis().saturating_add(LIVES_FOR).to_string();
         self.set_count(&queue(tag), holder, &lives);
         let is_head = head.is_none_or(|head| head == holder);
         Ok(Answer::Integer(if is_head { left.min(2000) } else { 2000 }))
@@ -96,17 +96,38 @@ impl Store {
     /// The first who waits for a fair lock and lives, as the one does who `asks`, and whether others were removed for not living.
     pub(super) fn head_of_queue(&mut self, tag: &str, asks: &str) -> Result<(Option<String>, bool)> {
         self.no_text(&queue(tag))?;
-        let mut removed = false;
+        let (mut removed, mut asked) = (false, None);
         loop {
             let Some((head, lives)) = self.fields(&queue(tag)).into_iter().next() else {
                 return Ok((None, removed));
             };
-            if head == asks || integer(&lives)? > self.millis() {
+            let lives = integer(&lives)?;
+            if head == asks || lives > self.millis() {
                 return Ok((Some(head), removed));
+            }
+            let asked = *asked.get_or_insert_with(|| self.last_asked_before_stall(tag));
+            if asked.is_some_and(|asked| lives > asked) {
+                return Ok((Some(head), true));
             }
             self.leave_queue(tag, &head);
             removed = true;
         }
+    }
+
+    /// Gives waiters that lived when the last of them asked time for one more question, if all were silent for too long. Returns the time
+    /// of that last question if so.
+    fn last_asked_before_stall(&mut self, tag: &str) -> Option<i64> {
+        let lives = |(holder, lives): (String, String)| Some((holder, lives.parse::<i64>().ok()?));
+        let all: Vec<_> = self.fields(&queue(tag)).into_iter().filter_map(lives).collect();
+        let asked = all.iter().map(|(_, lives)| lives.saturating_sub(LIVES_FOR)).max()?;
+        let now = self.millis();
+        if now.saturating_sub(asked) <= ASKS_AFTER + 1000 {
+            return None;
+        }
+        for (holder, _) in all.iter().filter(|(_, lives)| *lives > asked) {
+            self.set_count(&queue(tag), holder, &now.saturating_add(LIVES_FOR).to_string());
+        }
+        Some(asked)
     }
 
     pub(super) fn leave_queue(&mut self, tag: &str, holder: &str) {
@@ -134,6 +155,10 @@ impl Store {
 fn queue(tag: &str) -> String {
     format!("{QUEUES}{tag}")
 }
+
+/// How often a waiter asks, and for how long it lives without, in milliseconds.
+const ASKS_AFTER: i64 = 2000;
+const LIVES_FOR: i64 = 5000;
 
 /// What the keys of queues begin with.
 pub(super) const QUEUES: &str = "redisson_lock_queue:";

@@ -54,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) watchdog_lease: Lease,
     /// For how long after a grant the lock may be handed over within this process.
     pub(crate) hand_over: Duration,
+    /// No message tells of the releases of this process, and perhaps of no others'.
+    pub(crate) releases_are_silent: bool,
     /// Which acknowledgements are waited for after each grant and renewal.
     pub(crate) wanted: Option<Wanted>,
     /// What it calls itself, for people.
@@ -75,6 +77,7 @@ pub(crate) struct Context {
 pub(crate) struct Settings {
     pub(crate) watchdog_lease: Lease,
     pub(crate) hand_over: Duration,
+    pub(crate) releases_are_silent: bool,
     pub(crate) wanted: Option<Wanted>,
     pub(crate) label: Option<Label>,
     pub(crate) classifier: Option<Classifier>,
@@ -152,7 +155,7 @@ impl Names {
 
 impl Context {
     pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
-        let Settings { watchdog_lease, hand_over, wanted, label, classifier } = settings;
+        let Settings { watchdog_lease, hand_over, releases_are_silent, wanted, label, classifier } = settings;
         let clock = Clock::beside(client.config());
         let mut holds = Holds::new(clock.now(), watchdog_lease);
         if !matches!(client.config().servers, Servers::One(_)) {
@@ -165,6 +168,7 @@ impl Context {
             uuid,
             watchdog_lease,
             hand_over,
+            releases_are_silent,
             wanted,
             label,
             label_has_ended: AtomicBool::new(false),

@@ -44,6 +44,17 @@ pub enum Finding {
         /// The command.
         command: String,
     },
+    /// The server does not know a command that locks need, or does not run it in a script.
+    MissingCommand {
+        /// The command.
+        command: String,
+    },
+    /// The server runs no other command on a connection that has a subscription, as in RESP2, though RESP3 was agreed on. Some servers
+    /// that stand in for Redis in tests are like that: no caller can wait for a lock.
+    SubscriptionBlocksCommands {
+        /// What became of the command.
+        reason: String,
+    },
     /// The URL has a password and no user, and the server's `default` user, which we are then, needs none: was the lone
     /// part before the `@` meant as a user?
     UncheckedPassword,
@@ -93,8 +104,22 @@ impl fmt::Display for Finding {
                 f.write_str("without an append-only file a restart of the server forgets held locks")
             }
             Self::MissingPermission { command } => {
-                write!(f, "the user may not run {} on locks and their channels", command.escape_debug())
+                let shown = command.escape_debug();
+                write!(
+                    f,
+                    "the user may not run {shown} on locks and their channels: {}",
+                    consequence(command)
+                )
             }
+            Self::MissingCommand { command } => {
+                let shown = command.escape_debug();
+                write!(f, "the server does not run {shown}: {}", consequence(command))
+            }
+            Self::SubscriptionBlocksCommands { reason } => write!(
+                f,
+                "the server runs no other command on a connection that has a subscription, as in RESP2, \
+                 so no caller can wait for a lock: {reason}"
+            ),
             Self::UncheckedPassword => f.write_str(
                 "the server did not check the password, because its user `default` needs none; \
                  if a user was meant, write it with a colon: user:password@ or user:@",
@@ -118,7 +143,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Asks the server. Takes two round trips, and no longer than [`PATIENCE`].
+/// Asks the server. Takes three round trips, and no longer than [`PATIENCE`].
 pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Finding> {
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
@@ -139,17 +164,85 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     let channel = kind::REENTRANT.channel(name, false).0;
     let publish = client.publish_verb();
     let subscribe = if publish == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" };
-    let ask = Command::new("EVAL").arg(script()).arg("0").arg(name).arg(&channel).arg(publish).arg(subscribe);
+    let mut ask =
+        Command::new("EVAL").arg(script()).arg("0").arg(name).arg(&channel).arg(publish).arg(subscribe);
+    let commands = kind::commands();
+    for command in commands.keys().copied().chain(["evalsha"]) {
+        ask = ask.arg(command);
+    }
     let refused = client.call_with(&ask, options).await;
     match refused.as_ref().map(Value::as_array) {
         Ok(Some(refused)) => judge_permissions(refused, &mut findings),
         Ok(None) => findings.push(unknown(PERMISSIONS, &"the script was answered with another type")),
+        Err(error) if is_unknown_command(error) => {
+            findings.push(Finding::MissingCommand { command: "EVAL".to_owned() });
+        }
+        Err(error) if error.kind() == ErrorKind::Permission => {
+            findings.push(Finding::MissingPermission { command: "EVAL".to_owned() });
+        }
         Err(error) => findings.push(unknown(PERMISSIONS, error)),
+    }
+    let is_forbidden = |finding: &Finding| lacks(finding, |command| ["EVAL", subscribe].contains(&command));
+    // In a cluster the two commands may go to two nodes.
+    if client.nodes().len() == 1 && !findings.iter().any(is_forbidden) {
+        findings.extend(probe_subscription(client, channel.as_bytes(), options).await);
     }
     if durability.replicas() > 0 {
         findings.extend(count_replicas(client, durability.replicas(), options).await);
     }
     findings
+}
+
+/// Looks whether a connection with a subscription runs other commands.
+async fn probe_subscription(client: &Client, channel: &[u8], options: CallOptions) -> Option<Finding> {
+    let subscription = client.subscribe(channel);
+    let probe = Command::new("EVAL").arg(PROBE).arg("0");
+    let reason = match client.call_with(&probe, options).await {
+        Ok(Value::Integer(1)) => return None,
+        // fakeredis confirms a subscription by a reply, which the connection takes for that of the next command.
+        Ok(_) => "another command's reply came".to_owned(),
+        // A slow server is another matter.
+        Err(error) if error.kind() == ErrorKind::Timeout => return None,
+        Err(error) => error.to_string(),
+    };
+    subscription.refusal().is_none().then_some(Finding::SubscriptionBlocksCommands { reason })
+}
+
+/// Returns true if waiters of this process cannot rely on messages: no script of its user can send one.
+pub(crate) fn releases_are_silent(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| lacks(finding, |command| ["PUBLISH", "SPUBLISH"].contains(&command)))
+}
+
+/// Returns true if the finding is about a command that cannot be run, of those that are `meant`.
+fn lacks(finding: &Finding, meant: impl Fn(&str) -> bool) -> bool {
+    match finding {
+        Finding::MissingPermission { command } | Finding::MissingCommand { command } => meant(command),
+        _ => false,
+    }
+}
+
+fn is_unknown_command(error: &wheellock_client::Error) -> bool {
+    error.kind() == ErrorKind::Server && error.to_string().to_lowercase().contains("unknown command")
+}
+
+/// Says what does not work, or works more slowly, without this command.
+fn consequence(command: &str) -> String {
+    match command {
+        "PUBLISH" | "SPUBLISH" => {
+            "waiters of this process poll ten times a second, and others notice its releases up to 5 s late"
+                .to_owned()
+        }
+        "SUBSCRIBE" | "SSUBSCRIBE" => "waiters poll ten times a second".to_owned(),
+        "PUBSUB|NUMSUB" | "PUBSUB|SHARDNUMSUB" | "PUBSUB" => {
+            "waiters cannot be counted, so all processes that wait poll after every release".to_owned()
+        }
+        "EVAL" | "EVALSHA" => "locks are Lua scripts, so no lock works".to_owned(),
+        "TIME" => "no lease can be renewed, and no fair or fenced lock works".to_owned(),
+        command => match kind::commands().get(command.to_lowercase().as_str()) {
+            Some(kinds) => format!("these kinds do not work: {}", kinds.join(", ")),
+            None => "holders cannot be shown".to_owned(),
+        },
+    }
 }
 
 /// Whether the servers can do what is wanted of them; asked once when connecting.
@@ -225,7 +318,10 @@ fn judge_permissions(refused: &[Value], findings: &mut Vec<Finding>) {
     let refused = refused.iter().filter_map(Value::as_str);
     findings.extend(refused.map(|command| match command {
         "unknown" => unknown(PERMISSIONS, &"servers before 7.0 cannot tell"),
-        command => Finding::MissingPermission { command: command.to_uppercase() },
+        command => match command.strip_prefix('-') {
+            Some(command) => Finding::MissingCommand { command: command.to_uppercase() },
+            None => Finding::MissingPermission { command: command.to_uppercase() },
+        },
     }));
 }
 
@@ -239,6 +335,9 @@ const REPLICAS: &str = "how many replicas are connected";
 const OLDEST_TESTED: &[u32] = &[6, 0, 16];
 /// No service's start should fail or hang for want of a diagnosis.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The smallest script.
+pub(crate) const PROBE: &str = "return 1";
 
 /// Tries what locks need; it has no keys.
 pub(crate) fn script() -> &'static str {
@@ -264,6 +363,36 @@ mod tests {
         assert_eq!(judge(&info(1000, "noeviction")), []);
         let policy = "volatile-ttl".to_owned();
         assert_eq!(judge(&info(1000, "volatile-ttl")), [Finding::MayEvict { policy, maxmemory: 1000 }]);
+    }
+
+    #[test]
+    fn every_command_of_scripts_is_known_by_its_kinds() {
+        let commands = kind::commands();
+        let names: Vec<_> = commands.keys().copied().collect();
+        assert_eq!(
+            names.join(" "),
+            "decrby del exists get hdel hexists hget hgetall hlen hmget hrandfield hscan hset incr incrby lindex llen lpop \
+             lrange lrem pexpire pttl pubsub rpush set time zadd zcard zcount zincrby zrange zrem zremrangebyrank zscore"
+        );
+        assert_eq!(commands["lindex"], ["fair_lock"]);
+        assert!(commands["pexpire"].contains(&"lock") && commands["pexpire"].contains(&"semaphore"));
+    }
+
+    #[test]
+    fn finding_names_command_and_consequence() {
+        for (finding, words) in [
+            (Finding::MissingPermission { command: "PUBLISH".to_owned() }, ["PUBLISH", "ten times a second"]),
+            (Finding::MissingCommand { command: "SPUBLISH".to_owned() }, ["SPUBLISH", "up to 5 s late"]),
+            (Finding::MissingCommand { command: "ZADD".to_owned() }, ["ZADD", "fair_lock"]),
+            (Finding::MissingCommand { command: "EVAL".to_owned() }, ["EVAL", "no lock works"]),
+            (Finding::MissingPermission { command: "HSCAN".to_owned() }, ["HSCAN", "do not work: lock"]),
+        ] {
+            let text = finding.to_string();
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+        let lost = Finding::MissingPermission { command: "PUBLISH".to_owned() };
+        assert!(releases_are_silent(&[Finding::ForgetsOnRestart, lost]));
+        assert!(!releases_are_silent(&[Finding::MissingPermission { command: "TIME".to_owned() }]));
     }
 
     #[test]

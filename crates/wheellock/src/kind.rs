@@ -2,6 +2,7 @@
 //! are called; a new kind is a row here and its Lua files. The names of what belongs to a lock besides, what goes into the scripts and what
 //! comes out of them are `wire`'s.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
@@ -311,6 +312,28 @@ pub(crate) fn scripts() -> Vec<Arc<Script>> {
         }
     }
     scripts
+}
+
+/// Every command that the scripts of some kind run, and what these kinds are called.
+pub(crate) fn commands() -> BTreeMap<&'static str, Vec<&'static str>> {
+    let mut commands = BTreeMap::<_, Vec<_>>::new();
+    for kind in rows() {
+        for command in kind.scripts().flat_map(|script| called(script.text())) {
+            let kinds = commands.entry(command).or_default();
+            if !kinds.contains(&kind.label) {
+                kinds.push(kind.label);
+            }
+        }
+    }
+    commands
+}
+
+/// The commands that a script's text names where it calls one: `call('hset', ..)`, and `try`, which is `redis.pcall`.
+fn called(text: &'static str) -> impl Iterator<Item = &'static str> {
+    text.split("('").zip(text.split("('").skip(1)).filter_map(|(before, behind)| {
+        let is_call = before.ends_with("call") || before.ends_with("try");
+        behind.split_once('\'').filter(|_| is_call).map(|(command, _)| command)
+    })
 }
 
 impl Kind {

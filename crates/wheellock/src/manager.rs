@@ -8,7 +8,7 @@ use wheellock_client::{Client, Config};
 
 use crate::backoff::Backoff;
 use crate::context::{Context, Settings};
-use crate::diagnostics::{Finding, check_durability, diagnose};
+use crate::diagnostics::{Finding, check_durability, diagnose, releases_are_silent};
 use crate::durability::{Durability, Wanted};
 use crate::election::Election;
 use crate::error::Error;
@@ -453,6 +453,8 @@ impl LockManagerBuilder {
         let settings = Settings {
             watchdog_lease,
             hand_over: self.hand_over,
+            // Not known before the server was asked.
+            releases_are_silent: false,
             wanted,
             label,
             classifier: self.classifier,
@@ -485,7 +487,8 @@ struct Prepared {
 
 impl LockManager {
     fn assemble(client: Client, findings: Vec<Finding>, prepared: Prepared) -> Result<Self, Error> {
-        let Prepared { settings, reports_to, .. } = prepared;
+        let Prepared { mut settings, reports_to, .. } = prepared;
+        settings.releases_are_silent = releases_are_silent(&findings);
         let uuid: Arc<str> = new_uuid().map_err(|_| Error::NoRandomness)?.into();
         let timer = client.config().timer.clone();
         let context = Arc::new(Context::new(client, uuid, settings));

@@ -335,6 +335,21 @@ impl Double {
         self.shared.host.change(|server| server.store.forget_everything());
     }
 
+    /// From now on a connection with a subscription runs no other command, as in RESP2; it is confirmed by a push, or by a reply.
+    #[doc(hidden)]
+    pub fn block_subscribers(&self, confirms_by_push: bool) {
+        self.shared.host.change(|server| {
+            server.faults.subscriptions_block = true;
+            server.faults.confirms_by_reply = !confirms_by_push;
+        });
+    }
+
+    /// The number of commands that the server has answered.
+    #[doc(hidden)]
+    pub fn commands(&self) -> u64 {
+        self.shared.host.change(|server| server.commands)
+    }
+
     fn settings(&self, adjust: impl FnOnce(LockManagerBuilder) -> LockManagerBuilder) -> LockManagerBuilder {
         let shared = Arc::clone(&self.shared);
         let url = format!("redis://{}", shared.name);

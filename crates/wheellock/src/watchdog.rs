@@ -507,6 +507,7 @@ mod on_doubles {
         let settings = Settings {
             watchdog_lease: Lease::DEFAULT,
             hand_over: Duration::ZERO,
+            releases_are_silent: false,
             wanted: None,
             label: None,
             classifier: None,

@@ -90,6 +90,85 @@ async fn missing_permissions_are_named_when_connecting() {
     assert!(blind.lock("works").try_acquire().await.unwrap().is_some());
 }
 
+/// A command that the server lacks, what the finding calls it, and which words say what follows.
+const MISSING: [(&str, &str, &str); 8] = [
+    ("PUBLISH", "PUBLISH", "up to 5 s late"),
+    ("SUBSCRIBE", "SUBSCRIBE", "ten times a second"),
+    ("PUBSUB", "PUBSUB", "cannot be counted"),
+    ("TIME", "TIME", "no lease can be renewed"),
+    ("PEXPIRE", "PEXPIRE", "do not work: lock,"),
+    ("ZADD", "ZADD", "fair_lock"),
+    ("EVALSHA", "EVALSHA", "no lock works"),
+    ("EVAL", "EVAL", "no lock works"),
+];
+
+#[tokio::test]
+async fn missing_command_is_named_with_consequence() {
+    for (renamed, command, words) in MISSING {
+        let server = RedisServer::builder()
+            .arg("appendonly", "yes")
+            .arg(&format!("rename-command {renamed}"), "")
+            .start();
+        let locks = LockManager::connect(&server.url()).await.unwrap();
+        let findings = findings(&server, &locks);
+        let found = Finding::MissingCommand { command: command.to_owned() };
+        assert_eq!(findings, [found.clone()], "{renamed}");
+        assert!(found.to_string().contains(words), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn forbidden_command_is_named_with_consequence() {
+    let server = RedisServer::builder().tcp().arg("appendonly", "yes").start();
+    if server.redis_version() < CHECKS_PERMISSIONS {
+        return;
+    }
+    for (rule, command, words) in [
+        ("-publish", "PUBLISH", "up to 5 s late"),
+        ("-subscribe", "SUBSCRIBE", "ten times a second"),
+        ("-pubsub", "PUBSUB|NUMSUB", "cannot be counted"),
+        ("-time", "TIME", "no lease can be renewed"),
+        ("-pexpire", "PEXPIRE", "do not work: lock,"),
+        ("-eval", "EVAL", "no lock works"),
+    ] {
+        let set =
+            ["ACL", "SETUSER", "limited", "reset", "on", ">secret", "+@all", "allkeys", "allchannels", rule];
+        assert_eq!(server.cli(&set), "OK");
+        let url = server.tcp_url().replace("redis://", "redis://limited:secret@");
+        let locks = LockManager::connect(&url).await.unwrap();
+        let found = Finding::MissingPermission { command: command.to_owned() };
+        assert_eq!(locks.diagnostics(), [found.clone()], "{rule}");
+        assert!(found.to_string().contains(words), "{found}");
+    }
+}
+
+/// Without PUBLISH no message wakes a waiter.
+#[tokio::test]
+async fn waiter_without_publish_polls_often() {
+    let renamed = RedisServer::builder().arg("rename-command PUBLISH", "").start();
+    let forbidden = RedisServer::builder().tcp().start();
+    let mut urls = vec![renamed.url()];
+    if forbidden.redis_version() >= CHECKS_PERMISSIONS {
+        let set = ["ACL", "SETUSER", "mute", "on", ">secret", "+@all", "allkeys", "allchannels", "-publish"];
+        assert_eq!(forbidden.cli(&set), "OK");
+        urls.push(forbidden.tcp_url().replace("redis://", "redis://mute:secret@"));
+    }
+    for url in urls {
+        let [here, there] =
+            [LockManager::connect(&url).await.unwrap(), LockManager::connect(&url).await.unwrap()];
+        let locks = |locks: &LockManager| [locks.lock("a"), locks.fair_lock("b"), locks.simple_lock("c")];
+        for (held, wanted) in locks(&here).into_iter().zip(locks(&there)) {
+            let guard = held.acquire().await.unwrap();
+            let waiting = tokio::spawn(async move { wanted.acquire().await.unwrap() });
+            assert!(eventually(PATIENCE, async || there.metrics().waiting == 1).await);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            guard.release().await.unwrap();
+            let woken = tokio::time::timeout(Duration::from_secs(1), waiting).await;
+            drop(woken.expect("ten times a second").unwrap());
+        }
+    }
+}
+
 #[test]
 fn the_diagnosis_asks_for_the_verbs_by_which_releases_are_told() {
     let server = RedisServer::start();

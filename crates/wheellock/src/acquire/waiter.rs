@@ -19,7 +19,7 @@ use crate::guard::Guard;
 use crate::hand_over::{self, HANDED};
 use crate::kind::Wake;
 use crate::name::Name;
-use crate::questions::{Known, Questions, REPOLL, Turn};
+use crate::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
 use crate::wait_queue::WaitQueue;
 use crate::wire::{self, Refusal};
 
@@ -346,7 +346,8 @@ impl<'a> Waiter<'a> {
             self.request.backoff.copied().or(unheard).map(|backoff| backoff.pause(self.refusals, random));
         self.refusals = self.refusals.saturating_add(1);
         // If there is a pause, it asks when that is over or the lease ends.
-        let lease_left = refusal.lease_left.into_iter().chain(pause).min();
+        let unannounced = self.request.context.releases_are_silent.then_some(POLL_UNTOLD);
+        let lease_left = refusal.lease_left.into_iter().chain(pause).chain(unannounced).min();
         if let Some(own) = &mut self.own {
             own.on_held(now, lease_left);
             return;

@@ -1,34 +1,69 @@
--- Says what the present user may not do, of what locks need. Touches no key.
+-- Says what the present user may not do and what the server does not know, of what locks need. Touches no key.
 --
 -- ARGV[1]  a lock's name
 -- ARGV[2]  its channel
 -- ARGV[3]  PUBLISH or SPUBLISH
 -- ARGV[4]  SUBSCRIBE or SSUBSCRIBE
+-- ARGV[5]  and so on: every other command that a script runs
 --
--- Returns the names of the commands that would be refused; `unknown` alone if the server cannot tell (before 7.0).
-if not redis.acl_check_cmd then
-    return {'unknown'}
-end
-local lock, channel = ARGV[1], ARGV[2]
-local needed = {
-    {'hexists', lock, 'holder'}, {'hget', lock, 'holder'}, {'hset', lock, 'holder', '1'}, {'exists', lock},
-    {'pttl', lock}, {'pexpire', lock, '1'}, {'hdel', lock, 'holder'}, {'hlen', lock}, {'hscan', lock, '0'}, {'del', lock},
-    -- For contenders that poll.
-    {'set', '{' .. lock .. '}:wheellock_poller', '1'}, {'lindex', 'redisson_lock_queue:{' .. lock .. '}', '0'},
-}
-local refused = {}
-for _, command in ipairs(needed) do
-    if not redis.acl_check_cmd(unpack(command)) then
-        refused[#refused + 1] = command[1]
+-- Returns the names of the commands that would be refused; behind a `-` those that the server does not know, or fails to run in a
+-- script; and `unknown` if the server cannot tell what the user may do (before 7.0).
+local lock, channel, publish, subscribe = unpack(ARGV)
+local refused, missing = {}, {}
+
+-- A server says first whether it knows a command, then whether its arguments can be right. So nothing is run here.
+local function look_for(command, ...)
+    local said = redis.pcall(command, ...)
+    if type(said) == 'table' and said.err and string.find(string.lower(said.err), 'unknown', 1, true) then
+        missing[command] = true
+        refused[#refused + 1] = '-' .. command
     end
 end
--- Where everything is refused it is the name that is out of bounds, and other names may not be.
-if #refused == #needed then
-    refused = {}
-end
-for _, command in ipairs({{ARGV[3], channel, '0'}, {ARGV[4], channel}, {'time'}}) do
-    if not redis.acl_check_cmd(unpack(command)) then
-        refused[#refused + 1] = command[1]
+
+for i = 3, #ARGV do
+    if ARGV[i] == 'time' then
+        look_for('time', 'with', 'arguments')
+    else
+        look_for(ARGV[i])
     end
+end
+
+local function may(command, ...)
+    return missing[command] or redis.acl_check_cmd(command, ...)
+end
+
+if redis.acl_check_cmd then
+    local needed = {
+        {'hexists', lock, 'holder'}, {'hget', lock, 'holder'}, {'hset', lock, 'holder', '1'}, {'exists', lock},
+        {'pttl', lock}, {'pexpire', lock, '1'}, {'hdel', lock, 'holder'}, {'hlen', lock}, {'hscan', lock, '0'}, {'del', lock},
+        -- For contenders that poll.
+        {'set', '{' .. lock .. '}:wheellock_poller', '1'}, {'lindex', 'redisson_lock_queue:{' .. lock .. '}', '0'},
+    }
+    local locks = {}
+    for _, command in ipairs(needed) do
+        if not may(unpack(command)) then
+            locks[#locks + 1] = command[1]
+        end
+    end
+    -- Where everything is refused it is the name that is out of bounds, and other names may not be.
+    if #locks < #needed then
+        for _, command in ipairs(locks) do
+            refused[#refused + 1] = command
+        end
+    end
+    local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
+    for _, command in ipairs({{publish, channel, '0'}, {subscribe, channel}, {'time'}, {'pubsub', numsub, channel}}) do
+        if not may(unpack(command)) then
+            missing[command[1]] = true
+            refused[#refused + 1] = command[1] == 'pubsub' and 'pubsub|' .. numsub or command[1]
+        end
+    end
+else
+    refused[#refused + 1] = 'unknown'
+end
+-- Scripts publish on Redis 7 and Valkey, which tell their version here. Other servers have to show it; listeners of this lock, if there
+-- are any, look once for nothing.
+if publish == 'PUBLISH' and not redis.REDIS_VERSION and not missing[publish] and type(redis.pcall(publish, channel, '0')) ~= 'number' then
+    refused[#refused + 1] = '-' .. publish
 end
 return refused

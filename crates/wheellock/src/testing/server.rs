@@ -43,6 +43,8 @@ pub struct Server {
     pub run_id: String,
     /// Whether a command that it does not know is a mistake in a test; an error for its caller otherwise.
     pub strict: bool,
+    /// How many commands it has answered.
+    pub commands: u64,
 }
 
 /// The connections end with their server, or whoever is dropped with a question under way would listen for an answer.
@@ -65,6 +67,7 @@ impl Server {
             replica: None,
             run_id: "model".to_owned(),
             strict: true,
+            commands: 0,
         }
     }
 
@@ -204,7 +207,13 @@ impl Server {
     }
 
     fn answer(&mut self, place: usize, words: &[&str]) {
+        self.commands += 1;
         let reply = match *words {
+            [verb, ..] if self.is_blocked(place, verb) => {
+                format!(
+                    "-ERR Can't execute '{verb}': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT are allowed\r\n"
+                )
+            }
             ["HELLO", ..] => {
                 let fields = "+proto\r\n:3\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n";
                 match self.store.make.name() {
@@ -225,11 +234,14 @@ impl Server {
             ["INFO"] => bulk(&format!("redis_version:7.0.15\r\naof_enabled:1\r\nrun_id:{}\r\n", self.run_id)),
             // Nothing is forbidden.
             ["EVAL", text, "0", ..] if text == diagnostics::script() => "*0\r\n".to_owned(),
+            ["EVAL", diagnostics::PROBE, "0"] => ":1\r\n".to_owned(),
             ["SUBSCRIBE", channel] => {
                 if self.connections[place].channels.insert(channel.to_owned()) {
                     self.store.subscribe(channel);
                 }
-                confirmation("subscribe", channel)
+                let confirmed = confirmation("subscribe", channel);
+                // RESP2 has no pushes.
+                if self.faults.confirms_by_reply { confirmed.replacen('>', "*", 1) } else { confirmed }
             }
             ["UNSUBSCRIBE", channel] => {
                 if self.connections[place].channels.remove(channel) {
@@ -254,6 +266,12 @@ impl Server {
             }
         };
         self.tell(Some((place, &reply)));
+    }
+
+    /// Returns true if the connection has a subscription, after which this server runs hardly anything.
+    fn is_blocked(&self, place: usize, verb: &str) -> bool {
+        let blocks = self.faults.subscriptions_block && !self.connections[place].channels.is_empty();
+        blocks && !["SUBSCRIBE", "UNSUBSCRIBE", "PING"].contains(&verb)
     }
 
     fn acked(&mut self, place: usize) -> Answer {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use wheellock::client::{Command, Config};
 use wheellock::testing::{Double, Outage};
 use wheellock::{
-    Durability, Error, Fairness, FencedLock, Lock, LockManager, LostReason, Outcome, RedLockManager,
+    Durability, Error, Fairness, FencedLock, Finding, Lock, LockManager, LostReason, Outcome, RedLockManager,
     Released, multi_lock,
 };
 
@@ -584,4 +584,53 @@ async fn a_manager_keeps_its_server() {
     let kept = double.manager().await.unwrap();
     drop(double);
     assert!(kept.lock(NAME).try_acquire().await.unwrap().is_some());
+}
+
+/// Servers that stand in for Redis in tests of other languages are like that.
+#[tokio::test(start_paused = true)]
+async fn deaf_subscriptions_are_found_at_connect() {
+    let double = Double::new();
+    assert_eq!(double.manager().await.unwrap().diagnostics(), []);
+    for confirms_by_push in [true, false] {
+        double.block_subscribers(confirms_by_push);
+        let locks = double.manager().await.unwrap();
+        let [finding @ Finding::SubscriptionBlocksCommands { .. }] = locks.diagnostics() else {
+            panic!("{:?}", locks.diagnostics())
+        };
+        assert!(finding.to_string().contains("no caller can wait"), "{finding}");
+    }
+}
+
+/// The server stands still for longer than a silent waiter is taken for alive, and the lease ends meanwhile.
+#[tokio::test(start_paused = true)]
+async fn fair_order_survives_server_stall() {
+    for stall in [4, 8, 12] {
+        let double = Double::new();
+        let mut managers = Vec::new();
+        for _ in 0..6 {
+            let patient = |config: &mut Config| config.response_timeout = Duration::from_secs(30);
+            let locks = double.manager_with(|settings| settings.configure(patient)).await;
+            managers.push(locks.unwrap());
+        }
+        let held = managers[0].fair_lock(NAME).with_lease(Duration::from_secs(3)).acquire().await.unwrap();
+        let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for (place, locks) in managers.iter().enumerate().skip(1) {
+            let (lock, order) = (locks.fair_lock(NAME), Arc::clone(&order));
+            waiting.push(tokio::spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                order.lock().unwrap().push(place);
+                guard.release().await.unwrap();
+            }));
+            sleep(Duration::from_millis(130)).await;
+        }
+        double.outage(Outage::Silent);
+        sleep(Duration::from_secs(stall)).await;
+        double.come_back();
+        for waiter in waiting {
+            timeout(Duration::from_secs(60), waiter).await.expect("all have their turn").unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), [1, 2, 3, 4, 5], "after {stall} s");
+        drop(held);
+    }
 }

@@ -175,6 +175,12 @@ pub(super) fn findings() -> Vec<Row> {
         ),
         ("A server without an append-only file", Finding::ForgetsOnRestart),
         ("A permission that is missing", Finding::MissingPermission { command: "PUBLISH".to_owned() }),
+        ("A command that is missing", Finding::MissingCommand { command: "SUBSCRIBE".to_owned() }),
+        ("A server without Lua", Finding::MissingCommand { command: "EVAL".to_owned() }),
+        (
+            "A server that stands in for Redis in tests",
+            Finding::SubscriptionBlocksCommands { reason: "ERR Can't execute 'eval'".to_owned() },
+        ),
         ("A password that the server did not check", Finding::UncheckedPassword),
         ("An old server", Finding::UntestedVersion { version: "5.0.14".to_owned() }),
         ("A quorum member with replicas", Finding::HasReplicas { server, replicas: 1 }),

@@ -26,6 +26,10 @@ pub struct Faults {
     pub latency: u64,
     /// Nothing is read and nothing is answered, and connections stay as they are.
     pub is_silent: bool,
+    /// Whether a connection with a subscription runs no other command, as in RESP2.
+    pub subscriptions_block: bool,
+    /// Whether a subscription is confirmed by a reply and not by a push, as in RESP2.
+    pub confirms_by_reply: bool,
     /// Whether the server's only replica acknowledges what it is sent.
     pub replica_acks: bool,
     /// How many keys each call of a script had that was refused, and each that was not.
@@ -49,6 +53,8 @@ impl Default for Faults {
             delayed: 0,
             latency: 0,
             is_silent: false,
+            subscriptions_block: false,
+            confirms_by_reply: false,
             replica_acks: true,
             refused: Vec::new(),
             executed: Vec::new(),

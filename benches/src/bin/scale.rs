@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use tokio::runtime::Builder;
-use wheellock::{Guard, LockManager, Metrics, Permit};
+use wheellock::{Guard, Lock, LockManager, Metrics, Permit};
 use wheellock_benches::sent::Counting;
 use wheellock_benches::{Report, is_quick, process_cpu, stretch};
 use wheellock_tests::RedisServer;
@@ -23,6 +23,7 @@ fn main() -> Result<()> {
         ("waiters on one lock", |report, options| waiters(report, options, Of::Locks)),
         ("waiters on one semaphore", |report, options| waiters(report, options, Of::Permits)),
         ("names", names),
+        ("herd", herds),
     ] {
         if options.word.as_ref().is_none_or(|word| name.contains(word.as_str())) {
             play(&mut report, &options)?;
@@ -276,6 +277,72 @@ fn names(report: &mut Report, options: &Options) -> Result<()> {
     })
 }
 
+/// Processes that wait for one lock and have one turn each. Here a process is a manager with a connection of its own.
+fn herds(report: &mut Report, _: &Options) -> Result<()> {
+    let kinds: [(&str, fn(&LockManager) -> Lock); 4] = [
+        ("plain", |locks| locks.lock(HERD)),
+        ("simple", |locks| locks.simple_lock(HERD)),
+        ("fenced", |locks| locks.fenced_lock(HERD).as_lock().clone()),
+        ("fair", |locks| locks.fair_lock(HERD)),
+    ];
+    for (kind, lock) in kinds {
+        for processes in [2, 10, 100, 1000] {
+            herd(report, kind, lock, processes)?;
+        }
+    }
+    Ok(())
+}
+
+fn herd(report: &mut Report, kind: &str, lock: fn(&LockManager) -> Lock, processes: usize) -> Result<()> {
+    let server = RedisServer::start();
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let first = LockManager::connect(&server.url()).await?;
+        let mut managers = Vec::new();
+        for _ in 0..processes {
+            managers.push(LockManager::connect(&server.url()).await?);
+        }
+        let held = lock(&first).acquire().await?;
+        let counting = Counting::of(&server);
+        let wait_for_turn = |locks: &LockManager| {
+            let lock = lock(locks);
+            tokio::spawn(async move {
+                let guard = lock.acquire().await?;
+                let granted = Instant::now();
+                tokio::time::sleep(TURN).await;
+                let released = Instant::now();
+                guard.release().await?;
+                anyhow::Ok((granted, released))
+            })
+        };
+        let tasks: Vec<_> = managers.iter().map(wait_for_turn).collect();
+        while managers.iter().map(|locks| locks.metrics().waiting).sum::<u64>() < u64::try_from(processes)? {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(TURN * 50).await;
+        let mut turns = vec![(Instant::now(), Instant::now())];
+        held.release().await?;
+        for task in tasks {
+            turns.push(task.await??);
+        }
+        turns.sort_unstable();
+        let since = |pair: &[(Instant, Instant)]| match pair {
+            [(_, released), (granted, _)] => granted.saturating_duration_since(*released).as_secs_f64(),
+            _ => 0.0,
+        };
+        let mut between: Vec<f64> = turns.windows(2).map(since).collect();
+        between.sort_by(f64::total_cmp);
+        let sent = counting.stop()?;
+        let bench = format!("herd of {processes}, {kind}");
+        let commands = ratio(sent.commands - sent.pings, u64::try_from(processes)?);
+        figure(report, &bench, "commands per turn", "", commands);
+        let half = between.get(between.len() / 2).copied().unwrap_or_default();
+        figure(report, &bench, "hand-over p50", "us", half * 1e6);
+        figure(report, &bench, "hand-over max", "us", between.last().copied().unwrap_or_default() * 1e6);
+        Ok(())
+    })
+}
+
 /// What this process and the server have used.
 struct Used {
     since: Instant,
@@ -347,6 +414,9 @@ fn ratio(of: u64, to: u64) -> f64 {
     of as f64 / to as f64
 }
 
+const HERD: &str = "herd";
+/// For how long each process has the lock.
+const TURN: Duration = Duration::from_millis(1);
 const POOL: &str = "pool";
 const TASKS: u64 = 256;
 const NAMES: u64 = 10_000;

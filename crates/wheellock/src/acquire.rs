@@ -165,11 +165,11 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
             }
             let said = match request.latch {
                 None => {
-                    let attempt = request.attempt(
-                        request.precedence(wait.of_any()),
-                        by.instant(),
-                        wait.refused_write(),
-                    );
+                    // A caller that was refused lately expects the same again.
+                    let expects_to_wait = wait.one_try().is_none() && request.name.was_refused();
+                    let polls = waiter.is_some() || expects_to_wait;
+                    let precedence = request.precedence(wait.of_any());
+                    let attempt = request.attempt(precedence, by.instant(), wait.refused_write(), polls);
                     attempt.await.map(Said::Answer)
                 }
                 // Boxed, because every waiter's future has room for it.

@@ -19,6 +19,9 @@ pub(crate) struct Kind {
     pub(crate) label: &'static str,
     /// Takes one hold.
     pub(crate) acquire: Arc<Script>,
+    /// The same for a waiter, which is told how many others wait; `None` if several may get the lock after one release, or if the
+    /// server keeps their order.
+    pub(crate) poll: Option<Arc<Script>>,
     /// Takes one hold of each of several locks, all or none; `None` if they are asked for one after the other.
     pub(crate) acquire_all: Option<Arc<Script>>,
     /// Extends the leases of many locks at once, or looks how long they run; `None` if nothing is held.
@@ -112,6 +115,7 @@ pub(crate) static REENTRANT: LazyLock<Kind> = LazyLock::new(|| {
     Kind::counted("", PLAIN_CHANNEL)
         .handed_over()
         .bundled_by(concat!(include_str!("scripts/holders_of.lua"), include_str!("scripts/together.lua")))
+        .polled()
 });
 
 /// The reentrant lock whose every grant has a number: Redisson's `RFencedLock`.
@@ -127,7 +131,7 @@ pub(crate) static FENCED: LazyLock<Kind> = LazyLock::new(|| {
         companions: Companions::Token,
         ..Kind::counted("", PLAIN_CHANNEL)
     };
-    row.bundled()
+    row.bundled().polled()
 });
 
 /// The shared side of a read-write lock: Redisson's `RReadWriteLock.readLock()`.
@@ -167,7 +171,7 @@ pub(crate) static WRITE: LazyLock<Kind> = LazyLock::new(|| {
         leaves_mark: true,
         ..Kind::read_write("write")
     };
-    row.handed_over().bundled()
+    row.handed_over().bundled().polled()
 });
 
 /// The reentrant lock that is granted in the order in which callers came, over all processes: Redisson's `RFairLock`.
@@ -224,7 +228,7 @@ pub(crate) static SIMPLE: LazyLock<Kind> = LazyLock::new(|| {
         holders: Holders::Single,
         ..Kind::counted("", "wheellock_simple:")
     };
-    row.bundled_by(include_str!("scripts/simple/together.lua"))
+    row.bundled_by(include_str!("scripts/simple/together.lua")).polled()
 });
 
 /// The counted semaphore: Redisson's `RSemaphore`. What its holders have is remembered by this library only, so that it is given
@@ -348,6 +352,7 @@ impl Kind {
                 1,
                 3,
             )),
+            poll: None,
             acquire_all: Some(Arc::new(Script::variadic(concat!(
                 include_str!("scripts/holders_of.lua"),
                 include_str!("scripts/acquire_all.lua")
@@ -455,10 +460,19 @@ impl Kind {
         }
     }
 
+    /// The same kind, whose waiters pause where many wait.
+    fn polled(self) -> Self {
+        let takes = self.acquire.arity().map_or(0, |(_, takes)| takes);
+        let text = include_str!("scripts/poll.lua").replace("%acquire\n", self.acquire.text());
+        // A row is made once, and stays. Without the native command: its refusal would be followed by a script.
+        Self { poll: Some(Arc::new(Script::new(text.leak(), 1, takes + 1))), ..self }
+    }
+
     /// What it runs to take, keep and give back. Scripts that only show something are sent when they are asked for first.
     fn scripts(&self) -> impl Iterator<Item = &Arc<Script>> {
-        let Self { acquire, acquire_all, renew, release, bundle, hot_release, force_release, .. } = self;
-        let others = [acquire_all, renew, release, bundle, hot_release, force_release];
+        let Self { acquire, poll, acquire_all, renew, release, bundle, hot_release, force_release, .. } =
+            self;
+        let others = [poll, acquire_all, renew, release, bundle, hot_release, force_release];
         std::iter::once(acquire).chain(others.into_iter().flatten())
     }
 

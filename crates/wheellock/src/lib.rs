@@ -103,6 +103,7 @@ mod guard;
 pub mod guide;
 mod hand_over;
 mod health;
+mod herd;
 mod holder;
 mod holds;
 mod join_all;

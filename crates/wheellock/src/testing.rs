@@ -344,7 +344,7 @@ impl Double {
         });
     }
 
-    /// The number of commands that the server has answered.
+    /// Returns the number of commands that the server has answered, without heartbeats.
     #[doc(hidden)]
     pub fn commands(&self) -> u64 {
         self.shared.host.change(|server| server.commands)

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::Subscription;
 
 use crate::error::Error;
+use crate::herd::Herd;
 use crate::questions::{Known, POLL_UNTOLD, Questions, REPOLL, Turn};
 use crate::queue::{Entry, Queue};
 use crate::turns::{Contenders, Message, Then, Turns};
@@ -53,6 +54,7 @@ pub(crate) struct WaitQueue {
     turns: Turns,
     /// The lock was left free without a message, and no waiter of this process wants it any more.
     is_untold: bool,
+    herd: Herd,
 }
 
 impl WaitQueue {
@@ -117,6 +119,16 @@ impl WaitQueue {
         }
     }
 
+    /// The server refused the head after this round trip and counted this many listeners. `random` is uniform over all of `u64`.
+    pub(crate) fn refused_among(&mut self, listeners: u32, trip: Duration, random: u64) {
+        self.herd.refused(listeners, trip, random);
+    }
+
+    /// Returns true if a release was announced that the head does not follow at once.
+    pub(crate) fn take_news(&mut self) -> bool {
+        self.herd.take_news()
+    }
+
     /// The head's question failed, and not because its own wait has ended.
     pub(crate) fn on_unanswered(&mut self, error: &Error) {
         self.questions.on_unanswered(error);
@@ -156,9 +168,10 @@ impl WaitQueue {
         self.turns.give_up();
         self.look_at = self.look_at.filter(|at| now < *at);
         let heard = self.hears(now, cx);
-        let turn = self.questions.ask_or_wait(heard, now);
-        if let (Turn::Ask { .. }, Some(waiter)) = (&turn, self.queue.get_mut(ticket)) {
+        let mut turn = self.questions.ask_or_wait(heard, now);
+        if let (Turn::Ask { heard, .. }, Some(waiter)) = (&mut turn, self.queue.get_mut(ticket)) {
             waiter.asks = true;
+            *heard |= self.herd.take_notified();
         }
         turn
     }
@@ -180,7 +193,15 @@ impl WaitQueue {
     fn follows(&mut self, messages: u64, now: Instant) -> bool {
         for _ in 0..messages {
             match self.turns.hear(now) {
-                Message::Free => return true,
+                Message::Free => match self.herd.on_release(now) {
+                    None => return true,
+                    Some(at) => {
+                        // The lease that the last refusal told of has ended with this release.
+                        let at = self.look_at.map_or(at, |look_at| look_at.min(at));
+                        self.questions.poll_at = self.questions.poll_at.map(|_| at);
+                        continue;
+                    }
+                },
                 Message::NextTurn(until) => self.questions.poll_at = Some(until),
                 Message::Own => self.questions.poll_by(now + POLL_UNTOLD),
             }
@@ -370,6 +391,7 @@ impl WaitQueue {
         }
         match lease {
             Some(_) => {
+                self.herd.granted();
                 self.is_held(now, lease);
                 self.refused = 0;
                 // Without a subscription no waiter would hear of the release.
@@ -520,6 +542,16 @@ impl WaitQueue {
     pub(crate) fn begin_lingering(&mut self) -> bool {
         let quiet = self.queue.is_empty() && self.questions.subscription.is_some();
         quiet && !std::mem::replace(&mut self.lingering, true)
+    }
+
+    /// Gives the subscription up if there are no waiters and many processes listen: those that still wait pause for less if only they
+    /// are counted. The caller drops it after unlocking.
+    pub(crate) fn leave_the_crowd(&mut self) -> Option<Subscription> {
+        if self.queue.is_empty() && self.herd.is_crowded() {
+            self.questions.subscription.take()
+        } else {
+            None
+        }
     }
 
     /// Gives the subscription up if there are no waiters. The caller drops it after unlocking.

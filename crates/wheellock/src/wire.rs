@@ -33,11 +33,21 @@ pub(crate) struct Refusal {
     pub(crate) is_silent: bool,
     /// The same was asked before without an answer, and that may still come.
     pub(crate) may_come_late: bool,
+    /// Number of listeners to the lock's releases, if the script has counted them.
+    pub(crate) listeners: Option<u32>,
+    /// Time between the request and this answer.
+    pub(crate) trip: Duration,
 }
 
 impl Refusal {
     /// Nobody knows for how long, and nobody will say it.
-    pub(crate) const UNBOUNDED: Self = Self { lease_left: None, is_silent: false, may_come_late: false };
+    pub(crate) const UNBOUNDED: Self = Self {
+        lease_left: None,
+        is_silent: false,
+        may_come_late: false,
+        listeners: None,
+        trip: Duration::ZERO,
+    };
 
     /// By the PTTL that the server told; -1: held without a TTL, which only a foreign hand can have done.
     fn of(pttl: i64) -> Self {
@@ -84,6 +94,15 @@ pub(crate) fn acquire<'a>(
     Params { all: [key, lease, holder, count, one, two, three, four], len }
 }
 
+/// For a kind's `poll`: what its `acquire` takes, and how to count the listeners.
+pub(crate) fn poll<'a>(name: &'a Name, mut acquire: Params<'a>, publish: &'static str) -> Params<'a> {
+    let count = if publish == "SPUBLISH" { "SHARDNUMSUB" } else { "NUMSUB" };
+    for (place, arg) in acquire.all.iter_mut().skip(acquire.len).zip([name.channel().into(), count.into()]) {
+        *place = arg;
+    }
+    Params { len: acquire.len + 2, ..acquire }
+}
+
 /// Who goes first, where there are readers and writers. Of a reader: 1 if it stands behind a writer who waits. Of a writer: for
 /// how many milliseconds readers who come stand behind it, should it have to wait. Of one who wants a fair lock: 1 if it stands in
 /// the queue, should it have to wait.
@@ -128,6 +147,11 @@ pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, R
         (Value::Integer(pttl), _) => Some(Err(Refusal::of(*pttl))),
         (Value::Array(_), companions) => match (reply.as_array()?, companions) {
             ([pttl], _) => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
+            // A token is text.
+            ([Value::Integer(pttl), Value::Integer(listeners)], _) if kind.poll.is_some() => {
+                let listeners = Some(u32::try_from(*listeners).unwrap_or_default());
+                Some(Err(Refusal { listeners, ..Refusal::of(*pttl) }))
+            }
             ([how, token], Companions::Token) => {
                 let (reply, token) = (read_how(how)?, token.as_str()?.parse().ok()?);
                 Some(Ok(Grant { reply, token: Some(token), room }))

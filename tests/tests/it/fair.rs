@@ -735,9 +735,14 @@ async fn what_is_no_fair_lock_is_left_alone() {
 /// What the script answers that grants a fair lock.
 const GRANTED: &str = "(nil)";
 
-/// What a script of a fair lock answers for `holder`.
-fn asks(server: &RedisServer, holder: &str) -> String {
-    let args = ["60000", holder, "1", "1", "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];
+fn holder(number: u32) -> String {
+    format!("00000000-0000-4000-8000-000000000000:{number}")
+}
+
+/// What a script of a fair lock answers for this holder.
+fn asks(server: &RedisServer, number: u32) -> String {
+    let holder = holder(number);
+    let args = ["60000", &holder, "1", "1", "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];
     server.cli(&[&["EVAL", Which::FairAcquire.text(), "1", NAME][..], &args].concat())
 }
 
@@ -745,36 +750,44 @@ fn asks(server: &RedisServer, holder: &str) -> String {
 #[test]
 fn server_stall_kills_no_waiter() {
     let server = RedisServer::start();
-    let silent_for = |holder: &str, millis: i64| {
-        assert_ne!(server.cli(&["ZINCRBY", WAITERS, &(-millis).to_string(), holder]), "");
+    let silent_for = |number: u32, millis: i64| {
+        let _score = server.cli(&["ZINCRBY", WAITERS, &(-millis).to_string(), &holder(number)]);
     };
-    let queue = || server.cli(&["LRANGE", QUEUE, "0", "-1"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let queue = || -> Vec<String> {
+        let queue = server.cli(&["LRANGE", QUEUE, "0", "-1"]);
+        queue
+            .split_whitespace()
+            .filter_map(|holder| holder.split_once(':'))
+            .map(|it| it.1.to_owned())
+            .collect()
+    };
+    let (dead, holds, new) = (8, 9, 4);
     for stall in [3_500, 6_000, 60_000] {
         assert_eq!(server.cli(&["FLUSHALL"]), "OK");
-        assert_eq!(asks(&server, "h:1"), GRANTED);
-        for (holder, ago) in [("dead:1", 6_000), ("w:1", 1_900), ("w:2", 900), ("w:3", 0)] {
-            assert!(asks(&server, holder).parse::<u32>().is_ok());
-            silent_for(holder, ago + stall);
-        }
+        assert_eq!(asks(&server, holds), GRANTED);
+        let waiters = [(dead, 6_000), (1, 1_900), (2, 900), (3, 0)];
+        waiters.iter().for_each(|(waiter, _)| assert!(asks(&server, *waiter).parse::<u32>().is_ok()));
+        waiters.iter().for_each(|(waiter, ago)| silent_for(*waiter, ago + stall));
         assert_eq!(server.cli(&["DEL", NAME]), "1", "the lease ended meanwhile");
-        assert_eq!(asks(&server, "new:1"), "2000", "{stall}");
-        assert_eq!(queue(), "w:1 w:2 w:3 new:1", "{stall}: who was dead before the stall is removed");
-        assert_eq!(asks(&server, "w:3"), "2000", "{stall}");
-        assert_eq!(asks(&server, "w:1"), GRANTED, "{stall}: the first has it");
-        assert_eq!(queue(), "w:2 w:3 new:1");
+        assert_eq!(asks(&server, new), "2000", "{stall}");
+        assert_eq!(queue(), ["1", "2", "3", "4"], "{stall}: a waiter that was dead before is removed");
+        assert_eq!(asks(&server, 3), "2000", "{stall}");
+        assert_eq!(asks(&server, 1), GRANTED, "{stall}: the first has it");
+        assert_eq!(queue(), ["2", "3", "4"], "{stall}");
         // The grace is given once: while others ask, silence is a sign of death.
         assert_eq!(server.cli(&["DEL", NAME]), "1");
-        silent_for("w:2", 6_000);
-        assert_eq!(asks(&server, "w:3"), GRANTED, "{stall}");
+        silent_for(2, 6_000);
+        assert_eq!(asks(&server, 3), GRANTED, "{stall}");
     }
     // A release that no waiter hears removes none of them either.
     assert_eq!(server.cli(&["FLUSHALL"]), "OK");
-    assert_eq!(asks(&server, "h:1"), GRANTED);
-    for (holder, ago) in [("w:1", 1_900), ("w:2", 0)] {
-        assert!(asks(&server, holder).parse::<u32>().is_ok());
-        silent_for(holder, ago + 9_000);
-    }
-    let args = ["redisson_lock__channel:{tickets}", "h:1", "0", "PUBLISH", "{tickets}"];
+    assert_eq!(asks(&server, holds), GRANTED);
+    let waiters = [(1, 1_900), (2, 0)];
+    waiters.iter().for_each(|(waiter, _)| assert!(asks(&server, *waiter).parse::<u32>().is_ok()));
+    waiters.iter().for_each(|(waiter, ago)| silent_for(*waiter, ago + 9_000));
+    let (channel, holds) = ("redisson_lock__channel:{tickets}", holder(holds));
+    let args = [channel, &holds, "0", "PUBLISH", "{tickets}"];
     let released = server.cli(&[&["EVAL", Which::FairRelease.text(), "1", NAME][..], &args].concat());
-    assert_eq!((released.as_str(), queue().as_str()), ("1", "w:1 w:2"));
+    assert_eq!(released, "1");
+    assert_eq!(queue(), ["1", "2"]);
 }

@@ -557,6 +557,8 @@ async fn what_either_side_sends_is_what_the_golden_file_says() {
     for (name, text) in SCRIPTS {
         scribe.name_script(&server.cli(&["SCRIPT", "LOAD", text]), name);
     }
+    let poll = wheellock::testing::server::Which::Poll.text();
+    scribe.name_script(&server.cli(&["SCRIPT", "LOAD", poll]), "poll.lua");
     let brisk = LockManager::builder(&server.url()).watchdog_lease(SHORT_LEASE).connect().await.unwrap();
     let brisk_java = shared_client("brisk", &server, SHORT_LEASE).await;
 

@@ -373,6 +373,10 @@ fn random_of<'a>(random: &mut SplitMix, choices: [&'a String; 2]) -> &'a String 
 }
 
 fn script_call(random: &mut SplitMix, which: Which, keys: &[&str], args: &[&str]) -> Vec<String> {
+    let poll = Which::ALL.into_iter().find(|poll| poll.polls() == Some(which));
+    if let Some(poll) = poll.filter(|_| random.below(3) == 0) {
+        return script_call(random, poll, keys, &[args, &["of:nobody", "NUMSUB"]].concat());
+    }
     let mut words = match random.below(10) {
         0 => return ["SCRIPT", "LOAD", which.text()].map(str::to_owned).into(),
         1 => vec!["EVAL".to_owned(), which.text().to_owned()],
@@ -519,6 +523,8 @@ fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
             let of_part = CALLS_ON_A.iter().filter(|(which, _)| which == part);
             all.extend(of_part.map(|(_, args)| (whole, [&[number], *args].concat())));
         }
+        let of_acquire = CALLS_ON_A.iter().filter(|(which, _)| whole.polls() == Some(*which));
+        all.extend(of_acquire.map(|(_, args)| (whole, [*args, &["of:{a}", "NUMSUB"]].concat())));
     }
     all
 }

@@ -112,7 +112,7 @@ async fn missing_command_is_named_with_consequence() {
         let locks = LockManager::connect(&server.url()).await.unwrap();
         let findings = findings(&server, &locks);
         let found = Finding::MissingCommand { command: command.to_owned() };
-        assert_eq!(findings, [found.clone()], "{renamed}");
+        assert_eq!(findings, std::slice::from_ref(&found), "{renamed}");
         assert!(found.to_string().contains(words), "{found}");
     }
 }
@@ -137,7 +137,7 @@ async fn forbidden_command_is_named_with_consequence() {
         let url = server.tcp_url().replace("redis://", "redis://limited:secret@");
         let locks = LockManager::connect(&url).await.unwrap();
         let found = Finding::MissingPermission { command: command.to_owned() };
-        assert_eq!(locks.diagnostics(), [found.clone()], "{rule}");
+        assert_eq!(locks.diagnostics(), std::slice::from_ref(&found), "{rule}");
         assert!(found.to_string().contains(words), "{found}");
     }
 }

@@ -242,7 +242,8 @@ impl<'a> Request<'a> {
     pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
         self.check_upgrade()?;
         self.name.about_to_ask(false);
-        let answer = self.attempt(self.precedence(Wait::NO), deadline, RefusedWrite::Ends).await?;
+        let precedence = self.precedence(Wait::NO);
+        let answer = self.attempt(precedence, deadline, RefusedWrite::Ends, false).await?;
         match answer {
             Answer::Granted(..) => self.let_owner_ask(),
             Answer::Held(_) => self.context.refused_unlistening(self.name),
@@ -250,13 +251,14 @@ impl<'a> Request<'a> {
         Ok(answer)
     }
 
-    /// Asks the server once; if the answer gets lost, asks again for the very same.
+    /// Asks the server once; if the answer gets lost, asks again for the very same. A waiter `polls`.
     #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
     pub(super) fn attempt<'r>(
         &'r self,
         precedence: Precedence,
         deadline: Option<Instant>,
         refused_write: RefusedWrite,
+        polls: bool,
     ) -> impl Future<Output = Result<Answer, Error>> + use<'r, 'a> {
         async move {
             let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
@@ -269,7 +271,11 @@ impl<'a> Request<'a> {
                 let holder = context.holder_text(name, owner);
                 let publish = context.client.publish_verb();
                 let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
-                context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, start, waker)
+                let (script, params) = match &name.kind().poll {
+                    Some(poll) if polls => (poll, wire::poll(name, params, publish)),
+                    _ => (&name.kind().acquire, params),
+                };
+                context.client.start_eval(script, wire::KEYS, &params, retry, start, waker)
             };
             let (retried, fresh, shortfall) = match self.context.wanted {
                 None => (retry_since(at, self.context, ask, answer_by, refused_write).await, false, None),
@@ -341,7 +347,8 @@ impl<'a> Request<'a> {
             }
             Some(Err(refusal)) => {
                 attempt.taken_by_other();
-                Ok(Answer::Held(Refusal { may_come_late: ambiguous, ..refusal }))
+                let trip = context.clock.now().saturating_duration_since(sent);
+                Ok(Answer::Held(Refusal { may_come_late: ambiguous, trip, ..refusal }))
             }
             None => Err(context.unexpected(name, self.operation(), &reply)),
         }

@@ -163,11 +163,15 @@ impl<'a> Waiter<'a> {
                     let by = self.wait_is_over(now, deadline);
                     return Poll::Ready(by.map(|by| by.map_or(Next::Over(limit), Next::Ask)));
                 }
-                let (mut turn, joined) = self.waiters(|waiters, ticket| {
+                let (mut turn, joined, is_freed) = self.waiters(|waiters, ticket| {
                     // Looked at under the queue's lock, under which a caller outside the queue says that it has its answer.
                     let asked_for = self.own.is_some() || self.request.name.is_asked_for();
-                    (waiters.turn(ticket, asked_for, now, cx), waiters.joined())
+                    (waiters.turn(ticket, asked_for, now, cx), waiters.joined(), waiters.take_news())
                 });
+                if is_freed {
+                    // The head pauses before it polls. A hold of this process that was freed by force is lost now.
+                    self.request.context.verify(self.request.name);
+                }
                 if let (Some(own), Turn::Wait(_)) = (&mut self.own, &turn) {
                     turn = own.turn(now, cx);
                 }
@@ -358,6 +362,9 @@ impl<'a> Waiter<'a> {
             if !waiters.is_head(ticket) {
                 return false;
             }
+            if let Some(listeners) = refusal.listeners {
+                waiters.refused_among(listeners, refusal.trip, random());
+            }
             waiters.on_held(now, lease_left);
             if backoff.is_none() {
                 waiters.listen(|| context.client.subscribe(name.channel().as_bytes()));
@@ -462,7 +469,7 @@ impl Drop for Waiter<'_> {
         let mut wait_queue = name.wait_queue();
         let (mut next, mut more, mut quiet, mut untaken) = (None, Vec::new(), false, None);
         let mut is_untold = false;
-        let mut has_left_its_place = true;
+        let (mut has_left_its_place, mut no_longer_heard) = (true, None);
         if let Some(waiters) = &mut *wait_queue {
             untaken = waiters.untaken(self.ticket);
             match self.granted {
@@ -486,11 +493,13 @@ impl Drop for Waiter<'_> {
             // The server knows of an owner, and not of how many wait in its name.
             has_left_its_place = asked_for_all || !presented || !waiters.is_wanted_by(owner);
             name.set_waited_for(!waiters.is_empty());
+            no_longer_heard = waiters.leave_the_crowd();
             quiet = waiters.begin_lingering();
             is_untold = waiters.take_untold();
         }
         name.drop_unused(&mut wait_queue);
         drop(wait_queue);
+        drop(no_longer_heard);
         next.into_iter().chain(more).for_each(Waker::wake);
         context.waiting.leave(name);
         if is_untold {

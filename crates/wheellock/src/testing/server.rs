@@ -43,7 +43,7 @@ pub struct Server {
     pub run_id: String,
     /// Whether a command that it does not know is a mistake in a test; an error for its caller otherwise.
     pub strict: bool,
-    /// How many commands it has answered.
+    /// Number of commands that it has answered, without heartbeats.
     pub commands: u64,
 }
 
@@ -207,7 +207,7 @@ impl Server {
     }
 
     fn answer(&mut self, place: usize, words: &[&str]) {
-        self.commands += 1;
+        self.commands += u64::from(words.first() != Some(&"PING"));
         let reply = match *words {
             [verb, ..] if self.is_blocked(place, verb) => {
                 format!(

@@ -2,6 +2,7 @@
 //! most of them take.
 
 mod double;
+mod herds;
 mod kinds;
 mod losses;
 mod lost_answers;

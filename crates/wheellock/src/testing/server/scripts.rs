@@ -62,10 +62,14 @@ pub enum Which {
     FairTogether,
     SemaphoreTogether,
     PermitTogether,
+    Poll,
+    FencedPoll,
+    WritePoll,
+    SimplePoll,
 }
 
 impl Which {
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 57] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -119,6 +123,10 @@ impl Which {
         Self::FairTogether,
         Self::SemaphoreTogether,
         Self::PermitTogether,
+        Self::Poll,
+        Self::FencedPoll,
+        Self::WritePoll,
+        Self::SimplePoll,
     ];
 
     /// The very text that the library ships.
@@ -183,6 +191,10 @@ impl Which {
             Self::FairTogether => some(&kind::FAIR.bundle),
             Self::SemaphoreTogether => some(&kind::SEMAPHORE.bundle),
             Self::PermitTogether => some(&kind::PERMIT.bundle),
+            Self::Poll => some(&kind::REENTRANT.poll),
+            Self::FencedPoll => some(&kind::FENCED.poll),
+            Self::WritePoll => some(&kind::WRITE.poll),
+            Self::SimplePoll => some(&kind::SIMPLE.poll),
         }
     }
 
@@ -201,9 +213,20 @@ impl Which {
         }
     }
 
+    /// The script that asks for the lock, if this one counts the listeners besides.
+    pub fn polls(self) -> Option<Self> {
+        match self {
+            Self::Poll => Some(Self::Acquire),
+            Self::FencedPoll => Some(Self::FencedAcquire),
+            Self::WritePoll => Some(Self::WriteAcquire),
+            Self::SimplePoll => Some(Self::SimpleAcquire),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_acquire(self) -> bool {
         matches!(
-            self,
+            self.polls().unwrap_or(self),
             Self::Acquire
                 | Self::FencedAcquire
                 | Self::ReadAcquire

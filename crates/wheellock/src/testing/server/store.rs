@@ -286,6 +286,17 @@ impl Store {
         if !which.parts().is_empty() {
             return self.ran_together(which, keys, args);
         }
+        if let (Some(acquire), Some((own, [channel, _]))) =
+            (which.polls(), args.len().checked_sub(2).and_then(|own| args.split_at_checked(own)))
+        {
+            return Ok(match self.ran(acquire, "1", &[keys, own].concat())? {
+                Some(Answer::Integer(left)) => {
+                    let listeners = self.channels.get(*channel).copied().unwrap_or_default();
+                    Some(Answer::Array(vec![Answer::Integer(left), Answer::Integer(listeners)]))
+                }
+                other => other,
+            });
+        }
         let answer = match (which, keys, args) {
             (Which::Acquire, &[key], &[lease, holder, count]) => self.acquire(key, lease, holder, count),
             (Which::Release, &[key], &[channel, holder, count, verb]) => {

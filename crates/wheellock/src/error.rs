@@ -44,9 +44,9 @@ pub enum Error {
         /// Length of the name in bytes.
         length: usize,
     },
-    /// In a cluster, this name and what belongs to it are in different hash slots, and no script may touch both: its channel, if
-    /// messages are sharded, so that nobody could be told of a release, or the keys that some kinds of locks have beside their
-    /// own. A name with an opening brace and no complete hash tag is such a one, because Redisson makes the others from it.
+    /// In a cluster this name and what belongs to it are in different hash slots, and no script may touch both. With sharded
+    /// messages that is the channel on which waiters hear of a release, and in some kinds of locks it is further keys. Redisson
+    /// builds them from the name, so a name with a brace needs a complete hash tag, as in `{orders}:42`.
     NoCommonSlot {
         /// The lock's name.
         lock: String,

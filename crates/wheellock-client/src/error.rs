@@ -165,7 +165,7 @@ impl Error {
             operation: named(operation),
             is_step: false,
             server: server.to_owned(),
-            detail: format!("the server answered \"{}\"", printable(text)),
+            detail: format!("the server answered \"{}\"{}", printable(text), explained(text)),
             code: Some(code.to_owned()),
             redirected_to: None,
             cause: None,
@@ -241,9 +241,10 @@ impl Error {
         self.0.kind
     }
 
-    /// Whether the server is there and does not want us.
+    /// Returns true if a setting has to change before an attempt can succeed: the server refuses this client, or this client
+    /// cannot use its own settings.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self.kind(), ErrorKind::Auth | ErrorKind::Unsupported)
+        matches!(self.kind(), ErrorKind::Auth | ErrorKind::Unsupported | ErrorKind::Config)
     }
 
     /// Whether the call may have taken effect.
@@ -378,6 +379,15 @@ fn was_ended_by_a_move(text: &[u8]) -> bool {
         || contains(text, b"Script attempted to access a non local key")
 }
 
+/// Returns what a server's words leave out.
+fn explained(text: &[u8]) -> &'static str {
+    if was_ended_by_a_move(text) {
+        " (TRYAGAIN: the slot is being moved key by key, and a key of the script may be on the other node)"
+    } else {
+        ""
+    }
+}
+
 fn kind_of(code: &str, text: &[u8]) -> ErrorKind {
     match code {
         "NOPERM" => ErrorKind::Permission,
@@ -502,6 +512,11 @@ mod tests {
         ] {
             let error = Error::server("EVALSHA", "s", true, text.as_bytes());
             assert_eq!((error.code(), error.outcome()), (Some("TRYAGAIN"), Outcome::MaybeExecuted), "{text}");
+            let shown = error.to_string();
+            assert!(
+                shown.contains("non local key") && shown.contains("(TRYAGAIN: the slot is being moved"),
+                "{shown}"
+            );
             let mut retry = crate::retry::Retry::default();
             assert_eq!((retry.after(&error), retry.after_answer(&error).is_some()), (None, true));
         }

@@ -233,14 +233,11 @@ impl<'a> Handshake<'a> {
         // Scripted and very old servers say nothing.
         let mode = if info.mode.is_empty() { "standalone" } else { &info.mode };
         if mode != wanted {
-            let detail = match mode {
-                "sentinel" => "it is a Sentinel, which keeps no data: use redis+sentinel://host:port/service",
-                "cluster" => {
-                    "it is a node of a cluster, of which a single connection sees only a part: use redis+cluster://"
-                }
-                _ if self.role == Role::Sentinel => "it is no Sentinel",
-                _ => "it is no node of a cluster",
-            };
+            return Err(self.error(ErrorKind::Unsupported, wrong_mode(wanted, mode)));
+        }
+        if matches!(self.role, Role::Primary | Role::Node) && info.role.is_empty() {
+            let detail = "its reply to HELLO has no role, so it may be a replica: a proxy, or a server that stands in for Redis, \
+                          has to tell it";
             return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
         }
         if matches!(self.role, Role::Primary | Role::Node) && info.role != "master" {
@@ -311,6 +308,29 @@ impl<'a> Handshake<'a> {
     fn error(&self, kind: ErrorKind, detail: String) -> Error {
         Error::step(kind, CONNECT, self.server, detail)
     }
+}
+
+/// Returns what to do about a server that is of another kind than `wanted`.
+fn wrong_mode(wanted: &str, mode: &str) -> String {
+    let detail = match (mode, wanted) {
+        ("sentinel", _) => "it is a Sentinel, which keeps no data: use redis+sentinel://host:port/service",
+        ("cluster", _) => {
+            "it is a node of a cluster, of which a single connection sees only a part: use redis+cluster://"
+        }
+        ("standalone", "sentinel") => {
+            "it is not a Sentinel: name the Sentinels' own ports (26379 by default), or use redis://host:port"
+        }
+        ("standalone", _) => {
+            "it is not a node of a cluster: use redis://host:port, or set cluster-enabled on the server"
+        }
+        _ => {
+            return format!(
+                "its reply to HELLO says mode \"{mode}\", and this client knows standalone, sentinel and cluster: a proxy may be in \
+                 between"
+            );
+        }
+    };
+    detail.to_owned()
 }
 
 /// Whether a server of this version may know `CLIENT SETINFO`, which came with Redis 7.2. An older one must not be asked:
@@ -489,6 +509,15 @@ mod tests {
             let other = String::from_utf8(HELLO.to_vec()).unwrap().replace("%5\r\n", &fields);
             assert_eq!(kind("redis://h", other.as_bytes()).0, ErrorKind::Unsupported);
         }
+        let with = |field: &str| {
+            let other = format!("%6\r\n{field}");
+            String::from_utf8(HELLO.to_vec()).unwrap().replace("%5\r\n", &other).into_bytes()
+        };
+        let (unsupported, text) = kind("redis://h", &with("+mode\r\n+moon\r\n"));
+        assert!(unsupported == ErrorKind::Unsupported && text.contains("says mode \"moon\""), "{text}");
+        let no_role = String::from_utf8(HELLO.to_vec()).unwrap().replace("$4\r\nrole", "$4\r\nroll");
+        let (unsupported, text) = kind("redis://h", no_role.as_bytes());
+        assert!(unsupported == ErrorKind::Unsupported && text.contains("has no role"), "{text}");
         let resp2 = String::from_utf8(HELLO.to_vec()).unwrap().replace(":3\r\n", ":2\r\n");
         assert_eq!(kind("redis://h", resp2.as_bytes()).0, ErrorKind::Unsupported);
         assert_eq!(kind("redis://h", b"+OK\r\n").0, ErrorKind::Protocol);

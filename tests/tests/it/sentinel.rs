@@ -218,7 +218,7 @@ async fn a_server_that_is_no_sentinel_is_unsupported() {
     let url = format!("{}/{SERVICE}", server.tcp_url().replace("redis://", "redis+sentinel://"));
     let error = Client::connect(url.parse().unwrap()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.detail().contains("it is no Sentinel"), "{error}");
+    assert!(error.detail().contains("it is not a Sentinel"), "{error}");
 }
 
 #[tokio::test]

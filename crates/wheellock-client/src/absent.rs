@@ -3,10 +3,13 @@
 #![allow(dead_code, reason = "where one of the features is on, what the other needs is left")]
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
 
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
+
+use crate::error::Error;
 
 /// Nothing: its feature is off.
 #[derive(Clone, Debug)]
@@ -28,10 +31,18 @@ pub(crate) fn certificate_trouble(_error: &io::Error) -> Option<String> {
 }
 
 impl Absent {
-    pub(crate) fn of_the_system() -> Result<Self, String> {
+    pub(crate) fn read_later(_ca_file: Option<PathBuf>) -> Result<Self, String> {
         Err("it asks for TLS, which was not built in: switch on the feature `tls` of `wheellock`, or of `wheellock-client` where that \
              is used alone"
             .to_owned())
+    }
+
+    pub(crate) fn ca_file(&self) -> Option<&Path> {
+        match *self {}
+    }
+
+    pub(crate) async fn prepare(&self) -> Result<(), Error> {
+        match *self {}
     }
 
     pub(crate) async fn connect(tls: &Self, _host: &str, _socket: TcpStream) -> io::Result<(Self, Self)> {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::address::Address;
 use crate::contain::contained;
 use crate::detached::Detached;
 use crate::memory::Connector;
+use crate::resolve::Resolver;
 use crate::script::Script;
 use crate::tls::TlsConfig;
 use crate::topology::slots::{SlotSet, slot_of};
@@ -330,7 +332,12 @@ impl fmt::Debug for Secret {
 /// - `redis+cluster://a:6379,b:6379`: a cluster of which these are nodes.
 ///
 /// With `rediss` in place of `redis` every connection is encrypted, those to Sentinels included. `valkey` is the same as
-/// `redis`, `-` the same as `+`; further addresses may follow as `?node=host:port`, the service as `?service=`.
+/// `redis`, `-` the same as `+`; further addresses may follow as `?node=host:port`, the service as `?service=` or, as Lettuce
+/// spells it, as `/db#service`. The zone of an IPv6 address follows `%25`: `redis://[fe80::1%25eth0]:6379`.
+///
+/// TLS trusts the authorities in the PEM file of `?ca_file=/path`, or those of the system, for which the environment variable
+/// `SSL_CERT_FILE` may name a file. They are read at the first attempt to connect; a failure is
+/// [`ErrorKind::Config`](crate::ErrorKind::Config), and the next attempt reads again.
 ///
 /// # Times
 ///
@@ -350,7 +357,8 @@ pub struct Config {
     /// [`Client::reauthenticate`](crate::Client::reauthenticate) for those that end while a connection lives. If it names no user,
     /// the user is `username` all the same. Its time counts towards `connect_timeout`; if it panics, the attempt has failed.
     pub credentials: Option<CredentialsProvider>,
-    /// TLS settings; plain if `None`, as always without the feature `tls`. `rediss://` sets those of `TlsConfig::new()`.
+    /// TLS settings; plain if `None`, as always without the feature `tls`. `rediss://` trusts what the URL or the
+    /// system says, read at the first attempt to connect.
     pub tls: Option<TlsConfig>,
     /// Logical database; 0 if not set.
     pub database: u32,
@@ -378,9 +386,10 @@ pub struct Config {
     pub limits: Limits,
     /// Scripts loaded while connecting, so that the first call finds them.
     pub scripts: Vec<Arc<Script>>,
-    /// Applied to every address that a Sentinel or a cluster names, for clients behind an address translation; `None` in
-    /// return forbids the address. If it panics, the address is not used either until it is named again: what it leads to without a
-    /// translation may be somebody else's server, which is to see no credentials. Default: used as they are.
+    /// Maps every address that a Sentinel or a cluster names, for clients behind an address translation. Returns `None` for
+    /// an address that must not be used. A cluster's node with a host name and an IP address is asked for twice: the client
+    /// uses an address that was changed, and otherwise the one that the cluster prefers. A panic forbids the address until it
+    /// is named again: a foreign server may be there, which must not see credentials. Default: addresses are used as they are.
     pub translate: Option<Translate>,
     /// Whether calls whose results nobody waits for are written by who makes them even where the connection's task would soon
     /// write them together. For runtimes that nobody drops: their tasks end with the process, without a word.
@@ -398,6 +407,8 @@ pub struct Config {
     /// Opens in-memory connections instead of sockets. There is none without the feature `testing`.
     #[doc(hidden)]
     pub connector: Option<Connector>,
+    /// Looks host names up.
+    pub(crate) resolver: Resolver,
     /// Clock and timer. Default: the process-wide timer thread.
     pub timer: Timer,
 }
@@ -433,6 +444,7 @@ impl Config {
             hooks: Hooks::default(),
             random: system_random,
             connector: None,
+            resolver: Resolver::of_the_system(),
             timer: Timer::global().clone(),
         }
     }
@@ -454,8 +466,8 @@ impl Config {
         let Some(translate) = &self.translate else { return Ok(address) };
         match contained(|| translate(&address)) {
             Some(Some(translated)) => Ok(translated),
-            Some(None) => Err(format!("{address}, which is forbidden")),
-            None => Err(format!("{address}, whose translation panicked")),
+            Some(None) => Err(format!("{address}, which `Config::translate` forbids")),
+            None => Err(format!("{address}, for which `Config::translate` panicked")),
         }
     }
 
@@ -463,8 +475,9 @@ impl Config {
         self.tls.is_some()
     }
 
-    pub(crate) fn encrypt(&mut self) -> Result<(), String> {
-        self.tls = Some(TlsConfig::of_the_system()?);
+    /// Encrypts all connections, and trusts the authorities in `ca_file`, or those of the system.
+    pub(crate) fn encrypt(&mut self, ca_file: Option<PathBuf>) -> Result<(), String> {
+        self.tls = Some(TlsConfig::read_later(ca_file)?);
         if let Servers::Sentinel(sentinels) = &mut self.servers {
             sentinels.tls.clone_from(&self.tls);
         }
@@ -514,7 +527,7 @@ mod tests {
             _ => std::panic::resume_unwind(Box::new(())),
         }));
         assert_eq!(config.translated(at(2)), Ok(at(3)));
-        assert_eq!(config.translated(at(3)), Err("h:3, which is forbidden".to_owned()));
-        assert_eq!(config.translated(at(4)), Err("h:4, whose translation panicked".to_owned()));
+        assert_eq!(config.translated(at(3)), Err("h:3, which `Config::translate` forbids".to_owned()));
+        assert_eq!(config.translated(at(4)), Err("h:4, for which `Config::translate` panicked".to_owned()));
     }
 }

@@ -98,6 +98,7 @@ mod pipeline;
 mod read_buffer;
 mod reauthentication;
 mod request;
+mod resolve;
 mod retry;
 mod route;
 mod script;

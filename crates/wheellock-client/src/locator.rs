@@ -17,7 +17,11 @@ pub(crate) enum Locator {
     /// Always at the same address.
     At(Address),
     /// At this address as long as the cluster names it: another node may take its place.
-    Node(Address),
+    Node {
+        address: Address,
+        /// The server that named the address, for messages.
+        named_by: String,
+    },
     /// At the one of these addresses whose server says that it is the primary.
     Among(Vec<Address>),
     /// At the address that the Sentinels name.

@@ -43,7 +43,8 @@ pub(crate) struct Open {
 /// Finds the server and connects to it within the connect timeout, DNS, TLS and handshake included.
 pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Error> {
     match locator {
-        Locator::At(address) | Locator::Node(address) => open_at(shared, address).await,
+        Locator::At(address) => open_at(shared, address).await,
+        Locator::Node { address, named_by } => open_named(shared, address, named_by).await,
         Locator::Among(addresses) => open_the_primary(shared, addresses).await,
         Locator::Named(finder) => open_the_named(shared, finder).await,
     }
@@ -51,7 +52,13 @@ pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Err
 
 async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
     let server = address.to_string();
-    Opening { shared, address, server: &server }.run().await
+    Opening { shared, address, server: &server, named_by: None }.run().await
+}
+
+/// Connects to an address that another server named.
+async fn open_named(shared: &Shared, address: &Address, named_by: &str) -> Result<Open, Error> {
+    let server = address.to_string();
+    Opening { shared, address, server: &server, named_by: Some(named_by) }.run().await
 }
 
 /// Connects to the one address whose server says that it is the primary. All are tried at once, and again, ever less often, those that
@@ -149,7 +156,7 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
         let found = patience.wait_for(finder.address(timer)).await;
         let found = found.unwrap_or(Err(ErrorKind::Connect));
         let (address, version) = found.map_err(|kind| shared.not_connected(kind, &finder.nobody_knows()))?;
-        let mut attempt = pin!(open_at(shared, &address));
+        let mut attempt = pin!(open_named(shared, &address, SENTINELS));
         let mut renamed = pin!(finder.renamed(version));
         let opened = std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(None),
@@ -159,7 +166,7 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
             None => {}
             Some(Err(error)) if error.kind() == ErrorKind::NotReady => {
                 return match finder.turned_away(&address, timer.now()) {
-                    Some(alternative) => open_at(shared, &alternative).await,
+                    Some(alternative) => open_named(shared, &alternative, SENTINELS).await,
                     None => Err(error),
                 };
             }
@@ -168,12 +175,17 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
     }
 }
 
+/// Who names the address of a primary.
+const SENTINELS: &str = "a Sentinel";
+
 /// One attempt at one address.
 struct Opening<'a> {
     shared: &'a Shared,
     address: &'a Address,
     /// The address for messages.
     server: &'a str,
+    /// The server that named the address, if the user did not.
+    named_by: Option<&'a str>,
 }
 
 impl Opening<'_> {
@@ -183,19 +195,49 @@ impl Opening<'_> {
         let renewals = self.shared.lock().renewals;
         let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
         let credentials = self.within(&mut patience, credentials::SILENT, asked).await?;
-        let socket = async {
-            let connected = stream::connect(config, self.address, config.response_timeout).await;
-            connected.map_err(|error| self.cannot_connect(error))
-        };
-        let stream = if config.is_encrypted() {
-            let connected = self.within(&mut patience, "no TLS connection", socket).await;
-            connected
-                .map_err(|error| if error.origin().is_none() { hinted(error, PLAIN_PORT) } else { error })?
-        } else {
-            self.within(&mut patience, "no connection", socket).await?
-        };
+        let socket = self.reach(&mut patience);
+        let stream = socket.await.map_err(|error| self.with_source_of_address(error))?;
         let shaken = self.shake_hands(stream, &credentials, renewals);
         self.within(&mut patience, "connected, but the server gave no answer", shaken).await
+    }
+
+    /// Opens the socket, and encrypts it if that is asked for.
+    async fn reach(&self, patience: &mut Patience<'_>) -> Result<Stream, Error> {
+        let config = &self.shared.config;
+        let resolved =
+            async { stream::resolve(config, self.address).await.map_err(|error| self.cannot_connect(error)) };
+        let found = self.within(patience, "the name servers did not resolve the host name", resolved).await?;
+        if let Some(tls) = &config.tls {
+            tls.prepare().await.map_err(|error| {
+                self.not_connected(ErrorKind::Config, error.detail()).because_of_the_same_as(&error)
+            })?;
+        }
+        let connected = async {
+            let connected = stream::connect(config, self.address, &found, config.response_timeout).await;
+            connected.map_err(|error| self.cannot_connect(error))
+        };
+        if config.is_encrypted() {
+            let connected = self.within(patience, "no TLS connection", connected).await;
+            connected
+                .map_err(|error| if error.origin().is_none() { hinted(error, PLAIN_PORT) } else { error })
+        } else {
+            self.within(patience, "no connection", connected).await
+        }
+    }
+
+    /// Adds to the error of an address that cannot be reached which server named it, and what the user can do.
+    fn with_source_of_address(&self, error: Error) -> Error {
+        match self.named_by {
+            Some(named_by) if error.kind() == ErrorKind::Connect => {
+                let detail = format!(
+                    "{}; {named_by} announces this address: if it leads nowhere from here, set `Config::translate`, \
+                     or have the server announce another one",
+                    error.detail()
+                );
+                error.in_other_words(detail)
+            }
+            _ => error,
+        }
     }
 
     /// One stage of connecting; what it says if it comes no further is what to look into.

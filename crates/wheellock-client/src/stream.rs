@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::{TcpStream, lookup_host, tcp};
+use tokio::net::{TcpStream, tcp};
 #[cfg(unix)]
 use tokio::net::{UnixStream, unix};
 
@@ -48,19 +48,34 @@ pub(crate) enum WriteHalf {
     Memory(Pipe),
 }
 
-/// Opens a connection. A host name is resolved anew on every call, and every address it has is tried, one after the other.
+/// Returns where `address` is on the network: none for a unix socket and for a connection in memory, which need no address.
+/// Resolves a host name anew on every call.
+pub(crate) async fn resolve(config: &Config, address: &Address) -> io::Result<Vec<SocketAddr>> {
+    match address {
+        Address::Tcp { host, port } if config.connector.is_none() => {
+            config.resolver.look_up(host, *port).await
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Opens a connection. Tries each address that was `found`, one after the other.
 ///
 /// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead; its own
 /// default is about 15 minutes. It is kept within what a kernel takes.
-pub(crate) async fn connect(config: &Config, address: &Address, liveness: Duration) -> io::Result<Stream> {
+pub(crate) async fn connect(
+    config: &Config,
+    address: &Address,
+    found: &[SocketAddr],
+    liveness: Duration,
+) -> io::Result<Stream> {
     if let Some(connector) = &config.connector {
         let (read, write) = memory::open(connector)?;
         return Ok(Stream::new(ReadHalf::Memory(read), WriteHalf::Memory(write)));
     }
     match address {
-        Address::Tcp { host, port } => {
-            let found = lookup_host((host.as_str(), *port)).await?.collect::<Vec<_>>();
-            let stream = reach(&found, config).await?;
+        Address::Tcp { host, .. } => {
+            let stream = reach(found, config).await?;
             // Commands are small and pipelined by us: waiting for more would only delay them.
             stream.set_nodelay(true)?;
             let socket = SockRef::from(&stream);
@@ -239,7 +254,8 @@ mod tests {
         let address = Address::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
         let config = Config::new(address.clone());
         for liveness in [Duration::ZERO, Duration::from_secs(3), Duration::from_secs(36_000), Duration::MAX] {
-            let opened = connect(&config, &address, liveness).await;
+            let opened =
+                connect(&config, &address, &resolve(&config, &address).await.unwrap(), liveness).await;
             assert!(opened.is_ok(), "{liveness:?}: {:?}", opened.err());
         }
     }

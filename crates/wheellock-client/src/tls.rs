@@ -3,14 +3,15 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_rustls::rustls::client::ClientConfig;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{self, CertificateError, RootCertStore};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, said};
 
 /// How to encrypt and whom to trust. The server's certificate and name are always verified; TLS 1.2 is the minimum.
 ///
@@ -19,14 +20,27 @@ use crate::error::{Error, ErrorKind};
 ///
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let mut config: Config = "rediss://cache.internal:6380".parse()?; // trusts what the system trusts
-/// config.tls = Some(TlsConfig::new().trust_pem(&std::fs::read("ca.pem")?).build()?); // or only this authority
+/// let mut config: Config = "rediss://cache.internal:6380?ca_file=ca.pem".parse()?; // trusts only this authority
+/// config.tls = Some(TlsConfig::new().trust_pem(&std::fs::read("ca.pem")?).build()?); // the same
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct TlsConfig {
-    shared: Arc<ClientConfig>,
+    settings: Settings,
     server_name: Option<ServerName<'static>>,
+}
+
+#[derive(Clone)]
+enum Settings {
+    Built(Arc<ClientConfig>),
+    Unread(Arc<Unread>),
+}
+
+/// Authorities that are read at the first attempt to connect. A URL can then be parsed where they are missing.
+struct Unread {
+    ca_file: Option<PathBuf>,
+    built: Mutex<Option<Arc<ClientConfig>>>,
 }
 
 /// Settings of a [`TlsConfig`].
@@ -61,26 +75,80 @@ impl TlsConfig {
 
     /// Uses a rustls configuration as it is. Whatever it verifies or does not verify is the caller's decision.
     pub fn from_rustls(config: Arc<ClientConfig>) -> Self {
-        Self { shared: config, server_name: None }
+        Self { settings: Settings::Built(config), server_name: None }
     }
 
-    /// Those that a URL asks for.
-    pub(crate) fn of_the_system() -> Result<Self, String> {
-        Self::new().build().map_err(|error| error.detail().to_owned())
+    /// Returns the settings of a URL: trust the authorities in `ca_file`, or those of the system.
+    #[expect(clippy::unnecessary_wraps, reason = "fails where TLS is not built in")]
+    pub(crate) fn read_later(ca_file: Option<PathBuf>) -> Result<Self, String> {
+        let unread = Unread { ca_file, built: Mutex::default() };
+        Ok(Self { settings: Settings::Unread(Arc::new(unread)), server_name: None })
     }
 
-    pub(crate) fn connector(&self) -> tokio_rustls::TlsConnector {
-        Arc::clone(&self.shared).into()
-    }
-
-    /// The name that the server's certificate must carry.
-    pub(crate) fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
-        match &self.server_name {
-            Some(name) => Ok(name.clone()),
-            None => ServerName::try_from(host.to_owned()).map_err(|_| {
-                io::Error::new(io::ErrorKind::InvalidInput, "the host is no valid name for TLS")
-            }),
+    /// The file of authorities that a URL named.
+    pub(crate) fn ca_file(&self) -> Option<&Path> {
+        match &self.settings {
+            Settings::Built(_) => None,
+            Settings::Unread(unread) => unread.ca_file.as_deref(),
         }
+    }
+
+    /// Reads the authorities, if no earlier attempt has.
+    pub(crate) async fn prepare(&self) -> Result<(), Error> {
+        let unread = match &self.settings {
+            Settings::Unread(unread) if !unread.is_read() => Arc::clone(unread),
+            _ => return Ok(()),
+        };
+        // Reading a store takes tens of milliseconds, in which the runtime's tasks would wait.
+        let read = tokio::task::spawn_blocking(move || unread.read());
+        read.await.map_err(|error| wrong("the certificate authorities cannot be read", error))?.map(drop)
+    }
+
+    /// Returns what connects. Call after [`prepare`](Self::prepare).
+    pub(crate) fn connector(&self) -> io::Result<tokio_rustls::TlsConnector> {
+        match &self.settings {
+            Settings::Built(config) => Ok(Arc::clone(config).into()),
+            Settings::Unread(unread) => Ok(unread.read().map_err(io::Error::other)?.into()),
+        }
+    }
+
+    /// Returns the name that the server's certificate must carry.
+    pub(crate) fn server_name(&self, host: &str) -> io::Result<ServerName<'static>> {
+        if let Some(name) = &self.server_name {
+            return Ok(name.clone());
+        }
+        // A zone is known to this machine only, and is not a part of the address in a certificate.
+        let host = host.split_once('%').map_or(host, |(address, _zone)| address);
+        ServerName::try_from(host.to_owned())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the host is not a valid name for TLS"))
+    }
+}
+
+impl Unread {
+    fn is_read(&self) -> bool {
+        // A lock that is taken is held by a thread that reads.
+        self.built.try_lock().is_ok_and(|built| built.is_some())
+    }
+
+    /// Reads the authorities once. A failure is not kept: the next attempt reads again.
+    fn read(&self) -> Result<Arc<ClientConfig>, Error> {
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(config) = &*built {
+            return Ok(Arc::clone(config));
+        }
+        let builder = match &self.ca_file {
+            None => TlsConfig::new(),
+            Some(path) => {
+                let pem = std::fs::read(path).map_err(|error| {
+                    let detail = format!("the CA file {} cannot be read: {}", path.display(), said(&error));
+                    bad(&detail).because_of_io(error)
+                })?;
+                TlsConfig::new().trust_pem(&pem)
+            }
+        };
+        let config = builder.client_config()?;
+        *built = Some(Arc::clone(&config));
+        Ok(config)
     }
 }
 
@@ -109,25 +177,25 @@ impl TlsBuilder {
     /// # Errors
     ///
     /// [`ErrorKind::Config`] if a certificate, key or name cannot be read, or if nothing would be trusted.
-    pub fn build(self) -> Result<TlsConfig, Error> {
-        let mut roots = RootCertStore::empty();
-        if self.authorities.is_empty() {
-            // Some certificates of a system's store may be unreadable; the others still count.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        } else {
-            for authority in certificates(&self.authorities)? {
-                roots.add(authority).map_err(|error| wrong("an authority cannot be used", error))?;
-            }
-        }
-        if roots.is_empty() {
-            return Err(bad("no certificate authority is trusted: give one with trust_pem"));
-        }
+    pub fn build(mut self) -> Result<TlsConfig, Error> {
+        let server_name = self.server_name.take();
+        let server_name = server_name
+            .map(|name| ServerName::try_from(name).map_err(|_| bad("the server name is not valid")))
+            .transpose()?;
+        Ok(TlsConfig { settings: Settings::Built(self.client_config()?), server_name })
+    }
+
+    fn client_config(self) -> Result<Arc<ClientConfig>, Error> {
+        let roots = match &*self.authorities {
+            [] => roots_of_the_system()?,
+            pem => roots_in(pem)?,
+        };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
             .map_err(|error| wrong("the TLS versions cannot be used", error))?
             .with_root_certificates(roots);
-        let shared = match self.identity {
+        let config = match self.identity {
             None => builder.with_no_client_auth(),
             Some((chain, key)) => {
                 let key = PrivateKeyDer::from_pem_slice(&key)
@@ -137,11 +205,7 @@ impl TlsBuilder {
                     .map_err(|error| wrong("the client certificate cannot be used", error))?
             }
         };
-        let server_name = self
-            .server_name
-            .map(|name| ServerName::try_from(name).map_err(|_| bad("the server name is not valid")))
-            .transpose()?;
-        Ok(TlsConfig { shared: Arc::new(shared), server_name })
+        Ok(Arc::new(config))
     }
 }
 
@@ -168,6 +232,30 @@ pub(crate) fn certificate_trouble(error: &io::Error) -> Option<String> {
         }
         _ => return None,
     })
+}
+
+/// Returns the system's authorities: the files that `SSL_CERT_FILE` and `SSL_CERT_DIR` name, or else those of the platform.
+fn roots_of_the_system() -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    // Some certificates of a system's store may be unreadable; the others still count.
+    roots.add_parsable_certificates(found.certs);
+    if !roots.is_empty() {
+        return Ok(roots);
+    }
+    let why = found.errors.first().map(|error| format!(" ({error})")).unwrap_or_default();
+    Err(bad(&format!(
+        "the system has no certificate authority{why}: set SSL_CERT_FILE, add ca_file= to the URL, or use \
+         TlsBuilder::trust_pem"
+    )))
+}
+
+fn roots_in(pem: &[u8]) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(pem)? {
+        roots.add(authority).map_err(|error| wrong("an authority cannot be used", error))?;
+    }
+    Ok(roots)
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {

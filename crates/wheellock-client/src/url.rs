@@ -1,11 +1,13 @@
 //! The URL grammar: text to [`Config`] and back, less the password. Knows the spelling of settings, not their meaning.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::address::Address;
 use crate::config::{Config, Secret, Sentinels, Servers};
 use crate::error::{Error, ErrorKind, printable};
+use crate::tls::TlsConfig;
 
 /// The URL without the passwords.
 impl fmt::Display for Config {
@@ -22,7 +24,7 @@ impl fmt::Display for Config {
                 }
                 return Ok(());
             }
-            Servers::One(address) => write!(f, "{tls}://{user}{address}")?,
+            Servers::One(address) => write!(f, "{tls}://{user}{}", host_port(address))?,
             Servers::Replicated(addresses) => write!(f, "{tls}://{user}{}", list(addresses))?,
             Servers::Sentinel(sentinels) => {
                 let (addresses, service) = (list(&sentinels.addresses), percent_encode(&sentinels.service));
@@ -35,23 +37,49 @@ impl fmt::Display for Config {
         if self.database != 0 || reads_as_database {
             write!(f, "/{}", self.database)?;
         }
+        let mut parameters = Vec::new();
         if let Servers::Sentinel(Sentinels { username: Some(user), .. }) = &self.servers {
-            write!(f, "?sentinel_user={}", percent_encode(user))?;
+            parameters.push(format!("sentinel_user={}", percent_encode(user)));
+        }
+        if let Some(path) = self.tls.as_ref().and_then(TlsConfig::ca_file) {
+            parameters.push(format!("ca_file={}", percent_encode_path(&path.to_string_lossy())));
+        }
+        if !parameters.is_empty() {
+            write!(f, "?{}", parameters.join("&"))?;
         }
         Ok(())
     }
 }
 
 fn list(addresses: &[Address]) -> String {
-    let addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
+    let addresses: Vec<_> = addresses.iter().map(host_port).collect();
     addresses.join(",")
+}
+
+/// Returns an address as a URL spells it: a zone follows `%25` (RFC 6874).
+fn host_port(address: &Address) -> String {
+    match address {
+        Address::Tcp { host, port } if host.contains(':') => match host.split_once('%') {
+            Some((ip, zone)) => format!("[{ip}%25{}]:{port}", percent_encode(zone)),
+            None => address.to_string(),
+        },
+        address => address.to_string(),
+    }
 }
 
 impl FromStr for Config {
     type Err = Error;
 
     fn from_str(url: &str) -> Result<Self, Error> {
-        parse(url).map_err(|why| Error::step(ErrorKind::Config, "parse the URL", &shown(url), why))
+        parse(url).map_err(|mut why| {
+            // A raw question mark in a password ends the part in which the @ is looked for.
+            if url.split_once('?').is_some_and(|(_, query)| query.contains('@')) {
+                why.push_str(
+                    "; a ? in a user or password is written %3F, and a raw one begins the parameters",
+                );
+            }
+            Error::step(ErrorKind::Config, "parse the URL", &shown(url), why)
+        })
     }
 }
 
@@ -131,42 +159,11 @@ fn parse(url: &str) -> Result<Config, String> {
     let (authority, query) = rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     // The last @ ends the userinfo: an unescaped @ in a password then still parses as people mean it.
     let (userinfo, place) = authority.rsplit_once('@').map_or((None, authority), |(u, p)| (Some(u), p));
-    let (hosts, path) = place.split_once('/').map_or((place, ""), |(hosts, path)| (hosts, path));
-
     let scheme = Scheme::parse(scheme).map_err(|known| match scheme_to_show(scheme) {
         Some(scheme) => format!("its scheme \"{scheme}\" is none of {known}"),
         None => format!("its scheme is none of {known}"),
     })?;
-    let (servers, database, tls) = match scheme {
-        Scheme::Unix => {
-            let path = percent_decode(place)?;
-            if !path.starts_with('/') {
-                return Err("a unix socket needs an absolute path: unix:///path/to/socket".to_owned());
-            }
-            (Servers::One(Address::Unix(path.into())), "", false)
-        }
-        Scheme::Servers { tls } => {
-            let mut addresses = parse_hosts(hosts, DEFAULT_PORT)?;
-            let servers = match (addresses.pop(), addresses.is_empty()) {
-                (Some(only), true) => Servers::One(only),
-                (last, _) => Servers::Replicated(addresses.into_iter().chain(last).collect()),
-            };
-            (servers, path, tls)
-        }
-        Scheme::Sentinel { tls } => {
-            let addresses = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
-            let (service, database) = match path.split_once('/') {
-                Some(both) => both,
-                // Where the service is a parameter, or was forgotten.
-                None if is_number(path) => ("", path),
-                None => (path, ""),
-            };
-            let service = percent_decode(service)?;
-            let sentinels = Sentinels { addresses, service, ..Sentinels::default() };
-            (Servers::Sentinel(sentinels), database, tls)
-        }
-        Scheme::Cluster { tls } => (Servers::Cluster(parse_hosts(hosts, DEFAULT_PORT)?), path, tls),
-    };
+    let (servers, database, tls) = parse_place(&scheme, place)?;
     let mut config = Config::with(servers);
     if !database.is_empty() {
         config.database = parse_database(database)?;
@@ -181,16 +178,24 @@ fn parse(url: &str) -> Result<Config, String> {
             (!password.is_empty()).then(|| percent_decode(password).map(Secret::new)).transpose()?;
     }
     let query = query.unwrap_or_default();
+    if query.ends_with("#insecure") {
+        return Err(INSECURE.to_owned());
+    }
+    let mut ca_file = None;
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if !parse_parameter(&mut config, name, value)? {
-            let known = known_parameters(&config.servers);
+        if name == "ca_file" && tls {
+            ca_file = Some(PathBuf::from(percent_decode(value)?)).filter(|path| !path.as_os_str().is_empty());
+        } else if name == "ca_file" {
+            return Err("ca_file needs TLS: rediss:// in place of redis://".to_owned());
+        } else if !parse_parameter(&mut config, name, value)? {
+            let known = known_parameters(&config.servers, tls);
             let name = name_to_show(query, pair).map(|name| format!(": \"{name}\"")).unwrap_or_default();
             return Err(format!("it has a query parameter other than {known}{name}"));
         }
     }
     if tls {
-        config.encrypt()?;
+        config.encrypt(ca_file)?;
     }
     match &config.servers {
         Servers::Sentinel(sentinels) if sentinels.service.is_empty() => {
@@ -200,6 +205,59 @@ fn parse(url: &str) -> Result<Config, String> {
         _ => Ok(config),
     }
 }
+
+/// Returns the servers, the text of the database, and whether they are encrypted.
+fn parse_place<'a>(scheme: &Scheme, place: &'a str) -> Result<(Servers, &'a str, bool), String> {
+    let (before, fragment) = place.split_once('#').map_or((place, None), |(place, rest)| (place, Some(rest)));
+    let (hosts, path) = before.split_once('/').map_or((before, ""), |(hosts, path)| (hosts, path));
+    match (scheme, fragment) {
+        (Scheme::Unix | Scheme::Sentinel { .. }, _) | (_, None) => {}
+        (_, Some("insecure")) => return Err(INSECURE.to_owned()),
+        (_, Some(_)) => return Err(FRAGMENT.to_owned()),
+    }
+    Ok(match scheme {
+        Scheme::Unix => {
+            let path = percent_decode(place)?;
+            if !path.starts_with('/') {
+                return Err("a unix socket needs an absolute path: unix:///path/to/socket".to_owned());
+            }
+            (Servers::One(Address::Unix(path.into())), "", false)
+        }
+        Scheme::Sentinel { tls } => {
+            let addresses = parse_hosts(hosts, DEFAULT_SENTINEL_PORT)?;
+            let (service, database) = parse_service(path, fragment)?;
+            let service = percent_decode(service)?;
+            (Servers::Sentinel(Sentinels { addresses, service, ..Sentinels::default() }), database, *tls)
+        }
+        Scheme::Cluster { tls } => (Servers::Cluster(parse_hosts(hosts, DEFAULT_PORT)?), path, *tls),
+        Scheme::Servers { tls } => {
+            let mut addresses = parse_hosts(hosts, DEFAULT_PORT)?;
+            let servers = match (addresses.pop(), addresses.is_empty()) {
+                (Some(only), true) => Servers::One(only),
+                (last, _) => Servers::Replicated(addresses.into_iter().chain(last).collect()),
+            };
+            (servers, path, *tls)
+        }
+    })
+}
+
+/// Returns the service and the database: `service/db`, or as Lettuce spells it `db#service`.
+fn parse_service<'a>(path: &'a str, fragment: Option<&'a str>) -> Result<(&'a str, &'a str), String> {
+    match (path.split_once('/'), fragment) {
+        (None, Some("insecure")) => Err(INSECURE.to_owned()),
+        (None, Some(service)) if is_number(path) || path.is_empty() => Ok((service, path)),
+        (_, Some(_)) => Err(FRAGMENT.to_owned()),
+        (Some(both), None) => Ok(both),
+        // The service is a parameter, or was forgotten.
+        (None, None) if is_number(path) => Ok(("", path)),
+        (None, None) => Ok((path, "")),
+    }
+}
+
+/// The objection to what redis-rs takes for "verify no certificate".
+const INSECURE: &str = "it ends with #insecure, and certificates are always verified: name the server's authority by ?ca_file=/path";
+const FRAGMENT: &str =
+    "it has a fragment, which begins with #: in a user, password or service a # is written %23";
 
 /// The name of a parameter that is not known, the first such of the query, if it is certain that it is one. What follows a `?` in a password
 /// ends with an `@`, and what follows a `&` in one comes after the name of that password, which is known.
@@ -241,12 +299,15 @@ fn parse_parameter(config: &mut Config, name: &str, value: &str) -> Result<bool,
     Ok(true)
 }
 
-fn known_parameters(servers: &Servers) -> &'static str {
-    match servers {
-        Servers::One(Address::Unix(_)) => "db",
-        Servers::One(_) | Servers::Replicated(_) => "db and node",
-        Servers::Cluster(_) => "node",
-        Servers::Sentinel(_) => "db, node, service, sentinel_user and sentinel_password",
+fn known_parameters(servers: &Servers, tls: bool) -> &'static str {
+    match (servers, tls) {
+        (Servers::One(Address::Unix(_)), _) => "db",
+        (Servers::One(_) | Servers::Replicated(_), false) => "db and node",
+        (Servers::One(_) | Servers::Replicated(_), true) => "ca_file, db and node",
+        (Servers::Cluster(_), false) => "node",
+        (Servers::Cluster(_), true) => "ca_file and node",
+        (Servers::Sentinel(_), false) => "db, node, service, sentinel_user and sentinel_password",
+        (Servers::Sentinel(_), true) => "ca_file, db, node, service, sentinel_user and sentinel_password",
     }
 }
 
@@ -262,14 +323,14 @@ fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
             None if rest.is_empty() => None,
             None => return Err("only a port may follow the bracketed IPv6 address".to_owned()),
         };
-        (host, port)
+        (with_zone(host)?, port)
     } else {
         match text.split_once(':') {
             Some((_, rest)) if rest.contains(':') => {
                 return Err("an IPv6 address needs brackets: redis://[::1]:6379".to_owned());
             }
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
+            Some((host, port)) => (host.to_owned(), Some(port)),
+            None => (text.to_owned(), None),
         }
     };
     if host.is_empty() {
@@ -288,7 +349,15 @@ fn parse_host_port(text: &str, default_port: u16) -> Result<Address, String> {
         }
         None => default_port,
     };
-    Ok(Address::Tcp { host: host.to_owned(), port })
+    Ok(Address::Tcp { host, port })
+}
+
+/// Decodes the zone of a bracketed IPv6 address: `fe80::1%25eth0` (RFC 6874). A bare `%eth0` is taken as it is.
+fn with_zone(host: &str) -> Result<String, String> {
+    match host.split_once("%25") {
+        Some((ip, zone)) if !zone.is_empty() => Ok(format!("{ip}%{}", percent_decode(zone)?)),
+        _ => Ok(host.to_owned()),
+    }
 }
 
 fn is_number(text: &str) -> bool {
@@ -409,6 +478,47 @@ mod tests {
         }
     }
 
+    #[test]
+    fn lettuce_fragment_is_service() {
+        for (url, shown) in [
+            ("redis-sentinel://a/0#orders", "redis+sentinel://a:26379/orders"),
+            ("redis-sentinel://p@a,b:7000/3#or%20ders", "redis+sentinel://a:26379,b:7000/or%20ders/3"),
+            ("redis-sentinel://a#orders", "redis+sentinel://a:26379/orders"),
+        ] {
+            assert_eq!(url.parse::<Config>().unwrap().to_string(), shown, "{url}");
+        }
+    }
+
+    #[test]
+    fn ipv6_zone_is_decoded() {
+        for (url, host) in [
+            ("redis://[fe80::1%25eth0]:6379", "fe80::1%eth0"),
+            ("redis://[fe80::1%25en%2D0]:6379", "fe80::1%en-0"),
+            ("redis://[fe80::1%eth0]:6379", "fe80::1%eth0"),
+        ] {
+            let config: Config = url.parse().unwrap();
+            assert!(matches!(&config.servers, Servers::One(address) if *address == tcp(host, 6379)), "{url}");
+            let again: Config = config.to_string().parse().unwrap();
+            assert_eq!(again.to_string(), config.to_string(), "{url}");
+            assert!(matches!(&again.servers, Servers::One(address) if *address == tcp(host, 6379)), "{url}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_url_parses_without_authorities() {
+        for url in [
+            "rediss://h:6379/2?ca_file=/nowhere/ca%20b.pem",
+            "rediss+cluster://h:6379?ca_file=/nowhere/ca.pem",
+            "rediss+sentinel://h:26379/orders?sentinel_user=s&ca_file=/nowhere/ca.pem",
+        ] {
+            let config: Config = url.parse().unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(config.to_string(), url);
+            let Servers::Sentinel(sentinels) = &config.servers else { continue };
+            assert!(sentinels.tls.as_ref().is_some_and(|tls| tls.ca_file().is_some()), "{url}");
+        }
+    }
+
     /// A9: what can only be a database is not taken for the service of Sentinels.
     #[test]
     fn a_number_alone_after_sentinels_is_a_database() {
@@ -486,6 +596,19 @@ mod tests {
             ("redis://a b", "character"),
             ("redis://a\x1b[1m", "bracket"),
             ("redis://a\n", "character"),
+            (
+                "rediss://u:sesame@h#insecure",
+                "certificates are always verified: name the server's authority by",
+            ),
+            ("rediss://u:sesame@h?db=1#insecure", "certificates are always verified"),
+            ("rediss+sentinel://h/0#insecure", "certificates are always verified"),
+            ("redis://u:sesame#@h/1#x", "a # is written %23"),
+            ("redis+sentinel://u:sesame@h/orders#x", "a # is written %23"),
+            ("redis+sentinel://u:sesame@h/orders/0#x", "a # is written %23"),
+            ("redis://u:ses?ame@h", "a ? in a user or password is written %3F"),
+            ("redis://h?ca_file=/sesame", "ca_file needs TLS"),
+            ("redis://u:sesame@[fe80::1%25%zz]", "%"),
+            ("redis://u:sesame@[fe80::1%25a%2Fb]", "character"),
         ];
         for (url, fault) in bad {
             let error = url.parse::<Config>().expect_err(url);
@@ -567,6 +690,7 @@ mod tests {
             "redis://u:@a:1,b:2/3",
             "redis+sentinel://u:@a:1,b:2/or%20ders/3?sentinel_user=s%3A",
             "redis+cluster://u:@a:1,[::1]:2",
+            "redis://[fe80::1%25eth0]:6379,[fe80::2%25eth0]:6380",
         ] {
             assert_eq!(url.parse::<Config>().unwrap().to_string(), url);
         }

@@ -8,7 +8,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, KeyPair,
     NameConstraints, date_time_ymd,
 };
-use wheellock_client::{Address, Client, Command, Config, Error, ErrorKind, Outcome, Servers, TlsConfig};
+use wheellock_client::{
+    Address, Client, Command, Config, ConnectionState, Error, ErrorKind, Outcome, Servers, TlsConfig,
+};
 use wheellock_tests::certificates::{Authority, Identity, authority, leaf};
 use wheellock_tests::fault::{Direction, Fault, Proxy, Upstream};
 use wheellock_tests::{RedisServer, eventually};
@@ -52,6 +54,60 @@ async fn works(config: Config) {
     });
     for call in calls.collect::<Vec<_>>() {
         call.await.unwrap();
+    }
+}
+
+/// A URL with TLS, and what follows the port.
+fn url(server: &RedisServer, rest: &str) -> String {
+    format!("rediss://localhost:{}{rest}", server.addr().port())
+}
+
+#[tokio::test]
+async fn ca_file_of_url_is_trusted() {
+    let ca = Authority::new("ours");
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
+    let file = server.directory().join("an authority.pem");
+    let config: Config =
+        url(&server, &format!("?ca_file={}", file.display().to_string().replace(' ', "%20")))
+            .parse()
+            .expect("the file is read at the first attempt to connect");
+
+    let error = Client::connect(config.clone()).await.expect_err("there is no file");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    let shown = error.to_string();
+    assert!(shown.contains("the CA file") && shown.contains("No such file"), "{shown}");
+    let origin = error.origin().and_then(|origin| origin.downcast_ref::<std::io::Error>());
+    assert_eq!(origin.map(std::io::Error::kind), Some(std::io::ErrorKind::NotFound));
+
+    let waiting = Client::lazy(config.clone());
+    assert!(eventually(PATIENCE, async || matches!(waiting.state(), ConnectionState::Refused(_))).await);
+    std::fs::write(&file, "no certificate").unwrap();
+    let error = Client::connect(config.clone()).await.expect_err("there is no authority in it");
+    assert!(error.kind() == ErrorKind::Config && error.to_string().contains("no certificate"), "{error}");
+    std::fs::write(&file, ca.pem()).unwrap();
+    works(config).await;
+    assert!(eventually(PATIENCE, async || waiting.is_ready()).await, "a file that comes later is read");
+}
+
+#[test]
+fn command_line_trusts_named_authority() {
+    let ca = Authority::new("ours");
+    let server = serve(&ca.issue(&leaf(&["localhost"])), None, &[]);
+    let file = server.directory().join("ca.pem");
+    std::fs::write(&file, ca.pem()).unwrap();
+    let run = |rest: &str, trusted: &str| {
+        let mut tool = std::process::Command::new(env!("CARGO_BIN_EXE_wheellock_cli"));
+        tool.args(["run", "orders", "--", "true"]).env("WHEELLOCK_URL", url(&server, rest));
+        let ended = tool.env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR").output().unwrap();
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    };
+    let path = file.display().to_string();
+    assert_eq!(run("", &path).0, Some(0), "SSL_CERT_FILE");
+    assert_eq!(run(&format!("?ca_file={path}"), "/nowhere").0, Some(0), "ca_file");
+    let (code, said) = run("", "/nowhere");
+    assert_ne!(code, Some(0));
+    for part in ["no certificate authority", "SSL_CERT_FILE", "ca_file="] {
+        assert!(said.contains(part), "{said}");
     }
 }
 

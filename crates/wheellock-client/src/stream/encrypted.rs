@@ -22,7 +22,7 @@ pub(crate) struct Encrypted(Arc<Mutex<TlsStream<TcpStream>>>);
 impl Encrypted {
     /// Shakes hands over `socket`. Returns what reads and what writes: both are the same session.
     pub(super) async fn connect(tls: &TlsConfig, host: &str, socket: TcpStream) -> io::Result<(Self, Self)> {
-        let stream = tls.connector().connect(tls.server_name(host)?, socket).await?;
+        let stream = tls.connector()?.connect(tls.server_name(host)?, socket).await?;
         let session = Self(Arc::new(Mutex::new(stream)));
         Ok((session.clone(), session))
     }

@@ -408,22 +408,31 @@ impl Cluster {
         self.config.translated(address).ok()
     }
 
-    /// The nodes of a view at the addresses where they are to be reached, without those that are forbidden.
+    /// Returns the nodes of a view at the addresses where they are to be reached, without those that are forbidden.
+    ///
+    /// A translator may know a node by its name or by its IP address. So an address that it changes goes before one that it
+    /// returns as it is, and otherwise the one that the cluster prefers is used.
     fn reachable(&self, view: Vec<Node>) -> Vec<Node> {
         if self.config.translate.is_none() {
             return view;
         }
         let reach = |mut node: Node| {
-            node.alias = node.alias.and_then(|alias| self.translated(alias));
-            node.address = self.translated(node.address)?;
+            let address = self.translated(node.address.clone());
+            let alias = node.alias.clone().and_then(|alias| self.translated(alias));
+            let is_unchanged = address.as_ref().is_none_or(|address| *address == node.address);
+            let is_alias_mapped = alias.is_some() && alias != node.alias;
+            let (address, alias) =
+                if is_unchanged && is_alias_mapped { (alias, address) } else { (address, alias) };
+            node.address = address?;
+            node.alias = alias;
             matches!(node.address, Address::Tcp { .. }).then_some(node)
         };
         view.into_iter().filter_map(reach).collect()
     }
 
     /// The connection to the node at `address`, made if there is none. Call within a runtime, and only while the cluster is not
-    /// closed.
-    fn node(&self, map: &mut Map, address: &Address) -> Arc<Shared> {
+    /// closed. `named_by` told the address.
+    fn node(&self, map: &mut Map, address: &Address, named_by: String) -> Arc<Shared> {
         if let Some(node) = map.nodes.get(address) {
             return Arc::clone(node);
         }
@@ -432,7 +441,7 @@ impl Cluster {
         let node = Arc::new(Shared::new(config, Role::Node, map.next_node, self.listener(map.next_node)));
         node.lock().pipeline.sharded = self.is_sharded();
         map.next_node = map.next_node.wrapping_add(1);
-        driver::start(&node, Locator::Node(address.clone()));
+        driver::start(&node, Locator::Node { address: address.clone(), named_by });
         map.nodes.insert(address.clone(), Arc::clone(&node));
         node
     }

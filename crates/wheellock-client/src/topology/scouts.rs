@@ -73,6 +73,7 @@ fn of_sentinel(sentinels: &Sentinels, of_servers: &Config, address: &Address) ->
     config.reconnect = RECONNECT;
     config.limits = of_servers.limits;
     config.random = of_servers.random;
+    config.resolver = of_servers.resolver.clone();
     config.timer = of_servers.timer.clone();
     config
 }

@@ -2,6 +2,7 @@
 //! `cargo xtask test` runs each module in a process of its own, several at a time; `cargo test` runs all of them in one. A test
 //! that is about its whole process stands in a program of its own beside this folder.
 
+mod announced_names;
 mod blocking;
 mod campaigns;
 mod cancellation;

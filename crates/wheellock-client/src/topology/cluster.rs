@@ -387,7 +387,7 @@ impl Cluster {
                 && map.slots.moved(to.slot, &address)
                 && let Some(address) = map.slots.owner(to.slot).cloned()
             {
-                let node = self.node(&mut map, &address);
+                let node = self.node(&mut map, &address, "a node that redirected a call".to_owned());
                 if let Some(owner) = map.owners.get_mut(usize::from(to.slot)) {
                     *owner = Some(node);
                 }
@@ -501,7 +501,7 @@ impl Cluster {
         // The user has one of `Client::nodes`, and closed it.
         map.nodes.retain(|_, node| !node.is_closed());
         for address in &learnt.primaries {
-            self.node(&mut map, address);
+            self.node(&mut map, address, asked.to_string());
         }
         let mut gone = Vec::new();
         map.nodes.retain(|address, node| {

@@ -4,6 +4,7 @@
 pub(crate) mod cluster;
 mod discovery;
 mod endpoint;
+mod endpoints;
 pub(crate) mod finder;
 #[cfg(fuzzing)]
 pub mod fuzzing;

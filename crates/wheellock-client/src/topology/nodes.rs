@@ -32,6 +32,25 @@ pub(crate) struct Node {
     pub(crate) slots: Vec<RangeInclusive<u16>>,
 }
 
+impl Node {
+    /// Puts `host` in the place of the address, which becomes the alias. An empty host is the one that was asked.
+    pub(crate) fn prefer(&mut self, host: &str) {
+        if let Address::Tcp { host: present, port } = &self.address
+            && present != host
+        {
+            let preferred = address(host, *port);
+            self.alias = Some(std::mem::replace(&mut self.address, preferred));
+        }
+    }
+
+    /// Swaps the address and the alias.
+    pub(crate) fn prefer_alias(&mut self) {
+        if let Some(alias) = &mut self.alias {
+            std::mem::swap(&mut self.address, alias);
+        }
+    }
+}
+
 /// The nodes that the answer names, without those that have no address yet or have lost it, and without those that do not serve who
 /// asks as he asks: encrypted, or in plain text. A node's address is that by its host name, if it has one, `by_name`, and otherwise that by
 /// its IP address.

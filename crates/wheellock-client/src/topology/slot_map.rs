@@ -231,7 +231,7 @@ impl SlotMap {
             let Some(key) = key.map(usize::from) else { continue };
             let is_behind = held.epoch(key).is_some_and(|epoch| seen.node.epoch < epoch);
             if let Some(known) = self.nodes.get_mut(key).filter(|_| !is_behind) {
-                *known = seen.known();
+                *known = known.updated(seen.known());
             }
         }
     }
@@ -271,6 +271,15 @@ impl fmt::Debug for SlotMap {
 impl Known {
     fn is_at(&self, address: &Address) -> bool {
         self.address == *address || self.alias.as_ref() == Some(address)
+    }
+
+    /// Returns what a node says now, at the address that is known already if the node still has it. Nodes may prefer different
+    /// addresses while an operator changes the preference, and a change of address costs a connection.
+    fn updated(&self, mut now: Self) -> Self {
+        if !self.is_unreachable && now.alias.as_ref() == Some(&self.address) {
+            now.alias = Some(std::mem::replace(&mut now.address, self.address.clone()));
+        }
+        now
     }
 
     fn is_alive(&self) -> bool {
@@ -448,6 +457,9 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
         map.learn(&[named, nameless.clone()], &asked);
         assert_eq!((map.owner(0), map.owner(2)), (Some(&at(7001)), Some(&address("asked.example", 7002))));
         assert!(map.known_as(&by_name).is_some(), "MOVED may say either");
+        let learnt = map.learn(&[preferred.clone(), nameless.clone()], &asked);
+        assert!(learnt.moved.is_empty(), "the node still has the address by which it is connected");
+        map.unreachable(&at(7001));
         let learnt = map.learn(&[preferred, nameless.clone()], &asked);
         assert_eq!(learnt.moved, slots(&[0..=1]), "the same node, but another address");
         assert_eq!((map.owner(0), map.owner(4), map.owner(SLOTS)), (Some(&by_name), None, None));
@@ -456,8 +468,27 @@ dcb77bf799f92bd4d80b68a78f837f9a8ba5091f 127.0.0.1:21002@31002 master,fail - 179
 
         let hostless =
             Node { address: address("b.example", 7002), alias: Some(nameless.address.clone()), ..nameless };
+        map.learn(std::slice::from_ref(&hostless), &asked);
+        assert_eq!(map.known_as(&address("b.example", 7002)), Some(&address("asked.example", 7002)));
+        map.unreachable(&address("asked.example", 7002));
         map.learn(&[hostless], &asked);
         assert_eq!(map.known_as(&address("asked.example", 7002)), Some(&address("b.example", 7002)));
+    }
+
+    /// While an operator changes what a cluster prefers, its nodes answer differently.
+    #[test]
+    fn differing_preferences_keep_connected_address() {
+        let by_name = address("a.example", 7001);
+        let by_ip = Node { alias: Some(by_name.clone()), ..node(1, 1, &[0..=1]) };
+        let named = Node { address: by_name.clone(), alias: Some(at(7001)), ..by_ip.clone() };
+        for (first, second, kept) in [(&by_ip, &named, at(7001)), (&named, &by_ip, by_name)] {
+            let mut map = SlotMap::default();
+            map.learn(std::slice::from_ref(first), &at(1));
+            for view in [second, first, second] {
+                assert!(map.learn(std::slice::from_ref(view), &at(1)).moved.is_empty());
+                assert_eq!(map.owner(0), Some(&kept));
+            }
+        }
     }
 
     #[test]

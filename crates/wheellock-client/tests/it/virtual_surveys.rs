@@ -101,6 +101,45 @@ fn well_behaved(words: &[&str]) -> String {
     }
 }
 
+/// The last error of a client that asks one node for the others, and gets `nodes`.
+fn unusable_answer(nodes: String, forbids: bool) -> String {
+    let said = Rc::new(RefCell::new(String::new()));
+    let told = Rc::clone(&said);
+    virtual_time(async move {
+        let (mut world, mut config) = World::new(move |_: &Pipe, words: &[&str]| match words {
+            ["CLUSTER", "NODES"] => bulk(&nodes),
+            _ => well_behaved(words),
+        });
+        config.translate = forbids.then(|| Arc::new(|_: &Address| None) as wheellock_client::Translate);
+        let client = Client::lazy(config);
+        let error = || match client.state() {
+            ConnectionState::Connecting { last_error: Some(error) } => error.to_string(),
+            _ => String::new(),
+        };
+        world.until(|_| !error().is_empty()).await;
+        told.replace(error());
+    });
+    said.take()
+}
+
+#[test]
+fn forbidden_nodes_are_told() {
+    let error = unusable_answer(line('a', "myself,master", '-', 1, "0-16383"), true);
+    assert!(
+        error.contains("`Config::translate` forbids every node that it names: in.memory:7000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn empty_list_of_nodes_is_told() {
+    let tls_only = line('a', "myself,master", '-', 1, "0-16383").replace("in.memory:7000", "in.memory:0");
+    for nodes in [String::new(), tls_only] {
+        let error = unusable_answer(nodes, false);
+        assert!(error.contains("names no node that serves connections without TLS"), "{error}");
+    }
+}
+
 /// Its node is down, and retired, before another one has taken the slot over.
 #[test]
 fn a_subscription_waits_for_whoever_takes_its_slot_over() {

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Outcome};
 use crate::handshake::Role;
 use crate::link::Link;
 use crate::locator::Locator;
+use crate::topology::endpoints::Endpoints;
 use crate::topology::nodes::{self, Node};
 use crate::topology::pace::Pace;
 
@@ -165,16 +166,29 @@ impl Cluster {
         let deadline = self.config.timer.now() + PATIENCE;
         let reply = link.call(&Command::new("CLUSTER").arg("NODES"), deadline).await?;
         let text = reply.as_bytes().unwrap_or_default();
-        let view = nodes::parse(text, self.config.is_encrypted()).map_err(|malformed| {
-            let server = address.to_string();
-            let detail = format!("CLUSTER NODES was answered with nonsense: {}", malformed.0);
-            Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking for the nodes", &server, detail)
+        let by_name = self.config.is_encrypted();
+        let mut view = nodes::parse(text, by_name).map_err(|malformed| {
+            useless(address, &format!("CLUSTER NODES was answered with nonsense: {}", malformed.0))
         })?;
+        endpoints(&link, deadline).await?.apply(&mut view, by_name);
         if self.survey().sharded.is_none() {
             let sharded = knows_sharded_pubsub(&link, deadline).await?;
             self.survey().sharded.get_or_insert(sharded);
         }
-        Ok(self.reachable(view))
+        let named = view.iter().map(|node| node.address.to_string()).collect::<Vec<_>>().join(", ");
+        let view = self.reachable(view);
+        match (view.is_empty(), &*named) {
+            (false, _) => Ok(view),
+            (true, "") => {
+                let with = if by_name { "with" } else { "without" };
+                let detail = format!("CLUSTER NODES names no node that serves connections {with} TLS");
+                Err(useless(address, &detail))
+            }
+            (true, _) => Err(useless(
+                address,
+                &format!("`Config::translate` forbids every node that it names: {named}"),
+            )),
+        }
     }
 
     /// When to ask around again.
@@ -216,6 +230,21 @@ impl Failures {
             self.worst = Some(error);
         }
     }
+}
+
+/// Returns the endpoints that the cluster prefers. A server that refuses to tell leaves the nodes their addresses.
+async fn endpoints(link: &Link, deadline: Instant) -> Result<Endpoints, Error> {
+    match link.call(&Command::new("CLUSTER").arg("SLOTS"), deadline).await {
+        Ok(reply) => Ok(Endpoints::parse(&reply)),
+        Err(error) if error.code().is_some() => Ok(Endpoints::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error of an answer that names no usable node.
+fn useless(address: &Address, detail: &str) -> Error {
+    let server = address.to_string();
+    Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking for the nodes", &server, detail.to_owned())
 }
 
 /// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (`ClusterConnectionManager`). Where the

@@ -1,9 +1,10 @@
 //! Texts of attempts to connect: servers that are away, refuse, or are something else.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use wheellock::client::{Client, Config, Error};
+use wheellock::client::{Address, Client, Config, Error, Translate};
 use wheellock_tests::fault::{FakeServer, Session};
 
 use super::{Row, row};
@@ -40,6 +41,8 @@ const SERVERS: &[(&str, &str, &str, &str)] = &[
     ("A node of a cluster", "redis", "cluster", "master"),
     ("A replica", "redis", "standalone", "replica"),
     ("A lone server, asked as a cluster", "redis+cluster", "standalone", "master"),
+    ("A server of an unknown mode", "redis", "moon", "master"),
+    ("A server that does not tell its role", "redis", "standalone", ""),
 ];
 
 /// What a server refuses after HELLO, and how.
@@ -80,7 +83,40 @@ pub(super) async fn rows() -> Vec<Row> {
         let server = FakeServer::start(move |_, session| refuse(session, command, reply));
         rows.push(row(situation, server.addr(), failure(&server.url()).await));
     }
+    rows.extend(cluster_rows().await);
     rows
+}
+
+/// Texts about the nodes that a cluster's node names. Port 1 refuses connections.
+async fn cluster_rows() -> Vec<Row> {
+    let line = |host: &str| format!("{} {host}@2 myself,master - 0 0 1 connected 0-16383\n", "a".repeat(40));
+    let mut rows = Vec::new();
+    for (situation, nodes, forbids) in [
+        ("A cluster announces an address that leads nowhere", line("127.0.0.1:1"), false),
+        ("`Config::translate` forbids every node of a cluster", line("10.0.0.1:6379"), true),
+        ("A cluster whose nodes serve TLS only, asked without TLS", line("10.0.0.1:0"), false),
+    ] {
+        let server = FakeServer::start(move |_, session| answer_as_node(session, &nodes));
+        let mut config: Config = server.url().replace("redis://", "redis+cluster://").parse().unwrap();
+        config.connect_timeout = Duration::from_millis(300);
+        config.translate = forbids.then(|| Arc::new(|_: &Address| None) as Translate);
+        let error = Client::connect(config).await.unwrap_err();
+        rows.push(row(situation, server.addr(), error));
+    }
+    rows
+}
+
+fn answer_as_node(session: &mut Session, nodes: &str) -> io::Result<()> {
+    loop {
+        let asked = session.command()?;
+        let words: Vec<_> = asked.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        match &*words.iter().map(|word| &**word).collect::<Vec<_>>() {
+            ["HELLO", ..] => session.send(hello("cluster", "master"))?,
+            ["CLUSTER", "NODES"] => session.send(format!("${}\r\n{nodes}\r\n", nodes.len()))?,
+            ["CLUSTER" | "PUBSUB", ..] => session.send("*0\r\n")?,
+            _ => session.reply(&asked)?,
+        }
+    }
 }
 
 async fn failure(url: &str) -> Error {

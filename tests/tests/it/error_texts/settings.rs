@@ -19,6 +19,10 @@ pub(super) fn urls() -> Vec<Row> {
         ("An unknown parameter", "redis://localhost?timeout=5"),
         ("An IPv6 address without brackets", "redis://::1:6379"),
         ("A broken percent-encoding", "redis://app:100%@localhost"),
+        ("A raw question mark in a password", "redis://app:what?@localhost"),
+        ("A request not to verify certificates", "rediss://localhost#insecure"),
+        ("A fragment", "redis://localhost/0#orders"),
+        ("A file of authorities without TLS", "redis://localhost?ca_file=/etc/ca.pem"),
     ]
     .into_iter()
     .map(|(situation, url)| fixed(situation, url.parse::<Config>().unwrap_err()))

@@ -13,7 +13,7 @@ use super::{Cluster, Survey};
 use crate::address::Address;
 use crate::config::{Hooks, Servers};
 use crate::connection::Shared;
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{Error, ErrorKind};
 use crate::handshake::Role;
 use crate::link::Link;
 use crate::locator::Locator;
@@ -243,8 +243,7 @@ async fn endpoints(link: &Link, deadline: Instant) -> Result<Endpoints, Error> {
 
 /// The error of an answer that names no usable node.
 fn useless(address: &Address, detail: &str) -> Error {
-    let server = address.to_string();
-    Error::new(ErrorKind::Protocol, Outcome::Rejected, "asking for the nodes", &server, detail.to_owned())
+    Error::step(ErrorKind::Protocol, "use the nodes of", &address.to_string(), detail.to_owned())
 }
 
 /// Redisson's rule: sharded pub/sub is used if a node knows `PUBSUB SHARDNUMSUB` (`ClusterConnectionManager`). Where the

@@ -201,8 +201,15 @@ impl Cluster {
     ///
     /// If the node is no replica, or they do not settle.
     pub fn failover(&self, replica: usize) {
-        must("CLUSTER FAILOVER", ask(&self.nodes[replica], &["CLUSTER", "FAILOVER"]));
+        let order = || ask(&self.nodes[replica], &["CLUSTER", "FAILOVER"]);
+        must("CLUSTER FAILOVER", order());
+        let mut ordered = Instant::now();
         let took_over = || {
+            // A replica gives the order up after five seconds (`CLUSTER_MF_TIMEOUT` in cluster.c of Redis 7.0).
+            if ordered.elapsed() > FAILOVER_ORDER && check_primary(&self.nodes[replica]).is_err() {
+                order()?;
+                ordered = Instant::now();
+            }
             let view = View::of(&self.nodes[replica])?;
             let node = view.nodes.get(&self.ids[replica]).context("it does not know itself")?;
             ensure!(node.is("master"), "{} is no master", self.nodes[replica].addr());
@@ -551,6 +558,8 @@ const DIRECTIVES: &[(&str, &str)] = &[
     ("cluster-replica-validity-factor", "0"),
     ("cluster-allow-replica-migration", "no"),
 ];
+/// How long a replica may take to follow an order to take over.
+const FAILOVER_ORDER: Duration = Duration::from_secs(6);
 /// For the node timeout above.
 const ELECTION: Duration = Duration::from_secs(2);
 const SLOTS: usize = 16_384;

@@ -109,19 +109,20 @@ impl SentinelSet {
     /// If that does not happen within a minute.
     #[must_use]
     pub fn wait_for_new_primary(&self, than: SocketAddr) -> usize {
-        let new_primary = || {
-            for (_, sentinel) in up(&self.sentinels) {
-                let named = ask(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])?;
-                let named: SocketAddr = named.to_string().replace('\n', ":").parse()?;
-                if named != than {
-                    let index = index_of(&self.servers, named)?;
-                    check_primary(&self.servers[index])?;
-                    return Ok(index);
-                }
+        must("no new primary", settle(|| self.new_primary(than)))
+    }
+
+    fn new_primary(&self, than: SocketAddr) -> Result<usize> {
+        for (_, sentinel) in up(&self.sentinels) {
+            let named = ask(sentinel, &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE])?;
+            let named: SocketAddr = named.to_string().replace('\n', ":").parse()?;
+            if named != than {
+                let index = index_of(&self.servers, named)?;
+                check_primary(&self.servers[index])?;
+                return Ok(index);
             }
-            bail!("all Sentinels name {than}")
-        };
-        must("no new primary", settle(new_primary))
+        }
+        bail!("all Sentinels name {than}")
     }
 
     /// Has the Sentinels replace the primary although nothing is wrong with it; returns the new one's place once all have
@@ -133,11 +134,24 @@ impl SentinelSet {
     pub fn failover(&self) -> usize {
         let old = self.primary().addr();
         let (_, sentinel) = up(&self.sentinels).next().expect("a Sentinel is up");
-        // Refused while they still do something else.
-        must("SENTINEL FAILOVER", settle(|| ask(sentinel, &["SENTINEL", "FAILOVER", SERVICE])));
-        let index = self.wait_for_new_primary(old);
+        let index = must("SENTINEL FAILOVER", settle(|| self.fail_over(sentinel, old)));
         self.wait_settled();
         index
+    }
+
+    /// Orders a failover unless the Sentinel is busy with one. A Sentinel gives a failover up, and does not try again, if the
+    /// replica is not a primary within the failover timeout: on a busy machine two seconds pass (seen on Redis 7.0,
+    /// `-failover-abort-slave-timeout`).
+    fn fail_over(&self, sentinel: &RedisServer, old: SocketAddr) -> Result<usize> {
+        let watched = Watched::of(sentinel, "MASTER")?.remove(0);
+        if watched.addr()? != old {
+            return self.new_primary(old);
+        }
+        if !watched.get("flags").split(',').any(|flag| flag == "failover_in_progress") {
+            // Refused while the Sentinel still does something else.
+            ask(sentinel, &["SENTINEL", "FAILOVER", SERVICE])?;
+        }
+        bail!("{} still names {old}", sentinel.addr())
     }
 
     /// Restarts and resumes whatever is down, and waits until all have settled: one primary, which all Sentinels name,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::{Pid, test_kill_process};
-use wheellock_tests::topology::{Cluster, Replicas, SentinelSet, Settings};
+use wheellock_tests::topology::{Cluster, Replicas, SERVICE, SentinelSet, Settings};
 use wheellock_tests::{RedisServer, poll_until};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -77,6 +77,27 @@ fn sentinels_replace_a_dead_primary_and_a_paused_one() {
     let mut all = traces(set.servers());
     all.extend(traces(set.sentinels()));
     left_nothing(all, || drop(set));
+}
+
+/// A Sentinel gives a failover up if the replica does not become a primary in time, as on a busy machine, and never tries again.
+#[test]
+fn given_up_failover_is_ordered_again() {
+    let set = SentinelSet::start(&Settings::default());
+    let old = set.primary_index();
+    let is_failing_over = || {
+        let says = |sentinel: &RedisServer| sentinel.cli(&["SENTINEL", "MASTER", SERVICE]);
+        set.sentinels().iter().any(|sentinel| says(sentinel).contains("failover_in_progress"))
+    };
+    let replicas = || set.servers().iter().enumerate().filter(|(index, _)| *index != old);
+    let new = std::thread::scope(|threads| {
+        let failover = threads.spawn(|| set.failover());
+        assert!(poll_until(LONG, is_failing_over));
+        replicas().for_each(|(_, replica)| replica.pause());
+        assert!(poll_until(LONG, || !is_failing_over()), "the Sentinel gives up");
+        replicas().for_each(|(_, replica)| replica.resume());
+        failover.join().unwrap()
+    });
+    assert_ne!(new, old);
 }
 
 /// E9: a topology that has settled streams to every replica: what is written from then on is on its way to all of them.

@@ -209,6 +209,9 @@ impl Asked {
             ([lock], [channel, owner, count, _verb]) if channel.starts_with(CHANNEL) => {
                 Self::Release { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
             }
+            ([lock], [_lease, owner, count, channel, _numsub]) if channel.starts_with(CHANNEL) => {
+                Self::Acquire { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
+            }
             ([lock], [_lease, owner, count]) => {
                 Self::Acquire { lock: lock.clone(), owner: owner.clone(), count: count.clone() }
             }

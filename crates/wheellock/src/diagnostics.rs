@@ -143,7 +143,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Asks the server. Takes three round trips, and no longer than [`PATIENCE`].
+/// Asks the server. Takes four round trips, and no longer than [`PATIENCE`].
 pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Finding> {
     let mut findings = Vec::new();
     let deadline = client.config().timer.now() + PATIENCE;
@@ -188,6 +188,8 @@ pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Fin
     // In a cluster the two commands may go to two nodes.
     if client.nodes().len() == 1 && !findings.iter().any(is_forbidden) {
         findings.extend(probe_subscription(client, channel.as_bytes(), options).await);
+        // Nothing of the probe is left when the caller has its manager.
+        await_unsubscription(client, options).await;
     }
     if durability.replicas() > 0 {
         findings.extend(count_replicas(client, durability.replicas(), options).await);
@@ -208,6 +210,11 @@ async fn probe_subscription(client: &Client, channel: &[u8], options: CallOption
         Err(error) => error.to_string(),
     };
     subscription.refusal().is_none().then_some(Finding::SubscriptionBlocksCommands { reason })
+}
+
+/// Waits until the server has ended all subscriptions that were dropped before.
+async fn await_unsubscription(client: &Client, options: CallOptions) {
+    let _answer = client.call_with(&Command::new("EVAL").arg(PROBE).arg("0"), options).await;
 }
 
 /// Returns true if waiters of this process cannot rely on messages: no script of its user can send one.

@@ -468,7 +468,10 @@ impl<'a> Running<'a> {
         let earliest = state.pipeline.expire(now, &mut self.wakers);
         let waiting_since = state.pipeline.waiting_since();
         let overdue = match self.silence.judge(waiting_since, late, now, timeout) {
-            Verdict::Quiet => None,
+            // A call that is not written yet will be: watch its last quarter, or its deadline would pass before the verdict.
+            Verdict::Quiet => {
+                earliest.and_then(|at| at.checked_sub(last_part(timeout))).filter(|begins| now < *begins)
+            }
             Verdict::LookAt(at) => Some(at),
             Verdict::Lost => {
                 drop(state);

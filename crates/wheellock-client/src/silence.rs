@@ -41,7 +41,10 @@ impl Silence {
         if now < begins {
             return Verdict::LookAt(begins);
         }
-        let (_, watched) = *self.watched.get_or_insert((since, now));
+        // A driver that is a moment late was punctual. Or the call's deadline would come just before the verdict, and the next call
+        // would go out on a connection that has lost a reply.
+        let watches_from = if now < begins + last_part && !stood_still(late, timeout) { begins } else { now };
+        let (_, watched) = *self.watched.get_or_insert((since, watches_from));
         let ends = (since + timeout).max(watched + last_part);
         if now < ends { Verdict::LookAt(ends) } else { Verdict::Lost }
     }

@@ -23,8 +23,9 @@ local reply, at, alone = {}, 1, 1
 -- Answers the next call by what a function returns, or the next few.
 local function answer(calls, args, made, said)
     if not made and type(said) ~= 'table' then
-        -- Up to Redis 6.2 an error that a command raised is its text alone.
-        said = redis.error_reply('ERR Error running script: ' .. said)
+        -- Up to Redis 7.0 an error that a command raised is its text alone. 7.0 begins it with the code, by which callers know what to
+        -- wait out.
+        said = redis.error_reply(said:find('^%u+ ') and said or 'ERR Error running script: ' .. said)
     end
     for _ = 1, calls do
         reply[#reply + 1] = said or false

@@ -383,7 +383,7 @@ mod tests {
             "decrby del exists get hdel hexists hget hgetall hlen hmget hrandfield hscan hset incr incrby lindex llen lpop \
              lrange lrem pexpire pttl pubsub rpush set time zadd zcard zcount zincrby zrange zrem zremrangebyrank zscore"
         );
-        assert_eq!(commands["lindex"], ["fair_lock"]);
+        assert_eq!(commands["lindex"], ["lock", "fair_lock", "write"]);
         assert!(commands["pexpire"].contains(&"lock") && commands["pexpire"].contains(&"semaphore"));
     }
 

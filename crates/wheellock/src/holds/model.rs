@@ -298,9 +298,15 @@ impl World {
             Event::ReleaseAwaited => {
                 let Some(hold) = self.pop_guard() else { return ControlFlow::Break(()) };
                 let until = self.now + WAIT;
-                let (view, settle) =
-                    self.holds.release_awaited(hold, GUARD, (self.now, until), Waker::noop());
-                assert!(view.is_some() || settle.is_none(), "nobody is told of it");
+                // The caller of a lost hold's release has its answer already, as in `guard.rs`.
+                let (view, settle) = if self.holds.lost(hold).is_some() {
+                    (None, self.holds.release(hold, GUARD, self.now))
+                } else {
+                    let (view, settle) =
+                        self.holds.release_awaited(hold, GUARD, (self.now, until), Waker::noop());
+                    assert!(view.is_some() || settle.is_none(), "no caller waits for this release");
+                    (view, settle)
+                };
                 self.views.extend(view.map(|view| (view, until)));
                 self.settles.extend(settle);
             }
@@ -649,7 +655,7 @@ fn a_jump_of_the_servers_clock_shortens_what_was_not_extended_since() {
 /// A process may hold a million locks; docs/benchmarks.md says what that costs.
 #[test]
 fn a_hold_is_small() {
-    assert!(size_of::<Hold>() <= 128 && size_of::<Name>() <= 56);
+    assert!(size_of::<Hold>() <= 128 && size_of::<Name>() <= 64);
 }
 
 /// A6: a grant to one owner of this process tells another one, who was believed to hold the lock, that it is lost.

@@ -57,7 +57,7 @@ async fn herd(lock: fn(&LockManager) -> Lock, processes: u32, hold: Duration) ->
     let mut turns = vec![(Instant::now(), Instant::now())];
     first.release().await.unwrap();
     for task in tasks {
-        turns.push(timeout(Duration::from_secs(60), task).await.expect("all have their turn").unwrap());
+        turns.push(timeout(Duration::from_secs(600), task).await.expect("all have their turn").unwrap());
     }
     turns.sort_unstable();
     let mut between: Vec<_> = turns.windows(2).map(|pair| pair[1].0 - pair[0].1).collect();

@@ -222,18 +222,19 @@ pub async fn beside(
 
 /// What Redisson's `tryLock` and `unlock` do to the data, without a word to listeners.
 fn foreign(working: &mut Working, client: Client, name: &str, hold: Duration) {
-    const TRY: &str = "if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], 'java:1', '1') \
+    const OWNER: &str = "a1b2c3d4-0000-4000-8000-000000000000:1";
+    const TRY: &str = "if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], '1') \
                        redis.call('pexpire', KEYS[1], '30000') return 1 end return 0";
     let (over, turns, name) = (Arc::clone(&working.over), Arc::clone(&working.turns), name.to_owned());
     working.tasks.spawn(async move {
         let error = |source| Error::Server { operation: "contend".to_owned(), source };
         while !over.load(Ordering::Relaxed) {
             tokio::time::sleep(TEN_HERTZ).await;
-            let try_lock = Command::new("EVAL").arg(TRY).arg("1").arg(&*name);
+            let try_lock = Command::new("EVAL").arg(TRY).arg("1").arg(&*name).arg(OWNER);
             if client.call(&try_lock).await.map_err(error)?.as_i64() == Some(1) {
                 turns.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(hold).await;
-                client.call(&Command::new("HDEL").arg(&*name).arg("java:1")).await.map_err(error)?;
+                client.call(&Command::new("HDEL").arg(&*name).arg(OWNER)).await.map_err(error)?;
             }
         }
         Ok(())

@@ -131,7 +131,7 @@ fn a_service_that_is_told_to_end_gives_its_locks_back() {
     let server = RedisServer::start();
     let mut service = Service::start(&server);
     // Somebody else has the order, so a request waits while the service is told to end.
-    assert_eq!(server.cli(&["HSET", "orders:7", "somebody:1", "1"]), "1");
+    assert_eq!(server.cli(&["HSET", "orders:7", "a1b2c3d4-0000-4000-8000-000000000000:1", "1"]), "1");
     let mut socket = TcpStream::connect(service.address).unwrap();
     write!(socket, "POST /orders/7/pay HTTP/1.1\r\nHost: service\r\nContent-Length: 0\r\n\r\n").unwrap();
     let waiting = "wheellock_waiting{manager=\"orders\",family=\"orders\"}";

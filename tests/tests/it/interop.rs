@@ -889,10 +889,22 @@ const HANDOFFS: usize = 100;
 const RENEWALS: usize = 20;
 
 const SCRIPTS: [(&str, &str); 4] = [
-    ("acquire.lua", include_str!("../../../crates/wheellock/src/scripts/acquire.lua")),
+    (
+        "acquire.lua",
+        concat!(
+            include_str!("../../../crates/wheellock/src/scripts/holders_of.lua"),
+            include_str!("../../../crates/wheellock/src/scripts/acquire.lua")
+        ),
+    ),
     ("release.lua", include_str!("../../../crates/wheellock/src/scripts/release.lua")),
     ("renew.lua", include_str!("../../../crates/wheellock/src/scripts/renew.lua")),
-    ("force_release.lua", include_str!("../../../crates/wheellock/src/scripts/force_release.lua")),
+    (
+        "force_release.lua",
+        concat!(
+            include_str!("../../../crates/wheellock/src/scripts/holders_of.lua"),
+            include_str!("../../../crates/wheellock/src/scripts/force_release.lua")
+        ),
+    ),
 ];
 
 const ACQUIRE: &str = "acquire";

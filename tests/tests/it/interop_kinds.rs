@@ -748,10 +748,11 @@ fn holds(server: &RedisServer, name: &str, owner: &str) -> usize {
     server.cli(&["HGET", key(name), &format!("{owner}{suffix}")]).parse().unwrap_or(0)
 }
 
-/// What is on the server, but for Redisson's latches: it deletes them in its own time, or leaves them to end by themselves.
+/// Returns the keys on the server, but for those that end by themselves: Redisson's latches, and the marks of waiters that poll.
 fn left(server: &RedisServer) -> Vec<String> {
     let keys = server.cli(&["KEYS", "*"]);
-    let is_ours = |key: &&str| !key.starts_with("redisson_unlock_latch:");
+    let is_ours =
+        |key: &&str| !key.starts_with("redisson_unlock_latch:") && !key.ends_with(":wheellock_poller");
     let mut keys: Vec<_> = keys.lines().filter(is_ours).map(str::to_owned).collect();
     keys.sort_unstable();
     keys

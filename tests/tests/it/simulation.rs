@@ -11,8 +11,8 @@ fn fleets_of_every_kind_do_what_is_promised() {
     let night = Night { from: 0, seeds: SEEDS, kind: None, at_most: None, until_found: false };
     let morning = night.pass(|_| {});
     assert!(morning.findings.is_empty(), "{:#?}", morning.findings);
-    // Every sixteenth has latches besides.
-    assert_eq!(morning.worlds, SEEDS + SEEDS / 16);
+    // Every sixteenth seed has latches besides, and every fiftieth a hot process and its visitors.
+    assert_eq!(morning.worlds, SEEDS + SEEDS / 16 + SEEDS / 50);
     assert!(
         morning.grants > 30 * SEEDS && morning.troubles > 2 * SEEDS,
         "something happens in them: {morning:?}"
@@ -392,6 +392,6 @@ fn seed_61255016_who_was_refused_had_it_before_the_server_lost_it() {
 }
 
 /// See `a_seed_replays_on_another_machine`.
-const SEEN: &str = "0xea4b983a43a0c74c";
+const SEEN: &str = "0x21369c1198fb5e1c";
 /// About forty seconds of one processor.
 const SEEDS: u64 = 10_000;

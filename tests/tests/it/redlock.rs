@@ -496,9 +496,10 @@ async fn fixed_leases_end_in_time_and_are_extended_by_hand() {
     assert!(!guard.is_valid() && guard.renew().await.is_err());
     assert!(fleet.free("l").await);
     assert_eq!(guard.release().await.unwrap(), Released::AlreadyLost);
-    // A grant that takes longer than its lease is none.
+    // A grant that takes longer than its lease is none. A wait without a limit would ask for ever.
     (0..2).for_each(|place| fleet.slow(place, Duration::from_millis(300)));
-    let late = red.lock("late").with_lease(Duration::from_millis(100)).acquire().await;
+    let short = red.lock("late").with_lease(Duration::from_millis(100));
+    let late = short.try_acquire_for(Duration::from_secs(1)).await;
     assert!(matches!(late, Err(Error::NoQuorum { .. })), "{late:?}");
     assert!(fleet.free("late").await);
     for lease in [Duration::ZERO, Duration::MAX] {

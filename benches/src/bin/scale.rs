@@ -277,9 +277,12 @@ fn names(report: &mut Report, options: &Options) -> Result<()> {
     })
 }
 
+/// Makes the lock of one kind.
+type MakeLock = fn(&LockManager) -> Lock;
+
 /// Processes that wait for one lock and have one turn each. Here a process is a manager with a connection of its own.
 fn herds(report: &mut Report, _: &Options) -> Result<()> {
-    let kinds: [(&str, fn(&LockManager) -> Lock); 4] = [
+    let kinds: [(&str, MakeLock); 4] = [
         ("plain", |locks| locks.lock(HERD)),
         ("simple", |locks| locks.simple_lock(HERD)),
         ("fenced", |locks| locks.fenced_lock(HERD).as_lock().clone()),
@@ -293,7 +296,7 @@ fn herds(report: &mut Report, _: &Options) -> Result<()> {
     Ok(())
 }
 
-fn herd(report: &mut Report, kind: &str, lock: fn(&LockManager) -> Lock, processes: usize) -> Result<()> {
+fn herd(report: &mut Report, kind: &str, lock: MakeLock, processes: usize) -> Result<()> {
     let server = RedisServer::start();
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

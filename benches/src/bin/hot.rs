@@ -135,7 +135,7 @@ struct Had {
     allocations: u64,
     /// How long it was each time until this process had the lock again, in ns.
     gaps: Vec<u64>,
-    /// What the contender sent, connecting left out.
+    /// Commands of the contender, without those of connecting.
     sent: Option<Sent>,
 }
 

@@ -621,7 +621,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What a limit is set to.
+/// Returns the value of a limit.
 fn bound(limits: Limits, kind: LimitKind) -> usize {
     match kind {
         LimitKind::Depth => limits.depth,

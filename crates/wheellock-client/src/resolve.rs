@@ -120,7 +120,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks up what is queued. Ends when the queue is empty.
+    /// Looks up the queued names. Ends when the queue is empty.
     fn work(&self) {
         while let Some(host) = self.take() {
             let found = contained(|| (self.look_up)(&host));

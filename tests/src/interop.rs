@@ -166,6 +166,15 @@ impl Peer {
         self.open_with(name, &[&url, &watchdog_lease.as_millis(), &"sentinelPassword", &password]).await
     }
 
+    /// The same with subscriptions at the replicas.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot connect.
+    pub async fn open_at_replicas(self: &Arc<Self>, name: &str, url: &str, watchdog_lease: Duration) -> Client {
+        self.open_with(name, &[&url, &watchdog_lease.as_millis(), &"subscriptions", &"replicas"]).await
+    }
+
     async fn open_with(self: &Arc<Self>, name: &str, arguments: &[&(dyn Display + Sync)]) -> Client {
         let client = Client { peer: Arc::clone(self), name: name.to_owned(), id: String::new() };
         let opening = client.thread("main").ask("open", arguments);

@@ -33,6 +33,7 @@ mod hand_over;
 mod histories;
 mod holders;
 mod interop;
+mod interop_contenders;
 mod interop_fair;
 mod interop_kinds;
 mod interop_semaphores;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::yield_now;
 use wheellock::{Lock, LockManager, RedLock, RedLockManager, Released};
+use wheellock_tests::hot;
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, at_rest, gone, lost};
 use wheellock_tests::peers::{Library, Peer, Quorum, URLS, present};
 use wheellock_tests::worker::{Outcome, Request, Worker};
@@ -253,6 +254,34 @@ async fn rslock_as_a_peer() {
 }
 
 /// A server, the library, and a manager whose watchdog keeps locks for `lease`.
+/// A peer leaves no mark, so a simple lock has to be free between two of our holds for long enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peer_has_turns_beside_hot_simple_lock() {
+    for library in present() {
+        let (_server, mut peer, locks) = both_sides(library, LEASE).await;
+        let process = hot::hot(&locks.simple_lock(NAME), 4, Duration::from_millis(1));
+        assert!(process.reaches(20, PATIENCE).await, "{}", library.name);
+        let (began, before) = (Instant::now(), process.had());
+        let mut attempts = 0;
+        for turn in 0..2 {
+            loop {
+                attempts += 1;
+                if peer.acquires(NAME, LEASE, Duration::ZERO).await {
+                    break;
+                }
+                assert!(began.elapsed() < PATIENCE, "{} had {turn} turns", library.name);
+                tokio::time::sleep(REDSYNC_DELAY).await;
+            }
+            assert_ne!(peer.releases().await, Some(false), "{}", library.name);
+        }
+        let ours = process.end().await.unwrap() - before;
+        println!("{}: 2 turns with {attempts} attempts beside {ours} of ours", library.name);
+    }
+}
+
+/// The shortest delay between two attempts by redsync's defaults, which vary it from 50 to 250 ms.
+const REDSYNC_DELAY: Duration = Duration::from_millis(50);
+
 async fn both_sides(library: &'static Library, lease: Duration) -> (RedisServer, Peer, LockManager) {
     let server = RedisServer::builder().tcp().start();
     let peer = Peer::start(library, &[server.url()]).await;

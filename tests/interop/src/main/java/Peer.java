@@ -36,6 +36,7 @@ import org.redisson.config.Config;
 import org.redisson.config.ReadMode;
 import org.redisson.config.SentinelServersConfig;
 import org.redisson.config.SingleServerConfig;
+import org.redisson.config.SubscriptionMode;
 
 /**
  * Redisson, driven line by line by tests in another language. Owns the protocol; knows no test.
@@ -371,8 +372,8 @@ public final class Peer {
     }
 
     /**
-     * A topology is a scheme. Settings that are no defaults: the password of the Sentinels, and a prefix, which stands for a
-     * mapper of names and a codec.
+     * A topology is a scheme. Settings that are no defaults: the password of the Sentinels, the servers of subscriptions, and
+     * a prefix, which stands for a mapper of names and a codec.
      */
     private static RedissonClient open(String url, long watchdogMillis, Map<String, String> settings) throws Exception {
         Config config = new Config();
@@ -392,6 +393,9 @@ public final class Peer {
                         .addSentinelAddress(address.hosts)
                         .setSentinelPassword(settings.get("sentinelPassword"))
                         .setScanInterval(SCAN_MILLIS);
+                if ("replicas".equals(settings.get("subscriptions"))) {
+                    sentinels.setSubscriptionMode(SubscriptionMode.SLAVE);
+                }
                 behave(sentinels, address);
                 break;
             case "redis+cluster":

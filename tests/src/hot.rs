@@ -16,6 +16,52 @@ use crate::server::RedisServer;
 /// Longest pause of a contender that tries ten times a second.
 pub const TEN_HERTZ: Duration = Duration::from_millis(100);
 
+/// The kind of a hot lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `lock`.
+    Plain,
+    /// `simple_lock`.
+    Simple,
+    /// The write side of a `read_write_lock`.
+    Write,
+    /// `fair_lock`.
+    Fair,
+    /// `fenced_lock`.
+    Fenced,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Simple, Self::Write, Self::Fair, Self::Fenced];
+
+    /// Returns the lock of this kind.
+    #[must_use]
+    pub fn lock(self, locks: &LockManager, name: &str) -> Lock {
+        match self {
+            Self::Plain => locks.lock(name),
+            Self::Simple => locks.simple_lock(name),
+            Self::Write => locks.read_write_lock(name).write(),
+            Self::Fair => locks.fair_lock(name),
+            Self::Fenced => locks.fenced_lock(name).as_lock().clone(),
+        }
+    }
+
+    /// Returns the contenders that may stand beside a hot lock of this kind.
+    #[must_use]
+    pub fn contenders(self) -> Vec<Contender> {
+        use Contender::{Backoff, Deaf, Foreign, Listener, Mute, Reader, Try, TryHere, TryRead};
+        match self {
+            Self::Plain => Contender::OF_PLAIN.to_vec(),
+            Self::Simple => vec![Listener, Backoff, Try, Deaf, Mute, TryHere, Foreign],
+            Self::Write => vec![Listener, Backoff, Try, Deaf, Mute, TryHere, Reader, TryRead],
+            // `try_acquire` of a fair lock stands in no queue and passes no waiter, so it has no turn while waiters are queued.
+            Self::Fair => vec![Listener, Backoff, Deaf, Mute],
+            Self::Fenced => vec![Listener, Backoff, Try, Deaf, Mute, TryHere],
+        }
+    }
+}
+
 /// A way to contend for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contender {
@@ -43,11 +89,15 @@ pub enum Contender {
     TryHere,
     /// Another library that tries ten times a second, and leaves no mark.
     Foreign,
+    /// A reader that listens.
+    Reader,
+    /// `try_acquire` of a reader ten times a second.
+    TryRead,
 }
 
 impl Contender {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
+    /// All that contend for a plain lock.
+    pub const OF_PLAIN: [Self; 12] = [
         Self::Listener,
         Self::Spin,
         Self::Backoff,
@@ -84,6 +134,8 @@ impl fmt::Display for Contender {
             Self::FencedHere => "fenced lock of the same manager",
             Self::TryHere => "try_acquire of the same manager",
             Self::Foreign => "another library at 10 Hz",
+            Self::Reader => "reader, one task",
+            Self::TryRead => "reader's try_acquire at 10 Hz",
         })
     }
 }
@@ -167,7 +219,7 @@ pub fn hot(lock: &Lock, tasks: usize, hold: Duration) -> Working {
     working
 }
 
-/// A contender for `name` begins, beside the hot process of the manager `here`. The server has to be one with a TCP port.
+/// Starts a contender for the lock `name` of this kind, beside the hot process of the manager `here`. The server needs a TCP port.
 ///
 /// # Errors
 ///
@@ -178,6 +230,7 @@ pub fn hot(lock: &Lock, tasks: usize, hold: Duration) -> Working {
 /// If the server refuses its user.
 pub async fn beside(
     contender: Contender,
+    kind: Kind,
     server: &RedisServer,
     here: &LockManager,
     name: &str,
@@ -190,20 +243,23 @@ pub async fn beside(
         _ => LockManager::connect(&server.tcp_url()).await?,
     };
     let pause = match contender {
-        Contender::Try | Contender::TryHere | Contender::Foreign => TEN_HERTZ,
+        Contender::Try | Contender::TryHere | Contender::TryRead | Contender::Foreign => TEN_HERTZ,
         _ => Duration::ZERO,
     };
     let lock = match contender {
-        Contender::Listener | Contender::Try | Contender::Deaf | Contender::Mute => there.lock(name),
-        Contender::TryHere => here.lock(name),
+        Contender::Listener | Contender::Try | Contender::Deaf | Contender::Mute => kind.lock(&there, name),
+        Contender::TryHere => kind.lock(here, name),
         Contender::Spin => there.spin_lock(name),
-        Contender::Backoff => there.lock(name).with_backoff(Backoff::Constant(Duration::from_millis(50))),
+        Contender::Backoff => {
+            kind.lock(&there, name).with_backoff(Backoff::Constant(Duration::from_millis(50)))
+        }
         Contender::Fair => there.fair_lock(name),
         Contender::FairHere => here.fair_lock(name),
         Contender::Fenced => there.fenced_lock(name).as_lock().clone(),
         Contender::FencedHere => here.fenced_lock(name).as_lock().clone(),
+        Contender::Reader | Contender::TryRead => there.read_write_lock(name).read(),
         Contender::Foreign => {
-            foreign(&mut working, there.client().clone(), name, hold);
+            foreign(&mut working, kind, there.client().clone(), name, hold);
             return Ok(working);
         }
     };
@@ -220,21 +276,28 @@ pub async fn beside(
     Ok(working)
 }
 
-/// What Redisson's `tryLock` and `unlock` do to the data, without a word to listeners.
-fn foreign(working: &mut Working, client: Client, name: &str, hold: Duration) {
+/// Takes and frees the lock as another library does, without a message to listeners.
+fn foreign(working: &mut Working, kind: Kind, client: Client, name: &str, hold: Duration) {
     const OWNER: &str = "a1b2c3d4-0000-4000-8000-000000000000:1";
     const TRY: &str = "if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], '1') \
                        redis.call('pexpire', KEYS[1], '30000') return 1 end return 0";
     let (over, turns, name) = (Arc::clone(&working.over), Arc::clone(&working.turns), name.to_owned());
     working.tasks.spawn(async move {
+        let (try_lock, unlock) = if kind == Kind::Simple {
+            let set = Command::new("SET").arg(&*name).arg(OWNER).arg("NX").arg("PX").arg("30000");
+            (set, Command::new("DEL").arg(&*name))
+        } else {
+            let eval = Command::new("EVAL").arg(TRY).arg("1").arg(&*name).arg(OWNER);
+            (eval, Command::new("HDEL").arg(&*name).arg(OWNER))
+        };
         let error = |source| Error::Server { operation: "contend".to_owned(), source };
         while !over.load(Ordering::Relaxed) {
             tokio::time::sleep(TEN_HERTZ).await;
-            let try_lock = Command::new("EVAL").arg(TRY).arg("1").arg(&*name).arg(OWNER);
-            if client.call(&try_lock).await.map_err(error)?.as_i64() == Some(1) {
+            let reply = client.call(&try_lock).await.map_err(error)?;
+            if reply.as_i64() == Some(1) || reply.as_str() == Some("OK") {
                 turns.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(hold).await;
-                client.call(&Command::new("HDEL").arg(&*name).arg(OWNER)).await.map_err(error)?;
+                client.call(&unlock).await.map_err(error)?;
             }
         }
         Ok(())

@@ -171,7 +171,12 @@ impl Peer {
     /// # Panics
     ///
     /// If it cannot connect.
-    pub async fn open_at_replicas(self: &Arc<Self>, name: &str, url: &str, watchdog_lease: Duration) -> Client {
+    pub async fn open_at_replicas(
+        self: &Arc<Self>,
+        name: &str,
+        url: &str,
+        watchdog_lease: Duration,
+    ) -> Client {
         self.open_with(name, &[&url, &watchdog_lease.as_millis(), &"subscriptions", &"replicas"]).await
     }
 

@@ -25,7 +25,7 @@ use wheellock_benches::plot::{Curves, draw_curves};
 use wheellock_benches::sent::{Counting, Sent};
 use wheellock_benches::{Report, process_cpu, stretch};
 use wheellock_tests::RedisServer;
-use wheellock_tests::hot::{self, Contender};
+use wheellock_tests::hot::{self, Contender, Kind};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -76,32 +76,47 @@ fn main() -> Result<()> {
     report.finish()
 }
 
-/// Turns of each contender beside a process of 32 tasks that hold the lock for a millisecond each.
+/// Measures the turns of each contender beside a process of 32 tasks that hold the lock for a millisecond each.
 fn contenders(report: &mut Report, server: &RedisServer) -> Result<()> {
-    let bench = "beside 32 tasks, 1 ms";
-    if !report.wants(bench) {
-        return Ok(());
-    }
-    let hold = Duration::from_millis(1);
-    for contender in Contender::ALL {
-        let (mut turns, mut others) = (Vec::new(), Vec::new());
-        for round in 0..report.rounds().min(MOST_ROUNDS) {
-            let name = format!("{contender}:{round}");
-            let (had, busy) = runtime()?.block_on(async {
-                let here = LockManager::connect(&server.tcp_url()).await?;
-                let process = hot::hot(&here.lock(&name), 32, hold);
-                let contends = hot::beside(contender, server, &here, &name, hold).await?;
-                tokio::time::sleep(CONTENDS).await;
-                anyhow::Ok((contends.end().await?, process.end().await?))
-            })?;
-            #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
-            let rate = |turns: u64| turns as f64 / CONTENDS.as_secs_f64();
-            turns.push(rate(had));
-            others.push(rate(busy));
+    for kind in Kind::ALL {
+        let bench = format!("beside 32 tasks, 1 ms, {kind:?}").to_lowercase();
+        if !report.wants(&bench) {
+            continue;
         }
-        report.row(bench, &contender.to_string(), "turns", "1/s", &turns);
-        report.row(bench, &contender.to_string(), "turns of the process", "1/s", &others);
+        for contender in kind.contenders() {
+            contends(report, server, &bench, kind, contender)?;
+        }
     }
+    Ok(())
+}
+
+fn contends(
+    report: &mut Report,
+    server: &RedisServer,
+    bench: &str,
+    kind: Kind,
+    contender: Contender,
+) -> Result<()> {
+    let hold = Duration::from_millis(1);
+    let (mut turns, mut others) = (Vec::new(), Vec::new());
+    let rounds = report.rounds().min(MOST_ROUNDS);
+    for round in 0..rounds {
+        report.progress(bench, round, rounds, &contender.to_string());
+        let name = format!("{kind:?}:{contender}:{round}");
+        let (had, busy) = runtime()?.block_on(async {
+            let here = LockManager::connect(&server.tcp_url()).await?;
+            let process = hot::hot(&kind.lock(&here, &name), 32, hold);
+            let contends = hot::beside(contender, kind, server, &here, &name, hold).await?;
+            tokio::time::sleep(CONTENDS).await;
+            anyhow::Ok((contends.end().await?, process.end().await?))
+        })?;
+        #[expect(clippy::cast_precision_loss, reason = "figures with three digits")]
+        let rate = |turns: u64| turns as f64 / CONTENDS.as_secs_f64();
+        turns.push(rate(had));
+        others.push(rate(busy));
+    }
+    report.row(bench, &contender.to_string(), "turns", "1/s", &turns);
+    report.row(bench, &contender.to_string(), "turns of the process", "1/s", &others);
     Ok(())
 }
 

@@ -6,24 +6,25 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use wheellock::LockManager;
 
-use wheellock_tests::hot::{self, Contender};
+use wheellock_tests::hot::{self, Contender, Kind};
 use wheellock_tests::locks::{PATIENCE, WOKEN, manager};
 use wheellock_tests::{RedisServer, eventually};
 
 const HOLD: Duration = Duration::from_millis(1);
 
-/// Returns the turns of a contender beside `hot` processes of four tasks, as soon as it has had `wanted`.
-async fn turns(server: &RedisServer, contender: Contender, processes: usize, wanted: u64) -> u64 {
-    let name = format!("{contender} beside {processes}");
+/// Returns the turns of a contender beside `processes` of four tasks, as soon as it has had `wanted`.
+async fn turns(server: &RedisServer, contender: Contender, kind: Kind, processes: usize, wanted: u64) -> u64 {
+    let name = format!("{contender} beside {processes}, {kind:?}");
     let mut managers: Vec<LockManager> = Vec::new();
     for _ in 0..processes {
         managers.push(manager(&server.tcp_url()).await);
     }
-    let processes: Vec<_> = managers.iter().map(|locks| hot::hot(&locks.lock(&name), 4, HOLD)).collect();
+    let processes: Vec<_> =
+        managers.iter().map(|locks| hot::hot(&kind.lock(locks, &name), 4, HOLD)).collect();
     for process in &processes {
         assert!(process.reaches(20, PATIENCE).await, "{name}");
     }
-    let contends = hot::beside(contender, server, &managers[0], &name, HOLD).await.unwrap();
+    let contends = hot::beside(contender, kind, server, &managers[0], &name, HOLD).await.unwrap();
     contends.reaches(wanted, PATIENCE).await;
     let had = contends.end().await.unwrap();
     for process in processes {
@@ -32,29 +33,37 @@ async fn turns(server: &RedisServer, contender: Contender, processes: usize, wan
     had
 }
 
-/// Has each of these contend, all at the same time.
-async fn each_has_turns(contenders: &[Contender], processes: usize) {
+/// Asserts that each of these contenders has turns. They contend at the same time, each for a lock of its own.
+async fn each_has_turns(kind: Kind, contenders: &[Contender], processes: usize) {
     let server = Arc::new(RedisServer::builder().tcp().start());
     let mut running = JoinSet::new();
     for contender in contenders.iter().copied() {
         let server = Arc::clone(&server);
         let wanted = if contender == Contender::Foreign { 1 } else { 4 };
-        running.spawn(async move { (contender, turns(&server, contender, processes, wanted).await, wanted) });
+        running.spawn(async move {
+            (contender, turns(&server, contender, kind, processes, wanted).await, wanted)
+        });
     }
     let starved: Vec<_> =
         running.join_all().await.into_iter().filter(|(_, had, wanted)| had < wanted).collect();
-    assert!(starved.is_empty(), "turns: {starved:?}");
+    assert!(starved.is_empty(), "turns beside {processes} of {kind:?}: {starved:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn contenders_have_turns_beside_hot_process() {
-    each_has_turns(&Contender::ALL, 1).await;
+    for kind in Kind::ALL {
+        each_has_turns(kind, &kind.contenders(), 1).await;
+    }
 }
 
 /// Listeners have their turns in any case. They would end an opening of which they heard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pollers_have_turns_beside_hot_processes() {
-    each_has_turns(&[Contender::Try, Contender::Spin, Contender::Foreign], 2).await;
+    each_has_turns(Kind::Plain, &[Contender::Try, Contender::Spin, Contender::Foreign], 2).await;
+    for kind in [Kind::Simple, Kind::Write, Kind::Fenced] {
+        each_has_turns(kind, &[Contender::Try, Contender::Backoff], 2).await;
+    }
+    each_has_turns(Kind::Fair, &[Contender::Backoff], 2).await;
 }
 
 /// An opening without a message ends with the next release of its process. If no task of that wants the lock any more, there is none.
@@ -63,7 +72,7 @@ async fn listener_is_notified_when_silent_opening_is_abandoned() {
     let server = RedisServer::builder().tcp().start();
     let locks = manager(&server.tcp_url()).await;
     let process = hot::hot(&locks.lock("hot"), 4, HOLD);
-    let listener = hot::beside(Contender::Listener, &server, &locks, "hot", HOLD).await.unwrap();
+    let listener = hot::beside(Contender::Listener, Kind::Plain, &server, &locks, "hot", HOLD).await.unwrap();
     assert!(process.reaches(20, PATIENCE).await && listener.reaches(20, PATIENCE).await);
     let is_free = || server.cli(&["EXISTS", "hot"]) == "0";
     let opened = eventually(PATIENCE, async || {

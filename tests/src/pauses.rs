@@ -68,7 +68,7 @@ impl Pausing {
     }
 }
 
-/// What each program does.
+/// The work of each program.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The number of pauses.
@@ -129,7 +129,7 @@ pub fn run(
             Some(("error", error)) => tally.errors.push(error.to_owned()),
             Some(("calls", calls)) => tally.calls = calls.parse()?,
             Some(("connections", connections)) => tally.connections = connections.parse()?,
-            _ => bail!("a program says what nobody understands"),
+            _ => bail!("a program printed an unknown line"),
         }
     }
     let ended = child.wait()?;

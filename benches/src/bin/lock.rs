@@ -337,7 +337,7 @@ fn play(scene: Scene, contender: &str, stage: Stage<'_>) -> Result<Vec<Figure>> 
         _ => Box::pin(scene.play::<AsyncRedisLock>(stage)),
     };
     let figures = runtime.block_on(play)?;
-    // Whoever still waits is dropped here.
+    // Waiters that are left are dropped here.
     drop(runtime);
     ensure!(stage.server.cli(&["FLUSHALL"]) == "OK", "FLUSHALL failed");
     Ok(figures)

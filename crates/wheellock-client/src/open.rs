@@ -175,7 +175,7 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
     }
 }
 
-/// Who names the address of a primary.
+/// The source of a primary's address.
 const SENTINELS: &str = "a Sentinel";
 
 /// One attempt at one address.
@@ -231,7 +231,7 @@ impl Opening<'_> {
             Some(named_by) if error.kind() == ErrorKind::Connect => {
                 let detail = format!(
                     "{}; {named_by} announces this address: if it leads nowhere from here, set `Config::translate`, \
-                     or have the server announce another one",
+                     or have the server announce a different address",
                     error.detail()
                 );
                 error.in_other_words(detail)

@@ -216,7 +216,7 @@ pub(crate) fn certificate_trouble(error: &io::Error) -> Option<String> {
     Some(match reason {
         CertificateError::UnknownIssuer => format!("{error}: no trusted authority issued it; trust its authority with TlsBuilder::trust_pem"),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            format!("{error}; connect by a name in it, or expect another one with TlsBuilder::server_name")
+            format!("{error}; connect by a name in it, or expect a different name with TlsBuilder::server_name")
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             "the server's certificate has expired; renew it, or set this machine's clock".to_owned()

@@ -52,7 +52,7 @@ pub enum Finding {
     /// The server runs no other command on a connection that has a subscription, as in RESP2, though RESP3 was agreed on. Some servers
     /// that stand in for Redis in tests are like that: no caller can wait for a lock.
     SubscriptionBlocksCommands {
-        /// What became of the command.
+        /// Outcome of the command.
         reason: String,
     },
     /// The URL has a password and no user, and the server's `default` user, which we are then, needs none: was the lone

@@ -423,7 +423,7 @@ impl MultiLock {
         }
     }
 
-    /// Gives back what is taken and pauses, if the wait outlasts this failure. Nobody else is kept from the other members meanwhile.
+    /// Releases the granted members and pauses, if the wait outlasts this failure. Other callers can take the members meanwhile.
     async fn try_again_later<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-/// What one process knows of the other processes' turns at one lock.
+/// One process' knowledge of the other processes' turns at one lock.
 #[derive(Default)]
 pub(crate) struct Turns {
     /// When this process released the lock for the others' sake; `None` once the reply has come.
@@ -63,7 +63,7 @@ impl Contenders {
     }
 }
 
-/// What the head does once the receivers of a release are known.
+/// The head's next step once the receivers of a release are known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
     /// The head polls.

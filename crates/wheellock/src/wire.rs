@@ -272,7 +272,7 @@ pub(crate) fn read_release(reply: &Value) -> Option<bool> {
     }
 }
 
-/// What a kind's `hot_release` says of other contenders.
+/// The reply of a kind's `hot_release` about other contenders.
 pub(crate) fn read_contenders(reply: &Value) -> Contenders {
     let (released, found) = match reply.as_array() {
         Some([released, found]) => (released.as_i64(), found.as_i64() == Some(1)),

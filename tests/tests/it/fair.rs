@@ -732,14 +732,14 @@ async fn what_is_no_fair_lock_is_left_alone() {
     assert_eq!(server.cli(&["KEYS", "*"]), "");
 }
 
-/// What the script answers that grants a fair lock.
+/// Reply of the script that grants a fair lock.
 const GRANTED: &str = "(nil)";
 
 fn holder(number: u32) -> String {
     format!("00000000-0000-4000-8000-000000000000:{number}")
 }
 
-/// What a script of a fair lock answers for this holder.
+/// Reply of a fair lock's script for this holder.
 fn asks(server: &RedisServer, number: u32) -> String {
     let holder = holder(number);
     let args = ["60000", &holder, "1", "1", "redisson_lock__channel:{tickets}", "PUBLISH", "{tickets}"];

@@ -54,7 +54,7 @@ async fn other_data_under_the_name_is_told_and_left_alone() {
     assert_eq!(server.cli(&["DBSIZE"]), "0");
 }
 
-/// L4: for no kind of lock is an application's hash a holder, and nobody is told that it is one.
+/// L4: an application's hash is not a holder of any kind of lock.
 #[tokio::test]
 async fn application_hash_is_no_lock() {
     let server = RedisServer::start();
@@ -89,7 +89,7 @@ async fn application_hash_is_no_lock() {
         assert_eq!(server.cli(&["HLEN", "n"]), (fields.len() / 2).to_string());
         assert_eq!(server.cli(&["DEL", "n"]), "1");
     }
-    // Callers that go in one request are each told, and keep nobody from others.
+    // Each caller of a shared request gets its own answer, and blocks no other caller.
     let _made = server.cli(&["HSET", "n", "name", "Ada"]);
     let (many, other) = (vec![locks.lock("n"); 20], locks.lock("m"));
     let all = many.iter().map(|lock| Box::pin(lock.try_acquire())).collect::<Vec<_>>();

@@ -137,7 +137,7 @@ async fn waiters_stand_still(server: &RedisServer, limit: Option<Duration>, befo
     }
 }
 
-/// The runtime of the timer has ended, and the client goes on in another one.
+/// The runtime of the timer has ended, and the client continues in a second runtime.
 #[test]
 fn client_outlives_runtime_of_timer() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! What a client does not send on the connection that its callers share, by a real server's own table of commands.
+//! Commands that a client refuses on its shared connection, checked against a real server's table of commands.
 
 use wheellock::client::{Client, Command, ErrorKind, Outcome, Value};
 use wheellock_tests::RedisServer;

@@ -82,7 +82,7 @@ impl Driver {
 pub(crate) struct ThreadDriver {
     name: String,
     thread: Mutex<Option<Unparker>>,
-    /// The system refused a thread the last time that one was needed.
+    /// True if the system refused the last thread that the timer needed.
     is_refused: AtomicBool,
     #[cfg(test)]
     refusals: Mutex<u32>,

@@ -87,7 +87,7 @@ impl<'a> Request<'a> {
         self.presented && (holds(self.name) || writes())
     }
 
-    /// Gives an owner that nobody knows a new number: a late repetition of a release would take what the old number is granted next.
+    /// Gives an owner without holds a new number. A late repetition of a release would take the next grant of the old number.
     pub(super) fn begin_anew(&mut self) {
         if !self.presented {
             self.owner = self.context.new_owner();

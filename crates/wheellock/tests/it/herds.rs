@@ -22,7 +22,7 @@ fn kinds() -> [Kind; 4] {
     ]
 }
 
-/// What a turn costs where so many processes have one turn each.
+/// Measures the cost of a turn when each of `processes` has one turn.
 struct Costs {
     commands: f64,
     /// From a release to the next grant, for half of all turns.

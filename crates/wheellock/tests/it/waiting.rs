@@ -14,7 +14,7 @@ use wheellock::{Error, LockManager, RedLockManager, multi_lock};
 /// Longer than any round trip here, and shorter than the time after which a head asks though it has heard nothing.
 const SOON: Duration = Duration::from_secs(1);
 const TRIP: Duration = Duration::from_millis(6);
-/// What the server has for the answer to a call that does not wait.
+/// Time that the server has to answer a call that does not wait.
 const FIRST_ANSWER: Duration = Duration::from_millis(300);
 
 /// Two processes at one server that is some way off.
@@ -170,7 +170,7 @@ async fn set_whose_leases_end_too_soon_is_error() {
     drop(timeout(SOON, waiting).await.expect("they are fast enough").unwrap().unwrap());
 }
 
-/// L7: a wait without a limit outlasts answers that take longer than the lease; another one ends with its wait.
+/// L7: a wait without a limit outlasts answers that take longer than the lease. A limited wait ends at its limit.
 #[tokio::test(start_paused = true)]
 async fn waits_outlast_answers_slower_than_lease() {
     let double = Double::new();

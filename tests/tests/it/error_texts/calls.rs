@@ -7,7 +7,7 @@ use wheellock_tests::fault::FakeServer;
 
 use super::{Row, row};
 
-/// What a server sends in place of the reply to `GET visits`; the connection stays open.
+/// Bytes that a server sends in place of the reply to `GET visits`. The connection stays open.
 const REPLIES: &[(&str, &str)] = &[
     ("A server's refusal", "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n"),
     (

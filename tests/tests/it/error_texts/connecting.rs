@@ -9,7 +9,7 @@ use wheellock_tests::fault::{FakeServer, Session};
 
 use super::{Row, row};
 
-/// What servers answer to HELLO; the URL's user info, the reply.
+/// Replies to HELLO: the URL's user info, the reply.
 const ANSWERS: &[(&str, &str, &str)] = &[
     (
         "No password, and the server wants one",
@@ -35,7 +35,7 @@ const ANSWERS: &[(&str, &str, &str)] = &[
     ("Something else listens there", "", "HTTP/1.1 400 Bad Request"),
 ];
 
-/// What servers say about themselves: mode and role.
+/// Mode and role that servers report.
 const SERVERS: &[(&str, &str, &str, &str)] = &[
     ("A Sentinel", "redis", "sentinel", "master"),
     ("A node of a cluster", "redis", "cluster", "master"),
@@ -45,7 +45,7 @@ const SERVERS: &[(&str, &str, &str, &str)] = &[
     ("A server that does not tell its role", "redis", "standalone", ""),
 ];
 
-/// What a server refuses after HELLO, and how.
+/// Commands that a server refuses after HELLO, with the reply.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("A server that loads its data", "PING", "-LOADING Redis is loading the dataset in memory"),
     (

@@ -701,7 +701,7 @@ impl Answer {
     }
 }
 
-/// What contenders leave that poll, behind the common part of a lock's keys.
+/// Suffix of the mark that polling contenders leave, behind the common part of a lock's keys.
 const MARK: &str = ":wheellock_poller";
 
 /// Where the tokens of fenced locks are counted, for good.

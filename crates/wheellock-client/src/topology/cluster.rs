@@ -234,31 +234,34 @@ impl Cluster {
     /// Waits until the cluster serves. Its nodes may be in the middle of a failover, so they are given the whole time; a cluster
     /// that lacks a node then serves the keys of the others.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
-        // The attempts have the timeout of their own, and know better what they waited for.
-        let length = self.config.connect_timeout + VERDICT_GRACE;
-        let mut patience = Patience::new(&self.config.timer, length);
-        let verdict = async {
-            loop {
-                // Before the look, so that no change is missed.
-                let seen = self.changes();
-                match self.state() {
-                    ConnectionState::Ready { .. } => return Ok(()),
-                    ConnectionState::Refused(error) | ConnectionState::Closed(error) => return Err(error),
-                    ConnectionState::Connecting { .. } => {}
-                }
-                self.changed(seen).await;
+        let timer = &self.config.timer;
+        let mut patience = Patience::new(timer, self.config.connect_timeout);
+        if let Some(verdict) = patience.wait_for(self.verdict(false)).await {
+            return verdict;
+        }
+        if self.any_ready() {
+            return Ok(());
+        }
+        // The first attempts have the same timeout, began a moment later, and know better what they waited for.
+        let last = Patience::new(timer, VERDICT_GRACE).wait_for(self.verdict(true)).await;
+        last.unwrap_or_else(|| {
+            let server = self.config.servers.to_string();
+            Err(Error::step(ErrorKind::Connect, CONNECT, &server, "no answer in time".to_owned()))
+        })
+    }
+
+    /// Waits until the cluster serves or refuses. Ends with a failed attempt if `failure_counts`.
+    async fn verdict(&self, failure_counts: bool) -> Result<(), Error> {
+        loop {
+            // Before the look, so that no change is missed.
+            let seen = self.changes();
+            match self.state() {
+                ConnectionState::Ready { .. } => return Ok(()),
+                ConnectionState::Refused(error) | ConnectionState::Closed(error) => return Err(error),
+                ConnectionState::Connecting { last_error: Some(last) } if failure_counts => return Err(last),
+                ConnectionState::Connecting { .. } => {}
             }
-        };
-        match patience.wait_for(verdict).await {
-            Some(verdict) => verdict,
-            None if self.any_ready() => Ok(()),
-            None => Err(match self.state() {
-                ConnectionState::Connecting { last_error: Some(last) } => last,
-                _ => {
-                    let server = self.config.servers.to_string();
-                    Error::step(ErrorKind::Connect, CONNECT, &server, "no answer in time".to_owned())
-                }
-            }),
+            self.changed(seen).await;
         }
     }
 

@@ -424,7 +424,7 @@ fn a_translation_that_panics_forbids_its_address_for_now() {
 fn a_silent_seed_keeps_no_other_one_from_being_asked() {
     let ms = Duration::from_millis;
     for (timeout, refuses_for, takes) in
-        [(ms(3000), ms(1300), ms(0)), (ms(3000), ms(0), ms(1600)), (Duration::MAX, ms(1300), ms(0))]
+        [(ms(3000), ms(1300), ms(0)), (ms(3000), ms(0), ms(1400)), (Duration::MAX, ms(1300), ms(0))]
     {
         virtual_time(async move {
             let is_joined = Arc::new(AtomicBool::new(false));
@@ -466,6 +466,50 @@ fn a_silent_seed_keeps_no_other_one_from_being_asked() {
             world.pass(ms(7000), ms(1)).await;
             assert!(connected.is_finished(), "{timeout:?}, {refuses_for:?}, {takes:?}");
             connected.await.unwrap().unwrap_or_else(|error| panic!("{refuses_for:?}, {takes:?}: {error}"));
+        });
+    }
+}
+
+/// Servers that take connections and say nothing, in every topology. The limit counts from the beginning, not from the moment at which
+/// another server named the silent one.
+#[test]
+fn silence_ends_connect_at_timeout() {
+    let ms = Duration::from_millis;
+    let named = "redis+sentinel://in.memory/service";
+    let urls = ["redis://in.memory", "redis://in.memory,in.memory:7001", named, "redis+cluster://in.memory"];
+    let silent = urls.into_iter().map(|url| (url, false));
+    for (url, is_named) in silent.chain([(named, true), ("redis+cluster://in.memory", true)]) {
+        virtual_time(async move {
+            let (mut greeted, time) = (0, Rc::new(Cell::new(Duration::ZERO)));
+            let now = Rc::clone(&time);
+            let (mut world, mut config) = World::new(move |_: &Pipe, words: &[&str]| {
+                greeted += usize::from(words.first() == Some(&"HELLO"));
+                match words {
+                    // The first connection is to the server that names the silent one.
+                    _ if !is_named || greeted > 1 => String::new(),
+                    ["HELLO", ..] if url == named => well_behaved(words).replace("cluster", "sentinel"),
+                    ["SENTINEL", ..] if now.get() < ms(200) => "-ERR not yet\r\n".to_owned(),
+                    ["SENTINEL", "REPLICAS", _] => "*0\r\n".to_owned(),
+                    ["SENTINEL", "MASTER", _] => {
+                        let fields =
+                            ["ip", "in.memory", "port", "7001", "flags", "master", "config-epoch", "1"];
+                        format!("%4\r\n{}", fields.map(bulk).concat())
+                    }
+                    _ => well_behaved(words),
+                }
+            });
+            config.servers = url.parse::<Config>().unwrap().servers;
+            config.connect_timeout = ms(300);
+            let connected = tokio::spawn(Client::connect(config));
+            world.settle().await;
+            while !connected.is_finished() {
+                world.pass(ms(1), ms(1)).await;
+                time.set(time.get() + ms(1));
+            }
+            let error = connected.await.unwrap().unwrap_err();
+            assert!(time.get() <= ms(305), "{url}, {is_named}: {:?}, {error}", time.get());
+            assert!(time.get() >= ms(300), "{url}, {is_named}: {:?}, {error}", time.get());
+            assert!(!error.detail().contains("no answer in time"), "{url}, {is_named}: {error}");
         });
     }
 }

@@ -45,6 +45,10 @@ impl Absent {
         match *self {}
     }
 
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match *self {}
+    }
+
     pub(crate) async fn connect(tls: &Self, _host: &str, _socket: TcpStream) -> io::Result<(Self, Self)> {
         match *tls {}
     }

@@ -207,9 +207,22 @@ impl Opening<'_> {
         let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
         let credentials = self.within(patience, credentials::SILENT, asked).await?;
         let socket = self.reach(patience);
-        let stream = socket.await.map_err(|error| self.with_source_of_address(error))?;
+        let stream = socket.await.map_err(|error| self.with_source_of_address(error));
+        let stream = stream.map_err(|error| self.with_former_certificate(error))?;
         let shaken = self.shake_hands(stream, &credentials, renewals);
-        self.within(patience, "connected, but the server gave no answer", shaken).await
+        let opened = self.within(patience, "connected, but the server gave no answer", shaken).await;
+        opened.map_err(|error| self.with_former_certificate(error))
+    }
+
+    /// Adds to the error of a connection that the client presented a former certificate, if it did.
+    fn with_former_certificate(&self, error: Error) -> Error {
+        match self.shared.config.tls.as_ref().and_then(tls::TlsConfig::trouble) {
+            Some(trouble) if error.kind() == ErrorKind::Connect => {
+                let detail = format!("{}; {trouble}", error.detail());
+                error.in_other_words(detail)
+            }
+            _ => error,
+        }
     }
 
     /// Opens the socket, and encrypts it if that is asked for.

@@ -13,6 +13,10 @@ use tokio_rustls::rustls::{self, CertificateError, RootCertStore};
 
 use crate::error::{Error, ErrorKind, said};
 
+mod rotating;
+
+use rotating::{Pair, Rotating};
+
 /// How to encrypt and whom to trust. The server's certificate and name are always verified; TLS 1.2 is the minimum.
 ///
 /// ```no_run
@@ -35,6 +39,7 @@ pub struct TlsConfig {
 enum Settings {
     Built(Arc<ClientConfig>),
     Unread(Arc<Unread>),
+    Rotating(Arc<Rotating>),
 }
 
 /// Authorities that are read at the first attempt to connect. A URL can then be parsed where they are missing.
@@ -62,8 +67,15 @@ struct Unread {
 #[must_use]
 pub struct TlsBuilder {
     authorities: Vec<u8>,
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    identity: Option<Identity>,
     server_name: Option<String>,
+}
+
+/// A client certificate and its private key.
+#[derive(Clone)]
+enum Identity {
+    Pem(Pair),
+    Files { chain: PathBuf, key: PathBuf },
 }
 
 impl TlsConfig {
@@ -88,20 +100,37 @@ impl TlsConfig {
     /// The file of authorities that a URL named.
     pub(crate) fn ca_file(&self) -> Option<&Path> {
         match &self.settings {
-            Settings::Built(_) => None,
+            Settings::Built(_) | Settings::Rotating(_) => None,
             Settings::Unread(unread) => unread.ca_file.as_deref(),
         }
     }
 
-    /// Reads the authorities, if no earlier attempt has.
+    /// Reads the authorities, if no earlier attempt has, and the files of a client certificate.
     pub(crate) async fn prepare(&self) -> Result<(), Error> {
-        let unread = match &self.settings {
-            Settings::Unread(unread) if !unread.is_read() => Arc::clone(unread),
-            _ => return Ok(()),
-        };
         // Reading a store takes tens of milliseconds, in which the runtime's tasks would wait.
-        let read = tokio::task::spawn_blocking(move || unread.read());
-        read.await.map_err(|error| wrong("the certificate authorities cannot be read", error))?.map(drop)
+        let read = match &self.settings {
+            Settings::Unread(unread) if !unread.is_read() => {
+                let unread = Arc::clone(unread);
+                tokio::task::spawn_blocking(move || unread.read().map(drop))
+            }
+            Settings::Rotating(rotating) => {
+                let rotating = Arc::clone(rotating);
+                tokio::task::spawn_blocking(move || {
+                    rotating.read_again();
+                    Ok(())
+                })
+            }
+            Settings::Built(_) | Settings::Unread(_) => return Ok(()),
+        };
+        read.await.map_err(|error| wrong("the certificates cannot be read", error))?
+    }
+
+    /// Returns why a former client certificate is presented, if the files cannot be used now.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match &self.settings {
+            Settings::Rotating(rotating) => rotating.trouble(),
+            Settings::Built(_) | Settings::Unread(_) => None,
+        }
     }
 
     /// Returns what connects. Call after [`prepare`](Self::prepare).
@@ -109,6 +138,7 @@ impl TlsConfig {
         match &self.settings {
             Settings::Built(config) => Ok(Arc::clone(config).into()),
             Settings::Unread(unread) => Ok(unread.read().map_err(io::Error::other)?.into()),
+            Settings::Rotating(rotating) => Ok(rotating.present().into()),
         }
     }
 
@@ -162,7 +192,17 @@ impl TlsBuilder {
 
     /// Presents this certificate chain and proves it with this private key, both in PEM form.
     pub fn identity_pem(mut self, chain: &[u8], key: &[u8]) -> Self {
-        self.identity = Some((chain.to_vec(), key.to_vec()));
+        self.identity = Some(Identity::Pem(Pair { chain: chain.to_vec(), key: key.to_vec() }));
+        self
+    }
+
+    /// Presents the certificate chain in the file `chain`, and proves it with the private key in the file `key`, both in PEM form.
+    ///
+    /// The client reads both files again for each connection, so that certificates may rotate while it runs. Connections that are up keep
+    /// the certificate that they have presented. While the files cannot be read, or do not fit each other, the client presents the
+    /// former certificate.
+    pub fn identity_files(mut self, chain: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.identity = Some(Identity::Files { chain: chain.into(), key: key.into() });
         self
     }
 
@@ -182,31 +222,47 @@ impl TlsBuilder {
         let server_name = server_name
             .map(|name| ServerName::try_from(name).map_err(|_| bad("the server name is not valid")))
             .transpose()?;
-        Ok(TlsConfig { settings: Settings::Built(self.client_config()?), server_name })
+        let settings = match self.identity.take() {
+            Some(Identity::Files { chain, key }) => {
+                Settings::Rotating(Arc::new(Rotating::new(self.roots()?, chain, key)?))
+            }
+            Some(Identity::Pem(pair)) => Settings::Built(client_config(self.roots()?, Some(&pair))?),
+            None => Settings::Built(self.client_config()?),
+        };
+        Ok(TlsConfig { settings, server_name })
     }
 
-    fn client_config(self) -> Result<Arc<ClientConfig>, Error> {
+    /// Returns settings without a client certificate.
+    fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
+        client_config(self.roots()?, None)
+    }
+
+    fn roots(&self) -> Result<Arc<RootCertStore>, Error> {
         let roots = match &*self.authorities {
             [] => roots_of_the_system()?,
             pem => roots_in(pem)?,
         };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
-            .map_err(|error| wrong("the TLS versions cannot be used", error))?
-            .with_root_certificates(roots);
-        let config = match self.identity {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => {
-                let key = PrivateKeyDer::from_pem_slice(&key)
-                    .map_err(|_| bad("the private key is not valid PEM"))?;
-                builder
-                    .with_client_auth_cert(certificates(&chain)?, key)
-                    .map_err(|error| wrong("the client certificate cannot be used", error))?
-            }
-        };
-        Ok(Arc::new(config))
+        Ok(Arc::new(roots))
     }
+}
+
+fn client_config(roots: Arc<RootCertStore>, identity: Option<&Pair>) -> Result<Arc<ClientConfig>, Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(|error| wrong("the TLS versions cannot be used", error))?
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(Pair { chain, key }) => {
+            let key =
+                PrivateKeyDer::from_pem_slice(key).map_err(|_| bad("the private key is not valid PEM"))?;
+            builder
+                .with_client_auth_cert(certificates(chain)?, key)
+                .map_err(|error| wrong("the client certificate cannot be used", error))?
+        }
+    };
+    Ok(Arc::new(config))
 }
 
 /// Returns what is wrong with a server's certificate, and the remedy, if `error` is about that.

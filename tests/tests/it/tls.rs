@@ -285,6 +285,46 @@ async fn x06_client_certificates_are_asked_for_and_a_missing_one_is_named() {
     assert!(text.contains("client certificate") || text.contains("alert"), "{text}");
 }
 
+/// Files that another program replaces, one after the other.
+#[tokio::test]
+async fn rotated_client_certificate_is_presented() {
+    let (ca, clients, strangers) =
+        (Authority::new("ours"), Authority::new("clients"), Authority::new("others"));
+    let server = serve(&ca.issue(&leaf(&["localhost"])), Some(&clients), &[]);
+    let [chain, key] = ["us.pem", "us.key"].map(|name| server.directory().join(name));
+    let write = |identity: &Identity| {
+        std::fs::write(&chain, &identity.chain).unwrap();
+        std::fs::write(&key, &identity.key).unwrap();
+    };
+    let building = || TlsConfig::new().trust_pem(ca.pem().as_bytes()).identity_files(&chain, &key);
+    let error = building().build().expect_err("there is no file");
+    assert!(error.kind() == ErrorKind::Config && error.to_string().contains("us.pem"), "{error}");
+
+    write(&strangers.issue(&leaf(&["me"])));
+    let mut config = config(&server, "localhost", &ca);
+    config.tls = Some(building().build().unwrap());
+    let waiting = Client::lazy(config.clone());
+    let text = refused(config.clone()).await;
+    assert!(!text.contains("a former certificate"), "{text}");
+
+    let ours = clients.issue(&leaf(&["me"]));
+    std::fs::write(&chain, &ours.chain).unwrap();
+    let text = refused(config.clone()).await;
+    assert!(text.contains("a former certificate") && text.contains("us.key"), "{text}");
+
+    std::fs::write(&key, &ours.key).unwrap();
+    works(config.clone()).await;
+    assert!(eventually(PATIENCE, async || waiting.is_ready()).await, "no restart is needed");
+
+    std::fs::write(&chain, &clients.issue(&leaf(&["me"])).chain).unwrap();
+    works(config.clone()).await;
+    std::fs::remove_file(&key).unwrap();
+    works(config.clone()).await;
+
+    write(&strangers.issue(&leaf(&["me"])));
+    refused(config).await;
+}
+
 #[tokio::test]
 async fn x03_x04_tls_and_plaintext_confused_say_what_to_look_at() {
     let ca = Authority::new("ours");

@@ -86,8 +86,8 @@ enum Task {
     },
     /// Change the lock layer and its scripts in small ways, and see a test fail because of each change
     ///
-    /// Takes hours for all: every night runs it. Survivors need a line in `tests/mutants.txt` that says why no test can tell them from
-    /// the right code. Installs cargo-mutants if it is missing.
+    /// One build has all mutants, but all of them take hours to judge: every night runs it. Survivors need a line in
+    /// `tests/mutants.txt` that says why no test can tell them from the right code.
     Mutants(mutants::Options),
     /// Check what the compiler cannot: the arrows between crates, the purity of the leaves, the documents
     Tidy(tidy::Options),

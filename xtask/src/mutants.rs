@@ -1,17 +1,19 @@
 //! Mutants of the lock layer: small changes, each of which has to make a test fail. Owns which files are changed, who judges, and the
-//! table of those that survive. What a mutant of Rust is, `cargo-mutants` says; what one of a script is, [`lua`].
+//! table of those that survive. [`rust`] and [`lua`] make the mutants; [`judge`] runs the tests for those of Rust.
 //!
 //! A survivor without a line in the table fails the command. A line without a survivor is told.
 
-pub(crate) mod lua;
+mod judge;
+mod lua;
+mod rust;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 use std::sync::Mutex;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::planted::{self, Script};
@@ -30,6 +32,20 @@ pub(crate) struct Options {
     list: bool,
 }
 
+impl Options {
+    fn is_wanted(&self, file: &str) -> bool {
+        self.file.is_empty() || self.file.iter().any(|part| file.contains(part.as_str()))
+    }
+
+    /// Returns the part that was asked for.
+    fn part<T>(&self, all: Vec<T>) -> Vec<T> {
+        match self.shard {
+            Some(Shard { number, of }) => all.into_iter().skip(number).step_by(of).collect(),
+            None => all,
+        }
+    }
+}
+
 /// Every `of`th, from `number` on.
 #[derive(Clone, Copy, Debug)]
 struct Shard {
@@ -46,16 +62,17 @@ impl Shard {
     }
 }
 
-/// What the judges judge best, and what is most intricate.
-const RUST: [&str; 10] = [
+/// What the judges judge best, and what is most intricate. Folders stand for all that is in them; a file counts once.
+const RUST: [&str; 11] = [
+    "crates/wheellock/src/holds/hand_over.rs",
+    "crates/wheellock/src/turns.rs",
+    "crates/wheellock/src/wait_queue.rs",
+    "crates/wheellock/src/wait_queue",
+    "crates/wheellock/src/acquire.rs",
+    "crates/wheellock/src/acquire",
     "crates/wheellock/src/hand_over.rs",
     "crates/wheellock/src/holds.rs",
-    "crates/wheellock/src/holds/*.rs",
-    "crates/wheellock/src/wait_queue.rs",
-    "crates/wheellock/src/wait_queue/*.rs",
-    "crates/wheellock/src/turns.rs",
-    "crates/wheellock/src/acquire.rs",
-    "crates/wheellock/src/acquire/*.rs",
+    "crates/wheellock/src/holds",
     "crates/wheellock/src/watchdog.rs",
     "crates/wheellock/src/wire.rs",
 ];
@@ -95,6 +112,31 @@ struct Outcome {
     survivors: BTreeSet<String>,
 }
 
+impl Outcome {
+    /// Judges the mutants, `at_once` at a time. `killer` returns the test that fails with a mutant.
+    fn judge<T: Sync>(
+        &mut self,
+        at_once: usize,
+        mutants: &[(String, T)],
+        killer: impl Fn(&T) -> Result<Option<String>> + Sync,
+    ) {
+        let survivors = Mutex::new(BTreeSet::new());
+        run::several_at_once(at_once, mutants, |(name, mutant)| {
+            match killer(mutant) {
+                Ok(Some(killer)) => return println!("{killer} <- {name}"),
+                Ok(None) => println!("SURVIVED <- {name}"),
+                // It may survive, too.
+                Err(error) => println!("NOT JUDGED, {error:#} <- {name}"),
+            }
+            if let Ok(mut survivors) = survivors.lock() {
+                survivors.insert(name.clone());
+            }
+        });
+        self.tried += mutants.len();
+        self.survivors.extend(survivors.into_inner().unwrap_or_default());
+    }
+}
+
 /// The reasons by mutant.
 #[derive(Debug)]
 struct Table(BTreeMap<String, String>);
@@ -122,7 +164,7 @@ fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
     planted::collect(run::root(), Path::new(SCRIPTS), &mut files)?;
     for (path, text) in files {
         let path = path.to_string_lossy().into_owned();
-        if !options.file.is_empty() && !options.file.iter().any(|part| path.contains(part.as_str())) {
+        if !options.is_wanted(&path) {
             continue;
         }
         let name = path.strip_prefix(SCRIPTS).unwrap_or(&path).trim_start_matches('/').to_owned();
@@ -131,9 +173,7 @@ fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
         }
         outcome.files.insert(path);
     }
-    if let Some(Shard { number, of }) = options.shard {
-        all = all.into_iter().skip(number).step_by(of).collect();
-    }
+    let all = options.part(all);
     if options.list {
         all.iter().for_each(|(name, _)| println!("{name}"));
         return Ok(());
@@ -142,107 +182,34 @@ fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
         return Ok(());
     }
     let judge = planted::Judge::of_scripts(all.iter().map(|(_, script)| script))?;
-    let survivors = Mutex::new(BTreeSet::new());
-    run::several_at_once(SCRIPTS_AT_ONCE, &all, |(name, script)| {
-        let killer = judge.killer(script).unwrap_or_else(|error| Some(format!("{error:#}")));
-        println!("{} {name}", killer.as_deref().unwrap_or("SURVIVED"));
-        if killer.is_none()
-            && let Ok(mut survivors) = survivors.lock()
-        {
-            survivors.insert(name.clone());
-        }
-    });
-    outcome.tried += all.len();
-    outcome.survivors.extend(survivors.into_inner().unwrap_or_default());
+    outcome.judge(SCRIPTS_AT_ONCE, &all, |script| judge.killer(script));
     Ok(())
 }
 
 /// The tests of scripts mostly wait for their servers.
 const SCRIPTS_AT_ONCE: usize = 4;
 
-/// Runs the mutants of the sources: `cargo-mutants` builds the tests for each.
+/// Runs the mutants of the sources: one build, and each mutant is chosen when the tests run.
 fn rust(options: &Options, outcome: &mut Outcome) -> Result<()> {
-    let is_wanted =
-        |file: &&str| options.file.is_empty() || options.file.iter().any(|part| file.contains(part.as_str()));
-    let files: Vec<&str> = RUST.into_iter().filter(is_wanted).collect();
-    if files.is_empty() {
+    let mut sources = judge::sources(&RUST)?;
+    let is_wanted = |source: &judge::Source| options.is_wanted(&source.path);
+    if !sources.iter().any(is_wanted) {
         return Ok(());
     }
-    ensure_cargo_mutants()?;
-    let output = run::target_directory().join("mutants");
-    let mut command =
-        run::cargo(["mutants", "--package", "wheellock", "--no-shuffle", "--colors", "never", "--output"]);
-    command.arg(&output);
-    command.args(files.iter().flat_map(|file| ["--file", file]));
-    if let Some(Shard { number, of }) = options.shard {
-        command.args(["--shard", &format!("{number}/{of}")]);
-    }
-    if options.list {
-        return run::run(command.arg("--list"));
-    }
-    // Unit tests and virtual time first; then ten thousand simulated fleets.
-    command.args([
-        "--test-package",
-        "wheellock,wheellock-tests",
-        "--features",
-        "testing",
-        "--timeout",
-        "300",
-    ]);
-    command.args(["--", "--lib", "--test", "it", "--", "--skip", "campaigns::"]);
-    command.args(JUDGES);
-    let status = command.status().with_context(|| format!("cannot start {}", run::shown(&command)))?;
-    // 2 is a mutant that was missed, 3 one that hung.
-    if !matches!(status.code(), Some(0 | 2 | 3)) {
-        bail!("{} failed ({status})", run::shown(&command));
-    }
-    let listed = |name: &str| fs::read_to_string(output.join("mutants.out").join(name)).unwrap_or_default();
-    outcome.survivors.extend(listed("missed.txt").lines().map(without_place));
-    outcome.tried += ["missed.txt", "caught.txt", "timeout.txt"]
-        .iter()
-        .map(|name| listed(name).lines().count())
-        .sum::<usize>();
-    outcome.files.extend(files.iter().filter(|file| !file.contains('*')).map(|file| (*file).to_owned()));
+    let judges = if options.list { None } else { Some(judge::Judges::build(&mut sources)?) };
+    let mutants = sources.iter().filter(|source| is_wanted(source)).flat_map(|source| {
+        source.mutants.iter().map(|(number, mutant)| (format!("{}: {}", source.path, mutant.name), *number))
+    });
+    let mutants = options.part(mutants.collect());
+    let Some(judges) = judges else {
+        mutants.iter().for_each(|(name, _)| println!("{name}"));
+        return Ok(());
+    };
+    outcome.files.extend(sources.iter().filter(|source| is_wanted(source)).map(|source| source.path.clone()));
+    let unreached = mutants.iter().filter(|(_, number)| !judges.reach(*number));
+    unreached.for_each(|(name, _)| println!("no judge runs: {name}"));
+    outcome.judge(judge::AT_ONCE, &mutants, |number| judges.killer(*number));
     Ok(())
-}
-
-/// Parts of the paths of the tests that judge: all of the library's own, and the fleets.
-const JUDGES: [&str; 14] = [
-    "holds::",
-    "hand_over::",
-    "turns::",
-    "wait_queue::",
-    "watchdog::",
-    "lease::",
-    "wire::",
-    "virtual_time::",
-    "waiting::",
-    "losses::",
-    "lost_answers::",
-    "refusals::",
-    "double::",
-    "simulation::fleets_of_every_kind",
-];
-
-/// `file.rs:12:5: what` without the line and the column, which other changes move.
-fn without_place(line: &str) -> String {
-    let mut parts = line.splitn(4, ':');
-    match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some(file), Some(_), Some(_), Some(what)) => format!("{file}:{what}"),
-        _ => line.to_owned(),
-    }
-}
-
-/// Installs cargo-mutants unless it is there.
-fn ensure_cargo_mutants() -> Result<()> {
-    let mut asked = run::cargo(["mutants", "--version"]);
-    if asked.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success()) {
-        return Ok(());
-    }
-    // It starts other programs: making it fast takes longer than it ever saves.
-    let mut install = run::cargo(["install", "cargo-mutants", "--locked", "--debug"]);
-    println!("Found no cargo-mutants: installing it.\n$ {}", run::shown(&install));
-    run::run(&mut install)
 }
 
 #[cfg(test)]
@@ -257,15 +224,6 @@ mod tests {
             assert!(Table::read(bad).is_err(), "{bad:?}");
         }
         Table::read(&fs::read_to_string(run::root().join(TABLE)).unwrap()).unwrap();
-    }
-
-    #[test]
-    fn name_has_no_line_number() {
-        let line = "crates/wheellock/src/turns.rs:120:9: replace < with <= in Turns::share_of";
-        assert_eq!(
-            without_place(line),
-            "crates/wheellock/src/turns.rs: replace < with <= in Turns::share_of"
-        );
     }
 
     #[test]

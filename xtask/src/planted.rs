@@ -148,6 +148,10 @@ pub(crate) fn uncaught(bugs: &[Planted]) -> Result<Vec<String>> {
     uncaught.into_inner().context("a runner panicked")
 }
 
+/// What a copy of the workspace needs for its tests.
+pub(crate) const PARTS: [&str; 9] =
+    ["Cargo.toml", "Cargo.lock", "crates", "examples", "tests", "benches", "xtask", "docs", "README.md"];
+
 /// Where the workspace is copied to.
 fn copy() -> PathBuf {
     run::target_directory().join("planted/workspace")
@@ -157,9 +161,7 @@ fn copy() -> PathBuf {
 /// that only the rest is built anew.
 fn lay_out(root: &Path, copy: &Path, bugs: &[Planted]) -> Result<()> {
     let mut files = BTreeMap::new();
-    for part in
-        ["Cargo.toml", "Cargo.lock", "crates", "examples", "tests", "benches", "xtask", "docs", "README.md"]
-    {
+    for part in PARTS {
         collect(root, Path::new(part), &mut files)?;
     }
     let mut scripts = Vec::new();

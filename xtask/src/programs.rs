@@ -158,7 +158,7 @@ impl Program {
     }
 
     /// The tests that it has, by their paths.
-    fn tests(&self) -> Result<Vec<String>> {
+    pub(crate) fn tests(&self) -> Result<Vec<String>> {
         let output = self.command().arg("--list").output();
         let output = output.with_context(|| format!("cannot start {}", self.shown()))?;
         ensure!(output.status.success(), "{} --list: {}", self.shown(), output.status);

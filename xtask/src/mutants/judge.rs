@@ -1,0 +1,306 @@
+//! Judges of Rust mutants: one build that has all of them, and the tests that reach each. Owns the copy of the workspace, which mutants
+//! compile, who judges in which order, and how long a judge may take.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::rust::{self, Mutant, Mutated};
+use crate::planted;
+use crate::programs;
+use crate::run;
+
+/// A file of the library with its mutants, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Source {
+    pub(crate) path: String,
+    text: String,
+    pub(crate) mutants: Vec<(usize, Mutant)>,
+}
+
+/// Reads the files in their order, without modules of tests. Numbers count through all files.
+pub(crate) fn sources(parts: &[&str]) -> Result<Vec<Source>> {
+    let (mut sources, mut number) = (Vec::new(), 0);
+    for part in parts {
+        let mut files = BTreeMap::new();
+        planted::collect(run::root(), Path::new(part), &mut files)?;
+        for (path, text) in files {
+            if sources.iter().any(|source: &Source| Path::new(&source.path) == path) {
+                continue;
+            }
+            let (path, text) = (path.to_string_lossy().into_owned(), String::from_utf8(text)?);
+            let mutants = rust::mutants(&text).with_context(|| path.clone())?;
+            let mutants: Vec<_> = (number..).zip(mutants).collect();
+            number += mutants.len();
+            sources.push(Source { path, text, mutants });
+        }
+    }
+    let mut tests = Vec::new();
+    for source in &sources {
+        let folder = source.path.trim_end_matches(".rs");
+        tests.extend(rust::test_modules(&source.text)?.iter().map(|module| format!("{folder}/{module}")));
+    }
+    let is_test = |path: &str| {
+        tests
+            .iter()
+            .any(|test| path.strip_prefix(test.as_str()).is_some_and(|rest| rest.starts_with(['.', '/'])))
+    };
+    sources.retain(|source| !is_test(&source.path));
+    Ok(sources)
+}
+
+/// A test of the library, or a run of simulated fleets.
+#[derive(Debug)]
+struct Judge {
+    name: String,
+    program: PathBuf,
+    arguments: Vec<String>,
+    took: Duration,
+    /// The mutants whose code it runs.
+    reached: BTreeSet<usize>,
+}
+
+/// All judges, in the order in which they judge.
+#[derive(Debug)]
+pub(crate) struct Judges(Vec<Judge>);
+
+impl Judges {
+    /// Builds the judges with all mutants that compile, which are left in `sources`, and runs each judge without a mutant.
+    pub(crate) fn build(sources: &mut [Source]) -> Result<Self> {
+        lay_out_compiling(sources)?;
+        let tests = ["test", "-p", "wheellock", "--features", "testing", "--lib", "--test", "it"];
+        let tests = programs::build(&mut cargo(tests))?.tests;
+        // The profile of the tests, so that nothing is built twice.
+        let fleets = ["build", "--profile", "test", "-p", "wheellock-tests", "--features", "simulation"];
+        run::run(cargo(fleets).args(["--bin", "simulate"]))?;
+        let mut all = Vec::new();
+        // Unit tests first, then tests in virtual time, then fleets.
+        for target in ["--lib", "it"] {
+            let program = tests.iter().find(|program| program.target == target);
+            let program = program.with_context(|| format!("cargo built no {target}"))?;
+            let judge = |test: String| {
+                let name = format!("{target} {test}");
+                Judge::new(
+                    name,
+                    program.command().get_program().into(),
+                    ["--exact", &test, "--test-threads=1"],
+                )
+            };
+            let mut judges = learnt(program.tests()?.into_iter().map(judge).collect())?;
+            judges.retain(|judge| judge.took < SLOW);
+            all.append(&mut judges);
+        }
+        let simulate = target().join("debug/simulate");
+        let fleets = |seeds| {
+            Judge::new(format!("{seeds} fleets"), simulate.clone(), ["--until-found", "--seeds", seeds])
+        };
+        all.append(&mut learnt(FLEETS.map(fleets).into())?);
+        Ok(Self(all))
+    }
+
+    /// Runs the judges that reach a mutant, one after the other; returns the first that fails.
+    pub(crate) fn killer(&self, number: usize) -> Result<Option<String>> {
+        for judge in self.0.iter().filter(|judge| judge.reached.contains(&number)) {
+            if !judge.passes("WHEELLOCK_MUTANT", &number.to_string(), judge.took * 10 + PATIENCE)? {
+                return Ok(Some(judge.name.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Return true if one of them runs the code of a mutant.
+    pub(crate) fn reach(&self, number: usize) -> bool {
+        self.0.iter().any(|judge| judge.reached.contains(&number))
+    }
+}
+
+/// Runs each judge without a mutant; the fastest comes first.
+fn learnt(judges: Vec<Judge>) -> Result<Vec<Judge>> {
+    let judges: Vec<Mutex<Result<Judge>>> = judges.into_iter().map(|judge| Mutex::new(Ok(judge))).collect();
+    run::several_at_once(AT_ONCE, &judges, |judge| {
+        if let Ok(mut judge) = judge.lock()
+            && let Ok(learning) = &mut *judge
+            && let Err(error) = learning.learn()
+        {
+            *judge = Err(error);
+        }
+    });
+    let judges =
+        judges.into_iter().map(|judge| judge.into_inner().unwrap_or_else(|_| bail!("a judge panicked")));
+    let mut judges = judges.collect::<Result<Vec<_>>>()?;
+    judges.sort_by_key(|judge| judge.took);
+    Ok(judges)
+}
+
+impl Judge {
+    fn new(name: String, program: PathBuf, arguments: [&str; 3]) -> Self {
+        let arguments = arguments.map(str::to_owned).into();
+        Self { name, program, arguments, took: Duration::ZERO, reached: BTreeSet::new() }
+    }
+
+    /// Runs it without a mutant, and notes which mutants it reaches.
+    fn learn(&mut self) -> Result<()> {
+        let file = target().join(format!("reached-{}", self.name.replace(['/', ':', ' '], "-")));
+        fs::write(&file, "")?;
+        let start = Instant::now();
+        let passes = self.passes("WHEELLOCK_REACHED", &file.to_string_lossy(), LONGEST)?;
+        ensure!(passes, "{} fails without a mutant", self.name);
+        self.took = start.elapsed();
+        self.reached = fs::read_to_string(&file)?.lines().map(str::parse).collect::<Result<_, _>>()?;
+        fs::remove_file(&file)?;
+        Ok(())
+    }
+
+    /// Returns true if it passes in time with this variable.
+    fn passes(&self, variable: &str, value: &str, patience: Duration) -> Result<bool> {
+        // A mutant may take memory without end.
+        let mut limited = Command::new("sh");
+        limited
+            .args(["-c", "ulimit -v 8000000; exec \"$0\" \"$@\""])
+            .arg(&self.program)
+            .args(&self.arguments);
+        limited.current_dir(copy().join("crates/wheellock")).env(variable, value).env("RUST_BACKTRACE", "0");
+        // A failure is all that counts: proptest neither shrinks it nor keeps it.
+        limited.env("PROPTEST_MAX_SHRINK_ITERS", "0").env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+        let mut child = limited.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status.success());
+            }
+            if start.elapsed() > patience {
+                child.kill()?;
+                child.wait()?;
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Lays out the workspace with all mutants, and removes from `sources` those that do not compile.
+fn lay_out_compiling(sources: &mut [Source]) -> Result<()> {
+    let mut files = BTreeMap::new();
+    for part in planted::PARTS {
+        planted::collect(run::root(), Path::new(part), &mut files)?;
+    }
+    let library = files.get_mut(Path::new(LIBRARY)).context("there is no library")?;
+    // Mutants are full of what the lints forbid.
+    *library = [b"#![allow(warnings)]\n", library.as_slice(), QUESTION.as_bytes()].concat();
+    let manifest = files.get_mut(Path::new("Cargo.toml")).context("there is no manifest")?;
+    let slow = "[profile.test.package.wheellock-tests]\nopt-level = 0";
+    *manifest = String::from_utf8(std::mem::take(manifest))?.replace(slow, "").into_bytes();
+    loop {
+        let mut mutated = BTreeMap::new();
+        for source in &*sources {
+            let numbered: Vec<_> = source.mutants.iter().map(|(number, mutant)| (*number, mutant)).collect();
+            let new = rust::with_mutants(&source.text, &numbered, "crate::mutant::is({})");
+            files.insert(source.path.clone().into(), new.text.clone().into_bytes());
+            mutated.insert(source.path.clone(), new);
+        }
+        planted::write_where_different(&copy(), &files)?;
+        let mut check = cargo(["check", "-p", "wheellock", "--features", "testing", "--message-format=json"]);
+        let output = check.stderr(Stdio::null()).output()?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let messages = String::from_utf8(output.stdout)?;
+        let bad = messages.lines().map(|line| uncompiled(line, &mutated)).collect::<Result<Vec<_>>>()?;
+        let bad: BTreeSet<usize> = bad.into_iter().flatten().collect();
+        ensure!(!bad.is_empty(), "the mutated copy does not compile, and no mutant is to blame");
+        for source in &mut *sources {
+            source.mutants.retain(|(number, _)| !bad.contains(number));
+        }
+    }
+}
+
+/// Returns the mutant that the compiler complains of in a message, if it is an error.
+fn uncompiled(line: &str, mutated: &BTreeMap<String, Mutated>) -> Result<Option<usize>> {
+    let message: Value = serde_json::from_str(line)?;
+    let message = &message["message"];
+    if message["level"] != "error" {
+        return Ok(None);
+    }
+    let spans = message["spans"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let (first, rest): (Vec<_>, Vec<_>) = spans.iter().partition(|span| span["is_primary"] == true);
+    let mutant = first.iter().chain(&rest).find_map(|span| {
+        let start = usize::try_from(span["byte_start"].as_u64()?).ok()?;
+        mutated.get(span["file_name"].as_str()?)?.mutant_at(start)
+    });
+    // An error without a place says how many there were.
+    ensure!(mutant.is_some() || spans.is_empty(), "not a mutant's: {}", message["rendered"]);
+    Ok(mutant)
+}
+
+/// Cargo in the copy.
+fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut command = run::cargo(arguments);
+    command.current_dir(copy()).env("CARGO_TARGET_DIR", target());
+    command
+}
+
+fn target() -> PathBuf {
+    run::target_directory().join("mutants")
+}
+
+fn copy() -> PathBuf {
+    target().join("tree")
+}
+
+pub(crate) const AT_ONCE: usize = 2;
+
+/// So many seeds; more judge only what fewer let pass.
+const FLEETS: [&str; 2] = ["500", "5000"];
+
+/// In addition to ten times as long as without a mutant.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Slower tests leave their mutants to the fleets.
+const SLOW: Duration = Duration::from_secs(10);
+
+const LONGEST: Duration = Duration::from_secs(600);
+
+const LIBRARY: &str = "crates/wheellock/src/lib.rs";
+
+/// The function that each mutant calls. Without a list of reached mutants to write, it is one comparison.
+const QUESTION: &str = r#"
+mod mutant {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+    const UNKNOWN: usize = usize::MAX;
+    const NONE: usize = usize::MAX - 1;
+    static CHOSEN: AtomicUsize = AtomicUsize::new(UNKNOWN);
+    static IS_REACHED: [AtomicBool; 16384] = [const { AtomicBool::new(false) }; 16384];
+    static REACHED: LazyLock<Option<File>> =
+        LazyLock::new(|| File::options().append(true).open(std::env::var_os("WHEELLOCK_REACHED")?).ok());
+
+    #[inline(always)]
+    pub(crate) fn is(number: usize) -> bool {
+        let chosen = CHOSEN.load(Relaxed);
+        chosen == number || (chosen == UNKNOWN && learn(number))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn learn(number: usize) -> bool {
+        if let Some(mut file) = REACHED.as_ref() {
+            if !IS_REACHED[number].swap(true, Relaxed) {
+                let _ = file.write_all(format!("{number}\n").as_bytes());
+            }
+            return false;
+        }
+        let chosen = std::env::var("WHEELLOCK_MUTANT").ok().and_then(|chosen| chosen.parse().ok());
+        CHOSEN.store(chosen.unwrap_or(NONE), Relaxed);
+        chosen == Some(number)
+    }
+}
+"#;

@@ -18,6 +18,7 @@ use crate::detached::Detached;
 use crate::ending::{LAST_ANSWERS, LAST_LOOKS};
 use crate::error::{Error, ErrorKind, Outcome, said};
 use crate::events;
+use crate::handshake::Role;
 use crate::listener::Event;
 use crate::locator::Locator;
 use crate::open::{Open, open};
@@ -183,6 +184,7 @@ struct Running<'a> {
     heard: Instant,
     silence: Silence,
     next_ping: Instant,
+    pings: u32,
     closing_since: Option<Instant>,
 }
 
@@ -251,6 +253,7 @@ impl<'a> Running<'a> {
             heard: now,
             silence: Silence::default(),
             next_ping: now + shared.config.heartbeat,
+            pings: 0,
             closing_since: None,
         })
     }
@@ -486,6 +489,11 @@ impl<'a> Running<'a> {
         if now >= self.next_ping {
             self.next_ping = now + self.shared.config.heartbeat.max(MIN_HEARTBEAT);
             state.pipeline.submit_ping(now);
+            self.pings = self.pings.wrapping_add(1);
+            // A replica refuses the reads of a cluster's client by itself.
+            if self.shared.role == Role::Primary && self.pings.is_multiple_of(PINGS_PER_ROLE) {
+                state.pipeline.submit_role(now);
+            }
         }
         let grace = self.closing_since.map(|since| {
             let retires = since + RETIRING_GRACE;
@@ -636,6 +644,9 @@ fn bound(limits: Limits, kind: LimitKind) -> usize {
 /// Redis ends a connection with subscriptions as soon as 32 MiB of replies wait to be read (redis.conf).
 const BUFFER_LIMIT: &str = "; a connection with subscriptions has the server's `client-output-buffer-limit pubsub`: read large values \
                             by another Client";
+
+/// PINGs for each look at the server's role. A look costs more, and a demotion is rare.
+const PINGS_PER_ROLE: u32 = 4;
 
 /// Shortest distance between two PINGs, whatever is configured.
 const MIN_HEARTBEAT: Duration = Duration::from_millis(1);

@@ -149,6 +149,8 @@ enum What {
     Orphan,
     /// Asks for its own number back, so that a shifted stream shows within a heartbeat.
     Ping(u64),
+    /// `HELLO 3`: the server says its role.
+    Role,
     Subscribe(u32),
     Unsubscribe(u32),
     /// A group waits for acknowledgements.
@@ -264,6 +266,15 @@ impl Pipeline {
         self.asked_back = self.asked_back.or(Some(nonce));
         self.push(What::Ping(nonce), now);
         Command::new("PING").arg(nonce).encode(&mut self.out);
+        self.close_entry();
+    }
+
+    /// Asks the server for its role. A primary that became a replica keeps its connections, and still answers reads.
+    ///
+    /// HELLO is the one command that tells the role to every user: `ROLE` and `INFO` need a permission, and a refusal enters the ACL log.
+    pub(crate) fn submit_role(&mut self, now: Instant) {
+        self.push(What::Role, now);
+        Command::new("HELLO").arg("3").encode(&mut self.out);
         self.close_entry();
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use wheellock::{LockManager, Released};
-use wheellock_client::{Client, Command, Config, Error, ErrorKind, Outcome, Script};
+use wheellock_client::{Client, Command, Config, ConnectionState, Error, ErrorKind, Outcome, Script};
 use wheellock_tests::fault::{Direction, FakeServer, Fault, Proxy};
 use wheellock_tests::{Cli, RedisServer, eventually};
 
@@ -427,6 +427,38 @@ async fn s12_a_demoted_primary_is_left() {
     assert!(error.to_string().contains("replica"), "{error}");
     assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
     assert_eq!(call(&client, &["SET", "k", "3"]).await.unwrap(), "OK");
+}
+
+/// A user who may do nothing but read learns of the demotion, too, and no refusal enters the server's log.
+#[tokio::test]
+async fn s12_lone_reader_learns_of_demotion() {
+    let server = RedisServer::builder().tcp().start();
+    assert_eq!(
+        server.cli(&["ACL", "SETUSER", "app", "on", ">sesame", "~*", "+get", "+ping", "+client"]),
+        "OK"
+    );
+    let mut config = config(&server.tcp_url().replace("redis://", "redis://app:sesame@"));
+    config.heartbeat = Duration::from_millis(20);
+    let client = Client::connect(config).await.unwrap();
+    assert_eq!(server.cli(&["ACL", "LOG", "RESET"]), "OK");
+    let greetings = || {
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let hello = stats.split_once("cmdstat_hello:calls=").unwrap().1;
+        hello.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = greetings();
+    assert!(eventually(PATIENCE, async || greetings() >= before + 3).await, "the role is asked for");
+    assert_eq!((client.stats().connections, server.cli(&["ACL", "LOG"])), (1, String::new()));
+    assert_eq!(server.cli(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    let told = eventually(PATIENCE, async || match client.state() {
+        ConnectionState::Connecting { last_error: Some(error) } => {
+            error.to_string().contains("it is a replica")
+        }
+        _ => false,
+    });
+    assert!(told.await, "{:?}", client.state());
+    assert_eq!(server.cli(&["REPLICAOF", "NO", "ONE"]), "OK");
+    assert!(eventually(PATIENCE, async || client.is_ready()).await);
 }
 
 #[tokio::test]

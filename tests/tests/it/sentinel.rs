@@ -262,6 +262,24 @@ async fn a_set_of_replicas_is_searched_for_its_primary() {
     guard.release().await.unwrap();
 }
 
+/// No write is refused, so the client learns of the demotion only by asking.
+#[tokio::test]
+async fn reader_leaves_demoted_server() {
+    let mut set = Replicas::start(2, &Settings::default());
+    let mut config: Config = set.url().parse().unwrap();
+    config.heartbeat = Duration::from_millis(50);
+    let client = Client::connect(config).await.unwrap();
+    let first = client.server_address();
+    set.promote(1);
+    let second = set.primary().addr().to_string();
+    assert_ne!(*first, *second);
+    let moved = eventually(NO_HANG, async || {
+        let _unreachable = client.call(&Command::new("GET").arg("k")).await;
+        *client.server_address() == *second
+    });
+    assert!(moved.await, "still at {}", client.server_address());
+}
+
 /// A Sentinel that names whom a test wants, never announces anything, and knows no replicas.
 struct FakeSentinel {
     server: FakeServer,

@@ -107,6 +107,11 @@ impl Pipeline {
                     _ => None,
                 });
             }
+            What::Role => {
+                let is_replica =
+                    value.get("role").and_then(Value::as_str).is_some_and(|role| role != "master");
+                self.unfit = self.unfit.or(is_replica.then_some(DEMOTED));
+            }
             What::Subscribe(channel) | What::Unsubscribe(channel) if is_busy(&value) => {
                 self.channels.on_put_off(channel);
             }
@@ -200,16 +205,16 @@ fn is_busy(value: &Value) -> bool {
 fn unfit(text: &[u8]) -> Option<&'static str> {
     match crate::error::error_code(text) {
         "READONLY" | "MASTERDOWN" | "NOAUTH" if !crate::error::is_the_servers_refusal(text) => None,
-        "READONLY" => Some("the server became a replica"),
+        "READONLY" => Some(DEMOTED),
         "MASTERDOWN" => Some("the server lost its primary"),
         "NOAUTH" => Some("the server no longer knows who we are"),
         // How WAIT and WAITAOF say it.
-        "ERR" if REFUSED_BY_REPLICAS.iter().any(|refusal| text.starts_with(refusal)) => {
-            Some("the server became a replica")
-        }
+        "ERR" if REFUSED_BY_REPLICAS.iter().any(|refusal| text.starts_with(refusal)) => Some(DEMOTED),
         _ => None,
     }
 }
+
+const DEMOTED: &str = "the server became a replica";
 
 /// How a replica answers WAIT and WAITAOF (`waitCommand` and `waitaofCommand` in replication.c of Redis 7.2).
 const REFUSED_BY_REPLICAS: [&[u8]; 2] =

@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) driver: Option<Waker>,
     /// When the driver's timer will fire; an earlier deadline must wake it.
     pub(crate) armed: Option<Instant>,
+    /// When a caller disarmed the timer and called the driver, which has not kept time since.
+    pub(crate) disarmed: Option<Instant>,
     /// Counts connections. A writer that returns to another epoch than it left has nothing to give back.
     pub(crate) epoch: u64,
     pub(crate) info: Option<ServerInfo>,
@@ -212,6 +214,7 @@ impl Shared {
             left_to_driver: false,
             driver: None,
             armed: None,
+            disarmed: None,
             epoch: 0,
             info: None,
             last_error: None,
@@ -547,12 +550,15 @@ impl Shared {
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
 impl State {
-    /// Called right after something was appended: who writes it? `at_once`: the caller, however busy the connection is.
-    pub(crate) fn after_append(&mut self, deadline: Option<Instant>, at_once: bool) -> Next {
-        let earlier = deadline.is_some_and(|deadline| self.armed.is_none_or(|armed| deadline < armed));
-        if earlier {
+    /// Decides which task writes what was just appended. `call` says when a call was made, and its deadline. With `at_once` the caller
+    /// writes, however busy the connection is.
+    pub(crate) fn after_append(&mut self, call: Option<(Instant, Instant)>, at_once: bool) -> Next {
+        let call = call.filter(|(_, deadline)| self.armed.is_none_or(|armed| *deadline < armed));
+        let earlier = call.is_some();
+        if let Some((made, _)) = call {
             // The driver looks through the deadlines again before it waits.
             self.armed = None;
+            self.disarmed = self.disarmed.or(Some(made));
         }
         let writer = match &self.phase {
             Phase::Ready(writer) => Some(writer),

@@ -235,7 +235,7 @@ impl<'a> Running<'a> {
         state.writing = false;
         state.corked = None;
         // What was armed is the timer of who connected.
-        state.armed = None;
+        (state.armed, state.disarmed) = (None, None);
         state.pipeline.reconnect(now);
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
         Ok(Self {
@@ -461,9 +461,11 @@ impl<'a> Running<'a> {
     fn pass_verdicts(&mut self) -> Result<usize, Error> {
         let config = &self.shared.config;
         let (now, timeout) = (config.timer.now(), config.response_timeout);
-        let late = late(&config.timer, self.timer.deadline(), now);
         let woken = if self.is_verdict_due(now) { self.look()? } else { 0 };
         let mut state = self.shared.lock();
+        // A caller that disarmed the timer called the driver at once. The timer may be due long after that.
+        let due = state.disarmed.take().map_or(self.timer.deadline(), |at| at.min(self.timer.deadline()));
+        let late = late(&self.shared.config.timer, due, now);
         if stood_still(late, timeout) {
             // This process has kept them, and not the server.
             state.pipeline.spare(now + last_part(timeout));

@@ -79,7 +79,7 @@ impl<'a> Started<'a> {
             return Self::refused(queue_is_full(&server, request.name()));
         };
         state.stats.calls += 1;
-        let next = state.after_append(Some(deadline), false);
+        let next = state.after_append(Some((now, deadline)), false);
         drop(state);
         server.act(next);
         let script = request.is_script();
@@ -177,7 +177,7 @@ fn submit_wait(
         }
     };
     state.stats.calls += 1;
-    let next = state.after_append(Some(deadline), false);
+    let next = state.after_append(Some((now, deadline)), false);
     drop(state);
     shared.act(next);
     Ok(slot)

@@ -1,6 +1,7 @@
 //! Processes that stand still, and processes that fork: no server is blamed for what it did not do.
 
 use std::path::Path;
+use std::pin::pin;
 use std::process::Command;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -113,6 +114,27 @@ async fn let_others_run() {
         Poll::Pending
     })
     .await;
+}
+
+/// A process that stands still between the first poll of a call and the driver's next turn. The driver's timer is due much later.
+#[test]
+fn pause_before_drivers_turn_loses_no_call() {
+    let server = RedisServer::builder().tcp().start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut config: Config = server.url().parse().unwrap();
+        (config.response_timeout, config.heartbeat) = (Duration::from_secs(1), Duration::from_secs(20));
+        let client = Client::connect(config).await.unwrap();
+        for turn in 0..3 {
+            let by = client.config().timer.now() + Duration::from_millis(300);
+            let echo = Call::new("ECHO").arg(turn);
+            let mut call = pin!(client.call_with(&echo, CallOptions::by(by)));
+            let is_made = std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));
+            assert!(is_made.await);
+            std::thread::sleep(Duration::from_millis(700));
+            call.await.unwrap_or_else(|error| panic!("pause {turn}: {error}"));
+        }
+    });
 }
 
 /// A pause that is too short for a second chance. The deadline passes during the pause, and the answer lies in the socket.

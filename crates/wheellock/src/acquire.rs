@@ -2,6 +2,7 @@
 //! `retry`'s; several locks, or servers, are taken by asking for each through here.
 
 mod attempt;
+mod many;
 mod together;
 mod wait;
 mod waiter;
@@ -19,6 +20,7 @@ use crate::wire::Refusal;
 
 use attempt::Said;
 pub(crate) use attempt::{Answer, Request, Seen};
+pub(crate) use many::Many;
 pub(crate) use together::ask_together;
 pub(crate) use wait::{Limit, Wait};
 use waiter::{AnswerBy, Next, Waiter};

@@ -340,7 +340,12 @@ impl Context {
     }
 
     pub(crate) fn new_owner(&self) -> u64 {
-        self.next_owner.fetch_add(1, Ordering::Relaxed)
+        self.new_owners(1)
+    }
+
+    /// Returns the first of so many consecutive numbers.
+    pub(crate) fn new_owners(&self, count: u16) -> u64 {
+        self.next_owner.fetch_add(count.into(), Ordering::Relaxed)
     }
 
     pub(crate) fn owner(&self, number: u64) -> Owner {

@@ -249,6 +249,10 @@ pub(crate) static SEMAPHORE: LazyLock<Kind> = LazyLock::new(|| {
     row.bundled()
 });
 
+/// Extends the leases of permits, or looks how long they still run.
+pub(crate) static RENEW_PERMITS: LazyLock<Arc<Script>> =
+    LazyLock::new(|| Arc::new(Script::variadic(include_str!("scripts/permit/renew.lua"))));
+
 /// The semaphore whose permits have leases: Redisson's `RPermitExpirableSemaphore`.
 pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
     let acquire = concat!(
@@ -259,7 +263,7 @@ pub(crate) static PERMIT: LazyLock<Kind> = LazyLock::new(|| {
     let row = Kind {
         label: "permit_semaphore",
         acquire: Arc::new(Script::new(acquire, 1, 6)),
-        renew: Some(Arc::new(Script::variadic(include_str!("scripts/permit/renew.lua")))),
+        renew: Some(Arc::clone(&RENEW_PERMITS)),
         release: Some(Arc::new(Script::new(include_str!("scripts/permit/release.lua"), 1, 5))),
         holders: Holders::Permits,
         companions: Companions::PermitLeases,

@@ -494,6 +494,7 @@ impl Lock {
             sides: self.sides.as_ref(),
             backoff: self.backoff.as_deref(),
             latch: None,
+            many: None,
         })
     }
 

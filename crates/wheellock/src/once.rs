@@ -62,6 +62,15 @@ pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| {
     );
     Script::new(text, 1, 7)
 });
+pub(crate) static GIVE_BACK_MANY: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("scripts/once.lua"),
+        include_str!("scripts/number.lua"),
+        include_str!("scripts/permit/reap.lua"),
+        include_str!("scripts/permit/give_back_many.lua")
+    );
+    Script::new(text, 1, 7)
+});
 pub(crate) static SET_LATCH: LazyLock<Script> = LazyLock::new(|| {
     Script::new(concat!(include_str!("scripts/once.lua"), include_str!("scripts/latch/try_set.lua")), 1, 7)
 });

@@ -4,18 +4,22 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
+use std::task::Waker;
 use std::time::Duration;
 
-use wheellock_client::{Command, Script};
+use wheellock_client::layer::Retry;
+use wheellock_client::{Command, Script, Value};
 
-use crate::acquire::{Wait, acquire};
+use crate::acquire::{Limit, Many, Request, Wait, acquire};
 use crate::context::Context;
 use crate::error::Error;
 use crate::guard::{Guard, Released};
 use crate::kind;
+use crate::lease::Lease;
 use crate::lock::Lock;
-use crate::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, SET_PERMITS};
+use crate::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, GIVE_BACK_MANY, SET_PERMITS};
 use crate::owner::PermitId;
+use crate::retry::retry;
 use crate::spans::Held;
 use crate::wire;
 
@@ -106,6 +110,88 @@ impl PermitSemaphore {
         })
     }
 
+    /// Waits until so many permits are free, and takes them, all at once. Each is a [`Permit`] of its own from then on, with an id, a
+    /// lease and a release of its own. Of none it is granted without being asked for.
+    ///
+    /// Two callers who take two permits of two one by one may wait for each other; by this call they cannot. Waiters of one process are
+    /// served in the order in which they came: a caller who wants many is not overtaken by callers who want few. Between processes
+    /// there is no order.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+    /// let mut seats = locks.permit_semaphore("seats").acquire_many(3).await?;
+    /// let first = seats.remove(0);
+    /// first.release().await?;
+    /// drop(seats); // the other two
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe at every point: what the server may have granted meanwhile is given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_many(&self, permits: u16) -> Result<Vec<Permit>, Error> {
+        let Ok(permits) = self.acquire_within(permits, Wait::FOREVER).await?;
+        Ok(permits)
+    }
+
+    /// Takes so many permits if they are free, all or none: one round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many(&self, permits: u16) -> Result<Option<Vec<Permit>>, Error> {
+        Ok(self.acquire_within(permits, Wait::NO).await?.ok())
+    }
+
+    /// Waits up to `wait`, counted from this call, for so many permits. `None` if too few are free then, or if a caller of this process
+    /// that came earlier still waits for more than are free. The wait ends as that of [`Lock::try_acquire_for`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::try_acquire_for`].
+    pub async fn try_acquire_many_for(
+        &self,
+        permits: u16,
+        wait: Duration,
+    ) -> Result<Option<Vec<Permit>>, Error> {
+        let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
+        Ok(self.acquire_within(permits, wait).await?.ok())
+    }
+
+    async fn acquire_within<L: Copy + Into<Limit>>(
+        &self,
+        permits: u16,
+        wait: Wait<L>,
+    ) -> Result<Result<Vec<Permit>, L>, Error> {
+        let request = self.lock.request()?;
+        if permits == 0 {
+            return Ok(Ok(Vec::new()));
+        }
+        let many = Many::new(permits);
+        let owner = self.lock.context.new_owners(permits);
+        let request = Request { owner, many: Some(&many), ..request };
+        let granted = acquire(Ok(request), wait, None, |end: Result<Guard, L>| {
+            end.map(|first| {
+                let guards = std::iter::once(first).chain(many.take_granted());
+                guards.map(|guard| Permit { guard }).collect::<Vec<_>>()
+            })
+        });
+        granted.await
+    }
+
     /// Acquires a permit, runs `work` with it, and gives it back with confirmation; as [`Lock::run`].
     ///
     /// # Cancel safety
@@ -176,6 +262,77 @@ impl PermitSemaphore {
         let id = permit.to_bytes();
         let given_back = self.lock.once(&GIVE_BACK, "give a permit back to", Some((&id).into())).await?;
         Ok(given_back == 1)
+    }
+
+    /// Gives back permits that anybody may have acquired, by their ids, all or none in one step, and wakes waiters. False, and nothing is
+    /// changed, if one of them is not there or its lease has ended. Their holders learn of it as with [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn release_many(&self, permits: &[PermitId]) -> Result<bool, Error> {
+        if permits.is_empty() {
+            return self.lock.check_name().map(|()| true);
+        }
+        let ids: Vec<u8> = permits.iter().flat_map(|permit| permit.to_bytes()).collect();
+        let ids = Some(ids.as_slice().into());
+        let given_back = self.lock.once(&GIVE_BACK_MANY, "give permits back to", ids).await?;
+        Ok(given_back == 1)
+    }
+
+    /// Extends the lease of a permit that anybody may have acquired, by its id: it runs for at least `lease` from now on. False if there
+    /// is no such permit or its lease has ended. A lease that runs for longer stays as it is, because its holder may rely on it.
+    ///
+    /// A [`Permit`] of this process is kept by its watchdog, or extended by [`Guard::renew`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidLease`], [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn extend(&self, permit: PermitId, lease: Duration) -> Result<bool, Error> {
+        let lease = Lease::new(lease)?;
+        self.lease_of(permit, Some(lease), "extend a permit of", wire::read_extended).await
+    }
+
+    /// How long the lease of a permit still runs by the server's clock, to the millisecond; `None` if there is no such permit or its
+    /// lease has ended, [`Duration::MAX`] if Java acquired it without a lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn remaining_lease(&self, permit: PermitId) -> Result<Option<Duration>, Error> {
+        self.lease_of(permit, None, "query", wire::read_permit_lease).await
+    }
+
+    /// Extends a permit's lease or, without one, looks how long it still runs; again if the answer got lost.
+    async fn lease_of<T>(
+        &self,
+        permit: PermitId,
+        lease: Option<Lease>,
+        verb: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Error> {
+        self.lock.check_name()?;
+        let Lock { context, name, .. } = &self.lock;
+        let (id, operation) = (permit.to_bytes(), || format!("{verb} {}", name.titled()));
+        let params = wire::permit_lease(name, &id, lease);
+        let ask = |learnt: &Retry, start, waker: &Waker| {
+            context.client.start_eval(&kind::RENEW_PERMITS, wire::KEYS, &params, learnt, start, waker)
+        };
+        let reply = retry(context, ask, None).await.result;
+        let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
+        read(&reply).ok_or_else(|| context.unexpected(name, operation(), &reply))
     }
 
     /// Gives the semaphore its first permits. False, and nothing is changed, if it has some already, or had and they are all taken.

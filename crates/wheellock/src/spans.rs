@@ -39,6 +39,13 @@ impl<T: Held> Held for Option<T> {
     }
 }
 
+/// Several that are granted together have a span each.
+impl<T: Held> Held for Vec<T> {
+    fn begin_span(&mut self) {
+        self.iter_mut().for_each(T::begin_span);
+    }
+}
+
 /// As of an `Option`.
 impl<T: Held, L> Held for Result<T, L> {
     fn outcome(&self) -> &'static str {

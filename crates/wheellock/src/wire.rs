@@ -526,6 +526,37 @@ pub(crate) fn read_count(reply: &Value) -> Option<(i64, i64)> {
     Some((free.as_i64()?, taken.as_i64()?))
 }
 
+/// For the script that extends a permit's lease or, without one, looks how long it still runs.
+pub(crate) fn permit_lease<'a>(name: &'a Name, permit: &'a [u8; 16], lease: Option<Lease>) -> [Arg<'a>; 4] {
+    let lease = lease.map_or_else(|| 0_u32.into(), |lease| lease.millis().into());
+    [name.key().into(), lease, permit.into(), name.tag().into()]
+}
+
+/// Whether a permit's lease was extended; `None` if the script never returns this.
+pub(crate) fn read_extended(reply: &Value) -> Option<bool> {
+    read_renewed(reply).map(|(_, said)| said == 1)
+}
+
+/// How long a permit's lease still runs: `None` if it has ended, without an end if Redisson gave it none. The outer `None` if the script
+/// never returns this.
+pub(crate) fn read_permit_lease(reply: &Value) -> Option<Option<Duration>> {
+    let (now, left) = read_renewed(reply)?;
+    let left = u64::try_from(left).ok()?;
+    let is_endless = now.saturating_add(left) >= REDISSONS_NEVER;
+    Some((left > 0).then(|| if is_endless { Duration::MAX } else { Duration::from_millis(left) }))
+}
+
+/// The server's clock in milliseconds, and what it says of one permit.
+fn read_renewed(reply: &Value) -> Option<(u64, i64)> {
+    let [seconds, micros, said] = reply.as_array()? else { return None };
+    let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
+    let now = number(seconds)?.saturating_mul(1000).saturating_add(number(micros)? / 1000);
+    Some((now, said.as_i64()?))
+}
+
+/// When a permit without an end ends, in milliseconds (source: Redisson).
+const REDISSONS_NEVER: u64 = 922_337_203_685_477;
+
 /// Where the ends of a semaphore's leases are (source: Redisson).
 pub(crate) fn permit_leases(name: &Name) -> String {
     format!("{}:timeout", name.tag())

@@ -317,7 +317,20 @@ impl Plan {
             plan.roll(&mut random);
         }
         plan.troubles.sort_by_key(|trouble| trouble.at);
+        if plan.kind == Kind::Permits {
+            plan.take_several(seed);
+        }
         plan
+    }
+
+    /// Half of the fleets that share permits take some together. Drawn apart from all else, which stays as it was for every seed.
+    fn take_several(&mut self, seed: u64) {
+        let mut random = Random::new(seed ^ 0x05E7_E4A1_u64.rotate_left(23));
+        let _first_of_similar_seeds_is_similar = random.number();
+        if random.below(2) == 0 {
+            let steps = self.tasks.iter_mut().flat_map(|task| &mut task.steps);
+            steps.for_each(|step| step.permits = 1 + u32_below(&mut random, 3));
+        }
     }
 
     /// What was simulated first: seeds that found something then decide the same still.

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, spawn_local};
@@ -47,7 +48,7 @@ pub(super) struct Process {
 enum Wanted {
     Plain(Lock),
     Fenced(FencedLock),
-    Permit(PermitSemaphore),
+    Leased(PermitSemaphore, u16),
     Permits(Semaphore, u32),
     Election(Election),
     Set(MultiLock),
@@ -57,7 +58,7 @@ enum Wanted {
 enum Held {
     Plain(Guard),
     Fenced(FencedGuard),
-    Permit(Permit),
+    Leased(Vec<Permit>),
     Permits(Permits),
     Leader(Leadership),
     Set(MultiGuard),
@@ -201,7 +202,10 @@ impl Process {
             Kind::Fenced => Wanted::Fenced(locks.fenced_lock(name)),
             Kind::Spin => Wanted::Plain(locks.spin_lock(name)),
             Kind::Simple => Wanted::Plain(locks.simple_lock(name)),
-            Kind::Permits => Wanted::Permit(locks.permit_semaphore(name)),
+            Kind::Permits => {
+                let count = u16::try_from(step.permits).expect("a step takes few");
+                Wanted::Leased(locks.permit_semaphore(name), count)
+            }
             Kind::Semaphore => Wanted::Permits(locks.semaphore(name), step.permits),
             Kind::Election => Wanted::Election(locks.election(name)),
             Kind::Set if step.permits > 1 => {
@@ -288,7 +292,7 @@ impl Wanted {
         match self {
             Self::Plain(lock) => Self::Plain(lock.with_lease(lease)),
             Self::Fenced(lock) => Self::Fenced(lock.with_lease(lease)),
-            Self::Permit(semaphore) => Self::Permit(semaphore.with_lease(lease)),
+            Self::Leased(semaphore, count) => Self::Leased(semaphore.with_lease(lease), count),
             Self::Set(set) => Self::Set(set.with_lease(lease)),
             Self::Quorum(lock) => Self::Quorum(lock.with_lease(lease)),
             other @ (Self::Permits(..) | Self::Election(_)) => other,
@@ -312,9 +316,9 @@ impl Wanted {
             (Self::Fenced(lock), _) if once => lock.try_acquire().await?.map(Held::Fenced),
             (Self::Fenced(lock), Some(wait)) => lock.try_acquire_for(wait).await?.map(Held::Fenced),
             (Self::Fenced(lock), None) => Some(Held::Fenced(lock.acquire().await?)),
-            (Self::Permit(semaphore), _) if once => semaphore.try_acquire().await?.map(Held::Permit),
-            (Self::Permit(semaphore), Some(wait)) => semaphore.try_acquire_for(wait).await?.map(Held::Permit),
-            (Self::Permit(semaphore), None) => Some(Held::Permit(semaphore.acquire().await?)),
+            (Self::Leased(semaphore, count), _) => {
+                ask_for_leased(semaphore, *count, once, wait).await?.map(Held::Leased)
+            }
             (Self::Permits(pool, count), _) if once => pool.try_acquire(*count).await?.map(Held::Permits),
             (Self::Permits(pool, count), Some(wait)) => {
                 pool.try_acquire_for(*count, wait).await?.map(Held::Permits)
@@ -335,6 +339,45 @@ impl Wanted {
     }
 }
 
+async fn ask_for_leased(
+    semaphore: &PermitSemaphore,
+    count: u16,
+    once: bool,
+    wait: Option<Duration>,
+) -> Result<Option<Vec<Permit>>, Error> {
+    let one = |permit: Option<Permit>| permit.map(|permit| vec![permit]);
+    match (wait, count) {
+        (_, 1) if once => semaphore.try_acquire().await.map(one),
+        (Some(wait), 1) => semaphore.try_acquire_for(wait).await.map(one),
+        (None, 1) => semaphore.acquire().await.map(Some).map(one),
+        (_, count) if once => semaphore.try_acquire_many(count).await,
+        (Some(wait), count) => semaphore.try_acquire_many_for(count, wait).await,
+        (None, count) => semaphore.acquire_many(count).await.map(Some),
+    }
+}
+
+/// Resolves when the first of them is lost.
+async fn first_loss(permits: &[Permit]) -> LostReason {
+    let mut losses: Vec<_> = permits.iter().map(|permit| Box::pin(permit.lost())).collect();
+    std::future::poll_fn(|cx| {
+        let lost = losses.iter_mut().map(|lost| lost.as_mut().poll(cx));
+        lost.into_iter().find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await
+}
+
+/// Gives all of them back, whatever became of the others; the first failure is what they say.
+async fn release_all(permits: Vec<Permit>) -> Result<Released, Error> {
+    let mut said = Ok(Released::Released);
+    for permit in permits {
+        let released = permit.release().await;
+        if matches!(said, Ok(Released::Released)) {
+            said = released;
+        }
+    }
+    said
+}
+
 impl Held {
     /// What can be lost; a counted permit cannot.
     fn guard(&self) -> Option<&Guard> {
@@ -342,13 +385,13 @@ impl Held {
             Self::Plain(guard) => Some(guard),
             Self::Fenced(guard) => Some(guard),
             Self::Leader(leadership) => Some(leadership),
-            Self::Permit(_) | Self::Permits(_) | Self::Set(_) | Self::Quorum(_) => None,
+            Self::Leased(_) | Self::Permits(_) | Self::Set(_) | Self::Quorum(_) => None,
         }
     }
 
     fn is_valid(&self) -> bool {
         match self {
-            Self::Permit(permit) => permit.is_valid(),
+            Self::Leased(permits) => permits.iter().all(|permit| permit.is_valid()),
             Self::Permits(_) => true,
             Self::Set(guard) => guard.is_valid(),
             Self::Quorum(guard) => guard.is_valid(),
@@ -361,7 +404,9 @@ impl Held {
         let until = match self {
             Self::Plain(guard) => guard.valid_until(),
             Self::Fenced(guard) => guard.deref().valid_until(),
-            Self::Permit(permit) => permit.valid_until(),
+            Self::Leased(permits) => {
+                return permits.iter().map(|permit| nanos(permit.valid_until())).min().unwrap_or(FOR_EVER);
+            }
             Self::Permits(_) => return FOR_EVER,
             Self::Leader(leadership) => leadership.valid_until(),
             Self::Set(guard) => guard.valid_until(),
@@ -374,7 +419,7 @@ impl Held {
         match self {
             Self::Plain(guard) => guard.lost().await,
             Self::Fenced(guard) => guard.lost().await,
-            Self::Permit(permit) => permit.lost().await,
+            Self::Leased(permits) => first_loss(permits).await,
             Self::Permits(_) => std::future::pending().await,
             Self::Leader(leadership) => leadership.lost().await,
             Self::Set(guard) => guard.lost().await.reason,
@@ -394,7 +439,7 @@ impl Held {
         match self {
             Self::Plain(guard) => guard.release().await,
             Self::Fenced(guard) => guard.release().await,
-            Self::Permit(permit) => permit.release().await,
+            Self::Leased(permits) => release_all(permits).await,
             Self::Permits(permits) => permits.release().await,
             Self::Leader(leadership) => leadership.resign().await,
             Self::Set(guard) => guard.release().await,
@@ -439,8 +484,10 @@ impl Op<'_> {
             owner: attempt.owner.clone(),
             shared: self.shared,
         });
-        if let Wanted::Permits(_, permits) = self.wanted {
-            self.record(What::Takes { permits: permits.into() });
+        match self.wanted {
+            Wanted::Permits(_, permits) => self.record(What::Takes { permits: permits.into() }),
+            Wanted::Leased(_, permits @ 2..) => self.record(What::Takes { permits: permits.into() }),
+            _ => {}
         }
     }
 
@@ -458,7 +505,9 @@ impl Op<'_> {
             _ if matches!(self.process.kind, Kind::Hot | Kind::Quorum | Kind::Visited) => {
                 format!("{}:{}", self.process.number, self.number)
             }
-            Held::Permit(permit) => permit.id().to_string(),
+            Held::Leased(permits) => {
+                permits.first().map(|permit| permit.id().to_string()).unwrap_or_default()
+            }
             Held::Permits(_) | Held::Quorum(_) => String::new(),
             Held::Set(guard) => {
                 guard.members().first().map(|guard| guard.owner().to_string()).unwrap_or_default()
@@ -532,7 +581,7 @@ impl Op<'_> {
                 })
                 .await
             }
-            Wanted::Permit(_) | Wanted::Permits(..) | Wanted::Election(_) => Ok(()),
+            Wanted::Leased(..) | Wanted::Permits(..) | Wanted::Election(_) => Ok(()),
         };
         match done {
             Ok(()) => {}

@@ -224,6 +224,10 @@ fn threads_share_permits_and_wait_for_a_latch() {
     std::thread::scope(|threads| {
         for _ in 0..8 {
             threads.spawn(|| {
+                let both = pool.acquire_many(2).unwrap();
+                assert_eq!(inside.fetch_add(2, Ordering::SeqCst), 0);
+                inside.fetch_sub(2, Ordering::SeqCst);
+                drop(both);
                 let permit = pool.acquire().unwrap();
                 assert!(permit.is_valid() && inside.fetch_add(1, Ordering::SeqCst) < 2);
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -235,6 +239,12 @@ fn threads_share_permits_and_wait_for_a_latch() {
         latch.wait().unwrap();
     });
     assert_eq!((latch.count().unwrap(), pool.available().unwrap()), (0, 2));
+    let both = pool.try_acquire_many_for(2, PATIENCE).unwrap().expect("all are free");
+    assert!(pool.try_acquire_many(1).unwrap().is_none());
+    let ids: Vec<_> = both.iter().map(wheellock::blocking::Permit::id).collect();
+    assert!(pool.extend(ids[0], Duration::from_secs(60)).unwrap());
+    assert!(pool.remaining_lease(ids[0]).unwrap() > Some(Duration::from_secs(50)));
+    assert!(pool.release_many(&ids).unwrap() && !pool.release_many(&ids).unwrap());
     let mut permits = semaphore.acquire(3).unwrap();
     permits.split(1).unwrap().forget();
     assert_eq!(permits.count(), 2);

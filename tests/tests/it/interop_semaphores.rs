@@ -300,6 +300,55 @@ async fn permits_go_by_their_ids_in_either_language() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_together_count_in_either_language() {
+    let Some((server, java, locks)) = both_sides(LEASE).await else { return };
+    let (thread, permits) = (java.thread("t"), locks.permit_semaphore("p"));
+    assert!(permits.try_set_permits(5).await.unwrap());
+
+    // Two of theirs and two of ours are four of five, and neither side gets two more.
+    let theirs = thread.call("permits@p", "acquireMany", &[&2]).done().await;
+    let theirs: Vec<_> = theirs.split(' ').map(|id| PermitId::parse(id).expect("an id of Java's")).collect();
+    let ours = permits.acquire_many(2).await.unwrap();
+    assert_eq!((theirs.len(), permits.acquired().await.unwrap()), (2, 4));
+    for (method, count) in [("availablePermits", "1"), ("acquiredPermits", "4"), ("getPermits", "5")] {
+        assert_eq!(thread.call("permits@p", method, &[]).done().await, count, "{method}");
+    }
+    assert_eq!(thread.call("permits@p", "tryAcquireMany", &[&2]).done().await, "");
+    assert!(permits.try_acquire_many(2).await.unwrap().is_none());
+    assert_eq!(permits.remaining_lease(theirs[0]).await.unwrap(), Some(Duration::MAX));
+
+    // Ours, given back by them in one step, let their own waiter for three in.
+    let asked = attempts(&server);
+    let waits = java.thread("waiter").call("permits@p", "acquireMany", &[&3]);
+    assert!(java_waits(&server, "permits@p", asked).await);
+    let ids: Vec<_> = ours.iter().map(|permit| permit.id().to_string()).collect();
+    assert_eq!(thread.call("permits@p", "tryRelease", &[&ids[0], &ids[1]]).done().await, "2");
+    let three = within(WOKEN, waits.done()).await;
+    let three: Vec<_> = three.split(' ').filter_map(PermitId::parse).collect();
+    assert_eq!((three.len(), permits.available().await.unwrap()), (3, 0));
+    for permit in ours {
+        assert_eq!(permit.release().await.unwrap(), Released::AlreadyLost);
+    }
+
+    // Theirs, given back by us in one step, let a waiter of ours in.
+    let waits = tokio::spawn({
+        let permits = permits.clone();
+        async move { permits.acquire_many(4).await.unwrap() }
+    });
+    assert!(we_wait(&server, &locks, "permits@p").await);
+    assert!(permits.release_many(&theirs).await.unwrap() && !permits.release_many(&theirs).await.unwrap());
+    assert!(permits.release_many(&three).await.unwrap());
+    let four = within(WOKEN, waits).await.unwrap();
+    // What they are told of a lease of ours, and what they make of it.
+    let id = four[0].id().to_string();
+    assert!(permits.extend(four[0].id(), 10 * LEASE).await.unwrap());
+    let left: u128 = thread.call("permits@p", "getLeaseTime", &[&id]).done().await.parse().unwrap();
+    assert!(left > 5 * LEASE.as_millis(), "{left}");
+    drop(four);
+    assert!(eventually(PATIENCE, async || permits.available().await.unwrap() == 5).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_ends_lets_the_other_side_in() {
     let Some((server, java, locks)) = both_sides(LEASE).await else { return };
     let (thread, permits) = (java.thread("t"), locks.permit_semaphore("p"));

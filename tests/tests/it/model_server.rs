@@ -307,6 +307,11 @@ fn random_call_of_a_kind(random: &mut SplitMix) -> Vec<String> {
     script_call(random, which, &[key], &args)
 }
 
+/// The first of several permits that are taken together, with an id of the length that ids have,
+const SEVERAL: &str = "permit-number-09";
+/// and the second one: the next byte.
+const SECOND: &str = "permit-number-0:";
+
 /// Semaphores, permits with leases and latches. A request comes again now and then, at its place and by its number.
 fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
     let place = random.below(KEYS.len());
@@ -321,7 +326,7 @@ fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
     let once = |more: &[&'static str]| [&[channel, tag, "u:1", &serial, "120000", verb], more].concat();
     // A lock may be there, which is no number; of none nothing is taken.
     let other = KEYS[place].to_owned();
-    let (which, key, args) = match random.below(37) {
+    let (which, key, args) = match random.below(38) {
         0..4 => (Which::SemaphoreAcquire, &semaphore, vec![lease, holder, few, tag]),
         4..7 => (Which::SemaphoreRelease, &semaphore, vec![channel, holder, left, verb, tag]),
         7..9 => (Which::SemaphoreRenew, &semaphore, vec![any_lease, holder, tag]),
@@ -331,11 +336,21 @@ fn random_call_about_many(random: &mut SplitMix, number: usize) -> Vec<String> {
             (Which::AddPermits, random_of(random, [&semaphore, &permits]), once(&[more]))
         }
         12 => (Which::Drain, &semaphore, once(&[])),
-        13..17 => (Which::PermitAcquire, &permits, vec![lease, holder, "1", tag, channel, verb]),
-        17..19 => (Which::PermitRelease, &permits, vec![channel, holder, "0", verb, tag]),
+        13..17 => {
+            let (first, count) = [(holder, "1"), (SEVERAL, "2"), (SEVERAL, "3")][random.below(3)];
+            (Which::PermitAcquire, &permits, vec![lease, first, count, tag, channel, verb])
+        }
+        17..19 => {
+            let permit = random.of(&[holder, SEVERAL, SECOND]);
+            (Which::PermitRelease, &permits, vec![channel, permit, "0", verb, tag])
+        }
         19..21 => (Which::PermitRenew, &permits, vec![any_lease, holder, tag]),
         21 => (Which::ChangePermits, &permits, once(&[random.of(&["0", "3", "5"])])),
         22 => (Which::GiveBack, &permits, once(&[random.of(&["u:1", "v:1", "ended:1"])])),
+        37 => {
+            let several = ["u:1", "permit-number-09permit-number-0:", "permit-number-09permit-number-09"];
+            (Which::GiveBackMany, &permits, once(&[random.of(&several)]))
+        }
         23..25 => (Which::CountPermits, &permits, vec![tag]),
         25..27 => (Which::SetLatch, &latch, once(&[random.of(&["1", "2", "7"])])),
         27..29 => (Which::CountDown, &latch, once(&[])),
@@ -530,7 +545,7 @@ fn calls_on_a() -> Vec<(Which, Vec<&'static str>)> {
 }
 
 /// Every script of one call on `a` for the holder `u:1`, as the library calls it.
-const CALLS_ON_A: [(Which, &[&str]); 45] = [
+const CALLS_ON_A: [(Which, &[&str]); 46] = [
     (Which::Acquire, &["60000", "u:1", "2"]),
     (Which::AcquireAll, &["60000", "u:1", "2"]),
     (Which::Release, &["of:{a}", "u:1", "0", "PUBLISH"]),
@@ -570,6 +585,7 @@ const CALLS_ON_A: [(Which, &[&str]); 45] = [
     (Which::CountPermits, &["{a}"]),
     (Which::ChangePermits, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "5"]),
     (Which::GiveBack, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1"]),
+    (Which::GiveBackMany, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "u:1"]),
     (Which::LookAtLatch, &["{a}"]),
     (Which::SetLatch, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH", "7"]),
     (Which::CountDown, &["of:{a}", "{a}", "u:1", "1", "120000", "PUBLISH"]),

@@ -336,6 +336,155 @@ async fn the_wire_contract_of_permits() {
 }
 
 #[tokio::test]
+async fn permits_together_are_all_or_none() {
+    let (server, locks) = server_and_manager().await;
+    let permits = locks.permit_semaphore(NAME);
+    assert!(permits.try_set_permits(3).await.unwrap());
+    let taken = || (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"]));
+    let books = |free: &str, taken: &str| (free.to_owned(), taken.to_owned());
+
+    assert!(permits.acquire_many(0).await.unwrap().is_empty());
+    let mut two = permits.acquire_many(2).await.unwrap();
+    assert_eq!((two.len(), taken()), (2, books("1", "2")));
+    assert!(two.iter().all(|permit| permit.is_valid()) && two[0].id() != two[1].id());
+    assert!(permits.try_acquire_many(2).await.unwrap().is_none());
+    assert_eq!(permits.try_acquire_many_for(2, Duration::from_millis(30)).await.unwrap().map(|_| ()), None);
+    assert_eq!(taken(), books("1", "2"), "a part is not kept");
+
+    // Each is given back by itself, and a waiter that wants two gets two.
+    let waiter = tokio::spawn({
+        let permits = permits.clone();
+        async move { permits.acquire_many(2).await.unwrap() }
+    });
+    assert!(waiting(&locks, 1).await);
+    assert_eq!(two.remove(0).release().await.unwrap(), Released::Released);
+    let others = tokio::time::timeout(WOKEN, waiter).await.expect("two are free").unwrap();
+    assert_eq!((others.len(), taken()), (2, books("0", "3")));
+    drop(others);
+    assert!(eventually(PATIENCE, async || taken() == books("2", "1")).await);
+    drop(two);
+    assert!(eventually(PATIENCE, async || taken() == books("3", "0")).await);
+    assert!(permits.try_acquire_many(4).await.unwrap().is_none());
+}
+
+/// One by one, each would have one and wait for the other's.
+#[tokio::test]
+async fn callers_of_all_permits_never_wait_in_circles() {
+    let (server, locks) = server_and_manager().await;
+    let others = manager(&server.url()).await;
+    assert!(locks.permit_semaphore(NAME).try_set_permits(2).await.unwrap());
+    let callers = [locks.clone(), locks, others.clone(), others].map(|locks| {
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                let both = locks.permit_semaphore(NAME).acquire_many(2).await.unwrap();
+                assert!(both.iter().all(|permit| permit.is_valid()));
+                for permit in both {
+                    assert_eq!(permit.release().await.unwrap(), Released::Released);
+                }
+            }
+        })
+    });
+    for caller in callers {
+        tokio::time::timeout(PATIENCE, caller).await.expect("no circle").unwrap();
+    }
+    assert_eq!(
+        (server.cli(&["GET", NAME]), server.cli(&["EXISTS", "{pool}:timeout"])),
+        ("2".into(), "0".into())
+    );
+}
+
+/// A foreign library reaps as many as it wants: one of two that had ended. The request that comes again finds the other one.
+#[tokio::test]
+async fn half_reaped_permits_are_granted_once() {
+    let server = RedisServer::start();
+    let (which, key, tag) = (Which::PermitAcquire, NAME, "{pool}");
+    let channel = "redisson_sc:{pool}";
+    let ask = |lease: &str| {
+        server.cli(&["EVAL", which.text(), "1", key, lease, "permit-number-09", "2", tag, channel, "PUBLISH"])
+    };
+    set(&server, &["SET", NAME, "2"]);
+    assert_eq!(ask("60000"), "1\n0");
+    assert_eq!(ask("60000"), "2\n0", "what comes again takes nothing more");
+    // One was given back meanwhile, and the other one is its holder's.
+    set(&server, &["ZREM", "{pool}:timeout", "permit-number-0:"]);
+    set(&server, &["INCRBY", NAME, "1"]);
+    let left: i64 = ask("100").parse().unwrap();
+    assert!((55_000..=60_000).contains(&left), "{left}: refused, and no lease was changed");
+    assert_eq!(
+        (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
+        ("1".into(), "1".into())
+    );
+    // The rest has ended: all are taken anew, and what was taken and is free stays two.
+    set(&server, &["ZADD", "{pool}:timeout", "1", "permit-number-09"]);
+    assert_eq!(ask("60000"), "1\n0");
+    assert_eq!(
+        (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
+        ("0".into(), "2".into())
+    );
+}
+
+#[tokio::test]
+async fn release_of_many_ids_is_all_or_none() {
+    let (server, locks) = server_and_manager().await;
+    let permits = locks.permit_semaphore(NAME);
+    assert!(permits.try_set_permits(3).await.unwrap());
+    let held = permits.acquire_many(3).await.unwrap();
+    let ids: Vec<_> = held.iter().map(|permit| permit.id()).collect();
+    let unknown = PermitId::parse(&"0".repeat(32)).unwrap();
+    assert!(!permits.release_many(&[ids[0], unknown]).await.unwrap());
+    assert_eq!(
+        (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
+        ("0".into(), "3".into())
+    );
+    assert!(permits.release_many(&[]).await.unwrap());
+    assert!(permits.release_many(&[ids[0], ids[1], ids[0]]).await.unwrap());
+    assert_eq!(
+        (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
+        ("2".into(), "1".into())
+    );
+    let mut released = Vec::new();
+    for permit in held {
+        released.push(permit.release().await.unwrap());
+    }
+    assert_eq!(released, [Released::AlreadyLost, Released::AlreadyLost, Released::Released]);
+    assert_eq!(permits.permits().await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn leases_are_looked_at_and_extended() {
+    let (server, locks) = server_and_manager().await;
+    let permits = locks.permit_semaphore(NAME);
+    assert!(permits.try_set_permits(2).await.unwrap());
+    let permit = permits.with_lease(Duration::from_secs(20)).acquire().await.unwrap();
+    let within = |left: Option<Duration>, most: u64| {
+        left.is_some_and(|left| left <= Duration::from_secs(most) && left > Duration::from_secs(most - 5))
+    };
+    assert!(within(permits.remaining_lease(permit.id()).await.unwrap(), 20));
+    assert!(permits.extend(permit.id(), Duration::from_secs(60)).await.unwrap());
+    assert!(within(permits.remaining_lease(permit.id()).await.unwrap(), 60));
+    // Its holder relies on what it has.
+    assert!(permits.extend(permit.id(), Duration::from_secs(1)).await.unwrap());
+    assert!(within(permits.remaining_lease(permit.id()).await.unwrap(), 60));
+    let refused = permits.extend(permit.id(), Duration::ZERO).await.unwrap_err();
+    assert!(matches!(refused, Error::InvalidLease { .. }));
+
+    // Of Java, without an end.
+    set(&server, &["ZADD", "{pool}:timeout", "922337203685477", "permit-of-java-1"]);
+    let java = PermitId::parse("7065726d69742d6f662d6a6176612d31").unwrap();
+    assert_eq!(permits.remaining_lease(java).await.unwrap(), Some(Duration::MAX));
+    assert!(permits.extend(java, Duration::from_secs(1)).await.unwrap());
+    assert_eq!(permits.remaining_lease(java).await.unwrap(), Some(Duration::MAX));
+
+    // One whose lease has ended, though it is there still; and one that never was.
+    set(&server, &["ZADD", "{pool}:timeout", "1", "permit-of-java-1"]);
+    for gone in [java, PermitId::parse(&"0".repeat(32)).unwrap()] {
+        assert_eq!(permits.remaining_lease(gone).await.unwrap(), None);
+        assert!(!permits.extend(gone, Duration::from_secs(1)).await.unwrap());
+    }
+    assert_eq!(permit.release().await.unwrap(), Released::Released);
+}
+
+#[tokio::test]
 async fn the_watchdog_keeps_permits_and_a_dead_process_gives_them_back() {
     let server = RedisServer::start();
     let locks = brisk(&server.url(), RENEWED).await;
@@ -391,6 +540,20 @@ async fn a_permit_that_is_given_back_after_its_lease_was_lost() {
         (server.cli(&["GET", NAME]), server.cli(&["ZCARD", "{pool}:timeout"])),
         ("1".to_owned(), "0".to_owned())
     );
+}
+
+/// As the server's word, which a guard that has ended does not ask for.
+#[tokio::test]
+async fn late_release_of_permit_says_so() {
+    let server = RedisServer::start();
+    for (ends, answer) in [("1", "(nil)"), ("922337203685477", "1")] {
+        set(&server, &["SET", NAME, "0"]);
+        set(&server, &["ZADD", "{pool}:timeout", ends, "permit-number-09"]);
+        let text = Which::PermitRelease.text();
+        let release = ["redisson_sc:{pool}", "permit-number-09", "0", "PUBLISH", "{pool}"];
+        let said = server.cli(&[&["EVAL", text, "1", NAME], &release[..]].concat());
+        assert_eq!((said.as_str(), server.cli(&["GET", NAME])), (answer, "1".to_owned()), "{ends}");
+    }
 }
 
 async fn latch_of(locks: &LockManager, count: u32) -> CountDownLatch {

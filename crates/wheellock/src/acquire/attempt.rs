@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use wheellock_client::Value;
 use wheellock_client::layer::Retry;
 
+use super::many::Many;
 use super::wait::{Limit, Wait};
 use crate::backoff::Backoff;
 use crate::clock::BootInstant;
@@ -39,6 +40,8 @@ pub(crate) struct Request<'a> {
     pub(crate) backoff: Option<&'a Backoff>,
     /// Of a latch, which is waited for and not held.
     pub(crate) latch: Option<&'a Seen>,
+    /// Of a caller who wants several permits together.
+    pub(crate) many: Option<&'a Many>,
 }
 
 /// What one caller has seen of a latch.
@@ -90,8 +93,13 @@ impl<'a> Request<'a> {
     /// Gives an owner without holds a new number. A late repetition of a release would take the next grant of the old number.
     pub(super) fn begin_anew(&mut self) {
         if !self.presented {
-            self.owner = self.context.new_owner();
+            self.owner = self.context.new_owners(self.many.map_or(1, Many::count));
         }
+    }
+
+    /// How much it takes of what is free.
+    pub(super) fn count(&self) -> u32 {
+        self.many.map_or(self.share.count, |many| many.count().into())
     }
 
     /// In what way it asks.
@@ -234,8 +242,26 @@ impl<'a> Request<'a> {
             let Some((hold, count)) = began else {
                 return Err(self.name.shut_down(Outcome::NotSent));
             };
-            Ok(Begun { attempt: Attempt { request: self, hold: Some(hold) }, count, at, answer_by: deadline })
+            let attempt = Attempt { request: self, hold: Some(hold) };
+            let count = self.begin_others(at)?.unwrap_or(count);
+            Ok(Begun { attempt, count, at, answer_by: deadline })
         }
+    }
+
+    /// Enters what a caller who wants several permits asks for besides the first. Returns how many there are in all.
+    fn begin_others(&self, at: BootInstant) -> Result<Option<u32>, Error> {
+        let Self { context, name, owner, lease, share, .. } = *self;
+        let Some(many) = self.many else { return Ok(None) };
+        let mut holds = context.holds();
+        for number in (owner..).take(many.count().into()).skip(1) {
+            // Nobody else knows these owners, so no request of theirs is under way.
+            let began = holds.begin_attempt((name, number), false, (lease, share.count), at, Waker::noop());
+            match began {
+                Poll::Ready(Some((hold, _))) => many.asks_for(hold),
+                Poll::Ready(None) | Poll::Pending => return Err(name.shut_down(Outcome::NotSent)),
+            }
+        }
+        Ok(Some(many.count().into()))
     }
 
     /// Asks once and from outside the wait queue.
@@ -408,8 +434,32 @@ impl Attempt<'_, '_> {
         self.request.name
     }
 
+    /// What was asked for. From here on nothing is taken back any more when the attempt is dropped.
+    fn take(&mut self) -> impl Iterator<Item = HoldIndex> + use<> {
+        self.hold.take().into_iter().chain(self.take_others())
+    }
+
+    fn take_others(&self) -> Vec<HoldIndex> {
+        self.request.many.map(Many::take_asked).unwrap_or_default()
+    }
+
+    /// Returns the guard of the first; the request keeps those of the others.
     pub(super) fn granted(&mut self, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
-        let hold = self.hold.take();
+        let first = self.hold.take();
+        let first = self.one_granted(first, terms, reply);
+        if let Some(many) = self.request.many {
+            let others = self.take_others();
+            let others: Vec<_> =
+                others.into_iter().map(|hold| self.one_granted(Some(hold), terms, reply)).collect();
+            // What was granted in time goes back if one was not.
+            let (first, others) = (first?, others.into_iter().collect::<Result<_, _>>()?);
+            many.granted(others);
+            return Ok(first);
+        }
+        first
+    }
+
+    fn one_granted(&self, hold: Option<HoldIndex>, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
         let granted = self.request.context.transact(|holds, now, effects| {
             let (granted, request) = match holds.granted(hold?, terms, reply, now, effects)? {
                 Granted::Held(hold, request) => {
@@ -437,7 +487,7 @@ impl Attempt<'_, '_> {
 
     /// It was granted, and is taken back because too few servers know of it.
     pub(super) fn not_acknowledged(&mut self, terms: Terms, reply: GrantReply) {
-        if let Some(hold) = self.hold.take() {
+        for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {
                 let request = holds.take_back(hold, terms, reply, now, effects);
                 effects.request_all(request);
@@ -446,7 +496,7 @@ impl Attempt<'_, '_> {
     }
 
     pub(super) fn refused(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        for hold in self.take() {
             self.request.context.transact(|holds, _, effects| {
                 let request = holds.refused(hold, self.request.share.count, effects);
                 effects.request_all(request);
@@ -455,7 +505,7 @@ impl Attempt<'_, '_> {
     }
 
     pub(super) fn taken_by_other(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {
                 holds.taken_by_other(hold, now, effects);
                 let request = holds.refused(hold, self.request.share.count, effects);
@@ -467,7 +517,7 @@ impl Attempt<'_, '_> {
 
 impl Drop for Attempt<'_, '_> {
     fn drop(&mut self) {
-        if let Some(hold) = self.hold.take() {
+        for hold in self.take() {
             self.request.context.transact(|holds, now, effects| {
                 effects.request_all(holds.cancel_attempt(
                     hold,

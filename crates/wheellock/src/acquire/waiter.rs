@@ -52,11 +52,11 @@ pub(super) struct Waiter<'a> {
 
 impl<'a> Waiter<'a> {
     pub(super) fn join(request: &'a Request<'a>, join: fn(&mut WaitQueue, u32) -> u64) -> Self {
-        let Request { context, name, share, .. } = *request;
+        let Request { context, name, .. } = *request;
         let (takes_over, manner) = (request.takes_over(), request.manner());
         let ticket = name.waiters(|waiters| {
             name.set_waited_for(true);
-            let ticket = join(waiters, share.count);
+            let ticket = join(waiters, request.count());
             waiters.asks_in(ticket, manner);
             if takes_over {
                 waiters.takes_over(ticket);

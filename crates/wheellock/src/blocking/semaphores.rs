@@ -238,6 +238,35 @@ impl PermitSemaphore {
         Ok(permit.map(|permit| self.permit(permit)))
     }
 
+    /// As [`crate::PermitSemaphore::acquire_many`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn acquire_many(&self, permits: u16) -> Result<Vec<Permit>, Error> {
+        self.runtime.block_on(self.inner.acquire_many(permits)).map(|permits| self.permits_of(permits))
+    }
+
+    /// As [`crate::PermitSemaphore::try_acquire_many`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_acquire_many(&self, permits: u16) -> Result<Option<Vec<Permit>>, Error> {
+        let permits = self.runtime.block_on(self.inner.try_acquire_many(permits))?;
+        Ok(permits.map(|permits| self.permits_of(permits)))
+    }
+
+    /// As [`crate::PermitSemaphore::try_acquire_many_for`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_acquire_many_for(&self, permits: u16, wait: Duration) -> Result<Option<Vec<Permit>>, Error> {
+        let permits = self.runtime.block_on(self.inner.try_acquire_many_for(permits, wait))?;
+        Ok(permits.map(|permits| self.permits_of(permits)))
+    }
+
     /// As [`Lock::run`](super::Lock::run), with a permit.
     ///
     /// # Errors
@@ -286,6 +315,33 @@ impl PermitSemaphore {
     /// As there.
     pub fn release(&self, permit: PermitId) -> Result<bool, Error> {
         self.runtime.block_on(self.inner.release(permit))
+    }
+
+    /// As [`crate::PermitSemaphore::release_many`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn release_many(&self, permits: &[PermitId]) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.release_many(permits))
+    }
+
+    /// As [`crate::PermitSemaphore::extend`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn extend(&self, permit: PermitId, lease: Duration) -> Result<bool, Error> {
+        self.runtime.block_on(self.inner.extend(permit, lease))
+    }
+
+    /// As [`crate::PermitSemaphore::remaining_lease`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn remaining_lease(&self, permit: PermitId) -> Result<Option<Duration>, Error> {
+        self.runtime.block_on(self.inner.remaining_lease(permit))
     }
 
     /// As [`crate::PermitSemaphore::try_set_permits`].
@@ -353,6 +409,10 @@ impl PermitSemaphore {
 
     fn permit(&self, inner: crate::Permit) -> Permit {
         Permit { inner, runtime: Arc::clone(&self.runtime) }
+    }
+
+    fn permits_of(&self, permits: Vec<crate::Permit>) -> Vec<Permit> {
+        permits.into_iter().map(|permit| self.permit(permit)).collect()
     }
 }
 

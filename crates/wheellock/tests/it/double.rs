@@ -177,6 +177,14 @@ async fn permits_and_latches() {
 
     let leased = (here.permit_semaphore("leased"), there.permit_semaphore("leased"));
     leased.0.try_set_permits(1).await.unwrap();
+    leased.0.add_permits(1).await.unwrap();
+    let both = leased.0.acquire_many(2).await.unwrap();
+    assert!(leased.1.try_acquire_many(1).await.unwrap().is_none());
+    assert!(leased.1.extend(both[1].id(), 10 * LEASE).await.unwrap());
+    assert!(leased.1.remaining_lease(both[1].id()).await.unwrap() > Some(9 * LEASE));
+    let ids: Vec<_> = both.iter().map(|permit| permit.id()).collect();
+    assert!(leased.1.release_many(&ids).await.unwrap() && !leased.1.release_many(&ids).await.unwrap());
+    leased.0.set_permits(1).await.unwrap();
     let permit = leased.0.acquire().await.unwrap();
     assert!(leased.1.try_acquire().await.unwrap().is_none());
     assert!(double.lose("leased"));

@@ -65,6 +65,8 @@ enum Operation {
     SetAgain,
     /// A permit that has a lease.
     Lease,
+    /// Several of them together.
+    LeaseMany,
     LeaseContended,
     LeaseAhead,
     LeaseRelease,
@@ -88,7 +90,7 @@ enum Operation {
 
 use Operation::*;
 
-const OPERATIONS: [Operation; 35] = [
+const OPERATIONS: [Operation; 36] = [
     Take,
     TakeMany,
     TakeContended,
@@ -107,6 +109,7 @@ const OPERATIONS: [Operation; 35] = [
     Set,
     SetAgain,
     Lease,
+    LeaseMany,
     LeaseContended,
     LeaseAhead,
     LeaseRelease,
@@ -240,6 +243,7 @@ impl World {
         }
         let leases = [
             Lease,
+            LeaseMany,
             LeaseContended,
             LeaseAhead,
             LeaseRelease,
@@ -374,6 +378,10 @@ impl World {
                 }
                 Box::pin(async move { Ok(vec![Have::Leased(believe(pool.acquire().await?))]) })
             }
+            LeaseMany => Box::pin(async move {
+                let permits = pool.acquire_many(3).await?;
+                Ok(permits.into_iter().map(|permit| Have::Leased(believe(permit))).collect())
+            }),
             LeaseRelease => {
                 let permit = self.lease(&pool).await;
                 Box::pin(async move { permit.release().await.map(|_| Vec::new()) })

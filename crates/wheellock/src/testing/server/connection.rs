@@ -8,7 +8,7 @@ use wheellock_client::memory::Pipe;
 use wheellock_resp::{Decoder, Frame, Limits};
 
 use super::faults::{Faults, How, Side};
-use super::store::hexadecimal;
+use super::store::text_of;
 
 /// One client's connection.
 #[derive(Debug)]
@@ -85,12 +85,7 @@ impl Connection {
         let frame = self.decoder.decode(&mut self.input).map_err(|error| error.to_string())?;
         let Some(Frame::Reply(command)) = frame else { return Ok(None) };
         let words = command.as_array().ok_or("expected an array")?.iter();
-        // The id of a permit is no text, as a rule.
-        let text = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-            Ok(text) => text.to_owned(),
-            Err(_) => hexadecimal(bytes),
-        };
-        let words = words.map(|word| word.as_bytes().map(text));
+        let words = words.map(|word| word.as_bytes().map(text_of));
         Ok(Some(words.collect::<Option<_>>().ok_or("expected text")?))
     }
 

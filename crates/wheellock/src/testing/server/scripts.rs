@@ -48,6 +48,7 @@ pub enum Which {
     CountPermits,
     ChangePermits,
     GiveBack,
+    GiveBackMany,
     LookAtLatch,
     SetLatch,
     CountDown,
@@ -69,7 +70,7 @@ pub enum Which {
 }
 
 impl Which {
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 58] = [
         Self::Acquire,
         Self::AcquireAll,
         Self::Release,
@@ -109,6 +110,7 @@ impl Which {
         Self::CountPermits,
         Self::ChangePermits,
         Self::GiveBack,
+        Self::GiveBackMany,
         Self::LookAtLatch,
         Self::SetLatch,
         Self::CountDown,
@@ -177,6 +179,7 @@ impl Which {
             Self::CountPermits => &permit::COUNT,
             Self::ChangePermits => &once::CHANGE_PERMITS,
             Self::GiveBack => &once::GIVE_BACK,
+            Self::GiveBackMany => &once::GIVE_BACK_MANY,
             Self::LookAtLatch => &kind::LATCH.acquire,
             Self::SetLatch => &once::SET_LATCH,
             Self::CountDown => &once::COUNT_DOWN,

@@ -784,6 +784,11 @@ pub fn late_renewals(log: &[Executed]) -> Vec<&Executed> {
 }
 
 /// Of bytes that need not be text.
+/// Bytes as this store keeps them: the id of a permit is no text, as a rule.
+pub(super) fn text_of(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes), str::to_owned)
+}
+
 pub(super) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

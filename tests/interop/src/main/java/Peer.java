@@ -268,6 +268,10 @@ public final class Peer {
                 return request.has(1)
                         ? semaphore.acquire(request.number(1), TimeUnit.MILLISECONDS)
                         : semaphore.acquire();
+            case "acquireMany":
+                return String.join(" ", semaphore.acquire(Math.toIntExact(request.number(1))));
+            case "tryAcquireMany":
+                return String.join(" ", semaphore.tryAcquire(Math.toIntExact(request.number(1))));
             case "tryAcquire":
                 if (request.has(2)) {
                     return semaphore.tryAcquire(request.number(1), request.number(2), TimeUnit.MILLISECONDS);

@@ -12,8 +12,9 @@ impl Store {
             (Which::SemaphoreRelease, &[channel, holder, count, verb, tag]) => {
                 self.semaphore_release(key, [verb, channel], holder, count, tag)
             }
-            (Which::PermitAcquire, &[lease, permit, _, tag, channel, verb]) => {
-                self.permit_acquire(key, lease, permit, tag, [verb, channel])
+            (Which::PermitAcquire, &[lease, first, count, tag, channel, verb]) => {
+                let permits = following(first, count)?;
+                self.permit_acquire(key, lease, &permits, tag, [verb, channel])
             }
             (Which::PermitRelease, &[channel, permit, "0", verb, tag]) => {
                 self.permit_release(key, [verb, channel], permit, tag)
@@ -80,6 +81,7 @@ impl Store {
             (Which::Drain, &[]) => self.drain(key),
             (Which::ChangePermits, &[permits]) => self.change_permits(key, tell, integer(permits)?, tag),
             (Which::GiveBack, &[permit]) => self.give_back(key, tell, permit, tag),
+            (Which::GiveBackMany, &[permits]) => self.give_back_many(key, tell, permits, tag),
             (Which::CountDown, &[]) => self.count_down(key, tell, tag),
             (Which::DeleteLatch, &[]) => Ok(self.delete_latch(key, tell, tag)),
             (Which::Announce, &[said]) => self.announce(key, verb, tag, said),
@@ -216,33 +218,52 @@ impl Store {
         Ok(free.max(0))
     }
 
-    fn permit_acquire(&mut self, key: &str, lease: &str, permit: &str, tag: &str, tell: [&str; 2]) -> Result {
+    fn permit_acquire(
+        &mut self,
+        key: &str,
+        lease: &str,
+        permits: &[String],
+        tag: &str,
+        tell: [&str; 2],
+    ) -> Result {
         let lease = integer(lease)?;
         let free = self.number(key)?.unwrap_or_default();
         let leases = leases(tag);
-        if self.held_by(&leases, permit) {
-            self.set_count(&leases, permit, &(self.millis() + lease).to_string());
-            self.note(Which::PermitAcquire, key, permit, Some("1"));
+        let taken = |store: &Self| permits.iter().filter(|permit| store.held_by(&leases, permit)).count();
+        let before = taken(self);
+        if before == permits.len() {
+            self.take_permits(key, &leases, permits, lease);
             return Ok(two(2, free.max(0)));
         }
         let ended = self.reap(key, &leases)?;
         let free = free.checked_add(ended).ok_or_else(overflow)?;
-        if free < 1 {
-            self.note(Which::PermitAcquire, key, permit, None);
+        let wanted = count(permits.iter());
+        if free < wanted || before > 0 && taken(self) > 0 {
+            permits.iter().for_each(|permit| self.note(Which::PermitAcquire, key, permit, None));
+            if ended > 0 {
+                self.tell_of(free, tell);
+            }
             let first = self.ends(&leases)?.into_iter().min().filter(|ends| *ends < FOR_EVER);
             return Ok(Answer::Integer(first.map_or(-1, |ends| (ends - self.millis()).max(0))));
         }
-        self.increase(key, -1)?;
-        self.set_count(&leases, permit, &(self.millis() + lease).to_string());
+        self.increase(key, -wanted)?;
+        self.take_permits(key, &leases, permits, lease);
         let left = self.pttl(key);
         if left > 0 {
             self.pexpire(&leases, left);
         }
         if ended > 0 {
-            self.tell_of(free - 1, tell);
+            self.tell_of(free - wanted, tell);
         }
-        self.note(Which::PermitAcquire, key, permit, Some("1"));
-        Ok(two(1, free - 1))
+        Ok(two(1, free - wanted))
+    }
+
+    fn take_permits(&mut self, key: &str, leases: &str, permits: &[String], lease: i64) {
+        let ends = (self.millis() + lease).to_string();
+        for permit in permits {
+            self.set_count(leases, permit, &ends);
+            self.note(Which::PermitAcquire, key, permit, Some("1"));
+        }
     }
 
     fn permit_release(&mut self, key: &str, tell: [&str; 2], permit: &str, tag: &str) -> Result {
@@ -306,6 +327,23 @@ impl Store {
         let free = self.increase(key, 1)?;
         self.tell_of(free, tell);
         Ok(i64::from(ends > self.millis()))
+    }
+
+    fn give_back_many(&mut self, key: &str, tell: [&str; 2], permits: &str, tag: &str) -> Result<i64> {
+        self.number(key)?;
+        let leases = leases(tag);
+        self.no_text(&leases)?;
+        let permits: Vec<_> = bytes_of(permits).chunks(ID).map(super::text_of).collect();
+        for permit in &permits {
+            let ends = self.field(&leases, permit).map(|ends| integer(&ends)).transpose()?;
+            if ends.is_none_or(|ends| ends <= self.millis()) {
+                return Ok(0);
+            }
+        }
+        let given_back = count(permits.iter().filter(|permit| self.forget_permit(&leases, permit)));
+        let free = self.increase(key, given_back)?;
+        self.tell_of(free, tell);
+        Ok(1)
     }
 
     fn look_at_latch(&self, key: &str, tag: &str) -> Result {
@@ -391,6 +429,35 @@ impl Store {
     }
 }
 
+/// The texts of so many permits, the first of which has this one.
+fn following(first: &str, count: &str) -> Result<Vec<String>> {
+    // The library asks for no more.
+    let count = u16::try_from(integer(count)?).map_err(|_| overflow())?;
+    let (mut permits, mut id) = (vec![first.to_owned()], bytes_of(first));
+    for _ in 1..count {
+        for byte in id.iter_mut().rev() {
+            *byte = byte.wrapping_add(1);
+            if *byte > 0 {
+                break;
+            }
+        }
+        permits.push(super::text_of(&id));
+    }
+    Ok(permits)
+}
+
+/// The bytes of permits' ids, of which most are no text.
+fn bytes_of(permits: &str) -> Vec<u8> {
+    let digits: Option<Vec<u8>> =
+        permits.chars().map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok())).collect();
+    match digits {
+        Some(digits) if digits.len().is_multiple_of(2 * ID) => {
+            digits.chunks(2).map(|digits| digits.iter().fold(0, |byte, digit| byte << 4 | digit)).collect()
+        }
+        _ => permits.as_bytes().to_vec(),
+    }
+}
+
 fn two(one: i64, other: i64) -> Answer {
     Answer::Array(vec![Answer::Integer(one), Answer::Integer(other)])
 }
@@ -415,6 +482,8 @@ pub(super) fn is_companion(key: &str) -> bool {
     ends || key.contains(HAS) || key.contains(":wheellock_request:")
 }
 
+/// Bytes of a permit's id.
+const ID: usize = 16;
 const HAS: &str = ":wheellock_permits:";
 /// For how long the end of a latch is remembered, in milliseconds.
 const A_DAY: i64 = 86_400_000;

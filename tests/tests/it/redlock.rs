@@ -10,6 +10,7 @@ use wheellock::client::Outcome;
 use wheellock::{
     BootInstant, Error, Finding, LockManager, LostReason, MemberState, RedLockGuard, RedLockManager, Released,
 };
+use wheellock_tests::beside::calls;
 use wheellock_tests::fault::{Direction, Fault, Gate, Proxy, Random, cancel_at};
 use wheellock_tests::history::Witness;
 use wheellock_tests::locks::{PATIENCE, WOKEN, adjusted, gone, listeners, manager, taken};
@@ -778,6 +779,23 @@ async fn a_split_does_not_wait_for_the_slowest() {
     // Those who wait come to the point where it takes a slow one.
     let guard = lock.acquire().await.unwrap();
     assert!(guard.is_valid());
+}
+
+/// A waiter that held its minority until the slow servers answer would keep others from it.
+#[tokio::test]
+async fn split_waiter_gives_back_before_slow_answers() {
+    let fleet = Fleet::start(5);
+    let red = fleet.red(LEASE, ANSWER).await;
+    fleet.slow(3, SLOW);
+    fleet.slow(4, SLOW);
+    fleet.hold_elsewhere(0, "l", LEASE);
+    let began = Instant::now();
+    let lock = red.lock("l");
+    let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    let given_back = async || calls(&fleet.servers[1], "hdel") > 0;
+    assert!(eventually(PATIENCE, given_back).await);
+    assert!(began.elapsed() < FAST, "{:?}", began.elapsed());
+    assert!(waiter.await.unwrap().is_valid());
 }
 
 /// Nine processes at once, so that the members are split between them again and again.

@@ -476,4 +476,89 @@ mod tests {
         assert!(turns.give_up_lock(), "no listener knows that it is free");
         assert!(!turns.give_up_lock() && turns.refused(now).is_none());
     }
+
+    #[test]
+    fn release_starts_poll_pauses_anew() {
+        let (mut turns, mut now) = (Turns::default(), Instant::now());
+        given_back(&mut turns, 0, now);
+        for _ in 0..2 {
+            now += OPEN_EVERY;
+            turns.give_back(true, now);
+            assert_eq!(turns.refused(now + OPEN), Some(now + OPEN + FIRST_POLL));
+            assert_eq!(turns.refused(now + OPEN), Some(now + OPEN + 2 * FIRST_POLL));
+        }
+    }
+
+    #[test]
+    fn release_for_other_reasons_opens_nothing() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        turns.give_back(false, now);
+        assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Not, "callers may have found it free since");
+        given_back(&mut turns, 0, now);
+        assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Published);
+        assert_eq!(turns.give_back(false, now + OPEN_EVERY), None);
+    }
+
+    #[test]
+    fn given_up_reply_is_not_awaited() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        turns.give_back(true, now);
+        turns.give_up();
+        assert!(!turns.is_unanswered());
+        assert_eq!(turns.found(heard(Some(3)), true, Some(true), now), Then::Ask, "the reply came too late");
+    }
+
+    #[test]
+    fn opening_lasts_from_its_reply() {
+        for others in [0, 1] {
+            let (mut turns, start) = (Turns::default(), Instant::now());
+            given_back(&mut turns, others, start);
+            let (now, replied) = (start + OPEN_EVERY, start + OPEN_EVERY + 7 * MS);
+            turns.give_back(true, now);
+            let then = turns.found(heard(Some(others + 1)), true, Some(true), replied);
+            assert_eq!(then, Then::StandBack(replied + OPEN));
+            assert!(matches!(turns.hear(now + OPEN), Message::NextTurn(until) if until == replied + OPEN));
+        }
+    }
+
+    #[test]
+    fn opening_ends_turns_before_it() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        given_back(&mut turns, 3, now);
+        let now = now + OPEN_EVERY;
+        turns.give_back(true, now);
+        turns.found(heard(None), true, None, now);
+        assert!(matches!(turns.hear(now + OPEN), Message::Free), "no turn is left");
+    }
+
+    /// A silent opening has no receivers: those of the release before it still count.
+    #[test]
+    fn only_published_opening_counts_receivers() {
+        for (others, opening, counted) in [(0, Opening::Published, 2), (1, Opening::Silent, 1)] {
+            let (mut turns, now) = (Turns::default(), Instant::now());
+            given_back(&mut turns, others, now);
+            let now = now + OPEN_EVERY;
+            assert_eq!(turns.opening(now), opening);
+            turns.give_back(true, now);
+            turns.found(heard(Some(3)), true, Some(true), now);
+            assert_eq!(turns.share_of(6 * MS), 6 * MS / (counted + 1), "{opening:?}");
+        }
+    }
+
+    #[test]
+    fn unwanted_lock_is_hot_no_longer() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        given_back(&mut turns, 0, now);
+        assert!(!turns.give_up_lock(), "the release was published");
+        assert_eq!(turns.opening(now + OPEN_EVERY), Opening::Not);
+    }
+
+    #[test]
+    fn releases_with_receivers_double_no_budget() {
+        let (mut turns, now) = (Turns::default(), Instant::now());
+        for others in [1, 1, 1, 1, 0, 0] {
+            given_back(&mut turns, others, now);
+        }
+        assert_eq!(turns.share_of(5 * MS), 4 * 5 * MS, "two releases in a row had no other receiver");
+    }
 }

@@ -578,7 +578,7 @@ pub(crate) const UNTAKEN: Duration = Duration::from_millis(100);
 mod tests {
     use super::*;
     use crate::clock::BootInstant;
-    use crate::turns::STAND_BACK_AT_LEAST;
+    use crate::turns::{OPEN, OPEN_EVERY, Opening, STAND_BACK_AT_LEAST};
 
     fn found(receivers: Option<u32>) -> Contenders {
         Contenders { receivers, poll: false }
@@ -1063,5 +1063,237 @@ mod tests {
             }
             assert_eq!(ask(&mut queue, head, late), !is_heard);
         }
+    }
+
+    #[test]
+    fn refused_head_polls_soon_after_opening() {
+        let start = Instant::now();
+        let (mut waiters, [first, _]) = two_asleep(start);
+        waiters.give_back(true, start);
+        waiters.released(found(Some(0)), start);
+        let now = start + OPEN_EVERY;
+        waiters.give_back(true, now);
+        waiters.released(found(Some(0)), now);
+        assert!(!ask(&mut waiters, first, now) && ask(&mut waiters, first, now + OPEN));
+        waiters.on_held(now + OPEN, Some(REPOLL));
+        let soon = now + OPEN + Duration::from_millis(5);
+        assert!(!ask(&mut waiters, first, now + OPEN) && ask(&mut waiters, first, soon));
+    }
+
+    #[test]
+    fn crowded_head_pauses_after_release() {
+        let now = Instant::now();
+        for is_granted in [false, true] {
+            let (mut waiters, [first, second]) = two_asleep(now);
+            waiters.refused_among(100, Duration::from_millis(1), u64::MAX);
+            assert!(!waiters.take_news());
+            if is_granted {
+                waiters.leave(first, Some(REPOLL), now);
+                assert!(ask(&mut waiters, second, now) && !ask(&mut waiters, second, now));
+            }
+            assert_eq!(waiters.follows(1, now), is_granted, "a grant ends the pause");
+            assert_eq!((waiters.take_news(), waiters.take_news()), (!is_granted, false));
+            let head = if is_granted { second } else { first };
+            assert!(!ask(&mut waiters, head, now + REPOLL / 5));
+            assert_eq!(ask(&mut waiters, head, now + REPOLL * 4 / 5), !is_granted, "960 trips, slowed down");
+        }
+    }
+
+    #[test]
+    fn own_message_has_head_poll_soon() {
+        let now = Instant::now();
+        let (mut waiters, [first, _]) = two_asleep(now);
+        waiters.turns.give_back(true, now);
+        waiters.turns.found(found(Some(1)), true, Some(false), now);
+        assert!(!waiters.follows(1, now), "it says nothing of others");
+        assert!(!ask(&mut waiters, first, now));
+        waiters.on_held(now, Some(REPOLL));
+        assert!(ask(&mut waiters, first, now + POLL_UNTOLD), "an old answer does not postpone it");
+    }
+
+    #[test]
+    fn late_reply_wakes_no_head() {
+        let now = Instant::now();
+        let (mut waiters, [first, _]) = two_asleep(now);
+        waiters.give_back(true, now);
+        assert!(ask(&mut waiters, first, now + POLL_UNTOLD));
+        waiters.on_held(now, Some(REPOLL));
+        assert!(!ask(&mut waiters, first, now));
+        assert!(waiters.released(found(Some(3)), now + POLL_UNTOLD).is_none(), "the head has polled since");
+    }
+
+    #[test]
+    fn failed_head_takes_no_hold() {
+        let (mut waiters, _) = two_asleep(Instant::now());
+        waiters.fail_all(&Error::NoRandomness);
+        assert!(!waiters.head_takes_over());
+    }
+
+    #[test]
+    fn allowed_follower_asks() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.let_ask(second);
+        assert!(ask(&mut waiters, second, now) && !ask(&mut waiters, first, now));
+        waiters.leave(second, Some(REPOLL), now);
+        assert!(!ask(&mut waiters, first, now), "a grant leaves no question");
+    }
+
+    #[test]
+    fn leaving_follower_passes_question_to_head() {
+        let now = Instant::now();
+        for may_ask in [false, true] {
+            let (mut waiters, [first, second]) = two_asleep(now);
+            if may_ask {
+                waiters.let_ask(second);
+            }
+            assert_eq!(waiters.leave(second, None, now).is_some(), may_ask);
+            assert_eq!(ask(&mut waiters, first, now), may_ask);
+        }
+    }
+
+    #[test]
+    fn taken_hand_over_postpones_poll() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.on_held(now, Some(REPOLL / 5));
+        assert!(ask(&mut waiters, first, now + REPOLL / 5), "this question is not answered");
+        waiters.hand_over(7, handed(), now);
+        assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
+        waiters.leave_with_handed(first, now + REPOLL / 5);
+        let known = waiters.known(second, false);
+        assert!(matches!(known, Known::Held { unanswered_since: None }), "the hold is the answer");
+        assert!(!ask(&mut waiters, second, now + REPOLL));
+        assert!(ask(&mut waiters, second, now + REPOLL * 6 / 5));
+    }
+
+    #[test]
+    fn watchdog_ends_with_old_hand_over() {
+        let now = Instant::now();
+        let (mut waiters, _) = two_asleep(now);
+        waiters.hand_over(7, handed(), now);
+        assert!(waiters.begin_looking_after());
+        waiters.look_after(now);
+        assert!(!waiters.begin_looking_after(), "the watchdog comes again anyway");
+        waiters.look_after(now + UNTAKEN);
+        assert!(waiters.begin_looking_after(), "the watchdog does not come again");
+    }
+
+    #[test]
+    fn old_answer_postpones_no_poll() {
+        let now = Instant::now();
+        let (mut waiters, [first, _]) = two_asleep(now);
+        waiters.give_back(true, now);
+        waiters.on_held(now, Some(REPOLL));
+        assert!(ask(&mut waiters, first, now + POLL_UNTOLD));
+    }
+
+    #[test]
+    fn asking_head_does_not_ask_twice() {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let first = waiters.join(1);
+        assert!(ask(&mut waiters, first, now));
+        waiters.give_back(true, now);
+        waiters.released(found(Some(0)), now);
+        waiters.on_held(now, Some(REPOLL));
+        assert!(!ask(&mut waiters, first, now), "the question under way found the lock after its release");
+    }
+
+    /// A head that leaves passes on until when this process stands back, unless it was granted the lock.
+    #[test]
+    fn grant_ends_standing_back() {
+        let now = Instant::now();
+        for lease in [None, Some(REPOLL)] {
+            let (mut waiters, [first, second]) = two_asleep(now);
+            waiters.give_back(true, now);
+            waiters.released(found(Some(2)), now);
+            waiters.leave(first, lease, now);
+            assert_eq!(ask(&mut waiters, second, now), lease.is_some(), "without a subscription");
+            waiters.on_held(now, Some(REPOLL));
+            assert_eq!(ask(&mut waiters, second, now + STAND_BACK_AT_LEAST), lease.is_none());
+        }
+    }
+
+    #[test]
+    fn grant_ends_wait_for_reply() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.give_back(true, now);
+        waiters.leave(first, Some(REPOLL), now);
+        assert!(ask(&mut waiters, second, now), "the reply to an earlier release does not matter");
+        assert!(!ask(&mut waiters, second, now) && waiters.released(found(Some(3)), now).is_none());
+    }
+
+    /// The lock was left free without a message.
+    #[test]
+    fn unwanted_silent_opening_is_told_once() {
+        let start = Instant::now();
+        for (leaving, lease, is_told) in [(2, None, true), (1, None, false), (2, Some(REPOLL), false)] {
+            let (mut waiters, tickets) = two_asleep(start);
+            for now in [start, start + OPEN_EVERY] {
+                waiters.give_back(true, now);
+                waiters.released(found(Some(2)), now);
+            }
+            tickets
+                .iter()
+                .take(leaving)
+                .for_each(|ticket| _ = waiters.leave(*ticket, lease, start + OPEN_EVERY));
+            assert_eq!(
+                (waiters.take_untold(), waiters.take_untold()),
+                (is_told, false),
+                "{leaving} {lease:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn error_outlasts_leaving_head() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.on_unanswered(&Error::NoRandomness);
+        waiters.leave(first, None, now);
+        assert!(matches!(waiters.known(second, false), Known::Trouble(Error::NoRandomness)));
+    }
+
+    #[test]
+    fn shared_grant_answers_and_wakes() {
+        let now = Instant::now();
+        for room in [2, u32::MAX] {
+            let mut waiters = WaitQueue::default();
+            let tickets = [(); 3].map(|()| waiters.join(1));
+            assert!(ask(&mut waiters, tickets[0], now));
+            assert!(tickets[1..].iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
+            waiters.questions.on_held(now, None);
+            assert!(ask(&mut waiters, tickets[0], now + REPOLL), "this question is not answered yet");
+            assert_eq!(waiters.leave_open(tickets[0], room, 3).len(), 2, "room for {room}");
+            let known = waiters.known(tickets[1], false);
+            assert!(matches!(known, Known::Held { unanswered_since: None }));
+        }
+    }
+
+    #[test]
+    fn ended_latch_wakes_sleeping_waiters() {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        assert!(ask(&mut waiters, first, now + REPOLL) && !ask(&mut waiters, second, now));
+        let asked = waiters.joined();
+        assert_eq!(waiters.open(true, 9, asked).len(), 2, "they have not looked, and joined before");
+        assert!(matches!(turn(&mut waiters, second, now), Turn::Open));
+        assert!(waiters.leave_opened(second).is_none(), "the head stays");
+        assert!(matches!(turn(&mut waiters, first, now), Turn::Open));
+        let third = waiters.join(1);
+        waiters.leave_opened(first);
+        assert!(matches!(waiters.known(third, false), Known::Held { unanswered_since: None }));
+    }
+
+    #[test]
+    fn free_lock_is_hot_no_longer() {
+        let now = Instant::now();
+        let (mut waiters, _) = two_asleep(now);
+        waiters.give_back(true, now);
+        waiters.released(found(Some(0)), now);
+        assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Published);
+        waiters.was_free();
+        assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Not);
     }
 }

@@ -1,6 +1,7 @@
 //! The table of holds in a model world: every order of events, against what must never happen.
 
 mod doubts;
+mod hand_over;
 mod leases;
 mod releases;
 mod renewals;

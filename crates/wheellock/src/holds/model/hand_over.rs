@@ -1,0 +1,138 @@
+//! A hold that passes from guard to guard of one process, and readers that join one.
+
+use super::*;
+
+/// Time for which the process may hand a hold over.
+const SHARE: Duration = Duration::from_millis(150);
+
+fn one_hold() -> (World, HoldIndex) {
+    let mut world = World::of_strangers();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    (world, hold)
+}
+
+fn hand_over(world: &mut World, hold: HoldIndex, last: Option<Handed>) -> Result<Handed, GiveBack> {
+    let time = Time { last, share: SHARE, opening: Opening::Published };
+    world.holds.hand_over(hold, GUARD, time, world.now)
+}
+
+#[test]
+fn process_hands_over_for_its_share() {
+    let (mut world, hold) = one_hold();
+    let start = world.now;
+    world.now = start + SHARE / 2;
+    let other = Handed::new(u64::MAX, start.saturating_sub(LEASE));
+    let handed = hand_over(&mut world, hold, Some(other)).unwrap();
+    assert_eq!(handed.since, start, "the time of another hold does not count");
+    world.now = start + (SHARE - Duration::from_millis(1));
+    assert_eq!(hand_over(&mut world, hold, Some(handed)).unwrap().since, start);
+    world.now = start + SHARE;
+    assert_eq!(hand_over(&mut world, hold, Some(handed)).err(), Some(GiveBack::OutOfTime));
+    assert!(world.holds.handed_over_before(hold).is_none(), "it has a guard");
+    world.holds.release(hold, GUARD, world.now).unwrap();
+    let (name, opening) = world.holds.handed_over_before(hold).unwrap();
+    assert!(Arc::ptr_eq(name, &world.name) && opening == Opening::Published);
+}
+
+#[test]
+fn forgotten_hand_over_has_no_share() {
+    let (mut world, hold) = one_hold();
+    assert!(hand_over(&mut world, hold, None).is_ok(), "it was granted to its guard");
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::OutOfTime));
+}
+
+#[test]
+fn hand_over_counts_hold_and_acquire() {
+    let (mut world, hold) = one_hold();
+    let before = world.holds.counted();
+    hand_over(&mut world, hold, None).unwrap();
+    assert!(world.holds.take_over(hold, world.now));
+    let counted = world.holds.counted();
+    assert_eq!((counted.acquires, counted.hand_overs), (before.acquires + 1, before.hand_overs + 1));
+    assert_eq!(counted.hold.count(), before.hold.count() + 1);
+}
+
+#[test]
+fn hold_is_taken_until_expiry() {
+    let (mut world, hold) = one_hold();
+    let end = world.valid_until(hold);
+    assert!(world.holds.take_over(hold, end.saturating_sub(Duration::from_nanos(1))));
+    assert!(!world.holds.take_over(hold, end));
+    world.now = world.now + LEASE / 2;
+    world.keep();
+    assert!(world.step(Event::Renewed(Renewed::NotOwner)).is_continue());
+    assert!(!world.holds.take_over(hold, world.now), "another owner has it");
+}
+
+#[test]
+fn half_lease_suffices_for_hand_over() {
+    for (later, passes) in [(Duration::ZERO, true), (Duration::from_nanos(1), false)] {
+        let (mut world, hold) = one_hold();
+        world.now = world.valid_until(hold).saturating_sub(LEASE / 2) + later;
+        let time = Time { last: None, share: 10 * LEASE, opening: Opening::Not };
+        assert_eq!(world.holds.hand_over(hold, GUARD, time, world.now).is_ok(), passes);
+    }
+}
+
+#[test]
+fn other_hold_wish_stops_nothing() {
+    let (mut world, hold) = one_hold();
+    let other = world.take(7, true);
+    world.holds.wish(other, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
+    assert!(world.holds.join(&world.name, SHARE, world.now).is_some());
+    assert!(world.holds.leave_to_others(hold, GUARD, world.now));
+    assert!(hand_over(&mut world, hold, None).is_ok());
+}
+
+#[test]
+fn reader_joins_within_budget() {
+    let (mut world, hold) = one_hold();
+    let start = world.now;
+    assert_eq!(world.holds.join(&world.name, SHARE, start + SHARE), None);
+    world.now = start + SHARE / 2;
+    hand_over(&mut world, hold, None).unwrap();
+    let last = world.now + (SHARE - Duration::from_millis(1));
+    assert_eq!(world.holds.join(&world.name, SHARE, last), Some(hold), "since the hand-over");
+    assert_eq!(world.guards_of(hold), 2);
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit), "two guards have it");
+}
+
+#[test]
+fn guard_leaves_hold_to_joined_readers() {
+    let (mut world, hold) = one_hold();
+    assert!(!world.holds.leave_to_others(hold, GUARD, world.now), "no other guard has it");
+    assert_eq!(world.holds.join(&world.name, SHARE, world.now), Some(hold));
+    assert!(world.holds.stays_with_others(hold, GUARD));
+    let end = world.valid_until(hold);
+    assert!(!world.holds.leave_to_others(hold, GUARD, end), "it is expired");
+    assert!(world.holds.leave_to_others(hold, GUARD, world.now));
+    assert_eq!(world.guards_of(hold), 1);
+    assert!(!world.holds.stays_with_others(hold, GUARD));
+}
+
+#[test]
+fn unfit_hold_passes_to_no_guard() {
+    // Code outside the library may present the owner.
+    let mut world = World::new();
+    assert!(world.step(Event::Acquire).is_continue());
+    let hold = world.guards[0];
+    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+    // The watchdog does not keep it.
+    let mut world = World::of_strangers();
+    let name = Arc::clone(&world.name);
+    let hold = world.ask_for(&name, 1);
+    world.grant(hold, Terms { share: FIXED, ..world.terms() });
+    assert_eq!(world.holds.join(&name, SHARE, world.now), None);
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+    // A renewal is under way.
+    let (mut world, hold) = one_hold();
+    world.holds.wish(hold, Want::Extension, world.now + WAIT, Waker::noop()).unwrap();
+    assert_eq!(world.holds.join(&world.name, SHARE, world.now), None);
+    assert_eq!(hand_over(&mut world, hold, None).err(), Some(GiveBack::Unfit));
+    // A share that the watchdog does not keep.
+    let (mut world, hold) = one_hold();
+    let time = Time { last: None, share: SHARE, opening: Opening::Not };
+    assert_eq!(world.holds.hand_over(hold, FIXED, time, world.now).err(), Some(GiveBack::Unfit));
+}

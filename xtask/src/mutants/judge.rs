@@ -92,41 +92,41 @@ impl Judges {
                     ["--exact", &test, "--test-threads=1"],
                 )
             };
-            let mut judges = learnt(program.tests()?.into_iter().map(judge).collect())?;
-            judges.retain(|judge| judge.took < SLOW);
-            all.append(&mut judges);
+            all.append(&mut learnt(program.tests()?.into_iter().map(judge).collect(), SLOW)?);
         }
         let simulate = target().join("debug/simulate");
         let fleets = |seeds| {
             Judge::new(format!("{seeds} fleets"), simulate.clone(), ["--until-found", "--seeds", seeds])
         };
-        all.append(&mut learnt(FLEETS.map(fleets).into())?);
+        all.append(&mut learnt(FLEETS.map(fleets).into(), LONGEST)?);
         Ok(Self(all))
     }
 
     /// Runs the judges that reach a mutant, one after the other; returns the first that fails.
     pub(crate) fn killer(&self, number: usize) -> Result<Option<String>> {
         for judge in self.0.iter().filter(|judge| judge.reached.contains(&number)) {
-            if !judge.passes("WHEELLOCK_MUTANT", &number.to_string(), judge.took * 10 + PATIENCE)? {
-                return Ok(Some(judge.name.clone()));
+            match judge.passes("WHEELLOCK_MUTANT", &number.to_string(), judge.took * 10 + PATIENCE)? {
+                Some(true) => {}
+                Some(false) => return Ok(Some(judge.name.clone())),
+                None => return Ok(Some(format!("{} hangs", judge.name))),
             }
         }
         Ok(None)
     }
 
-    /// Return true if one of them runs the code of a mutant.
+    /// Returns true if a judge runs the code of a mutant.
     pub(crate) fn reach(&self, number: usize) -> bool {
         self.0.iter().any(|judge| judge.reached.contains(&number))
     }
 }
 
-/// Runs each judge without a mutant; the fastest comes first.
-fn learnt(judges: Vec<Judge>) -> Result<Vec<Judge>> {
+/// Runs each judge without a mutant, for at most `limit`; the fastest comes first.
+fn learnt(judges: Vec<Judge>, limit: Duration) -> Result<Vec<Judge>> {
     let judges: Vec<Mutex<Result<Judge>>> = judges.into_iter().map(|judge| Mutex::new(Ok(judge))).collect();
     run::several_at_once(AT_ONCE, &judges, |judge| {
         if let Ok(mut judge) = judge.lock()
             && let Ok(learning) = &mut *judge
-            && let Err(error) = learning.learn()
+            && let Err(error) = learning.learn(limit)
         {
             *judge = Err(error);
         }
@@ -144,21 +144,26 @@ impl Judge {
         Self { name, program, arguments, took: Duration::ZERO, reached: BTreeSet::new() }
     }
 
-    /// Runs it without a mutant, and notes which mutants it reaches.
-    fn learn(&mut self) -> Result<()> {
+    /// Runs it without a mutant, and notes which mutants it reaches. A test that takes longer does not judge.
+    fn learn(&mut self, limit: Duration) -> Result<()> {
         let file = target().join(format!("reached-{}", self.name.replace(['/', ':', ' '], "-")));
         fs::write(&file, "")?;
         let start = Instant::now();
-        let passes = self.passes("WHEELLOCK_REACHED", &file.to_string_lossy(), LONGEST)?;
-        ensure!(passes, "{} fails without a mutant", self.name);
+        match self.passes("WHEELLOCK_REACHED", &file.to_string_lossy(), limit)? {
+            Some(true) => {
+                self.reached =
+                    fs::read_to_string(&file)?.lines().map(str::parse).collect::<Result<_, _>>()?;
+            }
+            Some(false) => bail!("{} fails without a mutant", self.name),
+            None => println!("{} takes more than {limit:?} and does not judge", self.name),
+        }
         self.took = start.elapsed();
-        self.reached = fs::read_to_string(&file)?.lines().map(str::parse).collect::<Result<_, _>>()?;
         fs::remove_file(&file)?;
         Ok(())
     }
 
-    /// Returns true if it passes in time with this variable.
-    fn passes(&self, variable: &str, value: &str, patience: Duration) -> Result<bool> {
+    /// Returns true if it passes with this variable, and `None` if it does not end in time.
+    fn passes(&self, variable: &str, value: &str, limit: Duration) -> Result<Option<bool>> {
         // A mutant may take memory without end.
         let mut limited = Command::new("sh");
         limited
@@ -172,12 +177,12 @@ impl Judge {
         let start = Instant::now();
         loop {
             if let Some(status) = child.try_wait()? {
-                return Ok(status.success());
+                return Ok(Some(status.success()));
             }
-            if start.elapsed() > patience {
+            if start.elapsed() > limit {
                 child.kill()?;
                 child.wait()?;
-                return Ok(false);
+                return Ok(None);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -186,7 +191,7 @@ impl Judge {
 
 /// Lays out the workspace with all mutants, and removes from `sources` those that do not compile.
 fn lay_out_compiling(sources: &mut [Source]) -> Result<()> {
-    let mut files = BTreeMap::new();
+    let (mut files, checked) = (BTreeMap::new(), target().join("checked"));
     for part in planted::PARTS {
         planted::collect(run::root(), Path::new(part), &mut files)?;
     }
@@ -204,11 +209,12 @@ fn lay_out_compiling(sources: &mut [Source]) -> Result<()> {
             files.insert(source.path.clone().into(), new.text.clone().into_bytes());
             mutated.insert(source.path.clone(), new);
         }
-        planted::write_where_different(&copy(), &files)?;
+        // In a folder of its own: the other one changes only if the mutants that compile do, and is built only then.
+        planted::write_where_different(&checked, &files)?;
         let mut check = cargo(["check", "-p", "wheellock", "--features", "testing", "--message-format=json"]);
-        let output = check.stderr(Stdio::null()).output()?;
+        let output = check.current_dir(&checked).stderr(Stdio::null()).output()?;
         if output.status.success() {
-            return Ok(());
+            return planted::write_where_different(&copy(), &files);
         }
         let messages = String::from_utf8(output.stdout)?;
         let bad = messages.lines().map(|line| uncompiled(line, &mutated)).collect::<Result<Vec<_>>>()?;
@@ -262,8 +268,9 @@ const FLEETS: [&str; 2] = ["500", "5000"];
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Slower tests leave their mutants to the fleets.
-const SLOW: Duration = Duration::from_secs(10);
+const SLOW: Duration = Duration::from_secs(30);
 
+/// No run of fleets takes nearly as long.
 const LONGEST: Duration = Duration::from_secs(600);
 
 const LIBRARY: &str = "crates/wheellock/src/lib.rs";
@@ -304,3 +311,35 @@ mod mutant {
     }
 }
 "#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_of_tests_have_no_mutants() {
+        let sources = sources(&["crates/wheellock/src/holds.rs", "crates/wheellock/src/holds"]).unwrap();
+        let has = |part: &str| sources.iter().any(|source| source.path.contains(part));
+        assert!(has("src/holds.rs") && has("holds/hand_over.rs") && !has("/model"));
+        let numbers: BTreeSet<usize> =
+            sources.iter().flat_map(|source| &source.mutants).map(|(number, _)| *number).collect();
+        assert_eq!(numbers.len(), sources.iter().map(|source| source.mutants.len()).sum::<usize>());
+    }
+
+    #[test]
+    fn error_removes_its_mutant() {
+        let text = "fn f() -> bool { a }";
+        let mutants = rust::mutants(text).unwrap();
+        let numbered: Vec<_> = (5..).zip(&mutants).collect();
+        let mutated = rust::with_mutants(text, &numbered, "m({})");
+        let start = mutated.text.find("return false").unwrap();
+        let mutated = BTreeMap::from([("a.rs".to_owned(), mutated)]);
+        let message = |level: &str, start: usize| {
+            let span = serde_json::json!({ "is_primary": true, "file_name": "a.rs", "byte_start": start });
+            serde_json::json!({ "message": { "level": level, "spans": [span] } }).to_string()
+        };
+        assert_eq!(uncompiled(&message("error", start), &mutated).unwrap(), Some(6));
+        assert_eq!(uncompiled(&message("warning", start), &mutated).unwrap(), None);
+        assert!(uncompiled(&message("error", 0), &mutated).is_err(), "no mutant is there");
+    }
+}

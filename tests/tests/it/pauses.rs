@@ -257,6 +257,14 @@ async fn deadlines_are_kept(server: &RedisServer, timer: Timer) {
     let mut config: Config = server.url().parse().unwrap();
     (config.timer, config.response_timeout) = (timer, Duration::from_millis(600));
     let client = Client::connect(config).await.unwrap();
+    // The reply to the first call must not end the watch over the second one.
+    let (began, by) = (Instant::now(), client.config().timer.now() + Duration::from_millis(200));
+    let [first, second] = ["50", "400"].map(|hold| Call::new("WAIT").arg("1").arg(hold));
+    let (first, second) = tokio::join!(client.call(&first), client.call_with(&second, CallOptions::by(by)));
+    first.unwrap();
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
+    client.call(&Call::new("PING")).await.unwrap();
     server.pause();
     let began = Instant::now();
     let by = client.config().timer.now() + Duration::from_millis(150);

@@ -124,27 +124,11 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
         if let Some(guard) = request.join() {
             return Ok(Ok(T::granted(guard)));
         }
-        let (mut fast_path, mut waiter) = (None, None);
-        if let Some(refusal) = refused {
-            let waiter = waiter.insert(Waiter::join(request, WaitQueue::join));
-            waiter.on_held(refusal);
-            waiter.was_not_counted();
-        } else if wait.one_try().is_none() && !request.is_reentrant() {
-            // A caller joins the queue behind those who wait or ask already, unless its owner holds the lock.
-            fast_path = FastPath::begin(request.name);
-            if fast_path.is_none() {
-                request.check_kind()?;
-                waiter = Some(Waiter::join(request, WaitQueue::join));
-            }
-        }
-        if let Some(waiter) = waiter.as_ref().filter(|_| request.is_reentrant()) {
-            // Since it came, and those who waited by then were told.
-            waiter.may_ask();
-        }
+        let mut caller = Caller::begin(request, wait.one_try().is_none(), refused)?;
         loop {
-            let by = match &mut waiter {
+            let by = match &mut caller.waiter {
                 None => {
-                    if fast_path.is_none() {
+                    if caller.fast_path.is_none() {
                         request.name.about_to_ask(false);
                     }
                     AnswerBy::first(request.context, request.name, waited, wait.of_any())
@@ -159,7 +143,7 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
                     },
                 },
             };
-            if let Some(waiter) = &mut waiter
+            if let Some(waiter) = &mut caller.waiter
                 && let Some(guard) = request.join()
             {
                 waiter.granted(u32::MAX);
@@ -167,10 +151,8 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
             }
             let said = match request.latch {
                 None => {
-                    // A caller that was refused lately expects the same again.
-                    let expects_to_wait = wait.one_try().is_none() && request.name.was_refused();
-                    let polls = waiter.is_some() || expects_to_wait;
                     let precedence = request.precedence(wait.of_any());
+                    let polls = caller.polls(wait.one_try().is_none());
                     let attempt = request.attempt(precedence, by.instant(), wait.refused_write(), polls);
                     attempt.await.map(Said::Answer)
                 }
@@ -179,25 +161,11 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
             };
             match said {
                 Ok(Said::Answer(Answer::Granted(guard, room))) => {
-                    if !waiter.as_ref().is_some_and(Waiter::told_held) {
-                        request.name.set_refused(false);
-                    }
-                    if waiter.is_none() {
-                        request.name.was_free();
-                    }
-                    if let Some(waiter) = &mut waiter {
-                        waiter.granted(room);
-                        if waiter.may_come_late() {
-                            guard.may_come_late();
-                        }
-                    }
-                    // Who leaves does not wait in its owner's name any more.
-                    drop(waiter.take());
-                    request.let_owner_ask();
+                    caller.granted(&guard, room);
                     return Ok(Ok(T::granted(guard)));
                 }
                 Ok(Said::Open(opened)) => {
-                    if let Some(waiter) = &mut waiter {
+                    if let Some(waiter) = &mut caller.waiter {
                         waiter.found_open(opened);
                     }
                     if let Some(open) = T::open() {
@@ -205,56 +173,131 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
                     }
                 }
                 Ok(Said::Answer(Answer::Held(refusal))) => {
-                    request.name.set_refused(true);
-                    // What it has left on the server is taken back by a waiter who leaves.
-                    let leaves = waiter.is_none() && !request.name.kind().leaves_mark;
-                    let over = || wait.over(&request.context.client.config().timer).filter(|_| leaves);
-                    if let Some(limit) = wait.one_try().or_else(over) {
-                        request.context.refused_unlistening(request.name);
-                        if refusal.may_come_late {
-                            request.withdraw();
-                        }
+                    if let Some(limit) = caller.refused(refusal, wait) {
                         return Ok(Err(limit));
                     }
-                    let was_counted = waiter.is_some() || fast_path.is_some();
-                    let waiter = waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
-                    if let Some(ended) = request.latch.and_then(Seen::ended) {
-                        waiter.saw(ended);
-                    }
-                    waiter.on_held(refusal);
-                    if !was_counted {
-                        waiter.was_not_counted();
-                    }
-                    // From here on this waiter is the head, which asks for all.
-                    fast_path = None;
                 }
-                Err(error) => {
-                    // A server that takes no writes was asked for as long as the wait lasts.
-                    let is_waited_out = || {
-                        let is_refused = matches!(error, Error::Server { .. }) && error.may_pass();
-                        is_refused && wait.over(&request.context.client.config().timer).is_some()
-                    };
-                    if (by.is_over(request.context) || is_waited_out())
-                        && let Some(limit) = wait.limit()
-                    {
-                        let Some(waiter) = &mut waiter else { return Err(error) };
-                        return waiter.cut_short(&error).map(|()| Err(limit));
-                    }
-                    if let Error::NotReplicated { .. } = error {
-                        // This one was granted and taken back; the next waiter may fare better.
-                        return Err(error);
-                    }
-                    // What keeps the head from the server keeps every waiter from it.
-                    let asks_for_all = fast_path.is_some() || waiter.as_ref().is_some_and(Waiter::is_head);
-                    if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
-                        (asks_for_all, &error, &mut *request.name.wait_queue())
-                    {
-                        waiters.fail_all(&error).into_iter().for_each(Waker::wake);
-                    }
-                    return Err(error);
-                }
+                Err(error) => return caller.failed(error, &by, wait).map(Err),
             }
         }
+    }
+}
+
+/// A caller of one acquire: a waiter in the queue, or outside it on the fast path or with its only try.
+struct Caller<'r, 'a> {
+    request: &'r Request<'a>,
+    // Dropped before `fast_path`, which wakes the next waiter.
+    waiter: Option<Waiter<'r>>,
+    fast_path: Option<FastPath<'r>>,
+}
+
+impl<'r, 'a> Caller<'r, 'a> {
+    /// Joins the queue, or begins outside it if no waiter is there. `refused` is the server's last refusal of this caller.
+    fn begin(request: &'r Request<'a>, waits: bool, refused: Option<Refusal>) -> Result<Self, Error> {
+        let mut caller = Self { request, waiter: None, fast_path: None };
+        if let Some(refusal) = refused {
+            let waiter = caller.waiter.insert(Waiter::join(request, WaitQueue::join));
+            waiter.on_held(refusal);
+            waiter.was_not_counted();
+        } else if waits && !request.is_reentrant() {
+            // A caller joins the queue behind earlier waiters, unless its owner holds the lock.
+            caller.fast_path = FastPath::begin(request.name);
+            if caller.fast_path.is_none() {
+                request.check_kind()?;
+                caller.waiter = Some(Waiter::join(request, WaitQueue::join));
+            }
+        }
+        if let Some(waiter) = caller.waiter.as_ref().filter(|_| request.is_reentrant()) {
+            // The owner took the lock after this caller came. Waiters of that moment were notified, this one was not.
+            waiter.may_ask();
+        }
+        Ok(caller)
+    }
+
+    /// Returns true if the attempt is a poll. A caller whose last attempt was refused expects the same again.
+    fn polls(&self, waits: bool) -> bool {
+        self.waiter.is_some() || (waits && self.request.name.was_refused())
+    }
+
+    /// Leaves the queue with a grant that has `room` for more holders.
+    fn granted(&mut self, guard: &Guard, room: u32) {
+        let name = self.request.name;
+        if !self.waiter.as_ref().is_some_and(Waiter::told_held) {
+            name.set_refused(false);
+        }
+        if self.waiter.is_none() {
+            name.was_free();
+        }
+        if let Some(waiter) = &mut self.waiter {
+            waiter.granted(room);
+            if waiter.may_come_late() {
+                guard.may_come_late();
+            }
+        }
+        // Leave the queue first, so that `let_owner_ask` does not pick this waiter.
+        drop(self.waiter.take());
+        self.request.let_owner_ask();
+    }
+
+    /// Joins the queue after a refusal, or returns the limit that ends the wait.
+    fn refused<L: Copy + Into<Limit>>(&mut self, refusal: Refusal, wait: Wait<L>) -> Option<L> {
+        let request = self.request;
+        request.name.set_refused(true);
+        // A waiter that leaves takes its entry on the server back. A caller without one can end here.
+        let leaves = self.waiter.is_none() && !request.name.kind().leaves_mark;
+        let over = || wait.over(&request.context.client.config().timer).filter(|_| leaves);
+        if let Some(limit) = wait.one_try().or_else(over) {
+            request.context.refused_unlistening(request.name);
+            if refusal.may_come_late {
+                request.withdraw();
+            }
+            return Some(limit);
+        }
+        let was_counted = self.waiter.is_some() || self.fast_path.is_some();
+        let waiter = self.waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
+        if let Some(ended) = request.latch.and_then(Seen::ended) {
+            waiter.saw(ended);
+        }
+        waiter.on_held(refusal);
+        if !was_counted {
+            waiter.was_not_counted();
+        }
+        // This waiter is the head now, which polls for the whole queue.
+        self.fast_path = None;
+        None
+    }
+
+    /// Returns the limit if the wait ended while the server did not answer, or the error. An error of the head fails every waiter.
+    fn failed<L: Copy + Into<Limit>>(
+        &mut self,
+        error: Error,
+        by: &AnswerBy,
+        wait: Wait<L>,
+    ) -> Result<L, Error> {
+        let request = self.request;
+        // A server that refuses writes was retried for as long as the wait lasts.
+        let is_waited_out = || {
+            let is_refused = matches!(error, Error::Server { .. }) && error.may_pass();
+            is_refused && wait.over(&request.context.client.config().timer).is_some()
+        };
+        if (by.is_over(request.context) || is_waited_out())
+            && let Some(limit) = wait.limit()
+        {
+            let Some(waiter) = &mut self.waiter else { return Err(error) };
+            return waiter.cut_short(&error).map(|()| limit);
+        }
+        if let Error::NotReplicated { .. } = error {
+            // This grant was taken back. The next waiter may succeed.
+            return Err(error);
+        }
+        // A failure of the head concerns every waiter behind it.
+        let polls_for_all = self.fast_path.is_some() || self.waiter.as_ref().is_some_and(Waiter::is_head);
+        if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
+            (polls_for_all, &error, &mut *request.name.wait_queue())
+        {
+            waiters.fail_all(&error).into_iter().for_each(Waker::wake);
+        }
+        Err(error)
     }
 }
 

@@ -346,6 +346,40 @@ impl fmt::Display for Error {
             Self::UnexpectedReply { operation, reply } => {
                 write!(f, "cannot {operation}: the server answered with an unexpected {reply}")
             }
+            Self::OtherData { .. } | Self::Upgrade { .. } | Self::NotReentrant { .. } => self.fmt_refusal(f),
+            Self::GrantedTooLate { lock, lease } => {
+                write!(f, "lock \"{}\" was granted after its lease of {lease:?} had run out", quotable(lock))
+            }
+            Self::NotReplicated { .. } => self.fmt_shortfall(f),
+            Self::UnsupportedDurability { durability, reason } => {
+                write!(f, "locks cannot be kept by {durability}: {reason}")
+            }
+            Self::Lost { lock, reason } => write!(f, "\"{}\" was lost: {reason}", quotable(lock)),
+            Self::ShutDown { lock, .. } => {
+                write!(f, "cannot acquire \"{}\": its manager was shut down", quotable(lock))
+            }
+            Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),
+            Self::DuplicateMember { lock, server } => write!(
+                f,
+                "lock \"{}\" on {server} is named twice among those to be taken together",
+                quotable(lock)
+            ),
+            Self::NotIndependent { server, reason } => {
+                write!(f, "{server} is no independent member of a quorum: {reason}")
+            }
+            Self::NoQuorum { .. } => self.fmt_shortfall(f),
+            Self::NoRandomness => f.write_str("the system provides no randomness for a unique identity"),
+            Self::NoBackgroundThread { reason } => {
+                write!(f, "cannot start the thread that serves blocking calls: {reason}")
+            }
+        }
+    }
+}
+
+impl Error {
+    /// Formats the errors of a server that grants no lock of this kind to this owner.
+    fn fmt_refusal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::OtherData { lock, server } => write!(
                 f,
                 "\"{}\": there is other data, or a lock or semaphore of another kind, under this name on {server}; it was left \
@@ -363,9 +397,13 @@ impl fmt::Display for Error {
                  wait for itself",
                 quotable(lock)
             ),
-            Self::GrantedTooLate { lock, lease } => {
-                write!(f, "lock \"{}\" was granted after its lease of {lease:?} had run out", quotable(lock))
-            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Formats the errors of too few replicas or too few servers.
+    fn fmt_shortfall(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::NotReplicated { lock, server, extension, acked, wanted } => {
                 let (verb, now) = if *extension {
                     ("renew", "it may be believed as long as before")
@@ -378,22 +416,6 @@ impl fmt::Display for Error {
                     "cannot {verb} \"{lock}\" on {server}: {acked} of {wanted} acknowledgements came in time; {now}"
                 )
             }
-            Self::UnsupportedDurability { durability, reason } => {
-                write!(f, "locks cannot be kept by {durability}: {reason}")
-            }
-            Self::Lost { lock, reason } => write!(f, "\"{}\" was lost: {reason}", quotable(lock)),
-            Self::ShutDown { lock, .. } => {
-                write!(f, "cannot acquire \"{}\": its manager was shut down", quotable(lock))
-            }
-            Self::NoMembers => f.write_str("there is nothing to lock: name at least one lock, or server"),
-            Self::DuplicateMember { lock, server } => write!(
-                f,
-                "lock \"{}\" on {server} is named twice among those to be taken together",
-                quotable(lock)
-            ),
-            Self::NotIndependent { server, reason } => {
-                write!(f, "{server} is no independent member of a quorum: {reason}")
-            }
             Self::NoQuorum { lock, granted, wanted, failures } => {
                 if lock.is_empty() {
                     let asked = "no majority of the servers could be asked who it is";
@@ -404,10 +426,7 @@ impl fmt::Display for Error {
                 }
                 failures.iter().try_for_each(|failure| write!(f, "; {failure}"))
             }
-            Self::NoRandomness => f.write_str("the system provides no randomness for a unique identity"),
-            Self::NoBackgroundThread { reason } => {
-                write!(f, "cannot start the thread that serves blocking calls: {reason}")
-            }
+            _ => Ok(()),
         }
     }
 }

@@ -44,7 +44,7 @@ use crate::quorum::{Quorum, Verdict};
 use crate::shutdown::Leftover;
 use crate::spans::{Subject, acquiring};
 pub use members::{MemberState, RedLockGuard, RedLockMember};
-use queue::{Queue, Turn};
+use queue::{Place, Queue, Turn};
 use roster::{Asker, Member};
 use servers::Servers;
 
@@ -353,24 +353,55 @@ impl RedLock {
         acquiring(Some(subject), true, take)
     }
 
+    /// Waits for its place in the queue, unless the caller tries once or its owner has the lock. Returns the limit if the wait ended
+    /// while the lock was known to be held.
+    async fn queue_up<L: Copy + Into<Limit>>(
+        &self,
+        wait: Wait<L>,
+    ) -> Result<Result<Option<Place<'_>>, L>, Error> {
+        if wait.one_try().is_some() || self.is_ours() {
+            return Ok(Ok(None));
+        }
+        match self.queue.turn(self.servers.timer(), wait).await {
+            Turn::Come(come) => Ok(Ok(Some(come))),
+            Turn::Failed(error) => Err(error),
+            Turn::TooLate(limit) if self.queue.knows_held() => Ok(Err(limit)),
+            // A lock that was never polled is not known to be held.
+            Turn::TooLate(_) => Ok(Ok(None)),
+        }
+    }
+
+    /// Waits for a pause between two rounds, within the wait.
+    async fn pause<L: Copy + Into<Limit>>(&self, pause: Duration, wait: Wait<L>) {
+        let timer = self.servers.timer();
+        let until = timer.now() + pause;
+        timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
+    }
+
+    /// Fails the other waiters of this process as well, if the caller `waits` and the failure concerns all of them.
+    fn failed(&self, error: Error, waits: bool) -> Error {
+        let is_own = |failure: &MemberFailure| matches!(failure.error, Error::NotReentrant { .. });
+        // The other waiters wait for this owner to release its own hold.
+        let concerns_all = |failures: &[MemberFailure]| !failures.iter().any(is_own);
+        if let Error::NoQuorum { failures, .. } = &error
+            && waits
+            && concerns_all(failures)
+        {
+            self.queue.fail_all(&error);
+        }
+        error
+    }
+
     async fn take_in_time<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
     ) -> Result<Result<RedLockGuard, L>, Error> {
         self.locks.iter().try_for_each(Lock::check)?;
         let timer = self.servers.timer();
-        let (mut place, mut own_news) = (None, None);
-        if wait.one_try().is_none() && !self.is_ours() {
-            match self.queue.turn(timer, wait).await {
-                Turn::Come(come) => place = Some(come),
-                Turn::Failed(error) => return Err(error),
-                Turn::TooLate(limit) if self.queue.knows_held() => {
-                    return self.in_vain(limit, true, Vec::new());
-                }
-                // A lock that was never asked for is not known to be held.
-                Turn::TooLate(_) => {}
-            }
-        }
+        let (mut place, mut own_news) = match self.queue_up(wait).await? {
+            Ok(place) => (place, None),
+            Err(limit) => return self.in_vain(limit, true, Vec::new()),
+        };
         let news = place.as_mut().map_or(&mut own_news, |place| &mut place.news);
         let (mut splits, mut given_up, mut known_held) = (0, 0, false);
         // Rounds in vain, for the pauses between them.
@@ -379,32 +410,23 @@ impl RedLock {
             if let Some(news) = news {
                 news.forget();
             }
-            let until = self.answer_by(wait, known_held);
-            let busy = match self.round(until, given_up).await {
+            let busy = match self.round(self.answer_by(wait, known_held), given_up).await {
                 Ok(Round::Reached(guard)) => {
                     self.queue.on_held();
                     return Ok(Ok(guard));
                 }
                 Ok(Round::Busy(busy)) => busy,
                 Err(error) if wait.outlasts(&error, timer) => {
-                    let until = timer.now() + Backoff::default().pause(questions, self.random());
+                    self.pause(Backoff::default().pause(questions, self.random()), wait).await;
                     questions = questions.saturating_add(1);
-                    timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
                     continue;
                 }
                 Err(Error::NoQuorum { lock, granted, wanted, failures }) => {
                     if let Some(limit) = wait.over(timer) {
                         return self.in_vain(limit, known_held, failures);
                     }
-                    let is_own =
-                        |failure: &MemberFailure| matches!(failure.error, Error::NotReentrant { .. });
-                    // What this owner holds already is what the others wait for.
-                    let stops_all = wait.one_try().is_none() && !failures.iter().any(is_own);
                     let error = Error::NoQuorum { lock, granted, wanted, failures };
-                    if stops_all {
-                        self.queue.fail_all(&error);
-                    }
-                    return Err(error);
+                    return Err(self.failed(error, wait.one_try().is_none()));
                 }
                 Err(error) => return Err(error),
             };
@@ -433,9 +455,8 @@ impl RedLock {
                 splits = 0;
             }
             if splits > 0 {
-                let pause = jitter(self.random(), SPLIT_PAUSE * (1 << splits.min(MOST_DOUBLINGS)));
-                let until = timer.now() + pause;
-                timer.sleep_until(wait.deadline().map_or(until, |deadline| deadline.min(until))).await;
+                let most = SPLIT_PAUSE * (1 << splits.min(MOST_DOUBLINGS));
+                self.pause(jitter(self.random(), most), wait).await;
             }
             if let Some(limit) = wait.over(timer) {
                 return self.in_vain(limit, true, Vec::new());

@@ -44,17 +44,17 @@ pub(crate) trait Expire: Send + Sized + 'static {
     /// Takes a pending value back, as if it had never been armed. `None` if somebody else was first. Runs under the shard's lock.
     fn take_back(stored: &mut Stored<Self>, key: TimerKey) -> Option<Self>;
 
+    /// Reads a byte of what it points to, if it can. For a batch in a row the waits for memory overlap; later, one by one, they would
+    /// add up, and with a million timers they are most of the cost.
+    fn fetch(&self);
+
+    /// Runs outside every lock; may panic.
+    fn expire(taken: Self::Taken, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64);
+
     /// Whether it has not left yet.
     fn is_pending(&self) -> bool {
         true
     }
-
-    /// Reads a byte of what it points to, if it can. For a batch in a row the waits for memory overlap; later, one by one, they would
-    /// add up, and with a million timers they are most of the cost.
-    fn fetch(&self) {}
-
-    /// Runs outside every lock; may panic.
-    fn expire(taken: Self::Taken, shard: &Arc<Shard<Self>>, key: TimerKey, tick: u64);
 }
 
 /// What a driver needs, and nothing that keeps the timer alive, but for [`orphans`](Self::orphans).

@@ -206,6 +206,9 @@ impl Expire for Waker {
         stored.wheel.remove(key)
     }
 
+    // A waker is stored in the wheel itself.
+    fn fetch(&self) {}
+
     fn expire(taken: Self, _: &Arc<Shard<Self>>, _: TimerKey, _: u64) {
         taken.wake();
     }

@@ -7,6 +7,8 @@ use wheellock_client::Value;
 use wheellock_client::layer::Retry;
 
 use super::attempt::{Answer, Attempt, Begun, Request};
+use crate::clock::BootInstant;
+use crate::durability::Shortfall;
 use crate::error::Error;
 use crate::guard::Guard;
 use crate::holds::{GrantReply, Terms};
@@ -28,21 +30,7 @@ pub(crate) async fn ask_together(
         _ => return ask_alone(first, deadline).await,
     };
     let (context, operation) = (first.context, || first.operation_for(asked.len()));
-    let (mut attempts, mut counts, mut until) = (Vec::new(), Vec::new(), deadline);
-    for one in &asked {
-        one.name.about_to_ask(false);
-        match one.begin(until).await {
-            Ok(Begun { attempt, count, answer_by, .. }) => {
-                attempts.push(attempt);
-                counts.push(count);
-                until = answer_by;
-            }
-            Err(error) => {
-                attempts.iter_mut().for_each(Attempt::refused);
-                return Err(error);
-            }
-        }
-    }
+    let Batch { mut attempts, counts, until } = Batch::begin(&asked, deadline).await?;
     let ask = |retry: &Retry, start, waker: &Waker| {
         let locks = asked.iter().zip(&counts).map(|(one, count)| wire::Part {
             name: one.name,
@@ -56,10 +44,7 @@ pub(crate) async fn ask_together(
     };
     let mut fresh = vec![false; asked.len()];
     let (retried, shortfall) = match context.wanted {
-        None => {
-            let now = context.clock.now();
-            (retry_since(now, context, ask, until, RefusedWrite::Ends).await, None)
-        }
+        None => (retry_since(context.clock.now(), context, ask, until, RefusedWrite::Ends).await, None),
         Some(wanted) => {
             let granted = |reply: &Value| match wire::read_acquire_all(reply, asked.len()) {
                 Some(AllReply::Granted(statuses)) => {
@@ -73,12 +58,11 @@ pub(crate) async fn ask_together(
         }
     };
     let Retried { result, sent, ambiguous, .. } = retried;
+    let settled = Settled { asked: &asked, ambiguous, shortfall };
     let reply = match result {
         Ok(reply) => reply,
         Err(source) => {
-            if !ambiguous {
-                attempts.iter_mut().for_each(Attempt::refused);
-            }
+            settled.not_granted(&mut attempts);
             if context.holds().is_shut() {
                 return Err(first.name.shut_down(source.outcome()));
             }
@@ -87,48 +71,107 @@ pub(crate) async fn ask_together(
     };
     match wire::read_acquire_all(&reply, asked.len()) {
         Some(AllReply::Granted(statuses)) => {
-            let mut guards = Vec::with_capacity(asked.len());
-            let granted = asked.iter().zip(&mut attempts).zip(statuses.into_iter().zip(fresh));
-            for ((one, attempt), (status, fresh)) in granted {
-                let terms = Terms { lease: one.lease, share: one.share, sent };
-                // It was free when this was asked for the first time.
-                let status = if fresh { GrantReply::Fresh } else { status };
-                match shortfall {
-                    None => guards.push(attempt.granted(terms, status)?),
-                    Some(_) => attempt.not_acknowledged(terms, status),
-                }
-            }
-            match shortfall {
-                None => {
-                    asked.iter().for_each(Request::let_owner_ask);
-                    Ok(Ok(guards))
-                }
-                Some(shortfall) => {
-                    let server = context.client.server_address();
-                    Err(Error::not_replicated(first.name.text(), server, shortfall))
-                }
-            }
+            // It was free when this was asked for the first time.
+            let first_told = |(status, fresh)| if fresh { GrantReply::Fresh } else { status };
+            settled.granted(attempts, statuses.into_iter().zip(fresh).map(first_told), sent).map(Ok)
         }
         Some(AllReply::Refused(place, refusal)) => {
-            for (at, attempt) in attempts.iter_mut().enumerate() {
-                if at == place {
-                    attempt.taken_by_other();
-                    context.refused_unlistening(attempt.name());
-                } else if !ambiguous {
-                    attempt.refused();
-                }
-                // Otherwise they may all have been granted before that one was lost: what is left of it is taken back.
-            }
+            settled.refused(&mut attempts, place);
             Ok(Err((place, refusal)))
         }
         Some(AllReply::OtherData(place)) => {
-            if !ambiguous {
-                attempts.iter_mut().for_each(Attempt::refused);
-            }
-            let lock = asked.get(place).unwrap_or(first).name.text().to_owned();
-            Err(Error::OtherData { lock, server: context.client.server_address() })
+            settled.not_granted(&mut attempts);
+            let lock = asked.get(place).unwrap_or(first).name.text();
+            Err(Error::OtherData { lock: lock.to_owned(), server: context.client.server_address() })
         }
         None => Err(context.unexpected(first.name, operation(), &reply)),
+    }
+}
+
+/// The attempts of one batch, begun in order.
+struct Batch<'r, 'a> {
+    attempts: Vec<Attempt<'r, 'a>>,
+    counts: Vec<u32>,
+    until: Option<Instant>,
+}
+
+impl<'r, 'a> Batch<'r, 'a> {
+    /// Begins an attempt for each lock. Takes all of them back if one cannot begin.
+    async fn begin(asked: &'r [Request<'a>], deadline: Option<Instant>) -> Result<Self, Error> {
+        let mut batch = Self { attempts: Vec::new(), counts: Vec::new(), until: deadline };
+        for one in asked {
+            one.name.about_to_ask(false);
+            match one.begin(batch.until).await {
+                Ok(Begun { attempt, count, answer_by, .. }) => {
+                    batch.attempts.push(attempt);
+                    batch.counts.push(count);
+                    batch.until = answer_by;
+                }
+                Err(error) => {
+                    batch.attempts.iter_mut().for_each(Attempt::refused);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(batch)
+    }
+}
+
+/// Facts about the reply to a batch.
+struct Settled<'r, 'a> {
+    asked: &'r [Request<'a>],
+    ambiguous: bool,
+    shortfall: Option<Shortfall>,
+}
+
+impl Settled<'_, '_> {
+    /// Makes the guards of granted locks. Too few acknowledgements take every grant back.
+    fn granted(
+        self,
+        mut attempts: Vec<Attempt<'_, '_>>,
+        statuses: impl Iterator<Item = GrantReply>,
+        sent: BootInstant,
+    ) -> Result<Vec<Guard>, Error> {
+        let mut guards = Vec::with_capacity(self.asked.len());
+        for ((one, attempt), status) in self.asked.iter().zip(&mut attempts).zip(statuses) {
+            let terms = Terms { lease: one.lease, share: one.share, sent };
+            match self.shortfall {
+                None => guards.push(attempt.granted(terms, status)?),
+                Some(_) => attempt.not_acknowledged(terms, status),
+            }
+        }
+        match (self.shortfall, self.asked.first()) {
+            (Some(shortfall), Some(first)) => {
+                let server = first.context.client.server_address();
+                Err(Error::not_replicated(first.name.text(), server, shortfall))
+            }
+            _ => {
+                self.asked.iter().for_each(Request::let_owner_ask);
+                Ok(guards)
+            }
+        }
+    }
+
+    /// Ends the attempts of a batch that certainly had no effect. Dropping an ambiguous attempt takes its grant back.
+    fn not_granted(&self, attempts: &mut [Attempt<'_, '_>]) {
+        if !self.ambiguous {
+            attempts.iter_mut().for_each(Attempt::refused);
+        }
+    }
+
+    /// Ends the attempts of a batch of which the lock at `place` is taken.
+    fn refused(&self, attempts: &mut [Attempt<'_, '_>], place: usize) {
+        for (at, attempt) in attempts.iter_mut().enumerate() {
+            if at == place {
+                attempt.taken_by_other();
+                if let Some(one) = self.asked.get(place) {
+                    one.context.refused_unlistening(attempt.name());
+                }
+            } else if !self.ambiguous {
+                // After an ambiguous request all of them may have been granted. Dropping the attempt takes that back.
+                attempt.refused();
+            }
+        }
     }
 }
 

@@ -441,21 +441,7 @@ impl Holds {
                 effects.renewed_again(self.fails_no_more(renewal.hold, now));
             }
             Renewed::StillHeld { left } => {
-                // By this server's clock it may end earlier than by the clock of the one before.
-                let until = sent.plus_nanos(less_drift(nanos(left)));
-                if !hold.was_extended_since(sent) && until < hold.valid_until {
-                    // The question was on its way, or waited for a connection, for longer than what is left. If what is believed fits
-                    // what is left from now on, the answer says nothing against it, and is asked for once more.
-                    if until <= now && hold.valid_until <= now + left {
-                        hold.renewing.doubt();
-                    } else {
-                        hold.valid_until = until;
-                    }
-                }
-                if left < Duration::MAX {
-                    hold.expired_by = hold.expired_by.max(now.plus_nanos(plus_drift(nanos(left))));
-                }
-                hold.answered(now);
+                still_held(hold, left, sent, now);
                 hold.look_again_if_others_may_shorten_it(now, period);
                 hold.ask_again_if_its_turn_comes_late(now, period);
                 effects.renewed_again(self.fails_no_more(renewal.hold, now));
@@ -576,3 +562,21 @@ const MOST_NEWCOMERS: usize = 1024;
 
 /// How long a lease that is not renewed may wait for its verification once more, however long it is.
 const VERIFY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Shortens the hold's lease to what the server has left of it. That may be less than by the clock of the server before.
+fn still_held(hold: &mut Hold, left: Duration, sent: BootInstant, now: BootInstant) {
+    let until = sent.plus_nanos(less_drift(nanos(left)));
+    if !hold.was_extended_since(sent) && until < hold.valid_until {
+        // The question was on its way, or waited for a connection, for longer than what is left. If the present deadline fits what is
+        // left from now on, the answer does not contradict it. The watchdog asks once more.
+        if until <= now && hold.valid_until <= now + left {
+            hold.renewing.doubt();
+        } else {
+            hold.valid_until = until;
+        }
+    }
+    if left < Duration::MAX {
+        hold.expired_by = hold.expired_by.max(now.plus_nanos(plus_drift(nanos(left))));
+    }
+    hold.answered(now);
+}

@@ -283,7 +283,10 @@ mod tests {
             file("context.rs", "use crate::wire;"),
         ];
         let found: Vec<_> = upward_arrows(&files).iter().map(ToString::to_string).collect();
-        assert_eq!(found, ["crates/wheellock/src/holds/hold.rs: imports context, which is of a layer above"]);
+        assert_eq!(
+            found,
+            ["crates/wheellock/src/table/holds/hold.rs: imports context, which is of a layer above"]
+        );
     }
 
     #[test]

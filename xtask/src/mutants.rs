@@ -64,17 +64,17 @@ impl Shard {
 
 /// What the judges judge best, and what is most intricate. Folders stand for all that is in them; a file counts once.
 const RUST: [&str; 11] = [
-    "crates/wheellock/src/holds/hand_over.rs",
-    "crates/wheellock/src/turns.rs",
-    "crates/wheellock/src/wait_queue.rs",
+    "crates/wheellock/src/table/holds/hand_over.rs",
+    "crates/wheellock/src/wait/turns.rs",
+    "crates/wheellock/src/wait/wait_queue.rs",
     "crates/wheellock/src/wait_queue",
-    "crates/wheellock/src/acquire.rs",
+    "crates/wheellock/src/request/acquire.rs",
     "crates/wheellock/src/acquire",
-    "crates/wheellock/src/hand_over.rs",
-    "crates/wheellock/src/holds.rs",
+    "crates/wheellock/src/request/hand_over.rs",
+    "crates/wheellock/src/table/holds.rs",
     "crates/wheellock/src/holds",
-    "crates/wheellock/src/watchdog.rs",
-    "crates/wheellock/src/wire.rs",
+    "crates/wheellock/src/request/watchdog.rs",
+    "crates/wheellock/src/wire/mod.rs",
 ];
 
 const SCRIPTS: &str = "crates/wheellock/src/scripts";

@@ -439,9 +439,9 @@ mod tests {
     fn every_patch_still_fits() {
         let copy = run::target_directory().join("planted/fits");
         lay_out(run::root(), &copy, &all(run::root()).unwrap()).unwrap();
-        let text = fs::read_to_string(copy.join("crates/wheellock/src/lease.rs")).unwrap();
+        let text = fs::read_to_string(copy.join("crates/wheellock/src/base/lease.rs")).unwrap();
         assert!(text.contains("::wheellock_planted::bug(\"a lease is believed beyond its end\")"));
-        let text = fs::read_to_string(copy.join("crates/wheellock/src/kind.rs")).unwrap();
+        let text = fs::read_to_string(copy.join("crates/wheellock/src/kind/mod.rs")).unwrap();
         assert!(text.contains("::wheellock_planted::script(\"release.lua\", "));
     }
 }

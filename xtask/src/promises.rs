@@ -202,7 +202,7 @@ mod tests {
         let test = "#[tokio::test]\nasync fn it_holds() {}\nfn no_test() {}\n";
         let files = [
             file("tests/tests/it/locks.rs", test),
-            file("crates/wheellock/src/holds/model.rs", "    #[test]\n    fn a_unit() {}\n"),
+            file("crates/wheellock/src/table/holds/model.rs", "    #[test]\n    fn a_unit() {}\n"),
             file(PAGE, page),
         ];
         unheld(&files).iter().map(ToString::to_string).collect()

@@ -407,8 +407,10 @@ mod tests {
     fn scripts_nobody_includes_are_found() {
         let used = file("crates/wheellock/src/scripts/acquire.lua", "return 1");
         let dead = file("crates/wheellock/src/scripts/quire.lua", "return 1");
-        let code =
-            file("crates/wheellock/src/kind.rs", "const A: &str = include_str!(\"scripts/acquire.lua\");");
+        let code = file(
+            "crates/wheellock/src/kind/mod.rs",
+            "const A: &str = include_str!(\"scripts/acquire.lua\");",
+        );
         let complaints = scripts_included(&[used, dead, code]);
         assert_eq!(complaints.len(), 1);
         assert_eq!(complaints[0].place, "crates/wheellock/src/scripts/quire.lua");

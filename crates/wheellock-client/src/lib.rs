@@ -59,86 +59,37 @@
 // - `pipeline`, `channels`, `exclusive`, `handshake`, `backoff`, `silence` and most of `topology` are plain values that decide everything and
 //   touch nothing; only `stream` touches a socket.
 
-#[cfg(not(all(feature = "tls", feature = "testing")))]
-mod absent;
-mod acks;
-mod address;
-mod attempts;
-mod backoff;
-mod call;
-mod channels;
+mod base;
 mod client;
 mod config;
 mod connection;
-mod connection_id;
-mod contain;
-mod credentials;
-mod detached;
-mod driver;
-mod ending;
-mod error;
-mod events;
-mod exclusive;
-mod handshake;
-mod histogram;
-#[doc(hidden)]
-pub mod layer;
-mod link;
-mod listener;
-mod listening;
-mod locator;
-#[cfg(feature = "testing")]
-pub mod memory;
-mod open;
-mod options;
-mod outages;
-mod patience;
-mod pauses;
-mod pipeline;
-mod read_buffer;
-mod reauthentication;
-mod request;
-mod resolve;
-mod retry;
-mod route;
-mod script;
-mod server;
-mod silence;
-mod started;
-mod stream;
-mod subscription;
-#[cfg(feature = "tls")]
-mod tls;
+mod protocol;
 mod topology;
-mod url;
-mod waiting;
-mod watch;
 
-#[cfg(not(feature = "testing"))]
-use absent as memory;
-#[cfg(not(feature = "tls"))]
-use absent as tls;
-
-pub use address::Address;
+pub use base::address::Address;
+pub use base::error::{Error, ErrorKind, Outcome};
+pub use base::histogram::{Bucket, Histogram};
+#[cfg(feature = "testing")]
+pub use base::memory;
+pub use base::script::Script;
+pub use base::slots::slot_of;
 pub use client::Client;
+#[doc(hidden)]
+pub use client::layer;
+pub use client::subscription::Subscription;
+pub use client::watch::Watch;
+#[cfg(feature = "tls")]
+pub use config::tls::{TlsBuilder, TlsConfig};
 pub use config::{
     Change, ChangeSink, Config, Credentials, CredentialsFuture, CredentialsProvider, Secret, Sentinels,
     Servers, ShardedPubSub, Translate,
 };
+pub use connection::options::CallOptions;
 pub use connection::{ConnectionState, Stats};
-pub use error::{Error, ErrorKind, Outcome};
-pub use handshake::ServerInfo;
-pub use histogram::{Bucket, Histogram};
-pub use options::CallOptions;
-pub use script::Script;
-pub use subscription::Subscription;
-#[cfg(feature = "tls")]
-pub use tls::{TlsBuilder, TlsConfig};
+pub use protocol::handshake::ServerInfo;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub use topology::fuzzing;
-pub use topology::slots::slot_of;
-pub use watch::Watch;
 pub use wheellock_resp::{Arg, Command, Limits, Value};
 pub use wheellock_wheel::Timer;
 

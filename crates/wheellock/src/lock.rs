@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use wheellock_client::{Arg, Command, Script, Servers, Value};
 
-use crate::acquire::{Request, Wait, acquire};
-use crate::backoff::Backoff;
-use crate::context::Context;
-use crate::error::Error;
-use crate::guard::Guard;
-use crate::holder::{Holder, Holders};
-use crate::holds::Share;
+use crate::base::backoff::Backoff;
+use crate::base::error::Error;
+use crate::base::lease::Lease;
+use crate::base::owner::{Owner, OwnerText};
 use crate::kind::Companions;
-use crate::label;
-use crate::lease::Lease;
-use crate::name::Name;
-use crate::once::once;
-use crate::owner::{Owner, OwnerText};
-use crate::sides::Sides;
+use crate::request::acquire::{Request, Wait, acquire};
+use crate::request::context::Context;
+use crate::request::guard::Guard;
+use crate::request::label;
+use crate::request::once::once;
+use crate::table::holds::Share;
+use crate::wait::name::Name;
+use crate::wait::sides::Sides;
 use crate::wire;
+use crate::wire::holder::{Holder, Holders};
 
 /// A reentrant lock, shared by all who use its name: tasks, processes, and Redisson's `RLock` in Java.
 ///

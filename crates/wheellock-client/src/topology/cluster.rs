@@ -15,21 +15,21 @@ use std::time::Instant;
 
 use super::nodes::Node;
 use super::pace::Pace;
-use super::redirect;
 use super::slot_map::SlotMap;
-use super::slots::{SLOTS, SlotSet, slot_of};
-use crate::address::Address;
+use crate::base::address::Address;
+use crate::base::contain::wake_all;
+use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
+use crate::base::patience::Patience;
+use crate::base::redirect;
+use crate::base::slots::{SLOTS, SlotSet, slot_of};
+use crate::base::waiting::{OnLeave, Waiting};
 use crate::config::{Change, Config, Servers, ShardedPubSub};
+use crate::connection::driver;
+use crate::connection::link::VERDICT_GRACE;
+use crate::connection::listener::{Audience, Event, Listener};
+use crate::connection::locator::Locator;
 use crate::connection::{ConnectionState, Phase, Shared};
-use crate::contain::wake_all;
-use crate::driver;
-use crate::error::{CONNECT, Error, ErrorKind, Outcome};
-use crate::handshake::Role;
-use crate::link::VERDICT_GRACE;
-use crate::listener::{Audience, Event, Listener};
-use crate::locator::Locator;
-use crate::patience::Patience;
-use crate::waiting::{OnLeave, Waiting};
+use crate::protocol::handshake::Role;
 use suspects::Suspects;
 
 pub(crate) struct Cluster {

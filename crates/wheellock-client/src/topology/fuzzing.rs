@@ -3,12 +3,12 @@
 use wheellock_resp::{Decoder, Frame, Limits, bytes::BytesMut};
 
 use super::discovery::{Discovery, parse_master, parse_promoted};
-use super::endpoint::address;
-use super::redirect::{Redirect, Redirection};
 use super::slot_map::SlotMap;
-use super::slots::SLOTS;
 use super::{nodes, redirect};
-use crate::address::Address;
+use crate::base::address::Address;
+use crate::base::endpoint::address;
+use crate::base::redirect::{Redirect, Redirection};
+use crate::base::slots::SLOTS;
 
 /// The text of `CLUSTER NODES`.
 pub fn view(data: &[u8]) {

@@ -3,14 +3,11 @@
 
 pub(crate) mod cluster;
 mod discovery;
-mod endpoint;
 mod endpoints;
 pub(crate) mod finder;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod nodes;
 mod pace;
-pub(crate) mod redirect;
 pub(crate) mod scouts;
 mod slot_map;
-pub(crate) mod slots;

@@ -14,15 +14,15 @@ use wheellock_resp::Command;
 
 use super::discovery::{Answer, parse_master, parse_promoted};
 use super::finder::{Finder, HURRIED_INTERVAL};
-use crate::address::Address;
+use crate::base::address::Address;
+use crate::base::error::{Error, ErrorKind, Outcome};
 use crate::config::{Config, Sentinels, Servers};
 use crate::connection::Shared;
-use crate::error::{Error, ErrorKind, Outcome};
-use crate::handshake::Role;
-use crate::link::Link;
-use crate::listener::{Audience, Event, Listener};
-use crate::listening::Listening;
-use crate::locator::Locator;
+use crate::connection::link::Link;
+use crate::connection::listener::{Audience, Event, Listener};
+use crate::connection::listening::Listening;
+use crate::connection::locator::Locator;
+use crate::protocol::handshake::Role;
 
 /// Starts to connect to the primary that the Sentinels name, and to ask them for it. Call within a runtime.
 pub(crate) fn start(config: Config, sentinels: &Sentinels) -> Link {
@@ -187,31 +187,4 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sentinels_have_as_much_more_time_as_servers_have() {
-        let address = Address::Tcp { host: "h".to_owned(), port: 26379 };
-        let timeout = |of_servers: Duration| {
-            let mut config = Config::new(address.clone());
-            config.response_timeout = of_servers;
-            of_sentinel(&Sentinels::default(), &config, &address).response_timeout
-        };
-        let default = Config::new(address.clone()).response_timeout;
-        assert_eq!(timeout(default), PATIENCE);
-        assert_eq!(timeout(Duration::from_millis(10)), PATIENCE);
-        assert_eq!(timeout(4 * default), 4 * PATIENCE);
-    }
-
-    #[test]
-    fn questions_spread_around_their_interval() {
-        let second = Duration::from_secs(1);
-        let (least, most) = (Duration::from_millis(750), Duration::from_millis(1250));
-        assert_eq!(spread(second, 0), least);
-        assert_eq!(spread(second, 250_000_000), second);
-        for random in [1, 499_999_999, 500_000_000, u64::MAX] {
-            assert!((least..most).contains(&spread(second, random)), "{random}");
-        }
-    }
-}
+mod tests;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::async_lock::AsyncLock;
 use super::served::Served;
-use crate::context::Context;
+use crate::request::context::Context;
 use crate::{Backoff, BootInstant, Error, Holder, Holders, Owner, Released};
 
 /// A reentrant lock by name, as [`crate::Lock`] is, taken by threads.

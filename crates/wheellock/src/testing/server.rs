@@ -19,7 +19,7 @@ mod store;
 
 use std::sync::Arc;
 
-use crate::diagnostics;
+use crate::request::diagnostics;
 
 use connection::Connection;
 pub use faults::{Cut, Faults, How, Side};

@@ -10,13 +10,13 @@ use wheellock_resp::{Command, Value};
 use wheellock_wheel::Timer;
 
 use super::{Cluster, Survey};
-use crate::address::Address;
+use crate::base::address::Address;
+use crate::base::error::{Error, ErrorKind};
 use crate::config::{Hooks, Servers};
 use crate::connection::Shared;
-use crate::error::{Error, ErrorKind};
-use crate::handshake::Role;
-use crate::link::Link;
-use crate::locator::Locator;
+use crate::connection::link::Link;
+use crate::connection::locator::Locator;
+use crate::protocol::handshake::Role;
 use crate::topology::endpoints::Endpoints;
 use crate::topology::nodes::{self, Node};
 use crate::topology::pace::Pace;

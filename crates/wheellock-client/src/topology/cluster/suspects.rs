@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use crate::address::Address;
+use crate::base::address::Address;
 use crate::topology::pace::TROUBLE;
 
 /// The nodes of which something was heard lately that is a reason to ask, and when it was last.

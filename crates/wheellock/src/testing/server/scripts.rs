@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use wheellock_client::Script;
 
-use crate::{election, kind, once, permit};
+use crate::{kind, kinds::election, kinds::permit, request::once};
 
 /// The scripts of the library.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

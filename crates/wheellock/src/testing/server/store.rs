@@ -15,7 +15,7 @@ mod simple;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scripts::Which;
-use crate::holder;
+use crate::wire::holder;
 pub use simple::Make;
 
 /// One server's data, and a log of what its scripts did.

@@ -1,0 +1,12 @@
+//! Tests of `absent`.
+
+use crate::config::Config;
+
+/// Who depends on `wheellock` alone learns what to write into its `Cargo.toml`.
+#[test]
+fn tls_that_is_not_there_is_a_feature_to_switch_on() {
+    for url in ["rediss://h", "valkeys+cluster://h", "rediss+sentinel://h/s"] {
+        let error = url.parse::<Config>().expect_err(url).to_string();
+        assert!(error.contains("switch on the feature `tls` of `wheellock`, or of"), "{error}");
+    }
+}

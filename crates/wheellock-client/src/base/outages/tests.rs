@@ -1,0 +1,76 @@
+//! Tests of `outages`.
+
+use super::*;
+
+const TENTH: Duration = Duration::from_millis(100);
+
+/// E1: a change is said at once, then a line in ten seconds.
+#[test]
+fn an_outage_is_told_once_then_seldom_and_its_end_says_how_long_it_was() {
+    let (start, mut outages) = (Instant::now(), Outages::default());
+    assert_eq!(outages.connected(start), Some(Connected::First));
+    let lost = start + Duration::from_secs(60);
+    assert_eq!(outages.lost(lost), Some(Outage { down: Duration::ZERO, attempts: 0, losses: 1 }));
+    let told: Vec<_> = (1..=350).filter_map(|tenth| outages.failed(false, lost + TENTH * tenth)).collect();
+    assert_eq!(told.iter().map(|outage| outage.down.as_secs()).collect::<Vec<_>>(), [10, 20, 30]);
+    assert_eq!(told.iter().map(|outage| outage.attempts).collect::<Vec<_>>(), [100, 200, 300]);
+    let again = outages.connected(lost + TENTH * 351).unwrap();
+    assert_eq!(again, Connected::Again(Outage { down: TENTH * 351, attempts: 350, losses: 0 }));
+    assert!(outages.lost(lost + TENTH * 800).is_some(), "the next one is told at once");
+}
+
+/// Found by a trial: after the first of several restarts nothing was said of the others.
+#[test]
+fn a_long_outage_is_told_when_it_ends_even_if_the_last_one_was_told_just_before() {
+    let (start, mut outages) = (Instant::now(), Outages::default());
+    outages.connected(start);
+    let told: Vec<_> = (0..3)
+        .map(|restart| {
+            let lost = start + TENTH * 50 * restart;
+            let line = outages.lost(lost).is_some();
+            assert_eq!(outages.failed(false, lost + TENTH), None);
+            let again = outages.connected(lost + TENTH * 35);
+            let Some(Connected::Again(Outage { down, attempts: 1, .. })) = again else { panic!("{again:?}") };
+            assert_eq!(down, TENTH * 35);
+            line
+        })
+        .collect();
+    assert_eq!(told, [true, false, true], "once in ten seconds");
+}
+
+#[test]
+fn a_server_that_was_never_reached_is_told_at_the_first_attempt() {
+    let (start, mut outages) = (Instant::now(), Outages::default());
+    assert_eq!(outages.failed(false, start).map(|outage| outage.attempts), Some(1));
+    assert_eq!(outages.failed(false, start + TENTH), None);
+    let Some(Connected::Again(outage)) = outages.connected(start + TENTH * 2) else { panic!() };
+    assert_eq!((outage.attempts, outage.down), (2, TENTH * 2));
+}
+
+#[test]
+fn a_refusal_is_told_though_the_outage_was_but_no_more_often() {
+    let (start, mut outages) = (Instant::now(), Outages::default());
+    outages.connected(start);
+    assert!(outages.lost(start + TENTH).is_some());
+    assert!(outages.failed(false, start + TENTH * 2).is_none());
+    assert!(outages.failed(true, start + TENTH * 3).is_some());
+    let told = (4..100).filter_map(|tenth| outages.failed(tenth % 2 == 0, start + TENTH * tenth));
+    assert_eq!(told.count(), 0);
+}
+
+#[test]
+fn a_connection_that_flaps_makes_few_lines_and_none_is_forgotten() {
+    let (start, mut outages) = (Instant::now(), Outages::default());
+    outages.connected(start);
+    let (mut lines, mut losses) = (0, 0);
+    for tenth in 0..1000 {
+        let at = start + TENTH * tenth;
+        let lost = outages.lost(at);
+        losses += lost.map_or(0, |outage| outage.losses);
+        lines += usize::from(lost.is_some());
+        lines += usize::from(outages.failed(false, at + TENTH / 3).is_some());
+        lines += usize::from(outages.connected(at + TENTH / 2).is_some());
+    }
+    assert_eq!(lines, 20, "lost and connected again, every ten seconds");
+    assert_eq!(losses + outages.losses, 1000);
+}

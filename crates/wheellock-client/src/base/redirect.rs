@@ -1,0 +1,64 @@
+//! Redirections of Redis Cluster: the errors MOVED and ASK. Reads them; following them is the caller's.
+//!
+//! `MOVED <slot> <host>:<port>`, and the same for ASK. Source: the Redis Cluster specification, "MOVED Redirection".
+
+use crate::base::address::Address;
+use crate::base::endpoint::{Malformed, parse_host_port, parse_slot};
+
+/// What a redirection is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Redirect {
+    /// The slot has another owner, for good.
+    Moved,
+    /// The slot is on its way, and this key is there already: only this call goes there, after ASKING.
+    Ask,
+}
+
+/// Where a node sent us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redirection {
+    pub(crate) kind: Redirect,
+    pub(crate) slot: u16,
+    /// Empty if the node does not say: then it means its own host.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// Reads an error reply; `None` if it is no redirection.
+pub(crate) fn parse(error_text: &[u8]) -> Option<Result<Redirection, Malformed>> {
+    let (code, rest) = match error_text.iter().position(|&byte| byte == b' ') {
+        Some(end) => error_text.split_at_checked(end)?,
+        None => (error_text, &[][..]),
+    };
+    let kind = match code {
+        b"MOVED" => Redirect::Moved,
+        b"ASK" => Redirect::Ask,
+        _ => return None,
+    };
+    Some(parse_target(kind, rest))
+}
+
+/// Where a redirection leads, if `error_text` is one that can be followed. `asked` is the host that said so, for a redirection
+/// that names none.
+pub(crate) fn target(error_text: &[u8], asked: impl FnOnce() -> Option<String>) -> Option<Address> {
+    let to = parse(error_text)?.ok()?;
+    let host = if to.host.is_empty() { asked()? } else { to.host };
+    Some(Address::Tcp { host, port: to.port })
+}
+
+fn parse_target(kind: Redirect, text: &[u8]) -> Result<Redirection, Malformed> {
+    let text = std::str::from_utf8(text).map_err(|_| Malformed("a redirection is not UTF-8"))?;
+    let mut words = text.split(' ').filter(|word| !word.is_empty());
+    let (Some(slot), Some(endpoint), None) = (words.next(), words.next(), words.next()) else {
+        return Err(Malformed("a redirection is not a slot and an address"));
+    };
+    // A question mark stands for the host name of a node that was not given one, if the cluster prefers host names; with
+    // `unknown-endpoint` nothing stands there (`getPreferredEndpoint` in cluster.c of Redis 7.0).
+    let unnamed = endpoint.strip_prefix('?').filter(|rest| rest.rfind(':') == Some(0));
+    let endpoint = unnamed.unwrap_or(endpoint);
+    let (host, port) = parse_host_port(endpoint)?;
+    Ok(Redirection { kind, slot: parse_slot(slot)?, host, port })
+}
+
+#[cfg(test)]
+mod tests;

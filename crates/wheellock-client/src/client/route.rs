@@ -1,0 +1,243 @@
+//! From a key to the connection that serves it, whether there is one server or a cluster of them. Owns every decision between
+//! the two; knows no protocol.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use wheellock_resp::Arg;
+
+use crate::base::connection_id::ConnectionId;
+use crate::base::error::{Error, ErrorKind, Outcome};
+use crate::base::retry::Retry;
+use crate::base::slots::slot_of;
+use crate::client::subscription::Subscription;
+use crate::client::watch::Watch;
+use crate::config::{Config, Servers};
+use crate::connection::link::Link;
+use crate::connection::listener::{Audience, Event};
+use crate::connection::locator::Locator;
+use crate::connection::server::Server;
+use crate::connection::{ConnectionState, Shared, Stats};
+use crate::protocol::handshake::{Role, ServerInfo};
+use crate::protocol::request::Request;
+use crate::topology::cluster::Cluster;
+use crate::topology::scouts;
+
+/// What a client's calls go to.
+pub(crate) enum Route {
+    /// Every call to one and the same server, which may be found anew at every connect.
+    One(Link),
+    /// Each call to the node that serves its key.
+    Cluster(Arc<Cluster>),
+}
+
+impl Route {
+    /// Starts to connect. Call within a runtime.
+    pub(crate) fn open(config: Config) -> Self {
+        let config = config.within_reach();
+        let locator = match &config.servers {
+            Servers::One(address) => Locator::At(address.clone()),
+            Servers::Replicated(addresses) => Locator::Among(addresses.clone()),
+            Servers::Sentinel(sentinels) => {
+                let sentinels = sentinels.clone();
+                return Self::One(scouts::start(config, &sentinels));
+            }
+            Servers::Cluster(seeds) => {
+                let seeds = seeds.clone();
+                return Self::Cluster(Cluster::start(config, seeds));
+            }
+        };
+        let audience = Audience::of(&config);
+        let listener = move |event: Event<'_>| audience.tell_of_replacement(&event);
+        let shared = Shared::new(config, Role::Primary, 0, Box::new(listener));
+        Self::One(Link::start(shared, locator))
+    }
+
+    /// Waits until it serves.
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        match self {
+            Self::One(link) => link.ready().await,
+            Self::Cluster(cluster) => cluster.ready().await,
+        }
+    }
+
+    /// The server to which a request goes, and whether it has to be told that it is asked out of turn.
+    #[inline]
+    pub(crate) fn server(&self, request: &Request<'_>, retry: &Retry) -> Result<(Server<'_>, bool), Error> {
+        match self {
+            Self::One(link) => Ok((Server::Only(link), false)),
+            Self::Cluster(cluster) => Self::node(cluster, request, retry),
+        }
+    }
+
+    fn node<'a>(
+        cluster: &'a Cluster,
+        request: &Request<'_>,
+        retry: &Retry,
+    ) -> Result<(Server<'a>, bool), Error> {
+        if let Some(node) = retry.asking().and_then(|address| cluster.node_at(address)) {
+            return Ok((Server::Node(node), true));
+        }
+        let key = request.key().map(|key| match key {
+            Arg::Bytes(key) => Cow::Borrowed(key),
+            Arg::Int(key) => key.to_string().into_bytes().into(),
+            Arg::Uint(key) => key.to_string().into_bytes().into(),
+        });
+        cluster.node_for(key.as_deref()).map(|node| (Server::Node(node), false))
+    }
+
+    /// The server that serves `key` now.
+    pub(crate) fn server_for(&self, key: &[u8]) -> Result<Server<'_>, Error> {
+        match self {
+            Self::One(link) => Ok(Server::Only(link)),
+            Self::Cluster(cluster) => cluster.node_for(Some(key)).map(Server::Node),
+        }
+    }
+
+    /// The server to which `connection` leads, if it is still used.
+    pub(crate) fn server_of(&self, connection: ConnectionId) -> Option<Server<'_>> {
+        match self {
+            Self::One(link) => (link.node == connection.node).then_some(Server::Only(link)),
+            Self::Cluster(cluster) => {
+                let mut nodes = cluster.nodes().into_iter();
+                nodes.find(|node| node.node == connection.node).map(Server::Node)
+            }
+        }
+    }
+
+    /// The server to which `connection` led; if it is not used any more, one that stands for all of them in messages.
+    pub(crate) fn server_that_was(&self, connection: ConnectionId) -> Server<'_> {
+        self.server_of(connection).unwrap_or_else(|| match self {
+            Self::One(link) => Server::Only(link),
+            Self::Cluster(cluster) => Server::Node(cluster.nowhere()),
+        })
+    }
+
+    /// Every server that is used now.
+    pub(crate) fn servers(&self) -> Vec<Arc<Shared>> {
+        match self {
+            Self::One(link) => vec![Arc::clone(link)],
+            Self::Cluster(cluster) => cluster.nodes(),
+        }
+    }
+
+    pub(crate) fn subscribe(&self, channel: &[u8]) -> Subscription {
+        match self {
+            Self::One(link) => Subscription::new(link, channel),
+            Self::Cluster(cluster) => {
+                // Without a node for the slot any will do for now: the subscription follows when there is one.
+                let node = cluster.node_for(Some(channel)).unwrap_or_else(|_| cluster.nowhere());
+                Subscription::in_cluster(cluster, &node, channel)
+            }
+        }
+    }
+
+    /// Whether messages go by sharded pub/sub.
+    pub(crate) fn is_sharded(&self) -> bool {
+        match self {
+            Self::One(_) => false,
+            Self::Cluster(cluster) => cluster.is_sharded(),
+        }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// The hash slot of a key; 0 where keys of different slots may be parameters of one command.
+    pub(crate) fn slot_of(&self, key: &[u8]) -> u16 {
+        match self {
+            Self::One(_) => 0,
+            Self::Cluster(_) => slot_of(key),
+        }
+    }
+
+    /// The number of the node that serves `key` now; 0 where there is only one.
+    pub(crate) fn node_of(&self, key: &[u8]) -> u32 {
+        match self {
+            Self::One(_) => 0,
+            Self::Cluster(cluster) => cluster.node_for(Some(key)).map_or(u32::MAX, |node| node.node),
+        }
+    }
+
+    /// What a server said about itself when it was last connected.
+    pub(crate) fn server_info(&self) -> Option<ServerInfo> {
+        self.servers().iter().find_map(|server| server.lock().info.clone())
+    }
+
+    /// The error of a call that was not made.
+    #[cold]
+    pub(crate) fn error(&self, kind: ErrorKind, operation: &str, detail: &str) -> Error {
+        Error::new(kind, Outcome::NotSent, operation, &self.address(), detail.to_owned())
+    }
+
+    /// Where the servers are, for messages.
+    pub(crate) fn address(&self) -> Arc<str> {
+        match self {
+            Self::One(link) => link.server(),
+            Self::Cluster(cluster) => cluster.config.servers.to_string().into(),
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        match self {
+            Self::One(link) => &link.config,
+            Self::Cluster(cluster) => &cluster.config,
+        }
+    }
+
+    /// Whether any connection is up.
+    pub(crate) fn is_ready(&self) -> bool {
+        match self {
+            Self::One(link) => link.is_ready(),
+            Self::Cluster(cluster) => cluster.any_ready(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> ConnectionState {
+        match self {
+            Self::One(link) => link.lock().connection_state(),
+            Self::Cluster(cluster) => cluster.state(),
+        }
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        match self {
+            Self::One(link) => Watch::one(link),
+            Self::Cluster(cluster) => Watch::cluster(cluster),
+        }
+    }
+
+    /// The counters of all servers together.
+    pub(crate) fn stats(&self) -> Stats {
+        self.servers().iter().map(|server| server.stats()).fold(Stats::default(), Stats::together)
+    }
+
+    /// Closes every connection; what is queued is still sent.
+    pub(crate) fn begin_closing(&self) {
+        match self {
+            Self::One(link) => link.begin_closing(),
+            Self::Cluster(cluster) => cluster.close(),
+        }
+    }
+}
+
+impl Clone for Route {
+    fn clone(&self) -> Self {
+        match self {
+            Self::One(link) => Self::One(link.clone()),
+            Self::Cluster(cluster) => {
+                cluster.handle_cloned();
+                Self::Cluster(Arc::clone(cluster))
+            }
+        }
+    }
+}
+
+impl Drop for Route {
+    fn drop(&mut self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.handle_dropped();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Host names to addresses, at most one lookup per name at a time in the process. Caches no answer.
+//!
+//! The system's lookup blocks for as long as a name server is silent. On the runtime's blocking pool it would take
+//! threads from the user, and would delay the end of the runtime.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+
+use crate::base::contain::{contained, wake_all};
+use crate::base::waiting::{OnLeave, Waiting};
+
+/// Looks names up on threads of its own. Clones share the threads and the lookups.
+#[derive(Clone)]
+pub(crate) struct Resolver(Arc<Inner>);
+
+type LookUp = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
+type Answer = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
+
+struct Inner {
+    look_up: Box<LookUp>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The process that started the threads. A child of `fork` has none of them.
+    process: u32,
+    threads: usize,
+    lookups: HashMap<Arc<str>, Lookup>,
+    /// Names whose lookup waits for a thread, oldest first.
+    queue: VecDeque<Arc<str>>,
+    next_caller: u64,
+}
+
+/// A lookup on its way. Lives in the map until it is answered or, before a thread takes it, until its last caller leaves.
+struct Lookup {
+    answer: Arc<OnceLock<Answer>>,
+    callers: usize,
+    waiting: Waiting,
+    is_running: bool,
+}
+
+static OF_THE_SYSTEM: LazyLock<Resolver> =
+    LazyLock::new(|| Resolver::new(|host| Ok((host, 0).to_socket_addrs()?.collect())));
+
+impl Resolver {
+    /// Returns the process-wide resolver, which asks the system.
+    pub(crate) fn of_the_system() -> Self {
+        OF_THE_SYSTEM.clone()
+    }
+
+    /// Returns a resolver that asks `look_up`, which may block.
+    pub(crate) fn new(look_up: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(Inner { look_up: Box::new(look_up), state: Mutex::new(State::new()) }))
+    }
+
+    /// Returns the addresses of `host`, each with `port`. Joins a lookup of the same name that is on its way.
+    pub(crate) async fn look_up(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        let host: Arc<str> = host.into();
+        let (answer, caller) = self.join(&host);
+        let _leaves = OnLeave(|| self.0.lock().leave(&host, &answer, caller));
+        std::future::poll_fn(|cx| {
+            // Under the lock: an answer that comes between the look and the waker's entry would wake no caller.
+            let mut state = self.0.lock();
+            if answer.get().is_some() {
+                return Poll::Ready(());
+            }
+            if let Some(lookup) = state.lookups.get_mut(&host) {
+                lookup.waiting.add(caller, cx.waker());
+            }
+            Poll::Pending
+        })
+        .await;
+        match answer.get().cloned().unwrap_or_else(|| Ok(Vec::new())) {
+            Ok(mut found) => {
+                found.iter_mut().for_each(|address| address.set_port(port));
+                Ok(found)
+            }
+            Err((kind, said)) => Err(io::Error::new(kind, said)),
+        }
+    }
+
+    fn join(&self, host: &Arc<str>) -> (Arc<OnceLock<Answer>>, u64) {
+        let mut state = self.0.lock();
+        if state.process != std::process::id() {
+            *state = State::new();
+        }
+        state.next_caller += 1;
+        let caller = state.next_caller;
+        if let Some(lookup) = state.lookups.get_mut(host) {
+            lookup.callers += 1;
+            return (Arc::clone(&lookup.answer), caller);
+        }
+        let answer = Arc::new(OnceLock::new());
+        let lookup =
+            Lookup { answer: Arc::clone(&answer), callers: 1, waiting: Waiting::Nobody, is_running: false };
+        state.lookups.insert(Arc::clone(host), lookup);
+        state.queue.push_back(Arc::clone(host));
+        if state.threads == MOST_THREADS {
+            return (answer, caller);
+        }
+        state.threads += 1;
+        drop(state);
+        let inner = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("wheellock-resolver".to_owned());
+        if let Err(error) = thread.spawn(move || inner.work()) {
+            self.0.thread_refused(&error);
+        }
+        (answer, caller)
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks up the queued names. Ends when the queue is empty.
+    fn work(&self) {
+        while let Some(host) = self.take() {
+            let found = contained(|| (self.look_up)(&host));
+            let found = found.unwrap_or_else(|| Err(io::Error::other("the lookup panicked")));
+            self.answer(&host, found.map_err(|error| (error.kind(), error.to_string())));
+        }
+    }
+
+    fn take(&self) -> Option<Arc<str>> {
+        let mut state = self.lock();
+        let Some(host) = state.queue.pop_front() else {
+            state.threads -= 1;
+            return None;
+        };
+        if let Some(lookup) = state.lookups.get_mut(&host) {
+            lookup.is_running = true;
+        }
+        Some(host)
+    }
+
+    fn answer(&self, host: &str, answer: Answer) {
+        let mut state = self.lock();
+        let Some(mut lookup) = state.lookups.remove(host) else { return };
+        // No other call sets it: the lookup was in the map.
+        let _is_first = lookup.answer.set(answer);
+        let mut wakers = Vec::new();
+        lookup.waiting.wake(&mut wakers);
+        drop(state);
+        wake_all(wakers);
+    }
+
+    /// The system starts no thread. Those that run go on with the queue; without any, each lookup fails.
+    fn thread_refused(&self, error: &io::Error) {
+        let mut state = self.lock();
+        state.threads -= 1;
+        let stranded = if state.threads == 0 { std::mem::take(&mut state.queue) } else { VecDeque::new() };
+        drop(state);
+        for host in stranded {
+            self.answer(&host, Err((error.kind(), format!("no thread to look the name up: {error}"))));
+        }
+    }
+}
+
+impl State {
+    fn new() -> Self {
+        Self {
+            process: std::process::id(),
+            threads: 0,
+            lookups: HashMap::new(),
+            queue: VecDeque::new(),
+            next_caller: 0,
+        }
+    }
+
+    /// Removes a caller, and with the last one a lookup that no thread has taken. So the queue is as long as there are names
+    /// with callers.
+    fn leave(&mut self, host: &Arc<str>, answer: &Arc<OnceLock<Answer>>, caller: u64) -> Option<Waker> {
+        let lookup = self.lookups.get_mut(host).filter(|lookup| Arc::ptr_eq(&lookup.answer, answer))?;
+        lookup.callers -= 1;
+        let waker = lookup.waiting.forget(caller);
+        if lookup.callers == 0 && !lookup.is_running {
+            self.lookups.remove(host);
+            self.queue.retain(|queued| queued != host);
+        }
+        waker
+    }
+}
+
+/// Bounds the threads that a silent name server holds. Each looks up another name.
+const MOST_THREADS: usize = 16;
+
+#[cfg(test)]
+mod tests;

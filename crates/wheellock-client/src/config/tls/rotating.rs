@@ -1,0 +1,88 @@
+//! A client certificate in files that another program replaces. Does not watch the files: each connection reads them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::client::ClientConfig;
+
+use super::{bad, client_config};
+use crate::base::error::{Error, said};
+
+/// A certificate chain and its private key, both in PEM form.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) chain: Vec<u8>,
+    pub(super) key: Vec<u8>,
+}
+
+/// The files, and what the client presents now.
+pub(super) struct Rotating {
+    roots: Arc<RootCertStore>,
+    chain: PathBuf,
+    key: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The last pair that could be used.
+    pair: Pair,
+    config: Arc<ClientConfig>,
+    /// Why the files could not be used when they were last read.
+    trouble: Option<String>,
+}
+
+impl Rotating {
+    pub(super) fn new(roots: Arc<RootCertStore>, chain: PathBuf, key: PathBuf) -> Result<Self, Error> {
+        let pair = read_pair(&chain, &key)?;
+        let config = client_config(Arc::clone(&roots), Some(&pair))?;
+        Ok(Self { roots, chain, key, state: Mutex::new(State { pair, config, trouble: None }) })
+    }
+
+    /// Reads the files. A certificate and a key that do not fit each other change nothing, because a program that rotates them replaces one
+    /// file after the other.
+    pub(super) fn read_again(&self) {
+        let read = read_pair(&self.chain, &self.key).and_then(|pair| {
+            let is_known = self.lock().pair == pair;
+            // The same settings resume sessions.
+            let config =
+                if is_known { None } else { Some(client_config(Arc::clone(&self.roots), Some(&pair))?) };
+            Ok((pair, config))
+        });
+        let mut state = self.lock();
+        match read {
+            Ok((pair, Some(config))) => *state = State { pair, config, trouble: None },
+            Ok((_, None)) => state.trouble = None,
+            Err(error) => {
+                let detail = error.detail();
+                state.trouble = Some(format!(
+                    "the client presented a former certificate, because those in {} and {} cannot be used now: {detail}",
+                    self.chain.display(),
+                    self.key.display()
+                ));
+            }
+        }
+    }
+
+    pub(super) fn present(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.lock().config)
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.lock().trouble.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read_pair(chain: &Path, key: &Path) -> Result<Pair, Error> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| {
+            let detail = format!("the file {} cannot be read: {}", path.display(), said(&error));
+            bad(&detail).because_of_io(error)
+        })
+    };
+    Ok(Pair { chain: read(chain)?, key: read(key)? })
+}

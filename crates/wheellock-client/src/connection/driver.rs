@@ -1,0 +1,673 @@
+//! The one task per connection: connects, reads, decodes, completes calls, flushes batches, keeps time, reconnects.
+//! Everything it decides is decided by the pure parts; this is the loop that feeds them.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use wheellock_resp::{Decoder, Frame, LimitKind, Limits};
+use wheellock_wheel::Sleep;
+
+use crate::base::contain::wake_all;
+use crate::base::detached::Detached;
+use crate::base::error::{Error, ErrorKind, Outcome, said};
+use crate::base::outages::{Connected, Outages};
+use crate::base::patience::late;
+use crate::base::pauses::Pauses;
+use crate::base::read_buffer::ReadBuffer;
+use crate::base::silence::{Silence, Verdict, last_part, stood_still};
+use crate::connection::ending::{LAST_ANSWERS, LAST_LOOKS};
+use crate::connection::events;
+use crate::connection::listener::Event;
+use crate::connection::locator::Locator;
+use crate::connection::open::{Open, open};
+use crate::connection::stream::Stream;
+use crate::connection::{Phase, SILENCE, Shared};
+use crate::protocol::handshake::Role;
+
+/// Reads and frames per turn before other tasks get theirs.
+const READS_PER_TURN: usize = 8;
+const FRAMES_PER_TURN: usize = 4096;
+/// Reads before a verdict, of 4 KiB each: more than a socket's buffer holds with the defaults of Linux.
+const READS_PER_LOOK: usize = 2048;
+/// A read that woke more callers than this is followed by a cork.
+const CORK_ABOVE: usize = 1;
+/// The fewest calls that are worth a write before the cork's: as many as can be one command.
+const WORTH_A_WRITE: usize = crate::protocol::pipeline::MOST_BUNDLED;
+/// Why a connection is not used that has just been made.
+const RENEWED: &str = "the credentials were renewed while it was made";
+/// A connection that lived this long has proved itself; shorter lives keep the backoff growing.
+const STABLE: Duration = Duration::from_secs(1);
+/// How long a closing client waits for the replies to what it has sent.
+const CLOSING_GRACE: Duration = Duration::from_secs(1);
+/// How long a node that serves nobody any more is waited for: what it answers within this was answered by it.
+const RETIRING_GRACE: Duration = Duration::from_millis(250);
+
+/// Starts to connect. Call within a runtime.
+pub(crate) fn start(shared: &Arc<Shared>, locator: Locator) {
+    // Made here, for a runtime that ends drops also what never had a turn.
+    tokio::spawn(drive(EndOnDrop(Arc::clone(shared)), locator));
+}
+
+/// Runs until the last handle is gone.
+async fn drive(ended: EndOnDrop, locator: Locator) {
+    let shared = &*ended.0;
+    let mut pauses = Pauses::new(shared.config.reconnect);
+    let timer = shared.config.timer.clone();
+    let mut outages = Outages::default();
+    while !is_closing(shared) {
+        let error = match housekeeping(shared, open(shared, &locator)).await {
+            None => break,
+            Some(Ok(open)) => {
+                let since = timer.now();
+                let connected = outages.connected(since);
+                let error = match Running::new(shared, open, locator.may_move(), connected) {
+                    Ok(running) => running.await,
+                    Err(error) => error,
+                };
+                if is_closing(shared) {
+                    events::closed(&shared.server());
+                } else if let Some(outage) = outages.lost(timer.now()) {
+                    events::disconnected(&shared.server(), &error, outage);
+                }
+                if timer.now().saturating_duration_since(since) >= STABLE {
+                    pauses.reset();
+                }
+                error
+            }
+            Some(Err(error)) => {
+                if let Some(outage) = outages.failed(error.is_refusal(), timer.now()) {
+                    events::connect_failed(&shared.server(), &error, outage);
+                }
+                connect_failed(shared, &error);
+                error
+            }
+        };
+        let random = (shared.config.random)();
+        let pause = pauses.after(&error, locator.may_move(), timer.now(), random);
+        if housekeeping(shared, locator.sleep_unless_renamed(&timer, pause)).await.is_none() {
+            break;
+        }
+    }
+}
+
+/// Ends everything that is left, also when the runtime drops the driver in the middle of anything.
+struct EndOnDrop(Arc<Shared>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn is_closing(shared: &Shared) -> bool {
+    shared.lock().closing
+}
+
+fn connect_failed(shared: &Shared, error: &Error) {
+    let mut wakers = Vec::new();
+    let mut state = shared.lock();
+    state.last_error = Some(error.clone());
+    let phase = if error.is_refusal() {
+        state.pipeline.fail_unwritten(error, &mut wakers);
+        Phase::Refused(error.clone())
+    } else {
+        Phase::Connecting
+    };
+    shared.enter(state, phase, Event::Down, wakers);
+}
+
+/// Polls `work` while calls that are queued meanwhile keep their deadlines. `None` if the client is being closed.
+async fn housekeeping<T>(shared: &Shared, work: impl Future<Output = T>) -> Option<T> {
+    let timer = &shared.config.timer;
+    let mut sleep = timer.sleep_until(timer.now());
+    let mut armed = None;
+    let mut work = pin!(work);
+    std::future::poll_fn(move |cx| {
+        let mut wakers = Vec::new();
+        loop {
+            let now = timer.now();
+            let mut state = shared.lock();
+            if state.closing {
+                return Poll::Ready(None);
+            }
+            let earliest = state.pipeline.expire(now, &mut wakers);
+            state.armed = earliest;
+            remember_driver(&mut state.driver, cx.waker());
+            state.parked = true;
+            drop(state);
+            wake_all(wakers.drain(..));
+            if armed != earliest {
+                armed = earliest;
+                if let Some(earliest) = earliest {
+                    sleep.reset(earliest);
+                }
+            }
+            if armed.is_none() || std::pin::Pin::new(&mut sleep).poll(cx).is_pending() {
+                break;
+            }
+            armed = None;
+        }
+        work.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+fn remember_driver(driver: &mut Option<Waker>, waker: &Waker) {
+    match driver {
+        Some(old) if old.will_wake(waker) => {}
+        _ => *driver = Some(waker.clone()),
+    }
+}
+
+/// An open connection at work; the future resolves with the reason why it ended.
+struct Running<'a> {
+    shared: &'a Shared,
+    /// Another server may take this one's place.
+    may_move: bool,
+    stream: Stream,
+    decoder: Decoder,
+    input: ReadBuffer,
+    /// How the one call fails whose reply has ended this connection.
+    culprit: Option<Error>,
+    /// Bytes taken for a flush that the socket has not accepted yet.
+    output: BytesMut,
+    frames: Vec<Frame>,
+    wakers: Vec<Waker>,
+    detached: Vec<Detached>,
+    timer: Sleep,
+    /// Last time any byte arrived.
+    heard: Instant,
+    silence: Silence,
+    next_ping: Instant,
+    pings: u32,
+    closing_since: Option<Instant>,
+}
+
+/// How many calls of so many callers, who have just been woken, are written before the others are there. With two halves under way in turn
+/// the server need not wait for all callers, nor they for it.
+fn half_of(woken: usize) -> usize {
+    WORTH_A_WRITE.max(woken / 2)
+}
+
+enum Turn {
+    /// Nothing left to do until something happens.
+    Idle,
+    /// More may be waiting; come back after the other tasks.
+    Again,
+}
+
+impl<'a> Running<'a> {
+    /// Puts a connection to work, unless it was made by who we are no more.
+    fn new(
+        shared: &'a Shared,
+        open: Open,
+        may_move: bool,
+        connected: Option<Connected>,
+    ) -> Result<Self, Error> {
+        let Open { address, stream, decoder, input, info, renewals } = open;
+        let now = shared.config.timer.now();
+        let identity = info.run_id.clone().unwrap_or_else(|| address.to_string());
+        shared.found_at(address);
+        if let Some(connected) = connected {
+            events::connected(&shared.server(), &info, connected);
+            if !shared.config.timer.is_driven() {
+                events::timer_refused(&shared.server());
+            }
+        }
+        let mut state = shared.lock();
+        if state.renewals != renewals {
+            drop(state);
+            return Err(shared.not_connected(ErrorKind::ConnectionLost, RENEWED));
+        }
+        state.epoch += 1;
+        state.stats.connections += 1;
+        state.pipeline.meet(&info);
+        state.info = Some(info);
+        state.last_error = None;
+        state.condemned = None;
+        let before = state.identity.replace(identity);
+        let replaced = before.is_some() && before != state.identity;
+        state.writing = false;
+        state.corked = None;
+        // What was armed is the timer of who connected.
+        (state.armed, state.disarmed) = (None, None);
+        state.pipeline.reconnect(now);
+        shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
+        Ok(Self {
+            shared,
+            may_move,
+            stream,
+            decoder,
+            input: ReadBuffer::new(input),
+            culprit: None,
+            output: BytesMut::new(),
+            frames: Vec::new(),
+            wakers: Vec::new(),
+            detached: Vec::new(),
+            timer: shared.config.timer.sleep_until(now),
+            heard: now,
+            silence: Silence::default(),
+            next_ping: now + shared.config.heartbeat,
+            pings: 0,
+            closing_since: None,
+        })
+    }
+
+    fn wake_all(&mut self) {
+        wake_all(self.wakers.drain(..));
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<Turn, Error> {
+        let mut again = false;
+        let mut state = self.shared.lock();
+        let uncorked = state.corked.take().is_some();
+        let (armed, closing) = (state.armed, state.closing);
+        let condemned = state.condemned.take();
+        drop(state);
+        if let Some((kind, why)) = condemned {
+            return Err(self.error(kind, &why));
+        }
+        // What was corked on the last turn goes out now, together with what the woken callers appended.
+        if uncorked {
+            self.poll_flush(cx)?;
+        }
+        let before = self.heard;
+        let mut woken = self.poll_input(cx, &mut again)?;
+        if closing {
+            woken += self.check_closing()?;
+        }
+        // The timer is armed, and by the clock that reading has just looked at it is not due: no need to ask it. A timer without a driver
+        // has to be polled on every turn.
+        let due_later = self.heard > before && armed.is_some_and(|armed| self.heard < armed);
+        if closing || !due_later || !self.timer.is_driven() {
+            woken += self.keep_time(cx)?;
+        }
+        if woken > CORK_ABOVE {
+            self.shared.lock().corked = Some(half_of(woken));
+            return Ok(Turn::Again);
+        }
+        if !uncorked && woken == 0 && self.output.is_empty() {
+            // Callers asked for a flush. They are usually not the last ones in this round of the run queue.
+            let mut state = self.shared.lock();
+            if state.pipeline.has_output() && !state.writing && state.pipeline.in_flight() > 1 {
+                state.corked = Some(WORTH_A_WRITE);
+                return Ok(Turn::Again);
+            }
+        }
+        self.poll_flush(cx)?;
+        Ok(if again { Turn::Again } else { Turn::Idle })
+    }
+
+    /// Reads and decodes what has arrived; returns how many callers were woken.
+    fn poll_input(&mut self, cx: &mut Context<'_>, again: &mut bool) -> Result<usize, Error> {
+        let mut woken = 0;
+        for _ in 0..READS_PER_TURN {
+            self.input.make_room(self.decoder.wanted());
+            let read = match self.stream.poll_read(cx, &mut self.input.bytes) {
+                Poll::Pending => return Ok(woken),
+                Poll::Ready(Ok(0)) => {
+                    return Err(self.lost(&format!("the server closed the connection{}", self.why_ended())));
+                }
+                Poll::Ready(Ok(read)) => read,
+                Poll::Ready(Err(error)) => {
+                    return Err(self.failed("reading", error));
+                }
+            };
+            self.heard = self.shared.config.timer.now();
+            woken += self.decode(read)?;
+            self.input.shrink(self.decoder.wanted());
+        }
+        *again = true;
+        Ok(woken)
+    }
+
+    fn decode(&mut self, mut read: usize) -> Result<usize, Error> {
+        let mut woken = 0;
+        loop {
+            let decoded = loop {
+                if self.input.bytes.is_empty() {
+                    break Ok(true);
+                }
+                match self.decoder.decode(&mut self.input.bytes) {
+                    Ok(Some(frame)) => self.frames.push(frame),
+                    Ok(None) => break Ok(true),
+                    Err(error) => break Err(error),
+                }
+                if self.frames.len() >= FRAMES_PER_TURN {
+                    break Ok(false);
+                }
+            };
+            let mut state = self.shared.lock();
+            state.stats.bytes_read += std::mem::take(&mut read) as u64;
+            let mut desync = None;
+            for frame in self.frames.drain(..) {
+                if let Err(error) = state.pipeline.on_frame(frame, self.heard, &mut self.wakers) {
+                    desync = Some(error);
+                    break;
+                }
+            }
+            state.pipeline.take_detached(&mut self.detached);
+            let unfit = state.pipeline.unfit;
+            let moved = state.pipeline.moved.take();
+            state.stats.wakeups += self.wakers.len() as u64;
+            drop(state);
+            // Most of what is reported has a task that waits for it, too.
+            woken += self.wakers.len() + self.detached.len();
+            // Before anybody hears of it, who would then ask here again.
+            if let Some(moved) = moved {
+                self.shared.tell(Event::Redirected { reply: &moved, host: self.shared.host() });
+            }
+            self.shared.report(&mut self.detached);
+            self.wake_all();
+            if let Some(desync) = desync {
+                return Err(self.error(ErrorKind::Protocol, desync.0));
+            }
+            if let Some(unfit) = unfit {
+                return Err(self.lost(unfit));
+            }
+            match decoded {
+                Ok(true) => return Ok(woken),
+                Ok(false) => {}
+                Err(error) => return Err(self.undecodable(error)),
+            }
+        }
+    }
+
+    /// Reads what the socket holds, whatever the runtime knows of the socket. A runtime that stood still has not asked for events yet, and
+    /// the timer may wake this task before it does. Returns how many callers were woken.
+    fn look(&mut self) -> Result<usize, Error> {
+        let mut woken = 0;
+        for _ in 0..READS_PER_LOOK {
+            let read = match self.stream.try_read(&mut self.input.bytes) {
+                Ok(0) => {
+                    return Err(self.lost(&format!("the server closed the connection{}", self.why_ended())));
+                }
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(self.failed("reading", error)),
+            };
+            self.heard = self.shared.config.timer.now();
+            woken += self.decode(read)?;
+        }
+        Ok(woken)
+    }
+
+    /// Bytes that are not RESP fail every call. A reply over a limit is the failure of its own call, and ends the connection of
+    /// the others.
+    fn undecodable(&mut self, error: wheellock_resp::Error) -> Error {
+        let wheellock_resp::ErrorKind::Limit(limit) = error.kind() else {
+            let detail = format!("the server's bytes are not RESP: {error}");
+            return self.error(ErrorKind::Protocol, &detail).because_of(error);
+        };
+        let most = bound(self.decoder.limits(), limit);
+        let detail = format!(
+            "its reply has more than {most} {limit}: raise it in Config::limits, or ask for less at once"
+        );
+        self.culprit = Some(self.error(ErrorKind::Protocol, &detail).because_of(error));
+        self.lost(&format!(
+            "the reply to another call had more than {most} {limit}, and ended the connection"
+        ))
+    }
+
+    /// Why the server may have ended a connection with subscriptions after large replies. It does not say so itself.
+    fn why_ended(&self) -> &'static str {
+        let mut state = self.shared.lock();
+        let suspect = state.pipeline.owes_answers() && state.pipeline.channels().any_confirmed();
+        if suspect && self.input.was_large() { BUFFER_LIMIT } else { "" }
+    }
+
+    /// Ends a closing client when everything is answered, or after its grace. Returns how many callers were woken.
+    fn check_closing(&mut self) -> Result<usize, Error> {
+        let now = self.shared.config.timer.now();
+        let since = *self.closing_since.get_or_insert_with(|| {
+            // The timer is armed for a connection that goes on, and the grace ends earlier.
+            self.shared.lock().armed = None;
+            now
+        });
+        let grace = if self.shared.lock().retired.is_some() { RETIRING_GRACE } else { CLOSING_GRACE };
+        let is_over = now.saturating_duration_since(since) >= grace;
+        let woken = if is_over { self.look()? } else { 0 };
+        let state = self.shared.lock();
+        if is_over || state.pipeline.is_empty() {
+            let retired = state.retired.clone();
+            drop(state);
+            let closed = || self.error(ErrorKind::Closed, "the client was closed");
+            return Err(retired.unwrap_or_else(closed));
+        }
+        Ok(woken)
+    }
+
+    /// Expires calls, checks the server's health, and arms the timer for the next time. Returns how many callers were woken.
+    fn keep_time(&mut self, cx: &mut Context<'_>) -> Result<usize, Error> {
+        let armed = self.shared.lock().armed;
+        // Disarmed by a caller whose deadline is earlier than what the driver had promised to look at.
+        let mut due = armed != Some(self.timer.deadline());
+        let mut woken = 0;
+        loop {
+            if !due && std::pin::Pin::new(&mut self.timer).poll(cx).is_pending() {
+                return Ok(woken);
+            }
+            due = false;
+            woken += self.pass_verdicts()?;
+        }
+    }
+
+    /// Passes every verdict whose time has come. The driver looks at the socket first, because an answer may lie there.
+    fn pass_verdicts(&mut self) -> Result<usize, Error> {
+        let config = &self.shared.config;
+        let (now, timeout) = (config.timer.now(), config.response_timeout);
+        let woken = if self.is_verdict_due(now) { self.look()? } else { 0 };
+        let mut state = self.shared.lock();
+        // A caller that disarmed the timer called the driver at once. The timer may be due long after that.
+        let due = state.disarmed.take().map_or(self.timer.deadline(), |at| at.min(self.timer.deadline()));
+        let late = late(&self.shared.config.timer, due, now);
+        if stood_still(late, timeout) {
+            // This process has kept them, and not the server.
+            state.pipeline.spare(now + last_part(timeout));
+        }
+        let earliest = state.pipeline.expire(now, &mut self.wakers);
+        let waiting_since = state.pipeline.waiting_since();
+        let overdue = match self.silence.judge(waiting_since, late, now, timeout) {
+            // A call that is not written yet will be: watch its last quarter, or its deadline would pass before the verdict.
+            Verdict::Quiet => {
+                earliest.and_then(|at| at.checked_sub(last_part(timeout))).filter(|begins| now < *begins)
+            }
+            Verdict::LookAt(at) => Some(at),
+            Verdict::Lost => {
+                drop(state);
+                self.wake_all();
+                return Err(self.lost(&format!("no reply for {timeout:?}")));
+            }
+        };
+        let silent = waiting_since.filter(|_| self.may_move).map(|since| since + SILENCE);
+        let is_silent = silent.is_some_and(|at| now >= at);
+        let silent = silent.map(|at| if is_silent { now + SILENCE } else { at });
+        // Silent or busy: the PING finds a dead peer in the one case and shifted replies in the other.
+        if now >= self.next_ping {
+            self.next_ping = now + self.shared.config.heartbeat.max(MIN_HEARTBEAT);
+            state.pipeline.submit_ping(now);
+            self.pings = self.pings.wrapping_add(1);
+            // A replica refuses the reads of a cluster's client by itself.
+            if self.shared.role == Role::Primary && self.pings.is_multiple_of(PINGS_PER_ROLE) {
+                state.pipeline.submit_role(now);
+            }
+        }
+        let grace = self.closing_since.map(|since| {
+            let retires = since + RETIRING_GRACE;
+            let ends = if now < retires { retires } else { since + CLOSING_GRACE };
+            // The next turn sees that it is over; a time that has come would be looked at again and again on this one.
+            ends.max(now + MIN_HEARTBEAT)
+        });
+        let times = [Some(self.next_ping), overdue, earliest, silent, grace];
+        let armed = times.into_iter().flatten().min().unwrap_or(self.next_ping);
+        state.armed = Some(armed);
+        drop(state);
+        if is_silent && !stood_still(late, timeout) {
+            self.shared.tell(Event::Silent);
+        }
+        self.wake_all();
+        self.timer.reset(armed);
+        Ok(woken)
+    }
+
+    /// Returns true if a call's deadline has come, or if the server has been silent for a while.
+    fn is_verdict_due(&self, now: Instant) -> bool {
+        let state = self.shared.lock();
+        let is_over = |deadline| now >= deadline;
+        let patience = SILENCE.min(self.shared.config.response_timeout / 2);
+        state.pipeline.earliest_deadline().is_some_and(is_over)
+            || state.pipeline.waiting_since().is_some_and(|since| is_over(since + patience))
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        loop {
+            if self.output.is_empty() {
+                let mut state = self.shared.lock();
+                if state.writing || !state.pipeline.has_output() {
+                    drop(state);
+                    return match self.stream.poll_flush(cx) {
+                        Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
+                        Poll::Ready(Err(error)) => Err(self.failed("writing", error)),
+                    };
+                }
+                state.writing = true;
+                self.output = state.pipeline.take_output();
+            }
+            let written = match self.stream.poll_write(cx, &self.output) {
+                Poll::Pending => return Ok(()),
+                Poll::Ready(Ok(0)) => return Err(self.lost("the socket takes no bytes")),
+                Poll::Ready(Ok(written)) => written,
+                Poll::Ready(Err(error)) => {
+                    return Err(self.failed("writing", error));
+                }
+            };
+            // Let go of at once: shared with it, the buffer could not tell how large it is.
+            drop(self.output.split_to(written));
+            let mut state = self.shared.lock();
+            state.stats.batch_writes += 1;
+            state.stats.bytes_written += written as u64;
+            if self.output.is_empty() {
+                state.writing = false;
+                state.pipeline.give_back(std::mem::take(&mut self.output));
+            } else {
+                state.pipeline.wrote(written);
+            }
+        }
+    }
+
+    /// Says that the driver waits; false if there is something that nobody else will do.
+    fn park(&mut self, cx: &Context<'_>) -> bool {
+        let mut state = self.shared.lock();
+        remember_driver(&mut state.driver, cx.waker());
+        state.park()
+    }
+
+    fn failed(&self, what: &str, error: io::Error) -> Error {
+        self.lost(&format!("{what} failed: {}{}", said(&error), self.why_ended())).because_of_io(error)
+    }
+
+    fn lost(&self, detail: &str) -> Error {
+        self.error(ErrorKind::ConnectionLost, detail)
+    }
+
+    fn error(&self, kind: ErrorKind, detail: &str) -> Error {
+        self.shared.error(kind, Outcome::MaybeExecuted, "the connection", detail)
+    }
+
+    fn end(&mut self, error: &Error) {
+        let state = self.shared.lock();
+        let is_given_up = !state.closing || state.retired.is_some();
+        drop(state);
+        if is_given_up {
+            // What was sent is repeated on another connection, and must not come after that.
+            self.stream.forget_undelivered();
+        }
+        let mut state = self.shared.lock();
+        state.epoch += 1;
+        state.writing = false;
+        state.corked = None;
+        state.last_error = Some(error.clone());
+        // Bytes that this flush took but the socket did not accept never left.
+        state.pipeline.give_back(std::mem::take(&mut self.output));
+        if let Some(culprit) = &self.culprit {
+            state.pipeline.fail_front(culprit, &mut self.wakers);
+        }
+        state.pipeline.disconnect(error, &mut self.wakers);
+        self.shared.enter(state, Phase::Connecting, Event::Down, std::mem::take(&mut self.wakers));
+    }
+}
+
+/// Dropped at work, with its runtime.
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if !self.output.is_empty() {
+            // Bytes that a flush took but the socket did not accept come before everything else.
+            let mut state = self.shared.lock();
+            state.writing = false;
+            state.pipeline.give_back(std::mem::take(&mut self.output));
+        }
+        self.shared.abandon();
+        let began = Instant::now();
+        while self.shared.lock().owes_answers() && began.elapsed() < LAST_ANSWERS {
+            match self.stream.try_read(&mut self.input.bytes) {
+                Ok(0) => return,
+                Ok(read) => {
+                    self.heard = self.shared.config.timer.now();
+                    if self.decode(read).is_err() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(LAST_LOOKS);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Returns the value of a limit.
+fn bound(limits: Limits, kind: LimitKind) -> usize {
+    match kind {
+        LimitKind::Depth => limits.depth,
+        LimitKind::Bulk => limits.bulk,
+        LimitKind::Elements => limits.elements,
+        LimitKind::Line => limits.line,
+        // The only one left.
+        _ => limits.frame,
+    }
+}
+
+/// Redis ends a connection with subscriptions as soon as 32 MiB of replies wait to be read (redis.conf).
+const BUFFER_LIMIT: &str = "; a connection with subscriptions has the server's `client-output-buffer-limit pubsub`: read large values \
+                            by another Client";
+
+/// PINGs for each look at the server's role. A look costs more, and a demotion is rare.
+const PINGS_PER_ROLE: u32 = 4;
+
+/// Shortest distance between two PINGs, whatever is configured.
+const MIN_HEARTBEAT: Duration = Duration::from_millis(1);
+
+impl Future for Running<'_> {
+    type Output = Error;
+
+    fn poll(mut self: std::pin::Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Error> {
+        let this = &mut *self;
+        match this.poll_turn(cx) {
+            Ok(Turn::Idle) if this.park(cx) => Poll::Pending,
+            Ok(_) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Err(error) => {
+                this.end(&error);
+                Poll::Ready(error)
+            }
+        }
+    }
+}

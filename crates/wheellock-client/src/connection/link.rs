@@ -1,0 +1,104 @@
+//! One server's connection as its holders see it: started, counted, waited for, asked. Knows nothing of other servers.
+
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wheellock_resp::{Command, Value};
+
+use crate::base::error::{Error, ErrorKind};
+use crate::base::patience::Patience;
+use crate::config::Servers;
+use crate::connection::driver;
+use crate::connection::locator::Locator;
+use crate::connection::options::CallOptions;
+use crate::connection::server::Server;
+use crate::connection::started::{Start, Started};
+use crate::connection::{Phase, Shared};
+use crate::protocol::request::Request;
+
+/// A handle to one server's connection, which ends with its last handle.
+pub(crate) struct Link(Arc<Shared>);
+
+impl Link {
+    /// Starts to connect. Call within a runtime.
+    pub(crate) fn start(shared: Shared, locator: Locator) -> Self {
+        let shared = Arc::new(shared);
+        driver::start(&shared, locator);
+        Self(shared)
+    }
+
+    /// One handle more to a connection that somebody keeps open.
+    pub(crate) fn to(shared: &Arc<Shared>) -> Self {
+        shared.handle_cloned();
+        Self(Arc::clone(shared))
+    }
+
+    /// Waits until the server serves. One failed attempt is an error, but not while the server is up and does not serve yet,
+    /// nor where it is sought among several: they may be in the middle of a failover, or one of them is down.
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        let patient = !matches!(self.config.servers, Servers::One(_));
+        let mut patience = Patience::new(&self.config.timer, self.config.connect_timeout);
+        let verdict = self.wait_for_phase(|state| match &state.phase {
+            Phase::Ready(_) => Some(Ok(())),
+            Phase::Refused(error) | Phase::Closed(error) => Some(Err(error.clone())),
+            Phase::Connecting => {
+                let failed = |error: &&Error| !patient && error.kind() != ErrorKind::NotReady;
+                state.last_error.as_ref().filter(failed).map(|error| Err(error.clone()))
+            }
+        });
+        if let Some(verdict) = patience.wait_for(verdict).await {
+            return verdict;
+        }
+        // The first attempt has the same timeout, began a moment later, and knows better what it waited for.
+        let last = self.wait_for_phase(|state| match &state.phase {
+            Phase::Ready(_) => Some(Ok(())),
+            _ => state.last_error.clone().map(Err),
+        });
+        Patience::new(&self.config.timer, VERDICT_GRACE)
+            .wait_for(last)
+            .await
+            .unwrap_or_else(|| Err(self.not_connected(ErrorKind::Connect, "no answer in time")))
+    }
+
+    /// Makes one attempt at a call, with access to the reserved room.
+    pub(crate) async fn call(&self, command: &Command<'_>, deadline: Instant) -> Result<Value, Error> {
+        let request = Request::Command(command);
+        let mut started = None;
+        std::future::poll_fn(|cx| {
+            let started = started.get_or_insert_with(|| {
+                let (server, name) = (Server::Only(&self.0), request.name());
+                let options = CallOptions::by(deadline).reserved();
+                let start = Start { at: self.config.timer.now(), options };
+                Started::new(Ok((server, false)), name, &request, start, cx.waker())
+            });
+            Pin::new(started).poll(cx)
+        })
+        .await
+    }
+}
+
+/// How much longer than the first attempt its caller waits to learn how it failed, if no attempt has failed yet. The attempt has the same
+/// limit, and began within milliseconds. A pause of the process does not count.
+pub(crate) const VERDICT_GRACE: Duration = Duration::from_millis(50);
+
+impl Deref for Link {
+    type Target = Arc<Shared>;
+
+    fn deref(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Clone for Link {
+    fn clone(&self) -> Self {
+        Self::to(&self.0)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.0.handle_dropped();
+    }
+}

@@ -1,0 +1,100 @@
+//! Interest in a channel of one server, as its holder sees it. What is wanted and what is confirmed is kept by `channels`.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::connection::link::Link;
+use crate::connection::{Phase, Shared};
+
+/// Interest in a channel of one server.
+pub(crate) struct Listening {
+    link: Link,
+    index: u32,
+    waiter: u64,
+    seen: u64,
+}
+
+impl Listening {
+    pub(crate) fn new(shared: &Arc<Shared>, channel: &[u8]) -> Self {
+        let now = shared.config.timer.now();
+        let mut state = shared.lock();
+        let index = state.pipeline.channels().want(channel);
+        let waiter = state.new_waiter();
+        // The call that usually follows takes the SUBSCRIBE along in its own write; the driver makes sure of it.
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let queued = ready && state.pipeline.reconcile(index, now);
+        let driver = if queued { state.driver_to_wake() } else { None };
+        let count = state.pipeline.channels().count(index);
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        Self { link: Link::to(shared), index, waiter, seen: count }
+    }
+
+    /// How many reasons to look there were since the last time.
+    pub(crate) fn poll_changes(&mut self, cx: &Context<'_>) -> Poll<u64> {
+        let mut state = self.link.lock();
+        let channels = state.pipeline.channels();
+        let count = channels.count(self.index);
+        if count == self.seen {
+            channels.wait(self.index, self.waiter, cx.waker());
+            return Poll::Pending;
+        }
+        Poll::Ready(count.wrapping_sub(std::mem::replace(&mut self.seen, count)))
+    }
+
+    /// Whether the server has confirmed the subscription, or refused it, or has ended and will do neither.
+    pub(crate) fn poll_settled(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.link.lock();
+        let has_ended = matches!(state.phase, Phase::Closed(_));
+        let channels = state.pipeline.channels();
+        if has_ended || channels.is_confirmed(self.index) || channels.refusal(self.index).is_some() {
+            return Poll::Ready(());
+        }
+        channels.wait(self.index, self.waiter, cx.waker());
+        Poll::Pending
+    }
+
+    /// There is a reason to look that the server does not know of.
+    pub(crate) fn look_again(&mut self) {
+        self.seen = self.seen.wrapping_sub(1);
+    }
+
+    pub(crate) fn has_changed(&self) -> bool {
+        self.link.lock().pipeline.channels().count(self.index) != self.seen
+    }
+
+    pub(crate) fn take_changes(&mut self) -> u64 {
+        let count = self.link.lock().pipeline.channels().count(self.index);
+        count.wrapping_sub(std::mem::replace(&mut self.seen, count))
+    }
+
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.link.lock().pipeline.channels().is_confirmed(self.index)
+    }
+
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.link.lock().pipeline.channels().refusal(self.index)
+    }
+
+    /// The server that was asked for the channel.
+    pub(crate) fn server(&self) -> &Arc<Shared> {
+        &self.link
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let now = self.link.config.timer.now();
+        let mut state = self.link.lock();
+        state.pipeline.channels().unwant(self.index, self.waiter);
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let queued = ready && state.pipeline.reconcile(self.index, now);
+        let driver = if queued { state.driver_to_wake() } else { None };
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+}

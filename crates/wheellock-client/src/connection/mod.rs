@@ -1,0 +1,647 @@
+//! The state that callers and the driver share, and the rules by which they share it.
+//!
+//! One short mutex guards everything; nobody holds it during a system call or while waking a caller. A caller that
+//! finds the connection idle writes to the socket itself, because one task switch costs more than the write. Otherwise it
+//! only appends, and one flush by the driver serves the whole batch. While the driver is `corked` it has just woken
+//! several callers and gone once to the back of the run queue, so that what they append goes out in a single write; or
+//! in two, if they are many: then the server is at work on the first half while callers append the other.
+
+pub(crate) mod driver;
+pub(crate) mod ending;
+pub(crate) mod events;
+pub(crate) mod link;
+pub(crate) mod listener;
+pub(crate) mod listening;
+pub(crate) mod locator;
+pub(crate) mod open;
+pub(crate) mod options;
+pub(crate) mod server;
+pub(crate) mod started;
+pub(crate) mod stream;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+
+use crate::base::address::Address;
+use crate::base::contain::{contained, wake_all};
+use crate::base::detached::Detached;
+use crate::base::error::{CONNECT, Error, ErrorKind, Outcome};
+use crate::base::histogram::Histogram;
+use crate::base::waiting::{OnLeave, Waiting};
+use crate::config::Config;
+use crate::connection::listener::{Event, Listener};
+use crate::connection::stream::WriteHalf;
+use crate::protocol::handshake::{Role, ServerInfo};
+use crate::protocol::pipeline::{Bounds, Pipeline};
+
+/// One server as seen by callers and by the driver. Knows no other server: whoever knows them is its listener.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    /// What the server has to be.
+    pub(crate) role: Role,
+    /// Tells the servers of one client apart.
+    pub(crate) node: u32,
+    /// Told what becomes of the connection.
+    listener: Listener,
+    place: RwLock<Place>,
+    /// Number of [`Client`](crate::Client) handles; the driver ends when the last one is gone.
+    handles: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// Where the server is, or was when it was last connected.
+struct Place {
+    /// For messages; contains no credentials.
+    name: Arc<str>,
+    address: Option<Address>,
+}
+
+pub(crate) struct State {
+    pub(crate) phase: Phase,
+    pub(crate) pipeline: Pipeline,
+    /// A writer is inside a system call with the bytes it took; nobody else may write.
+    pub(crate) writing: bool,
+    /// The driver has woken callers and is about to write what they append. A caller who finds the connection idle writes only what has become so
+    /// many calls with its own.
+    pub(crate) corked: Option<usize>,
+    /// The driver waits for a wake-up.
+    pub(crate) parked: bool,
+    /// A caller has left something to the driver and found it awake: it may have looked just before.
+    left_to_driver: bool,
+    pub(crate) driver: Option<Waker>,
+    /// When the driver's timer will fire; an earlier deadline must wake it.
+    pub(crate) armed: Option<Instant>,
+    /// When a caller disarmed the timer and called the driver, which has not kept time since.
+    pub(crate) disarmed: Option<Instant>,
+    /// Counts connections. A writer that returns to another epoch than it left has nothing to give back.
+    pub(crate) epoch: u64,
+    pub(crate) info: Option<ServerInfo>,
+    /// The latest failure to connect, told to callers whose deadline passes meanwhile.
+    pub(crate) last_error: Option<Error>,
+    pub(crate) closing: bool,
+    /// The driver's runtime has dropped it at work: nobody writes what callers leave.
+    pub(crate) abandoned: bool,
+    /// The driver is gone for good, and a writer is at work that will end what it left.
+    pub(crate) ending: bool,
+    /// What was open when the driver was dropped. What is queued after that is written by who queues it, and never
+    /// answered.
+    pub(crate) left_open: Option<Arc<WriteHalf>>,
+    /// Why the present connection is not to be used any more.
+    pub(crate) condemned: Option<(ErrorKind, String)>,
+    /// What told the last server from any other.
+    pub(crate) identity: Option<String>,
+    /// How often somebody had the credentials renewed. Whoever connects and has asked for them before that asks once more.
+    pub(crate) renewals: u64,
+    /// The server serves nobody any more: how calls that are left fail.
+    pub(crate) retired: Option<Error>,
+    pub(crate) stats: Stats,
+    /// Those who wait for the phase to change.
+    phase_waiters: Waiting,
+    /// How often the phase has changed.
+    phase_changes: u64,
+    next_waiter: u64,
+}
+
+pub(crate) enum Phase {
+    /// No connection yet, or again. Calls queue until their deadlines.
+    Connecting,
+    /// Serving; with what idle callers may write to.
+    Ready(Arc<WriteHalf>),
+    /// The server refuses us for a reason that waiting will not cure soon; calls fail at once.
+    Refused(Error),
+    Closed(Error),
+}
+
+/// Counters of one client, since it was made.
+///
+/// ```no_run
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// let stats = client.stats();
+/// println!("{} calls, {} in flight, {} connections", stats.calls, stats.in_flight, stats.connections);
+/// println!("99 % within {:?}", stats.latency.quantile(0.99));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Calls of the client's users that were queued. What it asks for itself is not among them: handshakes, subscriptions, probes.
+    pub calls: u64,
+    /// Bytes handed to sockets.
+    pub bytes_written: u64,
+    /// Bytes read from sockets.
+    pub bytes_read: u64,
+    /// Writes made by callers who found the connection idle.
+    pub idle_writes: u64,
+    /// Writes made by the driver for a batch.
+    pub batch_writes: u64,
+    /// Connections established, the first included.
+    pub connections: u64,
+    /// Callers and waiters woken by what arrived.
+    pub wakeups: u64,
+    /// Pushes received.
+    pub pushes: u64,
+    /// Pushes that nobody had asked for; ignored.
+    pub strays: u64,
+    /// Calls that wait for a reply now.
+    pub in_flight: usize,
+    /// Bytes that no socket has taken yet.
+    pub queued_bytes: usize,
+    /// Time from queueing to reply of every answered call whose caller had not left.
+    pub latency: Histogram,
+}
+
+impl Stats {
+    /// The counters of several connections as one.
+    pub(crate) fn together(mut self, other: Self) -> Self {
+        self.calls += other.calls;
+        self.bytes_written += other.bytes_written;
+        self.bytes_read += other.bytes_read;
+        self.idle_writes += other.idle_writes;
+        self.batch_writes += other.batch_writes;
+        self.connections += other.connections;
+        self.wakeups += other.wakeups;
+        self.pushes += other.pushes;
+        self.strays += other.strays;
+        self.in_flight += other.in_flight;
+        self.queued_bytes += other.queued_bytes;
+        self.latency.add(&other.latency);
+        self
+    }
+}
+
+/// Where a client stands with its server: see [`Client::state`](crate::Client::state).
+///
+/// ```no_run
+/// use wheellock_client::ConnectionState;
+///
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// match client.state() {
+///     ConnectionState::Ready { connection } => println!("up, for the {connection}. time"),
+///     ConnectionState::Connecting { last_error } => println!("not up: {last_error:?}"),
+///     refused_or_closed => println!("{refused_or_closed:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ConnectionState {
+    /// No connection yet, or again. Calls queue until their deadlines.
+    Connecting {
+        /// Why the last attempt or connection ended, if there was one.
+        last_error: Option<Error>,
+    },
+    /// Connected and serving.
+    Ready {
+        /// Which connection this is, counted from 1.
+        connection: u64,
+    },
+    /// The server refuses us, and waiting will not cure that soon: calls fail at once. It is asked again every second.
+    Refused(Error),
+    /// The client was closed, or its runtime has ended.
+    Closed(Error),
+}
+
+/// What the caller has to do after it has unlocked.
+pub(crate) enum Next {
+    Nothing,
+    WakeDriver(Waker),
+    Write { writer: Arc<WriteHalf>, bytes: BytesMut, epoch: u64 },
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config, role: Role, node: u32, listener: Listener) -> Self {
+        let now = config.timer.now();
+        let bounds = Bounds { in_flight: config.max_in_flight, queued_bytes: config.max_queued_bytes };
+        let state = State {
+            phase: Phase::Connecting,
+            pipeline: Pipeline::new(bounds, now, node, role == Role::Primary),
+            writing: false,
+            corked: None,
+            parked: false,
+            left_to_driver: false,
+            driver: None,
+            armed: None,
+            disarmed: None,
+            epoch: 0,
+            info: None,
+            last_error: None,
+            closing: false,
+            abandoned: false,
+            ending: false,
+            left_open: None,
+            condemned: None,
+            identity: None,
+            renewals: 0,
+            retired: None,
+            stats: Stats::default(),
+            phase_waiters: Waiting::Nobody,
+            phase_changes: 0,
+            next_waiter: 0,
+        };
+        let place = RwLock::new(Place { name: config.servers.to_string().into(), address: None });
+        let (handles, state) = (AtomicUsize::new(1), Mutex::new(state));
+        Self { config, role, node, listener, place, handles, state }
+    }
+
+    /// The server's address for messages.
+    pub(crate) fn server(&self) -> Arc<str> {
+        Arc::clone(&self.place.read().unwrap_or_else(PoisonError::into_inner).name)
+    }
+
+    /// The host of the server, as it was reached last.
+    pub(crate) fn host(&self) -> Option<String> {
+        match self.place.read().unwrap_or_else(PoisonError::into_inner).address.as_ref()? {
+            Address::Tcp { host, .. } => Some(host.clone()),
+            Address::Unix(_) => None,
+        }
+    }
+
+    pub(crate) fn is_at(&self, address: &Address) -> bool {
+        self.place.read().unwrap_or_else(PoisonError::into_inner).address.as_ref() == Some(address)
+    }
+
+    pub(crate) fn found_at(&self, address: Address) {
+        let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
+        if place.address.as_ref() != Some(&address) {
+            *place = Place { name: address.to_string().into(), address: Some(address) };
+        }
+    }
+
+    /// Tells the listener. Not called under the lock.
+    pub(crate) fn tell(&self, event: Event<'_>) {
+        contained(|| (self.listener)(event));
+    }
+
+    /// Enters another phase, unlocks, and tells of it: the sink of detached calls what has ended with the last phase, the
+    /// listener, and last the tasks that wait.
+    pub(crate) fn enter(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        phase: Phase,
+        event: Event<'_>,
+        mut wakers: Vec<Waker>,
+    ) {
+        let before = std::mem::replace(&mut state.phase, phase);
+        state.phase_changes += 1;
+        state.phase_waiters.wake(&mut wakers);
+        let mut detached = Vec::new();
+        state.pipeline.take_detached(&mut detached);
+        drop(state);
+        drop(before);
+        self.report(&mut detached);
+        self.tell(event);
+        wake_all(wakers);
+    }
+
+    /// The connection has ended for good: every call fails.
+    pub(crate) fn end_with(&self, mut state: MutexGuard<'_, State>) {
+        let mut wakers = Vec::new();
+        let detail =
+            if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
+        let closed = || self.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
+        let cause = state.retired.clone().unwrap_or_else(closed);
+        // The socket has not taken everything, and behind half a command nothing can be said.
+        let torn = state.pipeline.has_output();
+        state.pipeline.close(&cause, &mut wakers);
+        if let (Phase::Ready(writer), false) = (&state.phase, torn) {
+            state.left_open = Some(Arc::clone(writer));
+        }
+        (state.epoch, state.ending) = (state.epoch + 1, false);
+        self.enter(state, Phase::Closed(cause), Event::Closed, wakers);
+    }
+
+    /// How often the phase has changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.lock().phase_changes
+    }
+
+    /// Waits until `look` finds something. It looks again whenever the phase has changed, under the lock.
+    pub(crate) async fn wait_for_phase<T>(&self, mut look: impl FnMut(&State) -> Option<T>) -> T {
+        let waiter = self.lock().new_waiter();
+        let _leaves = OnLeave(|| self.lock().phase_waiters.forget(waiter));
+        std::future::poll_fn(|cx| {
+            let mut state = self.lock();
+            match look(&state) {
+                Some(found) => Poll::Ready(found),
+                None => {
+                    state.phase_waiters.add(waiter, cx.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Waits until the phase has changed another number of times than `seen`. Returns how often that is, and the state.
+    pub(crate) async fn changed(&self, seen: u64) -> (u64, ConnectionState) {
+        self.wait_for_phase(|state| {
+            (state.phase_changes != seen).then(|| (state.phase_changes, state.connection_state()))
+        })
+        .await
+    }
+
+    /// Waits until the connection has ended for good.
+    pub(crate) async fn closed(&self) {
+        self.wait_for_phase(|state| matches!(state.phase, Phase::Closed(_)).then_some(())).await;
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.lock().phase, Phase::Ready(_))
+    }
+
+    /// Whether the connection has ended for good.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.lock().phase, Phase::Closed(_))
+    }
+
+    /// Whether the server is connected and answers.
+    pub(crate) fn is_lively(&self) -> bool {
+        let now = self.config.timer.now();
+        let state = self.lock();
+        let silent = |since: Instant| now.saturating_duration_since(since) >= SILENCE;
+        matches!(state.phase, Phase::Ready(_)) && !state.pipeline.waiting_since().is_some_and(silent)
+    }
+
+    /// Whether the last attempt to connect found nobody.
+    pub(crate) fn cannot_be_reached(&self) -> bool {
+        let state = self.lock();
+        let failed = state.last_error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Connect);
+        matches!(state.phase, Phase::Connecting) && failed
+    }
+
+    /// The channels that the server has refused.
+    pub(crate) fn refused_channels(&self) -> Vec<Arc<[u8]>> {
+        self.lock().pipeline.channels().refused()
+    }
+
+    /// Asks once more for channels that the server has refused.
+    pub(crate) fn ask_again(&self, channels: &[Arc<[u8]>]) {
+        let (mut wakers, now) = (Vec::new(), self.config.timer.now());
+        let mut state = self.lock();
+        let ready = matches!(state.phase, Phase::Ready(_));
+        for channel in channels {
+            state.pipeline.ask_again(channel, ready, now, &mut wakers);
+        }
+        let driver = state.driver_to_wake();
+        drop(state);
+        wake_all(wakers.into_iter().chain(driver));
+    }
+
+    /// The server serves nobody any more. What was not written fails at once, what was written after a short grace.
+    pub(crate) fn retire(&self, why: &str) {
+        let cause = self.error(ErrorKind::ConnectionLost, Outcome::NotSent, "the connection", why);
+        self.lock().retired = Some(cause);
+        self.begin_closing();
+    }
+
+    /// Slots have moved away from this server: whoever waits here for messages or for a connection is to look where.
+    pub(crate) fn reroute(&self, why: &str) {
+        let cause = self.error(ErrorKind::ConnectionLost, Outcome::NotSent, "the connection", why);
+        let (mut wakers, mut detached) = (Vec::new(), Vec::new());
+        let now = self.config.timer.now();
+        let mut state = self.lock();
+        let ready = matches!(state.phase, Phase::Ready(_));
+        if !ready {
+            state.pipeline.fail_unwritten(&cause, &mut wakers);
+        }
+        state.pipeline.look_again(ready, now, &mut wakers);
+        state.pipeline.take_detached(&mut detached);
+        let driver = state.driver_to_wake();
+        drop(state);
+        self.report(&mut detached);
+        wake_all(wakers.into_iter().chain(driver));
+    }
+
+    /// A panic while holding the lock can only come from a broken allocator; the state is still the best we have.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind, outcome: Outcome, operation: &str, detail: &str) -> Error {
+        Error::new(kind, outcome, operation, &self.server(), detail.to_owned())
+    }
+
+    /// No connection came about.
+    pub(crate) fn not_connected(&self, kind: ErrorKind, detail: &str) -> Error {
+        Error::step(kind, CONNECT, &self.server(), detail.to_owned())
+    }
+
+    /// The error of an operation whose deadline has passed: says where the connection stands.
+    pub(crate) fn timed_out(&self, operation: &str, outcome: Outcome) -> Error {
+        let state = self.lock();
+        let connecting = matches!(state.phase, Phase::Connecting);
+        let last = state.last_error.clone().filter(|_| connecting);
+        drop(state);
+        let failed = |detail: &str| self.error(ErrorKind::Timeout, outcome, operation, detail);
+        match last {
+            Some(last) => {
+                let why = last.detail();
+                failed(&format!("the deadline passed while connecting; the last attempt failed: {why}"))
+                    .because_of_the_same_as(&last)
+            }
+            None if connecting => failed("the deadline passed while connecting"),
+            None => failed("the deadline passed before a reply arrived"),
+        }
+    }
+
+    /// Does what [`State::after_append`] asked for.
+    pub(crate) fn act(&self, next: Next) {
+        match next {
+            Next::Nothing => {}
+            Next::WakeDriver(driver) => driver.wake(),
+            Next::Write { writer, bytes, epoch } => self.write_here(&writer, bytes, epoch),
+        }
+    }
+
+    /// Writes from the caller's task. One attempt: what the socket does not take, and any error, is the driver's, if there
+    /// is one.
+    pub(crate) fn write_here(&self, writer: &WriteHalf, mut bytes: BytesMut, epoch: u64) {
+        loop {
+            let written = writer.try_write(&bytes).unwrap_or(0);
+            let complete = written == bytes.len() && writer.try_flush().is_ok();
+            drop(bytes.split_to(written.min(bytes.len())));
+            let mut state = self.lock();
+            if state.epoch != epoch {
+                return;
+            }
+            state.stats.idle_writes += 1;
+            state.stats.bytes_written += written as u64;
+            state.writing = false;
+            state.pipeline.give_back(bytes);
+            let more = state.pipeline.has_output();
+            if complete && more && (state.abandoned || self.config.write_at_once) {
+                state.writing = true;
+                bytes = state.pipeline.take_output();
+                continue;
+            }
+            if state.ending {
+                return self.end_with(state);
+            }
+            let driver = if complete && !more { None } else { state.leave_to_driver() };
+            drop(state);
+            if let Some(driver) = driver {
+                driver.wake();
+            }
+            return;
+        }
+    }
+
+    /// The last handle is gone, or `close` was called: the driver finishes what is queued and ends.
+    pub(crate) fn begin_closing(&self) {
+        let mut state = self.lock();
+        state.closing = true;
+        let driver = state.driver.clone();
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    /// Ends the present connection.
+    pub(crate) fn condemn(&self, kind: ErrorKind, why: &str) {
+        let mut state = self.lock();
+        let ready = matches!(state.phase, Phase::Ready(_));
+        let driver = if ready {
+            state.condemned = Some((kind, why.to_owned()));
+            state.driver.clone()
+        } else {
+            None
+        };
+        drop(state);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    /// The credentials are others now. Returns whether a connection is up, which is to be told; one that is being made asks for them again.
+    pub(crate) fn credentials_renewed(&self) -> bool {
+        let mut state = self.lock();
+        state.renewals += 1;
+        matches!(state.phase, Phase::Ready(_))
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let state = self.lock();
+        Stats {
+            pushes: state.pipeline.pushes,
+            strays: state.pipeline.strays,
+            in_flight: state.pipeline.in_flight(),
+            queued_bytes: state.pipeline.queued_bytes(),
+            latency: state.pipeline.latency,
+            ..state.stats
+        }
+    }
+
+    /// Hands the results of detached calls to their sink (`Hooks::on_detached`). Not called under the lock.
+    pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
+        if !detached.is_empty() {
+            if let Some(sink) = &self.config.hooks.on_detached {
+                contained(|| sink(detached));
+            }
+            detached.clear();
+        }
+    }
+
+    pub(crate) fn handle_cloned(&self) {
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn handle_dropped(&self) {
+        if self.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.begin_closing();
+        }
+    }
+}
+
+/// No answer for so long makes a server that may have a successor suspect.
+pub(crate) const SILENCE: Duration = Duration::from_millis(300);
+
+impl State {
+    /// Decides which task writes what was just appended. `call` says when a call was made, and its deadline. With `at_once` the caller
+    /// writes, however busy the connection is.
+    pub(crate) fn after_append(&mut self, call: Option<(Instant, Instant)>, at_once: bool) -> Next {
+        let call = call.filter(|(_, deadline)| self.armed.is_none_or(|armed| *deadline < armed));
+        let earlier = call.is_some();
+        if let Some((made, _)) = call {
+            // The driver looks through the deadlines again before it waits.
+            self.armed = None;
+            self.disarmed = self.disarmed.or(Some(made));
+        }
+        let writer = match &self.phase {
+            Phase::Ready(writer) => Some(writer),
+            _ => self.left_open.as_ref(),
+        };
+        if let Some(writer) = writer {
+            if !self.pipeline.has_output() {
+                return Next::Nothing;
+            }
+            let enough = self.corked.is_none_or(|enough| self.pipeline.in_flight() >= enough);
+            let idle = enough && self.pipeline.is_idle() && !earlier;
+            if !self.writing && (idle || at_once || self.abandoned) {
+                let writer = Arc::clone(writer);
+                self.writing = true;
+                return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };
+            }
+            // A writer looks again when it is done, and a corked driver is about to flush.
+            if (self.writing || self.corked.is_some()) && !earlier {
+                return Next::Nothing;
+            }
+        } else if !earlier {
+            return Next::Nothing;
+        }
+        self.driver_to_wake().map_or(Next::Nothing, Next::WakeDriver)
+    }
+
+    /// Whether answers are to come that were asked for before the driver was dropped.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.abandoned && matches!(self.phase, Phase::Ready(_)) && self.pipeline.owes_answers()
+    }
+
+    pub(crate) fn connection_state(&self) -> ConnectionState {
+        match &self.phase {
+            Phase::Connecting => ConnectionState::Connecting { last_error: self.last_error.clone() },
+            Phase::Ready(_) => ConnectionState::Ready { connection: self.stats.connections },
+            Phase::Refused(error) => ConnectionState::Refused(error.clone()),
+            Phase::Closed(error) => ConnectionState::Closed(error.clone()),
+        }
+    }
+
+    /// Leaves to the driver what the socket did not take. What is encrypted already is in no queue any more, so a driver that is awake
+    /// and has just flushed would not see it: it flushes once more before it waits.
+    fn leave_to_driver(&mut self) -> Option<Waker> {
+        let driver = self.driver_to_wake();
+        self.left_to_driver |= driver.is_none();
+        driver
+    }
+
+    /// The driver is about to wait. False if there is something that nobody else will do.
+    pub(crate) fn park(&mut self) -> bool {
+        let left = std::mem::take(&mut self.left_to_driver);
+        // A caller with an earlier deadline has disarmed the timer and found the driver awake.
+        if left || self.armed.is_none() || self.pipeline.has_output() && !self.writing {
+            return false;
+        }
+        self.parked = true;
+        true
+    }
+
+    /// The driver's waker, if the driver waits and nobody has woken it yet.
+    pub(crate) fn driver_to_wake(&mut self) -> Option<Waker> {
+        std::mem::take(&mut self.parked).then(|| self.driver.clone()).flatten()
+    }
+
+    /// A number that tells waiters apart.
+    pub(crate) fn new_waiter(&mut self) -> u64 {
+        self.next_waiter += 1;
+        self.next_waiter
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,404 @@
+//! One attempt at a connection: socket, handshake, readiness. Either a connection that serves comes out, or an error
+//! that says what to do about it; nothing half-open survives.
+
+use std::future::Future;
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use wheellock_resp::{Decoder, Frame, Value};
+
+#[cfg(not(feature = "tls"))]
+use crate::base::absent as tls;
+use crate::base::address::Address;
+use crate::base::backoff::Backoff;
+use crate::base::error::{CONNECT, Error, ErrorKind, said};
+use crate::base::patience::Patience;
+use crate::base::read_buffer::READ_ROOM;
+use crate::config::Credentials;
+use crate::config::credentials;
+#[cfg(feature = "tls")]
+use crate::config::tls;
+use crate::connection::Shared;
+use crate::connection::locator::Locator;
+use crate::connection::stream::{self, Stream};
+use crate::protocol::handshake::{Handshake, ServerInfo, Step};
+use crate::topology::finder::Finder;
+
+/// A message's kind and channel. Its payload may be of any length, by any client, and no subscription reads it.
+const READ_OF_PUSHES: usize = 2;
+
+/// A connection that has passed its handshake.
+pub(crate) struct Open {
+    pub(crate) address: Address,
+    pub(crate) stream: Stream,
+    pub(crate) decoder: Decoder,
+    pub(crate) input: BytesMut,
+    pub(crate) info: ServerInfo,
+    /// How often the credentials had been renewed before they were asked for.
+    pub(crate) renewals: u64,
+}
+
+/// Finds the server and connects to it within the connect timeout, DNS, TLS and handshake included.
+pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Error> {
+    match locator {
+        Locator::At(address) => open_at(shared, address).await,
+        Locator::Node { address, named_by } => {
+            let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
+            open_named(shared, address, named_by, &mut patience).await
+        }
+        Locator::Among(addresses) => open_the_primary(shared, addresses).await,
+        Locator::Named(finder) => open_the_named(shared, finder).await,
+    }
+}
+
+async fn open_at(shared: &Shared, address: &Address) -> Result<Open, Error> {
+    let server = address.to_string();
+    let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
+    Opening { shared, address, server: &server, named_by: None }.run(&mut patience).await
+}
+
+/// Connects to an address that another server named.
+async fn open_named(
+    shared: &Shared,
+    address: &Address,
+    named_by: &str,
+    patience: &mut Patience<'_>,
+) -> Result<Open, Error> {
+    let server = address.to_string();
+    Opening { shared, address, server: &server, named_by: Some(named_by) }.run(patience).await
+}
+
+/// Connects to the one address whose server says that it is the primary. All are tried at once, and again, ever less often, those that
+/// cannot be reached or are no primary, while one of them may become it. Who refuses us is asked once.
+async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open, Error> {
+    let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
+    let mut looks: Vec<_> = addresses.iter().map(|address| Look::new(shared, address)).collect();
+    let first = std::future::poll_fn(|cx| {
+        for look in &mut looks {
+            if let Some(open) = look.poll(cx) {
+                return Poll::Ready(Some(open));
+            }
+        }
+        if is_hopeless(&looks) { Poll::Ready(None) } else { Poll::Pending }
+    });
+    match patience.wait_for(first).await {
+        Some(Some(open)) => Ok(open),
+        Some(None) | None => {
+            let last: Vec<_> = looks.into_iter().map(|look| look.last).collect();
+            Err(none_is_primary(shared, &last))
+        }
+    }
+}
+
+/// Whether waiting within this attempt cannot help: each has failed, and none is up and may become the primary. Where some cannot be
+/// reached and others refuse us, the next attempt would only be refused once more.
+fn is_hopeless(looks: &[Look<'_>]) -> bool {
+    let any = |of: fn(&Error) -> bool| looks.iter().filter_map(|look| look.last.as_ref()).any(of);
+    let answered = looks.iter().all(|look| look.last.is_some());
+    let unreachable = any(|error| error.kind() == ErrorKind::Connect);
+    answered && !any(|error| error.kind() == ErrorKind::NotReady) && !(unreachable && any(Error::is_refusal))
+}
+
+/// One of several addresses, looked at again and again.
+struct Look<'a> {
+    shared: &'a Shared,
+    address: &'a Address,
+    /// There is none once the server has said something that another attempt would not change.
+    attempt: Option<Attempt<'a>>,
+    backoff: Backoff,
+    /// How the last attempt ended.
+    last: Option<Error>,
+}
+
+type Attempt<'a> = Pin<Box<dyn Future<Output = Result<Open, Error>> + Send + 'a>>;
+
+impl<'a> Look<'a> {
+    fn new(shared: &'a Shared, address: &'a Address) -> Self {
+        let (min, max) = shared.config.reconnect;
+        let attempt = Box::pin(open_at(shared, address));
+        Self { shared, address, attempt: Some(attempt), backoff: Backoff::new(min, max), last: None }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Option<Open> {
+        let Poll::Ready(opened) = self.attempt.as_mut()?.as_mut().poll(cx) else { return None };
+        let error = match opened {
+            Ok(open) => return Some(open),
+            Err(error) => error,
+        };
+        self.attempt = None;
+        if matches!(error.kind(), ErrorKind::NotReady | ErrorKind::Connect) {
+            let (shared, address) = (self.shared, self.address);
+            let pause = self.backoff.next((shared.config.random)());
+            self.attempt = Some(Box::pin(async move {
+                shared.config.timer.sleep(pause).await;
+                open_at(shared, address).await
+            }));
+            cx.waker().wake_by_ref();
+        }
+        self.last = Some(error);
+        None
+    }
+}
+
+/// What the last of each had to say. They refuse us only if each of them does: another one may be the primary.
+fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
+    let errors = || last.iter().flatten();
+    let all_refuse = last.iter().all(|last| last.as_ref().is_some_and(Error::is_refusal));
+    let kind = errors()
+        .filter(|error| all_refuse || !error.is_refusal())
+        .max_by_key(|error| error.kind() == ErrorKind::NotReady)
+        .map_or(ErrorKind::Connect, Error::kind);
+    let said: Vec<_> =
+        errors().map(|error| format!("{}: {}", error.server_address(), error.detail())).collect();
+    let said = if said.is_empty() { "no answer in time".to_owned() } else { said.join("; ") };
+    let detail = format!("none of the servers is a primary that serves: {said}");
+    shared.not_connected(kind, &detail)
+}
+
+/// Connects to the address that the Sentinels name, and turns to another one as soon as they do.
+async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error> {
+    let timer = &shared.config.timer;
+    let mut patience = Patience::new(timer, shared.config.connect_timeout);
+    loop {
+        let found = patience.wait_for(finder.address(timer)).await;
+        let found = found.unwrap_or(Err(ErrorKind::Connect));
+        let (address, version) = found.map_err(|kind| shared.not_connected(kind, &finder.nobody_knows()))?;
+        let opened = {
+            let mut attempt = pin!(open_named(shared, &address, SENTINELS, &mut patience));
+            let mut renamed = pin!(finder.renamed(version));
+            std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => attempt.as_mut().poll(cx).map(Some),
+            })
+            .await
+        };
+        match opened {
+            None => {}
+            Some(Err(error)) if error.kind() == ErrorKind::NotReady => {
+                return match finder.turned_away(&address, timer.now()) {
+                    Some(alternative) => open_named(shared, &alternative, SENTINELS, &mut patience).await,
+                    None => Err(error),
+                };
+            }
+            Some(opened) => return opened,
+        }
+    }
+}
+
+/// The source of a primary's address.
+const SENTINELS: &str = "a Sentinel";
+
+/// One attempt at one address.
+struct Opening<'a> {
+    shared: &'a Shared,
+    address: &'a Address,
+    /// The address for messages.
+    server: &'a str,
+    /// The server that named the address, if the user did not.
+    named_by: Option<&'a str>,
+}
+
+impl Opening<'_> {
+    async fn run(&self, patience: &mut Patience<'_>) -> Result<Open, Error> {
+        let config = &self.shared.config;
+        let renewals = self.shared.lock().renewals;
+        let asked = credentials::ask(config, |detail| self.not_connected(ErrorKind::Connect, detail));
+        let credentials = self.within(patience, credentials::SILENT, asked).await?;
+        let socket = self.reach(patience);
+        let stream = socket.await.map_err(|error| self.with_source_of_address(error));
+        let stream = stream.map_err(|error| self.with_former_certificate(error))?;
+        let shaken = self.shake_hands(stream, &credentials, renewals);
+        let opened = self.within(patience, "connected, but the server gave no answer", shaken).await;
+        opened.map_err(|error| self.with_former_certificate(error))
+    }
+
+    /// Adds to the error of a connection that the client presented a former certificate, if it did.
+    fn with_former_certificate(&self, error: Error) -> Error {
+        match self.shared.config.tls.as_ref().and_then(tls::TlsConfig::trouble) {
+            Some(trouble) if error.kind() == ErrorKind::Connect => {
+                let detail = format!("{}; {trouble}", error.detail());
+                error.in_other_words(detail)
+            }
+            _ => error,
+        }
+    }
+
+    /// Opens the socket, and encrypts it if that is asked for.
+    async fn reach(&self, patience: &mut Patience<'_>) -> Result<Stream, Error> {
+        let config = &self.shared.config;
+        let resolved =
+            async { stream::resolve(config, self.address).await.map_err(|error| self.cannot_connect(error)) };
+        let found = self.within(patience, "the name servers did not resolve the host name", resolved).await?;
+        if let Some(tls) = &config.tls {
+            tls.prepare().await.map_err(|error| {
+                self.not_connected(ErrorKind::Config, error.detail()).because_of_the_same_as(&error)
+            })?;
+        }
+        let connected = async {
+            let connected = stream::connect(config, self.address, &found, config.response_timeout).await;
+            connected.map_err(|error| self.cannot_connect(error))
+        };
+        if config.is_encrypted() {
+            let connected = self.within(patience, "no TLS connection", connected).await;
+            connected
+                .map_err(|error| if error.origin().is_none() { hinted(error, PLAIN_PORT) } else { error })
+        } else {
+            self.within(patience, "no connection", connected).await
+        }
+    }
+
+    /// Adds to the error of an address that cannot be reached which server named it, and what the user can do.
+    fn with_source_of_address(&self, error: Error) -> Error {
+        match self.named_by {
+            Some(named_by) if error.kind() == ErrorKind::Connect => {
+                let detail = format!(
+                    "{}; {named_by} announces this address: if it leads nowhere from here, set `Config::translate`, \
+                     or have the server announce a different address",
+                    error.detail()
+                );
+                error.in_other_words(detail)
+            }
+            _ => error,
+        }
+    }
+
+    /// One stage of connecting; what it says if it comes no further is what to look into.
+    async fn within<T>(
+        &self,
+        patience: &mut Patience<'_>,
+        silent: &str,
+        stage: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let config = &self.shared.config;
+        match patience.wait_for(stage).await {
+            Some(result) => result,
+            None => {
+                let detail = format!("{silent} within {:?}", config.connect_timeout);
+                Err(self.not_connected(ErrorKind::Connect, &detail))
+            }
+        }
+    }
+
+    async fn shake_hands(
+        &self,
+        mut stream: Stream,
+        credentials: &Credentials,
+        renewals: u64,
+    ) -> Result<Open, Error> {
+        let config = &self.shared.config;
+        let mut output = BytesMut::new();
+        let mut input = BytesMut::with_capacity(READ_ROOM);
+        let mut decoder = Decoder::new(config.limits).keeping_of_pushes(READ_OF_PUSHES);
+        let mut handshake = Handshake::start(config, self.shared.role, credentials, self.server, &mut output);
+        let mut answered = false;
+        loop {
+            if let Err(error) = write_all(&mut stream, &mut output).await {
+                // A server that has no room says so and hangs up before it reads; what it said can still be read.
+                let said = last_words(&mut stream, &mut decoder, &mut input).await;
+                if let Some(said) = said.filter(Value::is_error) {
+                    handshake.on_reply(&said, &mut output)?;
+                }
+                return Err(self.broke(error, answered));
+            }
+            let step = loop {
+                let frame = decoder.decode(&mut input).map_err(|error| {
+                    let is_alert = error.kind() == wheellock_resp::ErrorKind::UnknownType(TLS_ALERT);
+                    let hint = if is_alert { "; it answers in TLS (rediss://)" } else { "" };
+                    let detail = format!("the server's answer is not RESP: {error}{hint}");
+                    self.not_connected(ErrorKind::Protocol, &detail).because_of(error)
+                })?;
+                match frame {
+                    Some(Frame::Reply(reply)) => {
+                        answered = true;
+                        match handshake.on_reply(&reply, &mut output)? {
+                            Step::Read => {}
+                            step => break step,
+                        }
+                    }
+                    // Nothing was subscribed to, but a server may announce itself.
+                    Some(Frame::Push(_)) => {}
+                    None => {
+                        let read = std::future::poll_fn(|cx| stream.poll_read(cx, &mut input)).await;
+                        if read.map_err(|error| self.broke(error, answered))? == 0 {
+                            return Err(self.broke(io::ErrorKind::UnexpectedEof.into(), answered));
+                        }
+                    }
+                }
+            };
+            if step == Step::Done {
+                // A reply too many would be taken for the first call's.
+                if !input.is_empty() || decoder.is_mid_frame() {
+                    let detail = "the server sent more than the handshake asked for";
+                    return Err(self.not_connected(ErrorKind::Protocol, detail));
+                }
+                let info = handshake.info;
+                return Ok(Open { address: self.address.clone(), stream, decoder, input, info, renewals });
+            }
+        }
+    }
+
+    fn cannot_connect(&self, error: io::Error) -> Error {
+        let detail = tls::certificate_trouble(&error).unwrap_or_else(|| said(&error));
+        self.not_connected(ErrorKind::Connect, &detail).because_of_io(error)
+    }
+
+    /// The connection broke in the handshake. What a server does that expects something else is told apart by when it
+    /// hangs up (observed on Redis 7.0): a TLS port resets a plain client before any answer, and with TLS 1.3 a missing
+    /// client certificate shows only after the TLS handshake, as an end of the stream.
+    fn broke(&self, error: io::Error, answered: bool) -> Error {
+        let local = matches!(self.address, Address::Unix(_));
+        let hint = match (answered || local, self.shared.config.is_encrypted()) {
+            (true, _) => "",
+            (false, true) => "; the server may require a client certificate (TlsBuilder::identity_pem)",
+            (false, false) => {
+                "; a server that requires TLS (rediss://) hangs up like this, and so does a proxy that has no server behind it or \
+                 does not know HELLO"
+            }
+        };
+        let detail = format!("the connection broke during the handshake: {}{hint}", said(&error));
+        self.not_connected(ErrorKind::Connect, &detail).because_of_io(error)
+    }
+
+    fn not_connected(&self, kind: ErrorKind, detail: &str) -> Error {
+        Error::step(kind, CONNECT, self.server, detail.to_owned())
+    }
+}
+
+/// Adds to what an error says.
+fn hinted(error: Error, hint: &str) -> Error {
+    let detail = format!("{}{hint}", error.detail());
+    error.in_other_words(detail)
+}
+
+/// How a server that does not speak TLS meets a client that does.
+const PLAIN_PORT: &str = "; a server that does not speak TLS on this port stays silent like this";
+
+/// The first byte of a TLS record that carries an alert (RFC 8446, section 5.1).
+const TLS_ALERT: u8 = 21;
+
+/// The first reply among what a broken connection still holds.
+async fn last_words(stream: &mut Stream, decoder: &mut Decoder, input: &mut BytesMut) -> Option<Value> {
+    loop {
+        match decoder.decode(input) {
+            Ok(Some(Frame::Reply(reply))) => return Some(reply),
+            Ok(Some(Frame::Push(_))) => {}
+            Ok(None) => match std::future::poll_fn(|cx| stream.poll_read(cx, input)).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            },
+            Err(_) => return None,
+        }
+    }
+}
+
+async fn write_all(stream: &mut Stream, bytes: &mut BytesMut) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::future::poll_fn(|cx| stream.poll_write(cx, bytes)).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => drop(bytes.split_to(written)),
+        }
+    }
+    std::future::poll_fn(|cx| stream.poll_flush(cx)).await
+}

@@ -1,0 +1,244 @@
+//! One attempt at a call: a request that was submitted, and the slot in which its reply will be. Owns nothing but the slot's
+//! index, so a call allocates nothing, and dropping it at any point loses nothing but its result.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use wheellock_resp::Value;
+
+use crate::base::connection_id::ConnectionId;
+use crate::base::detached::Detached;
+use crate::base::error::{Error, ErrorKind, Outcome};
+use crate::base::redirect;
+use crate::connection::options::CallOptions;
+use crate::connection::server::Server;
+use crate::connection::{Phase, Shared};
+use crate::protocol::acks::Acks;
+use crate::protocol::handshake::Role;
+use crate::protocol::pipeline::{Done, Failure, NoWait};
+use crate::protocol::request::Request;
+
+/// When one attempt is made, and how. Whoever begins it has looked at the clock, and nobody need look again.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// When that is.
+    pub at: Instant,
+    /// What its caller wants.
+    pub options: CallOptions,
+}
+
+/// A call that is under way: it was queued when this was made, by [`Client::start_eval`](crate::Client::start_eval).
+///
+/// Its parameters need not live on, so a caller who keeps many calls keeps little.
+#[must_use = "the result is lost"]
+pub struct Started<'a> {
+    under_way: Result<UnderWay<'a>, Option<Error>>,
+}
+
+struct UnderWay<'a> {
+    server: Server<'a>,
+    stage: Stage,
+    name: &'a str,
+    script: bool,
+}
+
+/// How far a call has come. Every waiter's future contains one.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Its slot.
+    Waiting(u32),
+    /// Which of the node's connections answered.
+    Done { epoch: u32 },
+}
+
+impl<'a> Started<'a> {
+    /// Queues a request at `server`, if there is one. Its deadline covers queueing, connecting and the reply; `None` means the
+    /// configured response timeout. The request is asked out of turn if the server has to be told so.
+    pub(crate) fn new(
+        server: Result<(Server<'a>, bool), Error>,
+        name: &'a str,
+        request: &Request<'_>,
+        Start { at: now, options }: Start,
+        waker: &Waker,
+    ) -> Self {
+        let (server, asking) = match server {
+            Ok(found) => found,
+            Err(error) => return Self::refused(error),
+        };
+        let deadline = options.deadline.unwrap_or_else(|| now + server.config.response_timeout);
+        let waker = waker.clone();
+        let mut state = server.lock();
+        if let Phase::Closed(cause) | Phase::Refused(cause) = &state.phase {
+            return Self::refused(cause.seen_by(request.name(), cause.kind(), Outcome::NotSent));
+        }
+        let Some(slot) = state.pipeline.submit(request, options.lane(), now, deadline, waker, asking) else {
+            drop(state);
+            return Self::refused(queue_is_full(&server, request.name()));
+        };
+        state.stats.calls += 1;
+        let next = state.after_append(Some((now, deadline)), false);
+        drop(state);
+        server.act(next);
+        let script = request.is_script();
+        Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
+    }
+
+    /// A wait for acknowledgements of what was written on `connection`.
+    pub(crate) fn wait(
+        server: Server<'a>,
+        connection: ConnectionId,
+        (acks, millis): (Acks, u64),
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Self {
+        match submit_wait(&server, connection, (acks, millis), deadline, waker) {
+            Ok(slot) => {
+                let (stage, name) = (Stage::Waiting(slot), acks.verb());
+                Self { under_way: Ok(UnderWay { server, stage, name, script: false }) }
+            }
+            Err(error) => Self::refused(error),
+        }
+    }
+
+    /// The connection on which the call was answered, or given up; `None` before that, and if it was never queued.
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match &self.under_way {
+            Ok(UnderWay { server, stage: Stage::Done { epoch }, .. }) => {
+                Some(ConnectionId { node: server.node, epoch: *epoch })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the call was queued, so that its waker will be woken. Otherwise its first poll tells why it was not.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_ok()
+    }
+
+    /// A call that was not queued.
+    pub(crate) fn refused(error: Error) -> Self {
+        Self { under_way: Err(Some(error)) }
+    }
+}
+
+impl UnderWay<'_> {
+    fn finish(&self, result: Result<Value, Failure>) -> Result<Value, Error> {
+        let server = &*self.server;
+        match result {
+            Ok(value) => match value.as_error() {
+                None => Ok(value),
+                Some(text) => Err(refusal(server, self.name, self.script, text)),
+            },
+            Err(Failure { kind: ErrorKind::Timeout, outcome, .. }) => {
+                Err(server.timed_out(self.name, outcome))
+            }
+            Err(Failure { kind, outcome, cause: Some(cause) }) => {
+                Err(cause.seen_by(self.name, kind, outcome))
+            }
+            Err(Failure { kind, outcome, cause: None }) => {
+                Err(server.error(kind, outcome, self.name, "the connection ended"))
+            }
+        }
+    }
+}
+
+/// The error of a script that was queued without a caller and ended like this; `None` if it was answered without one.
+pub(crate) fn error_of_detached(server: &Shared, operation: &str, detached: &Detached) -> Option<Error> {
+    match (&detached.result, &detached.cause) {
+        (Ok(value), _) => value.as_error().map(|text| refusal(server, operation, true, text)),
+        (Err(outcome), Some((kind, cause))) => Some(cause.seen_by(operation, *kind, *outcome)),
+        (Err(outcome), None) => {
+            Some(server.error(ErrorKind::ConnectionLost, *outcome, operation, "the connection ended"))
+        }
+    }
+}
+
+fn submit_wait(
+    shared: &Shared,
+    connection: ConnectionId,
+    (acks, millis): (Acks, u64),
+    deadline: Instant,
+    waker: &Waker,
+) -> Result<u32, Error> {
+    let now = shared.config.timer.now();
+    let waker = waker.clone();
+    let mut state = shared.lock();
+    let slot = match state.pipeline.submit_wait(connection, (acks, millis), now, deadline, waker) {
+        Ok(slot) => slot,
+        Err(no_wait) => {
+            drop(state);
+            return Err(match no_wait {
+                NoWait::Ended => connection_has_ended(shared, acks),
+                NoWait::Full => queue_is_full(shared, acks.verb()),
+            });
+        }
+    };
+    state.stats.calls += 1;
+    let next = state.after_append(Some((now, deadline)), false);
+    drop(state);
+    shared.act(next);
+    Ok(slot)
+}
+
+/// The error that the server sent in reply to `operation`.
+fn refusal(server: &Shared, operation: &str, script: bool, text: &[u8]) -> Error {
+    let error = Error::server(operation, &server.server(), script, text);
+    let to = (server.role == Role::Node).then(|| redirect::target(text, || server.host())).flatten();
+    match to {
+        Some(address) => error.with_redirection(address),
+        None => error,
+    }
+}
+
+/// The error of a call that was not queued.
+#[cold]
+fn queue_is_full(shared: &Shared, operation: &str) -> Error {
+    let detail = "the queue of this connection is full";
+    shared.error(ErrorKind::Overloaded, Outcome::NotSent, operation, detail)
+}
+
+/// What was written on a connection that has ended can be waited for no more: what the next one has written is all that a
+/// wait there would ask for.
+fn connection_has_ended(shared: &Shared, acks: Acks) -> Error {
+    let detail = "the connection on which it was written has ended";
+    shared.error(ErrorKind::ConnectionLost, Outcome::NotSent, acks.verb(), detail)
+}
+
+impl Future for Started<'_> {
+    type Output = Result<Value, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = match &mut self.under_way {
+            Ok(call) => call,
+            Err(refused) => return refused.take().map_or(Poll::Pending, |error| Poll::Ready(Err(error))),
+        };
+        let Stage::Waiting(slot) = call.stage else { return Poll::Pending };
+        let done = call.server.lock().pipeline.take(slot, cx.waker());
+        match done {
+            None => Poll::Pending,
+            Some(Done { result, epoch }) => {
+                call.stage = Stage::Done { epoch };
+                Poll::Ready(call.finish(result))
+            }
+        }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if let Stage::Waiting(slot) = self.stage {
+            let remains = self.server.lock().pipeline.leave(slot);
+            drop(remains);
+        }
+    }
+}
+
+impl fmt::Debug for Started<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let call = self.under_way.as_ref().map_or("refused", |call| call.name);
+        f.debug_struct("Started").field("call", &call).finish_non_exhaustive()
+    }
+}

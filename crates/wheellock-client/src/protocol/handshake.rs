@@ -1,0 +1,384 @@
+//! What is said before a connection may be used. Pure: replies in, flights out.
+//!
+//! `HELLO 3` goes alone and first, because a server that refuses it may swallow or reorder what follows. Everything
+//! else goes in one flight, and the last reply of that flight, a PING, tells whether the server serves at all: while
+//! it loads its data it accepts HELLO and refuses PING (observed on Redis 7.0).
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use wheellock_resp::{Command, Value};
+
+use crate::base::error::{
+    CONNECT, Error, ErrorKind, error_code, is_the_servers_refusal, known_or_err, printable,
+};
+use crate::base::script::Script;
+use crate::config::{Config, Credentials, Secret};
+
+/// What the server said about itself in its reply to HELLO. Each text is escaped where it is not printable ASCII, and cut at 256 bytes.
+///
+/// ```no_run
+/// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
+/// if let Some(info) = client.server_info() {
+///     println!("{} {} as {}", info.name, info.version, info.role);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerInfo {
+    /// `redis` or `valkey`.
+    pub name: String,
+    /// Version, as in `7.0.15`.
+    pub version: String,
+    /// `standalone`, `sentinel` or `cluster`.
+    pub mode: String,
+    /// `master` or `replica`.
+    pub role: String,
+    /// The server's number for this connection.
+    pub connection_id: i64,
+    /// What tells this process of the server from any other, even at the same address; unknown if the user may not run
+    /// `INFO`.
+    pub run_id: Option<String>,
+    /// A password was said and no user, and the server did not look at it: its `default` user needs none.
+    pub password_unchecked: bool,
+}
+
+impl ServerInfo {
+    /// Whether it is a server of this name, and of this version or a later one.
+    pub(crate) fn is(&self, name: &str, since: (u32, u32)) -> bool {
+        self.name == name && numbers(&self.version).is_some_and(|version| version >= since)
+    }
+}
+
+/// What to do after a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Read the next reply.
+    Read,
+    /// Write this flight, then read on.
+    Write,
+    /// The connection is ready.
+    Done,
+}
+
+/// What a server has to be, to be of use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// The primary of its data set.
+    Primary,
+    /// A primary in a cluster.
+    Node,
+    /// Any node of a cluster: only asked about the others.
+    AnyNode,
+    /// A Sentinel: only asked about others.
+    Sentinel,
+}
+
+pub(crate) struct Handshake<'a> {
+    config: &'a Config,
+    role: Role,
+    credentials: &'a Credentials,
+    server: &'a str,
+    /// Names of the commands whose replies are still to come, in order.
+    expected: std::collections::VecDeque<Expect<'a>>,
+    pub(crate) info: ServerInfo,
+}
+
+enum Expect<'a> {
+    Hello,
+    /// Any reply will do.
+    Optional,
+    /// Refused if the `default` user needs no password. HELLO takes any from such a user, and tells nobody.
+    PasswordCheck,
+    Ok(&'static str),
+    Loaded(&'a Script),
+    /// The section of INFO that has the server's `run_id`; may be refused.
+    Identity,
+    /// Refused if the server would refuse writes.
+    WriteProbe,
+    Pong,
+}
+
+impl<'a> Handshake<'a> {
+    /// Starts the handshake; `out` receives the first flight.
+    pub(crate) fn start(
+        config: &'a Config,
+        role: Role,
+        credentials: &'a Credentials,
+        server: &'a str,
+        out: &mut BytesMut,
+    ) -> Self {
+        let mut hello = Command::new("HELLO").arg("3");
+        if let Some((user, password)) = credentials.to_say() {
+            hello = hello.arg("AUTH").arg(user).arg(password);
+        }
+        hello.arg("SETNAME").arg(config.client_name.as_str()).encode(out);
+        let expected = [Expect::Hello].into();
+        Self { config, role, credentials, server, expected, info: ServerInfo::default() }
+    }
+
+    /// Takes the next reply; on [`Step::Write`] `out` has received the next flight.
+    pub(crate) fn on_reply(&mut self, reply: &Value, out: &mut BytesMut) -> Result<Step, Error> {
+        let Some(expect) = self.expected.pop_front() else {
+            return Err(self.protocol("the server sent a reply that nothing asked for"));
+        };
+        match (expect, reply.as_error()) {
+            (Expect::Optional, _) => {}
+            (Expect::PasswordCheck, reply) => {
+                self.info.password_unchecked =
+                    reply.is_some_and(|text| printable(text).contains(NO_PASSWORD));
+            }
+            (Expect::Identity, _) => {
+                let text = reply.as_str().unwrap_or_default();
+                let run_id = text.lines().find_map(|line| line.strip_prefix("run_id:"));
+                self.info.run_id = run_id.map(|id| printable(id.as_bytes()));
+            }
+            (Expect::WriteProbe, reply) => {
+                if let Some(text) = reply.filter(|text| REFUSES_WRITES.contains(&error_code(text))) {
+                    let detail = format!("it refuses writes: {}", self.shown(text));
+                    return Err(self.error(ErrorKind::NotReady, detail).with_code(error_code(text)));
+                }
+            }
+            (Expect::Hello, Some(text)) => return Err(self.refused_hello(text)),
+            (Expect::Hello, None) => {
+                self.info = self.read_hello(reply)?;
+                self.second_flight(out);
+                return Ok(Step::Write);
+            }
+            (Expect::Ok(command), Some(text)) => return Err(self.refused(command, text)),
+            (Expect::Loaded(_), Some(text)) => return Err(self.refused("SCRIPT LOAD", text)),
+            (Expect::Pong, Some(text)) => return Err(self.refused("PING", text)),
+            (Expect::Ok(command), None) => {
+                if reply.as_bytes() != Some(b"OK") {
+                    return Err(self.protocol(&format!("{command} was not answered with OK")));
+                }
+            }
+            (Expect::Loaded(script), None) => {
+                if reply.as_bytes() != Some(script.sha().as_bytes()) {
+                    return Err(self.protocol("SCRIPT LOAD was answered with another script's hash"));
+                }
+            }
+            (Expect::Pong, None) => {
+                if reply.as_bytes() != Some(b"PONG") {
+                    return Err(self.protocol("PING was not answered with PONG"));
+                }
+                return Ok(Step::Done);
+            }
+        }
+        Ok(Step::Read)
+    }
+
+    fn second_flight(&mut self, out: &mut BytesMut) {
+        let serves = matches!(self.role, Role::Primary | Role::Node);
+        if let Credentials { username: None, password: Some(password) } = self.credentials {
+            Command::new("AUTH").arg(password.expose()).encode(out);
+            self.expected.push_back(Expect::PasswordCheck);
+        }
+        if may_know_setinfo(&self.info.version) {
+            for (attribute, value) in [("LIB-NAME", "wheellock"), ("LIB-VER", env!("CARGO_PKG_VERSION"))] {
+                Command::new("CLIENT").arg("SETINFO").arg(attribute).arg(value).encode(out);
+                self.expected.push_back(Expect::Optional);
+            }
+        }
+        if serves {
+            self.make_ready(out);
+        }
+        Command::new("PING").encode(out);
+        self.expected.push_back(Expect::Pong);
+    }
+
+    /// What a server needs that is to run scripts.
+    fn make_ready(&mut self, out: &mut BytesMut) {
+        if self.config.database != 0 {
+            Command::new("SELECT").arg(u64::from(self.config.database)).encode(out);
+            self.expected.push_back(Expect::Ok("SELECT"));
+        }
+        for script in &self.config.scripts {
+            Command::new("SCRIPT").arg("LOAD").arg(script.text()).encode(out);
+            self.expected.push_back(Expect::Loaded(Arc::as_ref(script)));
+        }
+        Command::new("INFO").arg("server").encode(out);
+        self.expected.push_back(Expect::Identity);
+        Command::new("EVAL").arg(WRITE_PROBE).arg("0").encode(out);
+        self.expected.push_back(Expect::WriteProbe);
+    }
+
+    fn read_hello(&self, reply: &Value) -> Result<ServerInfo, Error> {
+        if matches!(reply, Value::Array(_)) {
+            let detail = "it answered HELLO 3 in RESP2; a proxy in between may not speak RESP3";
+            return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
+        }
+        let Value::Map(fields) = reply else {
+            return Err(self.protocol("HELLO 3 was not answered with a map"));
+        };
+        let field =
+            |name: &str| fields.iter().find(|(key, _)| key.as_str() == Some(name)).map(|(_, value)| value);
+        let text = |name: &str| printable(field(name).and_then(Value::as_str).unwrap_or_default().as_bytes());
+        if field("proto").and_then(Value::as_i64) != Some(3) {
+            return Err(self.error(ErrorKind::Unsupported, "the server did not switch to RESP3".to_owned()));
+        }
+        let info = ServerInfo {
+            name: text("server"),
+            version: text("version"),
+            mode: text("mode"),
+            role: text("role"),
+            connection_id: field("id").and_then(Value::as_i64).unwrap_or_default(),
+            ..ServerInfo::default()
+        };
+        let wanted = match self.role {
+            Role::Primary => "standalone",
+            Role::Node | Role::AnyNode => "cluster",
+            Role::Sentinel => "sentinel",
+        };
+        // Scripted and very old servers say nothing.
+        let mode = if info.mode.is_empty() { "standalone" } else { &info.mode };
+        if mode != wanted {
+            return Err(self.error(ErrorKind::Unsupported, wrong_mode(wanted, mode)));
+        }
+        if matches!(self.role, Role::Primary | Role::Node) && info.role.is_empty() {
+            let detail = "its reply to HELLO has no role, so it may be a replica: a proxy, or a server that stands in for Redis, \
+                          has to tell it";
+            return Err(self.error(ErrorKind::Unsupported, detail.to_owned()));
+        }
+        if matches!(self.role, Role::Primary | Role::Node) && info.role != "master" {
+            let detail = format!("it is a {}, not a primary: locks live on the primary only", info.role);
+            return Err(self.error(ErrorKind::NotReady, detail));
+        }
+        Ok(info)
+    }
+
+    fn refused_hello(&self, text: &[u8]) -> Error {
+        let (shown, code) = (self.shown(text), error_code(text));
+        let error = match code {
+            "WRONGPASS" | "NOAUTH" => {
+                let how = match (&self.credentials.username, &self.credentials.password) {
+                    (_, Some(_)) => "with a password",
+                    (Some(_), None) => "without a password, which only a user with `nopass` may be",
+                    (None, None) => "without a password",
+                };
+                let user = printable(self.credentials.user().as_bytes());
+                self.error(ErrorKind::Auth, format!("user \"{user}\" ({how}) was refused: {shown}"))
+            }
+            "NOPROTO" => self.error(ErrorKind::Unsupported, format!("it does not speak RESP3: {shown}")),
+            _ if is_unknown(text) => self.error(
+                ErrorKind::Unsupported,
+                "it does not know HELLO; Redis 6 or later, or Valkey, is required, and no proxy that only speaks RESP2".to_owned(),
+            ),
+            _ if text.starts_with(FULL) => self.error(
+                ErrorKind::Connect,
+                format!("it has no room for another connection: {shown}; raise its maxclients, or close idle connections"),
+            ),
+            _ => return self.refused("HELLO", text),
+        };
+        error.with_code(known_or_err(code))
+    }
+
+    fn refused(&self, command: &str, text: &[u8]) -> Error {
+        let error = Error::server(command, self.server, false, text);
+        let kind = if error.kind() == ErrorKind::Server { ErrorKind::Connect } else { error.kind() };
+        self.error(kind, format!("{command} was refused: {}", self.shown(text)))
+            .with_code(known_or_err(error_code(text)))
+    }
+
+    /// Returns a refusal fit for a message. Its words are shown if they are a server's own, or if no password was sent. Other words may
+    /// repeat what was sent, whole, cut or quoted, and a search for the password would replace it in words of the server, and so tell it.
+    fn shown(&self, text: &[u8]) -> String {
+        let code = error_code(text);
+        match code {
+            "WRONGPASS" => {
+                return "WRONGPASS, the user or the password is wrong, or the user is disabled".to_owned();
+            }
+            "NOAUTH" => return "NOAUTH, it wants a password".to_owned(),
+            _ => {}
+        }
+        let password = self.credentials.password.as_ref().map_or("", Secret::expose);
+        if password.is_empty()
+            || is_the_servers_refusal(text)
+            || OWN_WORDS.iter().any(|words| text.starts_with(words))
+        {
+            return printable(text);
+        }
+        format!("{} (its words are left out, because they may repeat the password)", known_or_err(code))
+    }
+
+    fn protocol(&self, detail: &str) -> Error {
+        self.error(ErrorKind::Protocol, detail.to_owned())
+    }
+
+    fn error(&self, kind: ErrorKind, detail: String) -> Error {
+        Error::step(kind, CONNECT, self.server, detail)
+    }
+}
+
+/// Returns what to do about a server that is of another kind than `wanted`.
+fn wrong_mode(wanted: &str, mode: &str) -> String {
+    let detail = match (mode, wanted) {
+        ("sentinel", _) => "it is a Sentinel, which keeps no data: use redis+sentinel://host:port/service",
+        ("cluster", _) => {
+            "it is a node of a cluster, of which a single connection sees only a part: use redis+cluster://"
+        }
+        ("standalone", "sentinel") => {
+            "it is not a Sentinel: name the Sentinels' own ports (26379 by default), or use redis://host:port"
+        }
+        ("standalone", _) => {
+            "it is not a node of a cluster: use redis://host:port, or set cluster-enabled on the server"
+        }
+        _ => {
+            return format!(
+                "its reply to HELLO says mode \"{mode}\", and this client knows standalone, sentinel and cluster: a proxy may be in \
+                 between"
+            );
+        }
+    };
+    detail.to_owned()
+}
+
+/// Whether a server of this version may know `CLIENT SETINFO`, which came with Redis 7.2. An older one must not be asked:
+/// Redis 6 takes it for a refusal of `CLIENT`, and writes that down in its ACL log.
+fn may_know_setinfo(version: &str) -> bool {
+    // Or a server of another make.
+    numbers(version).is_none_or(|version| version >= (7, 2))
+}
+
+/// The major and the minor number of a version, if these are numbers.
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split('.').map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// A script that declares itself as writing and writes nothing. Redis 7 checks whether it could before running it
+/// (`scriptPrepareForRun` in script.c); older servers do not know the first line and answer with an error, which tells
+/// nothing.
+const WRITE_PROBE: &str = "#!lua\nreturn 1";
+
+/// In what `AUTH password` is answered with if that password is not looked at (source: `authCommand` in acl.c).
+const NO_PASSWORD: &str = "without any password configured";
+
+/// Whether a refusal means that HELLO itself is not known: by servers before Redis 6, and by proxies in words of their own (source:
+/// Envoy's Redis proxy, for the last).
+fn is_unknown(refusal: &[u8]) -> bool {
+    let refusal = printable(refusal).to_ascii_lowercase();
+    ["unknown command", "unsupported command", "invalid request"].iter().any(|words| refusal.contains(words))
+}
+
+/// How a server says that it has `maxclients` connections (`acceptCommonHandler` in networking.c of Redis 7.0).
+const FULL: &[u8] = b"ERR max number of clients";
+
+/// Refusals in a server's own words that repeat nothing of what was sent, beside those of any command (sources: networking.c, db.c and
+/// acl.c of Redis 6.0 to 8).
+const OWN_WORDS: &[&[u8]] = &[
+    FULL,
+    b"ERR DB index is out of range",
+    b"ERR invalid DB index",
+    b"ERR SELECT is not allowed in cluster mode",
+    b"NOPROTO unsupported protocol version",
+    b"NOPERM this user has no permissions to run ",
+];
+
+/// What a server says that accepts connections but no writes. Not OOM: there, renewals and releases still work.
+const REFUSES_WRITES: &[&str] = &["READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "LOADING"];
+
+#[cfg(test)]
+mod tests;

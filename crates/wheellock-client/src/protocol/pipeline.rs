@@ -1,0 +1,754 @@
+//! The state of one connection as a value: bytes to write, calls in wire order, replies to callers. Pure: no socket,
+//! no clock, no lock; the one invariant everything rests on is that the order of bytes is the order of entries.
+//!
+//! Bytes are addressed by their offset in the endless stream of everything ever queued. `claimed` separates what a
+//! writer has taken (it may be on the wire) from what certainly never left: that is what makes `NotSent` true.
+
+mod acknowledged;
+mod bundles;
+mod heard;
+mod natives;
+mod together;
+mod waits;
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Instant;
+
+use bytes::BytesMut;
+use slab::Slab;
+use wheellock_resp::{Command, Value};
+
+use crate::base::connection_id::ConnectionId;
+use crate::base::detached::Detached;
+use crate::base::error::{Error, ErrorKind, Outcome};
+use crate::base::histogram::Histogram;
+use crate::protocol::channels::{Channels, Order};
+use crate::protocol::handshake::ServerInfo;
+use crate::protocol::request::Request;
+
+pub(crate) use bundles::MOST as MOST_BUNDLED;
+use bundles::{Bundle, Bundles, Shape};
+use natives::Natives;
+use waits::{Member, Waits};
+
+/// Who may use the room that is kept free for what must not be refused: renewals and releases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lane {
+    Normal,
+    Reserved,
+}
+
+/// Bounds of the pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) in_flight: usize,
+    pub(crate) queued_bytes: usize,
+}
+
+impl Bounds {
+    fn admits(self, lane: Lane, in_flight: usize, queued_bytes: usize) -> bool {
+        let allow = |bound: usize| match lane {
+            Lane::Normal => bound,
+            Lane::Reserved => bound.saturating_add(bound / 8),
+        };
+        in_flight < allow(self.in_flight) && queued_bytes < allow(self.queued_bytes)
+    }
+}
+
+/// How a call ended without a reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: ErrorKind,
+    pub(crate) outcome: Outcome,
+    /// The broken connection, if it was one that failed many calls.
+    pub(crate) cause: Option<Error>,
+}
+
+/// Why nobody can wait for acknowledgements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NoWait {
+    /// The connection on which it was written has ended.
+    Ended,
+    /// There is no room.
+    Full,
+}
+
+/// Why the connection must be closed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Desync(pub(crate) &'static str);
+
+pub(crate) struct Pipeline {
+    bounds: Bounds,
+    out: BytesMut,
+    spare: BytesMut,
+    /// Offset behind the last byte of `out`.
+    queued: u64,
+    /// Offset of the first byte that no writer has taken.
+    claimed: u64,
+    /// How many bytes a writer has that no socket has taken yet.
+    held: usize,
+    entries: VecDeque<Entry>,
+    /// Sequence number of the first entry; an entry's place is its sequence number minus this.
+    first: u64,
+    /// Entries whose caller has left, and that were not written when it did.
+    orphans: usize,
+    connected: bool,
+    /// The server was asked to answer nothing any more.
+    hushed: bool,
+    /// The present connection, or the last one.
+    connection: ConnectionId,
+    slots: Slab<Slot>,
+    waits: Waits,
+    bundles: Bundles,
+    natives: Natives,
+    channels: Channels,
+    /// Subscribe with SSUBSCRIBE.
+    pub(crate) sharded: bool,
+    /// Results of detached calls, to be handed out after unlocking.
+    detached: Vec<Detached>,
+    last_reply: Instant,
+    /// What the first PING that is under way asks back.
+    asked_back: Option<u64>,
+    /// What the PING asks back that is behind an UNSUBSCRIBE for which a push was taken.
+    behind_an_end: Option<u64>,
+    /// The server said that it cannot be what we need on this connection any more.
+    pub(crate) unfit: Option<&'static str>,
+    /// The last reply that said which node serves a slot now.
+    pub(crate) moved: Option<Vec<u8>>,
+    pub(crate) latency: Histogram,
+    pub(crate) pushes: u64,
+    pub(crate) strays: u64,
+}
+
+/// One command in wire order.
+struct Entry {
+    what: What,
+    /// Offset of its first byte.
+    start: u64,
+    /// When it was queued on this connection.
+    at: Instant,
+    /// As what it may be bundled.
+    shape: Shape,
+    /// For how many calls the command stands that begins here: this entry's and those of the entries behind it. Zero if it is this call's
+    /// alone, or if it begins with an entry before; [`NATIVE`] if this call is written in commands of the server's own.
+    members: u8,
+}
+
+/// [`members`](Entry::members) of a call that is written in commands of the server's own.
+const NATIVE: u8 = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Call(u32),
+    /// Nobody waits; the result is handed out with the token.
+    Detached(u64),
+    /// ASKING, which belongs to the call behind it.
+    Asking,
+    /// Its caller left; the reply is still to come.
+    Orphan,
+    /// Asks for its own number back, so that a shifted stream shows within a heartbeat.
+    Ping(u64),
+    /// `HELLO 3`: the server says its role.
+    Role,
+    Subscribe(u32),
+    Unsubscribe(u32),
+    /// A group waits for acknowledgements.
+    Wait(u32),
+    /// `CLIENT REPLY OFF`: nothing from here on is answered.
+    Silence,
+}
+
+struct Slot {
+    state: SlotState,
+    sequence: u64,
+    deadline: Instant,
+}
+
+enum SlotState {
+    Waiting(Waker),
+    Done(Done),
+}
+
+/// The end of a call that somebody waited for.
+pub(crate) struct Done {
+    pub(crate) result: Result<Value, Failure>,
+    /// Which of the node's connections it was.
+    pub(crate) epoch: u32,
+}
+
+impl Pipeline {
+    pub(crate) fn new(bounds: Bounds, now: Instant, node: u32, bundles_calls: bool) -> Self {
+        Self {
+            bounds,
+            out: BytesMut::new(),
+            spare: BytesMut::new(),
+            queued: 0,
+            claimed: 0,
+            held: 0,
+            entries: VecDeque::new(),
+            first: 0,
+            orphans: 0,
+            connected: false,
+            hushed: false,
+            connection: ConnectionId { node, epoch: 0 },
+            slots: Slab::new(),
+            waits: Waits::default(),
+            bundles: Bundles::new(bundles_calls),
+            natives: Natives::default(),
+            channels: Channels::default(),
+            sharded: false,
+            detached: Vec::new(),
+            last_reply: now,
+            asked_back: None,
+            behind_an_end: None,
+            unfit: None,
+            moved: None,
+            latency: Histogram::default(),
+            pushes: 0,
+            strays: 0,
+        }
+    }
+
+    /// Queues a call; the returned slot holds its result until [`take`](Self::take) or [`leave`](Self::leave).
+    pub(crate) fn submit(
+        &mut self,
+        request: &Request<'_>,
+        lane: Lane,
+        now: Instant,
+        deadline: Instant,
+        waker: Waker,
+        asking: bool,
+    ) -> Option<u32> {
+        if !self.admits(lane) {
+            return None;
+        }
+        self.ask_if(asking, now);
+        let sequence = self.first + self.entries.len() as u64;
+        let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
+        let slot = u32::try_from(slot).ok()?;
+        self.push_call(What::Call(slot), request, now, asking);
+        Some(slot)
+    }
+
+    /// Queues a call whose result goes to [`take_detached`](Self::take_detached), with its token.
+    pub(crate) fn submit_detached(
+        &mut self,
+        request: &Request<'_>,
+        now: Instant,
+        token: u64,
+        asking: bool,
+    ) -> bool {
+        if !self.admits(Lane::Reserved) {
+            return false;
+        }
+        self.ask_if(asking, now);
+        self.push_call(What::Detached(token), request, now, asking);
+        true
+    }
+
+    /// Whether there is room for a call. Whether one is larger than all the room is looked at before: see [`Request::excess`].
+    fn admits(&self, lane: Lane) -> bool {
+        self.bounds.admits(lane, self.entries.len(), self.queued_bytes())
+    }
+
+    /// The next call is for a slot that is only on its way to this node: without ASKING the node would send it back.
+    fn ask_if(&mut self, asking: bool, now: Instant) {
+        if asking {
+            self.push(What::Asking, now);
+            Command::new("ASKING").encode(&mut self.out);
+            self.close_entry();
+        }
+    }
+
+    pub(crate) fn submit_ping(&mut self, now: Instant) {
+        let nonce = self.queued ^ NO_COUNTER;
+        self.asked_back = self.asked_back.or(Some(nonce));
+        self.push(What::Ping(nonce), now);
+        Command::new("PING").arg(nonce).encode(&mut self.out);
+        self.close_entry();
+    }
+
+    /// Asks the server for its role. A primary that became a replica keeps its connections, and still answers reads.
+    ///
+    /// HELLO is the one command that tells the role to every user: `ROLE` and `INFO` need a permission, and a refusal enters the ACL log.
+    pub(crate) fn submit_role(&mut self, now: Instant) {
+        self.push(What::Role, now);
+        Command::new("HELLO").arg("3").encode(&mut self.out);
+        self.close_entry();
+    }
+
+    fn push(&mut self, what: What, now: Instant) {
+        self.push_shaped(what, now, Shape::default());
+    }
+
+    fn push_shaped(&mut self, what: What, now: Instant, shape: Shape) {
+        self.entries.push_back(Entry { what, start: self.queued, at: now, shape, members: 0 });
+    }
+
+    fn push_call(&mut self, what: What, request: &Request<'_>, now: Instant, asking: bool) {
+        let before = self.out.len();
+        request.encode(&mut self.out);
+        let len = self.out.len() - before;
+        // ASKING is for one command.
+        let shape = if asking { Shape::default() } else { self.bundles.shape(request, len, now) };
+        self.push_shaped(what, now, shape);
+        self.close_entry();
+    }
+
+    /// Accounts for the bytes that were just encoded.
+    fn close_entry(&mut self) {
+        self.queued = self.claimed + self.out.len() as u64;
+    }
+
+    /// The result of a slot, if it has one; the slot is then free. Otherwise leaves the waker.
+    pub(crate) fn take(&mut self, slot: u32, waker: &Waker) -> Option<Done> {
+        let index = slot as usize;
+        match &mut self.slots.get_mut(index)?.state {
+            SlotState::Waiting(old) => {
+                if !old.will_wake(waker) {
+                    old.clone_from(waker);
+                }
+                None
+            }
+            SlotState::Done(_) => match self.slots.remove(index).state {
+                SlotState::Done(done) => Some(done),
+                SlotState::Waiting(_) => None,
+            },
+        }
+    }
+
+    /// The caller is gone: its slot is free at once, its reply will pass by.
+    pub(crate) fn leave(&mut self, slot: u32) -> Option<Slotted> {
+        let (index, slot) = (slot, self.slots.try_remove(slot as usize)?);
+        if let SlotState::Waiting(_) = &slot.state {
+            self.orphan(index, slot.sequence);
+        }
+        Some(Slotted(slot))
+    }
+
+    fn orphan(&mut self, slot: u32, sequence: u64) {
+        let place = sequence.checked_sub(self.first).and_then(|place| usize::try_from(place).ok());
+        match place.and_then(|place| self.entries.get_mut(place)) {
+            Some(Entry { what: What::Wait(group), .. }) => self.waits.leave(*group, slot),
+            Some(entry) => {
+                entry.what = What::Orphan;
+                self.orphans += 1;
+                self.make_room();
+            }
+            None => {}
+        }
+    }
+
+    /// While nothing can be written, what nobody waits for any more must not fill the queue. Done when it is half of the
+    /// queue, which keeps the cost per call constant.
+    fn make_room(&mut self) {
+        if !self.connected && self.orphans * 2 > self.entries.len() {
+            self.drop_unwritten(is_kept);
+        }
+    }
+
+    /// Whether nothing that was written still waits for a reply: then the connection is idle, and a caller may write.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.entries.front().is_none_or(|entry| entry.start >= self.claimed)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The tokens of calls without a caller that wait for a connection.
+    pub(crate) fn unsent(&self) -> impl Iterator<Item = u64> {
+        // What was written on the last one has left with it; while connected, what is queued will be written.
+        let entries = (!self.connected).then_some(&self.entries);
+        entries.into_iter().flatten().filter_map(|entry| match entry.what {
+            What::Detached(token) => Some(token),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Bytes that no socket has taken yet.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.held + self.out.len()
+    }
+
+    /// Hands all queued bytes to a writer. Exactly one writer may exist at a time.
+    pub(crate) fn take_output(&mut self) -> BytesMut {
+        self.bundle();
+        self.claimed = self.queued;
+        self.held = self.out.len();
+        std::mem::replace(&mut self.out, std::mem::take(&mut self.spare))
+    }
+
+    /// The socket has taken so many of the writer's bytes, and the writer goes on.
+    pub(crate) fn wrote(&mut self, bytes: usize) {
+        self.held = self.held.saturating_sub(bytes);
+    }
+
+    /// The writer is done; `rest` is what the socket did not take (usually nothing). It goes back in front.
+    pub(crate) fn give_back(&mut self, mut rest: BytesMut) {
+        self.held = 0;
+        if rest.is_empty() {
+            rest.clear();
+            // What was written stood before its room, and is room again.
+            let _has_moved = rest.try_reclaim(rest.capacity() + 1);
+            // One flood must not keep megabytes for ever.
+            if rest.capacity() <= SPARE_LIMIT {
+                self.spare = rest;
+            }
+            return;
+        }
+        self.claimed -= rest.len() as u64;
+        rest.extend_from_slice(&self.out);
+        self.out = rest;
+    }
+
+    fn front_is(&self, what: What) -> bool {
+        self.entries.front().is_some_and(|entry| entry.what == what && entry.start < self.claimed)
+    }
+
+    fn pop_written(&mut self) -> Option<Entry> {
+        if self.is_idle() {
+            return None;
+        }
+        self.first += 1;
+        self.entries.pop_front()
+    }
+
+    fn finish(&mut self, slot: u32, result: Result<Value, Failure>, wakers: &mut Vec<Waker>) {
+        if let Some(slot) = self.slots.get_mut(slot as usize)
+            && let done = SlotState::Done(Done { result, epoch: self.connection.epoch })
+            && let SlotState::Waiting(waker) = std::mem::replace(&mut slot.state, done)
+        {
+            wakers.push(waker);
+        }
+    }
+
+    fn finish_detached(&mut self, token: u64, result: Result<Value, Failure>) {
+        let (result, cause) = match result {
+            Ok(value) => (Ok(value), None),
+            Err(Failure { kind, outcome, cause }) => (Err(outcome), cause.map(|cause| (kind, cause))),
+        };
+        self.detached.push(Detached { token, result, connection: self.connection, cause });
+    }
+
+    /// Moves the results of detached calls to `into`, which must be empty.
+    pub(crate) fn take_detached(&mut self, into: &mut Vec<Detached>) {
+        std::mem::swap(&mut self.detached, into);
+    }
+
+    pub(crate) fn channels(&mut self) -> &mut Channels {
+        &mut self.channels
+    }
+
+    /// Queues the order that a channel needs, if any. Call only while connected.
+    pub(crate) fn reconcile(&mut self, channel: u32, now: Instant) -> bool {
+        let Some((order, name)) = self.channels.next_order(channel) else { return false };
+        let (what, verb) = match order {
+            Order::Subscribe if self.sharded => (What::Subscribe(channel), "SSUBSCRIBE"),
+            Order::Subscribe => (What::Subscribe(channel), "SUBSCRIBE"),
+            Order::Unsubscribe if self.sharded => (What::Unsubscribe(channel), "SUNSUBSCRIBE"),
+            Order::Unsubscribe => (What::Unsubscribe(channel), "UNSUBSCRIBE"),
+        };
+        self.push(what, now);
+        Command::new(verb).arg(&name[..]).encode(&mut self.out);
+        self.close_entry();
+        if self.sharded && order == Order::Unsubscribe {
+            // Tells whose a refusal is that follows a push: see `is_for_what_has_ended`.
+            self.submit_ping(now);
+        }
+        true
+    }
+
+    /// Every waiter for messages is to look, and what was refused is asked for once more.
+    pub(crate) fn look_again(&mut self, connected: bool, now: Instant, wakers: &mut Vec<Waker>) {
+        self.channels.look_again(wakers);
+        if connected {
+            for channel in self.channels.indices() {
+                self.reconcile(channel, now);
+            }
+        }
+    }
+
+    /// What was refused is asked for once more.
+    pub(crate) fn ask_again(
+        &mut self,
+        channel: &[u8],
+        connected: bool,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) {
+        if let Some(channel) = self.channels.forget_refusal(channel, wakers)
+            && connected
+        {
+            self.reconcile(channel, now);
+        }
+    }
+
+    /// Returns the earliest deadline of a call, which may have passed.
+    pub(crate) fn earliest_deadline(&self) -> Option<Instant> {
+        let of_call = |slot: u32| self.slots.get(slot as usize).map(|slot| slot.deadline);
+        let deadlines = self.entries.iter().filter_map(|entry| match entry.what {
+            What::Call(slot) => of_call(slot),
+            What::Wait(group) => {
+                let members = self.waits.get(group)?.members().iter();
+                members
+                    .filter_map(|member| if let Member::Call(slot) = member { of_call(*slot) } else { None })
+                    .min()
+            }
+            _ => None,
+        });
+        deadlines.min()
+    }
+
+    /// Moves the deadline of each call to `until`, if it is earlier.
+    ///
+    /// Calls that were written are no exception. The pause may have begun in the middle of their write, and a driver that has collected
+    /// calls before the pause writes them before it looks at the clock.
+    pub(crate) fn spare(&mut self, until: Instant) {
+        for entry in &self.entries {
+            let waits = match entry.what {
+                What::Wait(group) => self.waits.get(group),
+                _ => None,
+            };
+            let members = waits.into_iter().flat_map(|group| group.members()).copied();
+            let call = if let What::Call(slot) = entry.what { Some(Member::Call(slot)) } else { None };
+            for member in members.chain(call) {
+                if let Member::Call(slot) = member
+                    && let Some(slot) = self.slots.get_mut(slot as usize)
+                {
+                    slot.deadline = slot.deadline.max(until);
+                }
+            }
+        }
+    }
+
+    /// Fails every call whose deadline has passed; returns the earliest deadline that is left.
+    pub(crate) fn expire(&mut self, now: Instant, wakers: &mut Vec<Waker>) -> Option<Instant> {
+        let mut earliest = None::<Instant>;
+        for place in 0..self.entries.len() {
+            let slot = match self.entries.get(place).map(|entry| entry.what) {
+                Some(What::Call(slot)) => slot,
+                Some(What::Wait(group)) => {
+                    let left = self.expire_members(group, now, wakers);
+                    earliest = earliest.into_iter().chain(left).min();
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(deadline) = self.slots.get(slot as usize).map(|slot| slot.deadline) else { continue };
+            if deadline > now {
+                earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+                continue;
+            }
+            // While connected, what is queued will still be written; an orphan that never was is dropped below.
+            let outcome = if self.connected { Outcome::MaybeExecuted } else { Outcome::NotSent };
+            let failure = Failure { kind: ErrorKind::Timeout, outcome, cause: None };
+            if let Some(entry) = self.entries.get_mut(place) {
+                entry.what = What::Orphan;
+                self.orphans += 1;
+            }
+            self.finish(slot, Err(failure), wakers);
+        }
+        self.make_room();
+        earliest
+    }
+
+    /// Since when the oldest written entry has been waiting without any reply arriving, and without a reason to wait.
+    pub(crate) fn waiting_since(&self) -> Option<Instant> {
+        let oldest = self.entries.front().filter(|entry| entry.start < self.claimed)?;
+        let since = oldest.at.max(self.last_reply);
+        match oldest.what {
+            What::Wait(group) => Some(self.waits.get(group).map_or(since, |group| since + group.timeout())),
+            _ => Some(since),
+        }
+    }
+
+    /// Fails the call whose reply is due, as the one that has ended the connection. [`disconnect`](Self::disconnect) fails the others.
+    pub(crate) fn fail_front(&mut self, culprit: &Error, wakers: &mut Vec<Waker>) {
+        let is_alone = |entry: &&Entry| entry.members == 0 && matches!(entry.what, What::Call(_));
+        if self.entries.front().filter(is_alone).is_some()
+            && let Some(Entry { what: What::Call(slot), .. }) = self.pop_written()
+        {
+            let (kind, outcome) = (culprit.kind(), Outcome::MaybeExecuted);
+            self.finish(slot, Err(Failure { kind, outcome, cause: Some(culprit.clone()) }), wakers);
+        }
+    }
+
+    /// The connection broke. Written calls fail with `MaybeExecuted`; unwritten ones stay queued for the next
+    /// connection. Orphans, pings and subscription orders are dropped: the first have no caller, the others are made
+    /// anew.
+    pub(crate) fn disconnect(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
+        let kind = match cause.kind() {
+            kind @ (ErrorKind::Protocol | ErrorKind::Closed) => kind,
+            _ => ErrorKind::ConnectionLost,
+        };
+        let lost = Failure { kind, outcome: Outcome::MaybeExecuted, cause: Some(cause.clone()) };
+        while let Some(entry) = self.pop_written() {
+            match entry.members {
+                0 => {}
+                NATIVE => drop(self.natives.end()),
+                _ => {
+                    let bundle = self.bundles.next();
+                    self.bundles.ended(bundle);
+                }
+            }
+            match entry.what {
+                What::Call(slot) => self.finish(slot, Err(lost.clone()), wakers),
+                What::Detached(token) => self.finish_detached(token, Err(lost.clone())),
+                What::Wait(group) => self.end_wait(group, &Err(lost.clone()), wakers),
+                _ => {}
+            }
+        }
+        self.fail_unwritten_waits(&lost, wakers);
+        // Whoever is in the middle of a write gives nothing back.
+        self.held = 0;
+        (self.asked_back, self.behind_an_end) = (None, None);
+        self.connected = false;
+        self.channels.on_disconnect(wakers);
+        self.drop_unwritten(is_kept);
+        // What is left goes alone and as a script, until a writer takes it.
+        self.bundles.forget_all();
+        self.natives.forget_all();
+    }
+
+    /// The next connection is to this server.
+    pub(crate) fn meet(&mut self, server: &ServerInfo) {
+        self.bundles.meet(server);
+    }
+
+    /// A connection is up: subscribes to what is wanted, in front of the calls that were queued meanwhile.
+    pub(crate) fn reconnect(&mut self, now: Instant) {
+        // Whoever gave up meanwhile was told that nothing was sent.
+        self.drop_unwritten(is_kept);
+        self.connected = true;
+        self.connection.epoch = self.connection.epoch.wrapping_add(1);
+        let calls = std::mem::take(&mut self.out);
+        let entries = std::mem::take(&mut self.entries);
+        let base = self.claimed;
+        self.queued = base;
+        for channel in self.channels.indices() {
+            self.reconcile(channel, now);
+        }
+        let moved = self.queued - base;
+        let orders = self.entries.len() as u64;
+        for entry in entries {
+            if let What::Call(slot) = entry.what
+                && let Some(slot) = self.slots.get_mut(slot as usize)
+            {
+                slot.sequence += orders;
+            }
+            self.entries.push_back(Entry { start: entry.start + moved, at: now, ..entry });
+        }
+        self.out.extend_from_slice(&calls);
+        self.close_entry();
+        self.last_reply = now;
+        self.unfit = None;
+    }
+
+    /// Asks for silence, once: nothing that is queued from now on is answered.
+    pub(crate) fn hush(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.hushed, true) {
+            self.push(What::Silence, now);
+            Command::new("CLIENT").arg("REPLY").arg("OFF").encode(&mut self.out);
+            self.close_entry();
+        }
+    }
+
+    /// Whether an answer is still to come.
+    pub(crate) fn owes_answers(&self) -> bool {
+        self.entries.front().is_some_and(|entry| entry.what != What::Silence)
+    }
+
+    /// Nothing will ever be sent again: every call fails.
+    pub(crate) fn close(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
+        self.disconnect(cause, wakers);
+        self.fail_unwritten(cause, wakers);
+    }
+
+    /// Fails the calls that were never written, with `cause`.
+    pub(crate) fn fail_unwritten(&mut self, cause: &Error, wakers: &mut Vec<Waker>) {
+        let failure = Failure { kind: cause.kind(), outcome: Outcome::NotSent, cause: Some(cause.clone()) };
+        let entries = std::mem::take(&mut self.entries);
+        self.bundles.forget_all();
+        self.natives.forget_all();
+        self.first += entries.len() as u64;
+        for entry in entries {
+            match entry.what {
+                What::Call(slot) => self.finish(slot, Err(failure.clone()), wakers),
+                What::Detached(token) => self.finish_detached(token, Err(failure.clone())),
+                What::Wait(group) => self.end_wait(group, &Err(failure.clone()), wakers),
+                _ => {}
+            }
+        }
+        self.out.clear();
+        self.queued = self.claimed;
+    }
+
+    /// Keeps of the unwritten entries only those that `keep` names, with their bytes; each alone and as a script, if they were bundled or
+    /// native.
+    fn drop_unwritten(&mut self, keep: impl Fn(What) -> bool) {
+        let old_bytes = std::mem::take(&mut self.out);
+        let old_entries = std::mem::take(&mut self.entries);
+        let (base, end) = (self.queued - old_bytes.len() as u64, self.queued);
+        let ends: Vec<u64> = old_entries.iter().skip(1).map(|entry| entry.start).chain([end]).collect();
+        // Whatever was only partly written went down with its connection.
+        self.claimed = base;
+        self.queued = base;
+        self.orphans = 0;
+        // The bundle whose members come, how many have come, and how many there are.
+        let mut bundled = (Bundle::default(), 0, 0);
+        for (entry, end) in old_entries.into_iter().zip(ends) {
+            if entry.members > NATIVE {
+                bundled = (self.bundles.next(), 0, usize::from(entry.members));
+            }
+            let native: Vec<u8> =
+                if entry.members == NATIVE { self.natives.end().collect() } else { Vec::new() };
+            let (bundle, come, members) = &mut bundled;
+            let bytes = if entry.members == NATIVE {
+                Some(&native[..])
+            } else if *come < *members {
+                *come += 1;
+                bundle.call(*come - 1)
+            } else {
+                let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX);
+                old_bytes.get(within(entry.start)..within(end))
+            };
+            let Some(bytes) = bytes.filter(|_| keep(entry.what)) else { continue };
+            if let What::Call(slot) = entry.what
+                && let Some(slot) = self.slots.get_mut(slot as usize)
+            {
+                slot.sequence = self.first + self.entries.len() as u64;
+            }
+            self.entries.push_back(Entry { start: self.queued, members: 0, ..entry });
+            self.out.extend_from_slice(bytes);
+            self.close_entry();
+        }
+    }
+}
+
+/// Makes of an offset what a PING asks back: a number that no reply says by chance for which a caller waits. Any that is as large and as
+/// arbitrary would do.
+const NO_COUNTER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What outlives a connection if it was not written.
+fn is_kept(what: What) -> bool {
+    matches!(what, What::Call(_) | What::Detached(_))
+}
+
+/// A slot's remains; dropped outside the lock, because wakers and values may run foreign code.
+pub(crate) struct Slotted(#[expect(dead_code, reason = "held only to be dropped later")] Slot);
+
+/// Largest buffer that is kept between flushes: room for what five hundred callers ask at once. There are two, as long as the connection.
+const SPARE_LIMIT: usize = 128 << 10;
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,118 @@
+//! Callers wait until what they have written is acknowledged. Who waits together is `waits`'. Pure.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use wheellock_resp::Value;
+
+use super::waits::Member;
+use super::{Failure, Lane, NoWait, Pipeline, Slot, SlotState, What};
+use crate::base::connection_id::ConnectionId;
+use crate::base::error::{ErrorKind, Outcome};
+use crate::protocol::acks::Acks;
+
+impl Pipeline {
+    /// Has a caller wait until what was written on `connection` is acknowledged, or so many milliseconds have passed. The
+    /// caller has an answer of that connection, so it comes before any such wait that is not on its way yet.
+    pub(crate) fn submit_wait(
+        &mut self,
+        connection: ConnectionId,
+        (acks, millis): (Acks, u64),
+        now: Instant,
+        deadline: Instant,
+        waker: Waker,
+    ) -> Result<u32, NoWait> {
+        let group = self.group(connection, acks, millis, now)?;
+        let sequence = self.waits.get(group).map_or(0, |group| group.sequence);
+        let slot = self.slots.insert(Slot { state: SlotState::Waiting(waker), sequence, deadline });
+        let slot = u32::try_from(slot).map_err(|_| NoWait::Full)?;
+        self.waits.join(group, Member::Call(slot));
+        Ok(slot)
+    }
+
+    /// As [`submit_wait`](Self::submit_wait), for a result that is handed out with its token. Returns whether it was queued.
+    pub(crate) fn submit_detached_wait(
+        &mut self,
+        connection: ConnectionId,
+        (acks, millis): (Acks, u64),
+        now: Instant,
+        token: u64,
+    ) -> bool {
+        let Ok(group) = self.group(connection, acks, millis, now) else { return false };
+        self.waits.join(group, Member::Detached(token));
+        true
+    }
+
+    /// The group to join: one that is still to be written, or a new one.
+    fn group(
+        &mut self,
+        connection: ConnectionId,
+        acks: Acks,
+        millis: u64,
+        now: Instant,
+    ) -> Result<u32, NoWait> {
+        if !self.connected || self.connection != connection {
+            return Err(NoWait::Ended);
+        }
+        if let Some(group) = self.waits.unwritten(acks, millis, self.claimed) {
+            let members = self.waits.get(group).map_or(0, |group| group.members().len());
+            return self.bounds.admits(Lane::Reserved, members, 0).then_some(group).ok_or(NoWait::Full);
+        }
+        if !self.bounds.admits(Lane::Reserved, self.entries.len(), self.queued_bytes()) {
+            return Err(NoWait::Full);
+        }
+        let sequence = self.first + self.entries.len() as u64;
+        let group = self.waits.insert(acks, millis, self.queued, sequence);
+        self.push(What::Wait(group), now);
+        acks.encode(millis, &mut self.out);
+        self.close_entry();
+        Ok(group)
+    }
+
+    pub(super) fn end_wait(&mut self, group: u32, result: &Result<Value, Failure>, wakers: &mut Vec<Waker>) {
+        for member in self.waits.end(group) {
+            match member {
+                Member::Call(slot) => self.finish(slot, result.clone(), wakers),
+                Member::Detached(token) => self.finish_detached(token, result.clone()),
+            }
+        }
+    }
+
+    /// Fails those of a group whose deadlines have passed; returns the earliest deadline that is left.
+    pub(super) fn expire_members(
+        &mut self,
+        group: u32,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> Option<Instant> {
+        let members = self.waits.get(group)?.members().to_vec();
+        let mut earliest = None::<Instant>;
+        for member in members {
+            let Member::Call(slot) = member else { continue };
+            let Some(deadline) = self.slots.get(slot as usize).map(|slot| slot.deadline) else { continue };
+            if deadline > now {
+                earliest = Some(earliest.map_or(deadline, |earliest| earliest.min(deadline)));
+                continue;
+            }
+            self.waits.leave(group, slot);
+            let outcome = Outcome::MaybeExecuted;
+            self.finish(slot, Err(Failure { kind: ErrorKind::Timeout, outcome, cause: None }), wakers);
+        }
+        earliest
+    }
+
+    /// What was written on a connection cannot be waited for on the next one.
+    pub(super) fn fail_unwritten_waits(&mut self, lost: &Failure, wakers: &mut Vec<Waker>) {
+        let waits: Vec<u32> = self
+            .entries
+            .iter()
+            .filter_map(|entry| match entry.what {
+                What::Wait(group) => Some(group),
+                _ => None,
+            })
+            .collect();
+        for group in waits {
+            self.end_wait(group, &Err(Failure { outcome: Outcome::NotSent, ..lost.clone() }), wakers);
+        }
+    }
+}

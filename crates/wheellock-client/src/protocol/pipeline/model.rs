@@ -1,0 +1,1313 @@
+//! The pipeline in a model world: a server that echoes, and every kind of accident.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use wheellock_resp::{Arg, Frame, Push};
+
+use super::bundles::MOST;
+use crate::base::script::{Native, NativeReply, Script, Word};
+use crate::protocol::acks::Acks;
+use crate::protocol::request::Eval;
+
+/// One thing that happens to a connection.
+#[derive(Clone, Debug)]
+enum Step {
+    Call,
+    Detached,
+    /// A script is called that can be bundled, as one of its parts.
+    Part(usize),
+    DetachedPart(usize),
+    /// The next bundle that arrives is refused, for want of the script or of a permission.
+    Refuse(bool),
+    /// The next native command that arrives does nothing, or is refused.
+    RefuseNative(usize),
+    /// Whoever of those that were answered came n-th waits for acknowledgements.
+    Wait(usize),
+    DetachedWait(usize),
+    Ping,
+    Subscribe(u8),
+    Unsubscribe(u8),
+    /// The server gives a channel's slot away, and ends the subscription by itself. It gets the slot back when that is wanted again.
+    Move(u8),
+    /// The caller of the n-th open call leaves.
+    Leave(usize),
+    /// A writer takes everything and the socket accepts this share of it.
+    Write(u8),
+    /// The server answers so many of the commands it has got.
+    Answer(usize),
+    /// The server's next answer is another command's, if that can be seen of it.
+    Shift,
+    Message(u8),
+    Expire,
+    Break,
+    Connect,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => Just(Step::Call),
+        2 => Just(Step::Detached),
+        8 => (0..4_usize).prop_map(Step::Part),
+        4 => (0..4_usize).prop_map(Step::DetachedPart),
+        1 => any::<bool>().prop_map(Step::Refuse),
+        1 => (0..3_usize).prop_map(Step::RefuseNative),
+        3 => (0..8_usize).prop_map(Step::Wait),
+        2 => (0..8_usize).prop_map(Step::DetachedWait),
+        1 => Just(Step::Ping),
+        2 => (0..3_u8).prop_map(Step::Subscribe),
+        3 => (0..3_u8).prop_map(Step::Unsubscribe),
+        3 => (0..3_u8).prop_map(Step::Move),
+        2 => (0..8_usize).prop_map(Step::Leave),
+        6 => any::<u8>().prop_map(Step::Write),
+        6 => (0..6_usize).prop_map(Step::Answer),
+        1 => Just(Step::Shift),
+        1 => (0..3_u8).prop_map(Step::Message),
+        1 => Just(Step::Expire),
+        1 => Just(Step::Break),
+        1 => Just(Step::Connect),
+    ];
+    proptest::collection::vec(step, 0..200)
+}
+
+/// A pipeline, and a server that echoes what it has fully received.
+struct World {
+    pipeline: Pipeline,
+    connected: bool,
+    received: BytesMut,
+    /// Commands the server has fully received on this connection and not answered yet.
+    pending: VecDeque<Vec<String>>,
+    /// Everything the server has ever executed.
+    executed: HashMap<String, usize>,
+    calls: Vec<(u32, String)>,
+    detached: HashMap<u64, String>,
+    /// Calls that were answered, and on which connection.
+    answered: Vec<ConnectionId>,
+    /// Those who wait for acknowledgements, and on which connection they were answered.
+    waiting: Vec<(u32, ConnectionId)>,
+    waiting_detached: HashMap<u64, ConnectionId>,
+    subscriptions: HashMap<u8, (u32, u64)>,
+    /// Channels to which the server has subscribed this connection, and those that it has given away.
+    subscribed: HashSet<String>,
+    moved: HashSet<String>,
+    /// What callers were told was never sent; it must not be, later on, either.
+    not_sent: Vec<String>,
+    /// What the next bundle is answered with.
+    refusal: Option<&'static str>,
+    /// What the next native command is answered with; in none of these words it is with nothing.
+    native_refusal: Option<&'static str>,
+    /// The server does not let this connection have native commands.
+    natives_are_denied: bool,
+    next: u64,
+    now: Instant,
+    wakers: Vec<Waker>,
+}
+
+impl World {
+    fn new(sharded: bool) -> Self {
+        let now = Instant::now();
+        let bounds = Bounds { in_flight: 1000, queued_bytes: 1 << 20 };
+        let mut pipeline = Pipeline::new(bounds, now, NODE, true);
+        pipeline.sharded = sharded;
+        Self {
+            pipeline,
+            connected: false,
+            received: BytesMut::new(),
+            pending: VecDeque::new(),
+            executed: HashMap::new(),
+            calls: Vec::new(),
+            detached: HashMap::new(),
+            answered: Vec::new(),
+            waiting: Vec::new(),
+            waiting_detached: HashMap::new(),
+            subscriptions: HashMap::new(),
+            subscribed: HashSet::new(),
+            moved: HashSet::new(),
+            not_sent: Vec::new(),
+            refusal: None,
+            native_refusal: None,
+            natives_are_denied: false,
+            next: 0,
+            now,
+            wakers: Vec::new(),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.now += Duration::from_millis(1);
+        let now = self.now;
+        match *step {
+            Step::Call => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let command = Command::new("ECHO").arg(&nonce);
+                let deadline = now + Duration::from_millis(20);
+                let waker = Waker::noop().clone();
+                let request = Request::Command(&command);
+                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap();
+                self.calls.push((slot, nonce));
+            }
+            Step::Detached => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let command = Command::new("ECHO").arg(&nonce);
+                assert!(self.pipeline.submit_detached(&Request::Command(&command), now, self.next, false));
+                self.detached.insert(self.next, nonce);
+            }
+            Step::Part(which) => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let (script, params) = part(which, &nonce);
+                let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+                let (deadline, waker) = (now + Duration::from_millis(20), Waker::noop().clone());
+                let slot = self.pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap();
+                self.calls.push((slot, nonce));
+            }
+            Step::DetachedPart(which) => {
+                self.next += 1;
+                let nonce = format!("n{}", self.next);
+                let (script, params) = part(which, &nonce);
+                let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+                assert!(self.pipeline.submit_detached(&request, now, self.next, false));
+                self.detached.insert(self.next, nonce);
+            }
+            Step::Refuse(is_unknown) => {
+                self.refusal =
+                    Some(if is_unknown { "NOSCRIPT No matching script" } else { "NOPERM one of the keys" });
+            }
+            Step::RefuseNative(how) => {
+                self.native_refusal = Some(["", "WRONGTYPE for this one", "NOPERM to run the command"][how]);
+            }
+            Step::Wait(n) if n < self.answered.len() => {
+                let connection = self.answered[n];
+                let deadline = now + Duration::from_millis(20);
+                let waker = Waker::noop().clone();
+                match self.pipeline.submit_wait(connection, WAIT, now, deadline, waker) {
+                    Ok(slot) => self.waiting.push((slot, connection)),
+                    Err(no_wait) => {
+                        assert_eq!(no_wait, NoWait::Ended);
+                        assert!(!self.is_present(connection));
+                    }
+                }
+            }
+            Step::DetachedWait(n) if n < self.answered.len() => {
+                let connection = self.answered[n];
+                self.next += 1;
+                if self.pipeline.submit_detached_wait(connection, WAIT, now, self.next) {
+                    self.waiting_detached.insert(self.next, connection);
+                } else {
+                    assert!(!self.is_present(connection));
+                }
+            }
+            Step::Ping => self.pipeline.submit_ping(now),
+            Step::Subscribe(channel) => {
+                let pipeline = &mut self.pipeline;
+                let (index, _) = *self
+                    .subscriptions
+                    .entry(channel)
+                    .or_insert_with(|| (pipeline.channels().want(&[b'c', channel]), 0));
+                if self.connected {
+                    self.pipeline.reconcile(index, now);
+                }
+            }
+            Step::Unsubscribe(channel) => {
+                if let Some((index, waiter)) = self.subscriptions.remove(&channel) {
+                    self.pipeline.channels().unwant(index, waiter);
+                    if self.connected {
+                        self.pipeline.reconcile(index, now);
+                    }
+                }
+            }
+            Step::Move(channel) if self.connected && self.pipeline.sharded => {
+                let name = String::from_utf8(vec![b'c', channel]).unwrap();
+                if self.subscribed.remove(&name) {
+                    self.pending.push_back(vec!["SUNSUBSCRIBE".to_owned(), name.clone()]);
+                    self.moved.insert(name);
+                }
+            }
+            Step::Leave(n) if n % 2 == 1 && n / 2 < self.waiting.len() => {
+                let (slot, _) = self.waiting.swap_remove(n / 2);
+                drop(self.pipeline.leave(slot));
+            }
+            Step::Leave(n) if n < self.calls.len() => {
+                let (slot, _) = self.calls.swap_remove(n);
+                drop(self.pipeline.leave(slot));
+            }
+            Step::Write(share) if self.connected && self.pipeline.has_output() => {
+                let mut bytes = self.pipeline.take_output();
+                // Somebody may append while the writer is in its system call.
+                if share % 3 == 1 {
+                    self.step(&Step::Call);
+                }
+                let accepted = (bytes.len() * usize::from(share)).div_ceil(255);
+                self.received.extend_from_slice(&bytes.split_to(accepted));
+                self.pipeline.give_back(bytes);
+                self.receive();
+            }
+            Step::Answer(count) if self.connected => {
+                for command in self.pending.drain(..count.min(self.pending.len())).collect::<Vec<_>>() {
+                    self.answer(&command);
+                }
+            }
+            Step::Shift if self.connected => {
+                let can_be_seen = |words: &Vec<String>| match words[0].as_str() {
+                    "EVALSHA" => words[1] == WHOLE.sha(),
+                    verb => matches!(verb, "TAKE" | "TELL"),
+                };
+                if self.pending.front().is_some_and(can_be_seen) {
+                    self.pending.pop_front();
+                    let shifted = Frame::Reply(Value::Integer(5));
+                    // To a command that was refused already nobody listens.
+                    if self.pipeline.on_frame(shifted, now, &mut self.wakers).is_err() {
+                        self.step(&Step::Break);
+                    }
+                }
+            }
+            Step::Message(channel) if self.connected => {
+                let name = String::from_utf8(vec![b'c', channel]).unwrap();
+                self.push("message", &[&name, "0"]);
+            }
+            Step::Expire => {
+                self.now += Duration::from_millis(15);
+                self.pipeline.expire(self.now, &mut self.wakers);
+            }
+            Step::Break if self.connected => {
+                let cause =
+                    Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+                self.pipeline.disconnect(&cause, &mut self.wakers);
+                self.connected = false;
+                self.received.clear();
+                self.pending.clear();
+                self.subscribed.clear();
+                self.moved.clear();
+            }
+            Step::Connect if !self.connected => {
+                // Every other server knows native commands.
+                let is_native = self.pipeline.connection.epoch.is_multiple_of(2);
+                self.pipeline.meet(&server(is_native));
+                self.natives_are_denied = !is_native;
+                self.pipeline.reconnect(now);
+                self.connected = true;
+            }
+            _ => {}
+        }
+        self.check();
+    }
+
+    /// What has fully arrived at the server is executed at once; its answer may come late or never.
+    fn receive(&mut self) {
+        let mut decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
+        loop {
+            let mut rest = self.received.clone();
+            let Some(Frame::Reply(command)) = decoder.decode(&mut rest).expect("whole commands, untorn")
+            else {
+                return;
+            };
+            let words: Vec<String> =
+                command.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect();
+            let is_native = matches!(words[0].as_str(), "TAKE" | "GIVE");
+            assert!(
+                !is_native || !self.natives_are_denied,
+                "what is not known, or not allowed, is not tried"
+            );
+            if let Some(refusal) = self.native_refusal.take_if(|_| is_native) {
+                self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
+                self.received = rest;
+                decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
+                continue;
+            }
+            let is_bundle = words.get(1).is_some_and(|sha| sha == WHOLE.sha());
+            if words[0] == "SUNSUBSCRIBE" && self.moved.contains(&words[1]) {
+                // This user may not, or it is too late.
+                let refusal =
+                    ["NOPERM to run the command", "MOVED 1 h:1"][usize::from(words[1].ends_with('\0'))];
+                self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
+            } else if let Some(refusal) = self.refusal.take_if(|_| is_bundle) {
+                self.pending.push_back(vec!["REFUSED".to_owned(), refusal.to_owned()]);
+            } else {
+                for nonce in nonces(&words) {
+                    match words[0].as_str() {
+                        "SSUBSCRIBE" => _ = (self.moved.remove(nonce), self.subscribed.insert(nonce.clone())),
+                        "SUNSUBSCRIBE" => _ = self.subscribed.remove(nonce),
+                        _ => {}
+                    }
+                    *self.executed.entry(nonce.clone()).or_default() += 1;
+                }
+                self.pending.push_back(words);
+            }
+            self.received = rest;
+            decoder = wheellock_resp::Decoder::new(wheellock_resp::Limits::default());
+        }
+    }
+
+    fn answer(&mut self, command: &[String]) {
+        match command[0].as_str() {
+            "ECHO" => {
+                let reply = Value::BulkString(command[1].as_bytes().to_vec().into());
+                self.frame(Frame::Reply(reply));
+            }
+            "EVALSHA" if command[1] == WHOLE.sha() => {
+                let answers =
+                    nonces(command).iter().map(|nonce| Value::BulkString(nonce.as_bytes().to_vec().into()));
+                self.frame(Frame::Reply(Value::Array(answers.collect())));
+            }
+            "EVALSHA" => self.frame(Frame::Reply(Value::BulkString(command[3].as_bytes().to_vec().into()))),
+            "SCRIPT" => self.frame(Frame::Reply(Value::BulkString(WHOLE.sha().as_bytes().to_vec().into()))),
+            "TAKE" | "GIVE" | "TELL" => {
+                self.frame(Frame::Reply(Value::BulkString(command[1].as_bytes().to_vec().into())));
+            }
+            "REFUSED" if command[1].is_empty() => self.frame(Frame::Reply(Value::Null)),
+            "REFUSED" => self.frame(Frame::Reply(Value::Error(command[1].as_bytes().to_vec().into()))),
+            // As many have acknowledged as this connection's number says.
+            "WAIT" => {
+                let number = i64::from(self.pipeline.connection.epoch);
+                self.frame(Frame::Reply(Value::Integer(number)));
+            }
+            "PING" => self.frame(Frame::Reply(Value::BulkString(command[1].as_bytes().to_vec().into()))),
+            verb => self.push(&verb.to_lowercase(), &[&command[1]]),
+        }
+    }
+
+    fn push(&mut self, kind: &str, args: &[&str]) {
+        let words = std::iter::once(kind).chain(args.iter().copied());
+        let words = words.map(|word| Value::BulkString(word.as_bytes().to_vec().into())).collect();
+        self.frame(Frame::Push(Push::new(words).unwrap()));
+    }
+
+    fn frame(&mut self, frame: Frame) {
+        self.pipeline.on_frame(frame, self.now, &mut self.wakers).expect("an honest server causes no desync");
+    }
+
+    fn check(&mut self) {
+        let executed = &self.executed;
+        let (pipeline, not_sent) = (&mut self.pipeline, &mut self.not_sent);
+        self.calls.retain(|(slot, nonce)| match pipeline.take(*slot, Waker::noop()) {
+            None => true,
+            Some(Done { result: Ok(reply), epoch }) => {
+                assert_eq!(reply.as_str(), Some(nonce.as_str()), "another caller's reply");
+                self.answered.insert(0, ConnectionId { node: NODE, epoch });
+                self.answered.truncate(8);
+                false
+            }
+            Some(Done { result: Err(failure), .. }) => {
+                if failure.outcome == Outcome::NotSent {
+                    not_sent.push(nonce.clone());
+                }
+                false
+            }
+        });
+        self.waiting.retain(|(slot, connection)| match pipeline.take(*slot, Waker::noop()) {
+            None => true,
+            Some(Done { result, .. }) => {
+                let epoch = i64::from(connection.epoch);
+                assert!(result.is_err() || result.is_ok_and(|reply| reply.as_i64() == Some(epoch)));
+                false
+            }
+        });
+        let mut results = Vec::new();
+        pipeline.take_detached(&mut results);
+        for Detached { token, result, .. } in results {
+            if let Some(connection) = self.waiting_detached.remove(&token) {
+                let epoch = i64::from(connection.epoch);
+                assert!(result.is_err() || result.is_ok_and(|reply| reply.as_i64() == Some(epoch)));
+                continue;
+            }
+            let nonce = self.detached.remove(&token).expect("reported once");
+            match result {
+                Ok(reply) => assert_eq!(reply.as_str(), Some(nonce.as_str())),
+                Err(Outcome::NotSent) => not_sent.push(nonce),
+                Err(_) => {}
+            }
+        }
+        assert!(not_sent.iter().all(|nonce| !executed.contains_key(nonce)), "said NotSent, but it ran");
+        assert!(executed.iter().all(|(nonce, times)| !nonce.starts_with('n') || *times == 1), "ran twice");
+    }
+
+    fn is_present(&self, connection: ConnectionId) -> bool {
+        self.connected && connection == self.pipeline.connection
+    }
+
+    /// Everything heals: every call ends, and nothing is left.
+    fn settle(&mut self) {
+        if !self.connected {
+            self.step(&Step::Connect);
+        }
+        for _ in 0..20 {
+            self.step(&Step::Write(255));
+            self.step(&Step::Answer(usize::MAX));
+        }
+        assert!(self.calls.is_empty() && self.detached.is_empty(), "a call never ended");
+        assert!(self.waiting.is_empty() && self.waiting_detached.is_empty(), "a wait never ended");
+        assert!(self.pipeline.is_empty() && !self.pipeline.has_output() && self.pipeline.slots.is_empty());
+        for (index, _) in self.subscriptions.values() {
+            assert!(self.pipeline.channels().is_confirmed(*index));
+        }
+    }
+}
+
+static WHOLE: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::variadic("whole")));
+static PARTS: LazyLock<[Script; 4]> = LazyLock::new(|| {
+    [
+        Script::new("one", 1, 1).as_part(&WHOLE, 1),
+        Script::new("two", 1, 2).as_part(&WHOLE, 2),
+        Script::new("take", 1, 1).as_part(&WHOLE, 3).natively(&TAKE),
+        Script::new("give", 1, 2).natively(&GIVE).as_part(&WHOLE, 4),
+    ]
+});
+
+static TAKE: [Native; 1] = [Native {
+    known_by: &[("other", (1, 0)), ("native", (9, 0))],
+    commands: &[&[Word::Text("TAKE"), Word::Param(1)]],
+    read: |first, second| {
+        assert!(second.is_none());
+        if first.as_i64().is_some() {
+            return None;
+        }
+        Some(if first.is_null() { NativeReply::Refused } else { NativeReply::Done(first.clone()) })
+    },
+}];
+static GIVE: [Native; 2] = [
+    Native { known_by: &[("native", (9, 2))], commands: &[], read: |_, _| None },
+    Native {
+        known_by: &[("native", (9, 1))],
+        commands: &[
+            &[Word::Text("GIVE"), Word::Param(0), Word::Param(2)],
+            &[Word::Text("TELL"), Word::Param(0)],
+        ],
+        read: |first, second| match second {
+            Some(second) if first.is_null() || first == second => {
+                Some(if first.is_null() { NativeReply::Refused } else { NativeReply::Done(first.clone()) })
+            }
+            _ => None,
+        },
+    },
+];
+
+/// One that knows native commands, or does not.
+fn server(is_native: bool) -> ServerInfo {
+    let name = if is_native { "native" } else { "plain" };
+    ServerInfo { name: name.to_owned(), version: "9.1.0".to_owned(), ..ServerInfo::default() }
+}
+
+/// One of the scripts that can be bundled, and the parameters of a call of it.
+fn part(which: usize, nonce: &str) -> (&'static Script, Vec<Arg<'_>>) {
+    let params = [nonce.into(), nonce.into(), "second".into()];
+    (&PARTS[which], params.into_iter().take(2 + which % 2).collect())
+}
+
+/// What is asked for by a command: of a bundle each of its keys, to which the parts and their arguments have to belong.
+fn nonces(words: &[String]) -> &[String] {
+    match words {
+        [verb, sha, keys, rest @ ..] if verb == "EVALSHA" => {
+            let (keys, mut args) = rest.split_at(keys.parse().unwrap());
+            if *sha == WHOLE.sha() {
+                assert!((2..=MOST).contains(&keys.len()));
+                for key in keys {
+                    let (part, behind) = args.split_first().unwrap();
+                    assert_eq!(behind[0], *key, "the first argument is the same nonce");
+                    let two = part == "2" || part == "4";
+                    assert!(two || part == "1" || part == "3");
+                    assert!(!two || behind[1] == "second");
+                    args = &behind[1 + usize::from(two)..];
+                }
+                assert!(args.is_empty(), "{args:?}");
+            }
+            keys
+        }
+        // Belongs to the command before it.
+        [verb, ..] if verb == "TELL" => &[],
+        words => words.get(1..2).unwrap_or_default(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #[test]
+    fn every_reply_reaches_its_caller_whatever_happens(steps in steps(), sharded in any::<bool>()) {
+        let mut world = World::new(sharded);
+        for step in &steps {
+            world.step(step);
+        }
+        world.settle();
+    }
+}
+
+#[test]
+fn replies_that_nothing_asked_for_are_a_desync() {
+    let now = Instant::now();
+    let fresh = || Pipeline::new(Bounds { in_flight: 9, queued_bytes: 999 }, now, NODE, true);
+    let ok = || Frame::Reply(Value::SimpleString(b"OK".to_vec().into()));
+    assert!(fresh().on_frame(ok(), now, &mut Vec::new()).is_err(), "nothing is in flight");
+
+    let mut unwritten = fresh();
+    unwritten.submit_ping(now);
+    assert!(unwritten.on_frame(ok(), now, &mut Vec::new()).is_err(), "nothing was written yet");
+
+    let mut subscribing = fresh();
+    let channel = subscribing.channels().want(b"c");
+    subscribing.reconcile(channel, now);
+    drop(subscribing.take_output());
+    assert!(subscribing.on_frame(ok(), now, &mut Vec::new()).is_err(), "SUBSCRIBE has no such reply");
+
+    let mut refused = fresh();
+    let channel = refused.channels().want(b"c");
+    refused.reconcile(channel, now);
+    drop(refused.take_output());
+    let noperm = Frame::Reply(Value::Error(b"NOPERM no channel".to_vec().into()));
+    assert!(refused.on_frame(noperm, now, &mut Vec::new()).is_ok());
+    assert_eq!(refused.channels().refusal(channel).as_deref(), Some("NOPERM no channel"));
+}
+
+/// A server that gives a slot away ends the subscriptions by itself, and refuses an UNSUBSCRIBE that was under way.
+#[test]
+fn the_end_of_a_subscription_takes_no_reply_from_the_calls_behind_it() {
+    let bulk = |text: &str| Frame::Reply(Value::BulkString(text.as_bytes().to_vec().into()));
+    let refused = |text: &str| Frame::Reply(Value::Error(text.as_bytes().to_vec().into()));
+    let ended = |channel: &str| {
+        let words =
+            ["sunsubscribe", channel, "0"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+        Frame::Push(Push::new(words.into()).unwrap())
+    };
+    let (moved, down) = ("MOVED 1 h:1", "CLUSTERDOWN Hash slot not served");
+    let (denied, unknown) = ("NOPERM to run the command", "ERR unknown command");
+    let answers = [
+        [vec![ended("c")], vec![ended("d")]],
+        [vec![refused(moved)], vec![refused(down)]],
+        [vec![ended("c"), refused(moved)], vec![ended("d"), refused(down)]],
+        // Both are ended before any order is read.
+        [vec![ended("c"), ended("d"), refused(moved)], vec![refused(moved)]],
+        [vec![ended("d"), ended("c"), refused(moved)], vec![ended("d")]],
+        // The user may not give the subscription up, and the server has ended it just then.
+        [vec![ended("c"), refused(denied)], vec![ended("d"), refused(unknown)]],
+        [vec![refused(denied)], vec![ended("d"), refused(denied)]],
+    ];
+    for (case, [first, second]) in answers.into_iter().enumerate() {
+        let (mut pipeline, _) = connected(100);
+        pipeline.sharded = true;
+        let now = Instant::now();
+        let channels = ["c", "d"].map(|name| {
+            let channel = pipeline.channels().want(name.as_bytes());
+            pipeline.reconcile(channel, now);
+            drop(pipeline.take_output());
+            let words =
+                ["ssubscribe", name, "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+            let push = Frame::Push(Push::new(words.into()).unwrap());
+            pipeline.on_frame(push, now, &mut Vec::new()).unwrap();
+            channel
+        });
+        for channel in channels {
+            pipeline.channels().unwant(channel, 0);
+            pipeline.reconcile(channel, now);
+        }
+        let slots = ["a", "b"].map(|text| {
+            let command = Command::new("ECHO").arg(text);
+            let request = Request::Command(&command);
+            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap()
+        });
+        let sent = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        let nonces: Vec<_> = sent.split("PING\r\n").skip(1).map(|ping| ping.split("\r\n").nth(1)).collect();
+        assert_eq!(nonces.len(), 2, "{sent}");
+        let frames = first.into_iter().chain([bulk(nonces[0].unwrap())]);
+        let frames = frames.chain(second).chain([bulk(nonces[1].unwrap()), bulk("a"), bulk("b")]);
+        // Whoever comes meanwhile gets the place of one that has ended.
+        let late = pipeline.channels().want(b"late");
+        for frame in frames {
+            pipeline
+                .on_frame(frame, now, &mut Vec::new())
+                .unwrap_or_else(|desync| panic!("{case}: {desync:?}"));
+        }
+        for (slot, told) in slots.into_iter().zip(["a", "b"]) {
+            assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some(told), "case {case}");
+        }
+        assert!(pipeline.is_empty(), "case {case}");
+        assert_eq!(
+            (pipeline.channels().find(b"c"), pipeline.channels().find(b"d")),
+            (None, None),
+            "case {case}"
+        );
+        assert!(pipeline.reconcile(late, now), "case {case}");
+    }
+}
+
+/// What a server says of a subscription to this channel.
+fn push(kind: &str, channel: &str) -> Frame {
+    let words = [kind, channel, "1"].map(|word| Value::BulkString(word.as_bytes().to_vec().into()));
+    Frame::Push(Push::new(words.into()).unwrap())
+}
+
+/// A sharded subscription that a push says is over, while the UNSUBSCRIBE for it is under way; and a call behind it.
+fn ended_while_its_end_is_under_way() -> (Pipeline, u32, String) {
+    let (mut pipeline, _) = connected(100);
+    pipeline.sharded = true;
+    let now = Instant::now();
+    let channel = pipeline.channels().want(b"c");
+    pipeline.reconcile(channel, now);
+    drop(pipeline.take_output());
+    pipeline.on_frame(push("ssubscribe", "c"), now, &mut Vec::new()).unwrap();
+    pipeline.channels().unwant(channel, 0);
+    pipeline.reconcile(channel, now);
+    let command = Command::new("ECHO").arg("a");
+    let request = Request::Command(&command);
+    let slot = pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+    let sent = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    let nonce = sent.split("PING\r\n").nth(1).and_then(|ping| ping.split("\r\n").nth(1)).unwrap().to_owned();
+    pipeline.on_frame(push("sunsubscribe", "c"), now, &mut Vec::new()).unwrap();
+    (pipeline, slot, nonce)
+}
+
+/// The push may have been the server's own, and then two refusals follow; or it was the answer, and then one does.
+#[test]
+fn a_refusal_that_may_be_of_either_of_two_ends_the_connection() {
+    let now = Instant::now();
+    let refused = |text: &str| Frame::Reply(Value::Error(text.as_bytes().to_vec().into()));
+    let busy = "BUSY Redis is busy running a script.";
+    for text in [busy, "LOADING Redis is loading the dataset in memory", "NOAUTH Authentication required."] {
+        let (mut pipeline, slot, _) = ended_while_its_end_is_under_way();
+        let desync = pipeline.on_frame(refused(text), now, &mut Vec::new());
+        assert!(desync.is_err(), "{text}");
+        let cause = Error::new(ErrorKind::Protocol, Outcome::MaybeExecuted, "t", "s", String::new());
+        pipeline.disconnect(&cause, &mut Vec::new());
+        let done = pipeline.take(slot, Waker::noop()).unwrap();
+        assert_eq!(done.result.unwrap_err().outcome, Outcome::MaybeExecuted, "{text}");
+    }
+    // Of these one is refused alone.
+    let ping = "NOPERM this user has no permissions to run the 'ping' command";
+    for text in [ping, "ERR unknown command 'PING'", "MISCONF Redis is configured to save RDB snapshots"] {
+        let (mut pipeline, slot, _) = ended_while_its_end_is_under_way();
+        pipeline.on_frame(refused(text), now, &mut Vec::new()).unwrap();
+        let answer = Frame::Reply(Value::BulkString(b"a".to_vec().into()));
+        pipeline.on_frame(answer, now, &mut Vec::new()).unwrap();
+        assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"), "{text}");
+    }
+    // And once it is clear whose the first was, the second is the other's.
+    let (mut pipeline, slot, nonce) = ended_while_its_end_is_under_way();
+    let answer = |text: &str| Frame::Reply(Value::BulkString(text.as_bytes().to_vec().into()));
+    for frame in [refused("MOVED 1 h:1"), answer(&nonce), answer("a")] {
+        pipeline.on_frame(frame, now, &mut Vec::new()).unwrap();
+    }
+    assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"));
+    let (mut pipeline, slot, _) = ended_while_its_end_is_under_way();
+    for frame in [refused("MOVED 1 h:1"), refused(busy), answer("a")] {
+        pipeline.on_frame(frame, now, &mut Vec::new()).unwrap();
+    }
+    assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"));
+}
+
+/// Whatever a proxy says of it: only behind the end of a subscription is an error another one's.
+#[test]
+fn a_ping_that_is_refused_is_answered() {
+    for (is_sharded, ends) in [(false, false), (true, false), (false, true)] {
+        let (mut pipeline, _) = connected(100);
+        pipeline.sharded = is_sharded;
+        let now = Instant::now();
+        let mut frames = Vec::new();
+        if ends {
+            let channel = pipeline.channels().want(b"c");
+            pipeline.reconcile(channel, now);
+            drop(pipeline.take_output());
+            pipeline.on_frame(push("subscribe", "c"), now, &mut Vec::new()).unwrap();
+            pipeline.channels().unwant(channel, 0);
+            pipeline.reconcile(channel, now);
+            frames.push(push("unsubscribe", "c"));
+        }
+        pipeline.submit_ping(now);
+        let command = Command::new("ECHO").arg("a");
+        let request = Request::Command(&command);
+        let slot = pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+        drop(pipeline.take_output());
+        frames.push(Frame::Reply(Value::Error(b"CLUSTERDOWN The cluster is down".to_vec().into())));
+        frames.push(Frame::Reply(Value::BulkString(b"a".to_vec().into())));
+        for frame in frames {
+            pipeline.on_frame(frame, now, &mut Vec::new()).unwrap();
+        }
+        assert_eq!(text_of(&mut pipeline, slot).as_deref(), Some("a"));
+    }
+}
+
+/// redis-server 7.0.15 while a script runs: the order is refused, whatever it is, and nothing has changed.
+#[test]
+fn an_order_that_a_busy_server_refuses_is_sent_again() {
+    let (mut pipeline, _) = connected(100);
+    let now = Instant::now();
+    let busy = || Frame::Reply(Value::Error(b"BUSY Redis is busy running a script.".to_vec().into()));
+    let on = |pipeline: &mut Pipeline, frame| {
+        let mut wakers = Vec::new();
+        pipeline.on_frame(frame, now, &mut wakers).unwrap();
+        String::from_utf8(pipeline.take_output().to_vec()).unwrap().replace("\r\n", " ")
+    };
+    let old = pipeline.channels().want(b"old");
+    pipeline.reconcile(old, now);
+    drop(pipeline.take_output());
+    on(&mut pipeline, push("subscribe", "old"));
+
+    let new = pipeline.channels().want(b"new");
+    let given_up = pipeline.channels().want(b"given up");
+    pipeline.channels().unwant(old, 0);
+    [new, old, given_up].into_iter().for_each(|channel| assert!(pipeline.reconcile(channel, now)));
+    pipeline.submit_ping(now);
+    drop(pipeline.take_output());
+    pipeline.channels().unwant(given_up, 0);
+    for _ in 0..4 {
+        assert_eq!(on(&mut pipeline, busy()), "", "not at once");
+    }
+    assert_eq!(pipeline.channels().refusal(new), None, "it may be had soon");
+    assert_eq!(pipeline.channels().find(b"given up"), None, "nobody wants it any more");
+    assert_eq!(pipeline.channels().find(b"old"), Some(old), "the server has it still");
+
+    let count = pipeline.channels().count(new);
+    pipeline.submit_ping(now);
+    let ping = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    let nonce = ping.split("\r\n").nth(4).unwrap().as_bytes().to_vec();
+    let sent = on(&mut pipeline, Frame::Reply(Value::BulkString(nonce.into())));
+    assert!(sent.contains(" SUBSCRIBE $3 new ") && sent.contains(" UNSUBSCRIBE $3 old "), "{sent}");
+    assert_eq!(pipeline.channels().count(new), count + 1, "what was asked meanwhile came before it");
+    let confirmations = [push("subscribe", "new"), push("unsubscribe", "old")];
+    let in_order = if sent.find(" SUBSCRIBE") < sent.find(" UNSUBSCRIBE") { [0, 1] } else { [1, 0] };
+    for place in in_order {
+        on(&mut pipeline, confirmations[place].clone());
+    }
+    assert!(pipeline.channels().is_confirmed(new));
+    assert_eq!(pipeline.channels().find(b"old"), None);
+    assert!(pipeline.is_empty());
+}
+
+#[test]
+fn bounds_refuse_the_normal_and_keep_room_for_the_reserved() {
+    let now = Instant::now();
+    let mut pipeline = Pipeline::new(Bounds { in_flight: 16, queued_bytes: 1 << 20 }, now, NODE, true);
+    let ping = Command::new("PING");
+    let request = Request::Command(&ping);
+    let mut submit = |lane| pipeline.submit(&request, lane, now, now, Waker::noop().clone(), false).is_some();
+    assert!((0..16).all(|_| submit(Lane::Normal)));
+    assert!(!submit(Lane::Normal));
+    assert!((0..2).all(|_| submit(Lane::Reserved)));
+    assert!(!submit(Lane::Reserved), "that is bounded too");
+}
+
+/// A server that stops reading: what a writer holds waits no less than what is queued behind it.
+#[test]
+fn bytes_that_a_writer_holds_are_still_queued() {
+    let (mut pipeline, _) = connected(1000);
+    pipeline.bounds.queued_bytes = 1000;
+    let text = "x".repeat(600);
+    let echo = Command::new("ECHO").arg(&text);
+    let submit = |pipeline: &mut Pipeline| {
+        let (request, now) = (Request::Command(&echo), Instant::now());
+        pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).is_some()
+    };
+    assert!(submit(&mut pipeline) && submit(&mut pipeline));
+    let queued = pipeline.queued_bytes();
+    let mut bytes = pipeline.take_output();
+    assert_eq!(pipeline.queued_bytes(), queued);
+    assert!(!submit(&mut pipeline), "no byte has left");
+    pipeline.wrote(700);
+    drop(bytes.split_to(700));
+    assert_eq!(pipeline.queued_bytes(), queued - 700);
+    assert!(submit(&mut pipeline));
+    pipeline.give_back(bytes);
+    assert_eq!(pipeline.queued_bytes(), queued - 700 + queued / 2);
+    drop(pipeline.take_output());
+    pipeline.give_back(BytesMut::new());
+    assert_eq!(pipeline.queued_bytes(), 0);
+    // A connection that ends takes what is with its writer along.
+    assert!(submit(&mut pipeline));
+    drop(pipeline.take_output());
+    let lost = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "x", "s", String::new());
+    pipeline.disconnect(&lost, &mut Vec::new());
+    assert_eq!(pipeline.queued_bytes(), 0);
+}
+
+#[test]
+fn the_room_of_a_flood_is_given_up_and_any_other_is_kept() {
+    let (mut pipeline, _) = connected(1 << 20);
+    pipeline.bounds.queued_bytes = usize::MAX;
+    let ping = Command::new("PING");
+    let request = Request::Command(&ping);
+    for (calls, kept) in [(100, true), (40_000, false)] {
+        let now = Instant::now();
+        for _ in 0..calls {
+            pipeline.submit(&request, Lane::Normal, now, now, Waker::noop().clone(), false).unwrap();
+        }
+        let mut bytes = pipeline.take_output();
+        while !bytes.is_empty() {
+            // Piece by piece, as a socket takes them.
+            drop(bytes.split_to(bytes.len().min(100_000)));
+        }
+        pipeline.give_back(bytes);
+        assert_eq!(pipeline.spare.try_reclaim(1), kept, "{calls} calls");
+    }
+}
+
+/// A pipeline whose connection is up, and that connection.
+fn connected(bounds: usize) -> (Pipeline, ConnectionId) {
+    let now = Instant::now();
+    let mut pipeline = Pipeline::new(Bounds { in_flight: bounds, queued_bytes: 1 << 20 }, now, NODE, true);
+    pipeline.reconnect(now);
+    let connection = pipeline.connection;
+    (pipeline, connection)
+}
+
+fn wait(pipeline: &mut Pipeline, connection: ConnectionId, within: Duration) -> Result<u32, NoWait> {
+    let now = Instant::now();
+    pipeline.submit_wait(connection, WAIT, now, now + within, Waker::noop().clone())
+}
+
+#[test]
+fn those_who_come_before_a_wait_is_written_share_it_and_later_ones_do_not() {
+    let (mut pipeline, connection) = connected(100);
+    let minute = Duration::from_secs(60);
+    let first = wait(&mut pipeline, connection, minute).unwrap();
+    let _claimed = pipeline.take_output();
+    let crowd: Vec<_> = (0..50).map(|_| wait(&mut pipeline, connection, minute).unwrap()).collect();
+    assert!(pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 7));
+    assert_eq!(pipeline.in_flight(), 2, "one on its way, one for all others");
+    let other = (Acks::Replicas(2), 100);
+    assert!(pipeline.submit_detached_wait(connection, other, Instant::now(), 8));
+    assert_eq!(pipeline.in_flight(), 3, "another question");
+    let _claimed = pipeline.take_output();
+
+    let now = Instant::now();
+    let answer = |acked: i64| Frame::Reply(Value::Integer(acked));
+    let mut wakers = Vec::new();
+    for acked in [1, 2, 3] {
+        pipeline.on_frame(answer(acked), now, &mut wakers).unwrap();
+    }
+    let mut heard = |slot| pipeline.take(slot, Waker::noop()).unwrap().result.unwrap().as_i64();
+    assert_eq!(heard(first), Some(1));
+    assert!(crowd.into_iter().all(|slot| heard(slot) == Some(2)));
+    assert_eq!(wakers.len(), 51);
+    let mut detached = Vec::new();
+    pipeline.take_detached(&mut detached);
+    let heard = |detached: &Detached| (detached.token, detached.result.as_ref().unwrap().as_i64());
+    assert_eq!(detached.iter().map(heard).collect::<Vec<_>>(), [(7, Some(2)), (8, Some(3))]);
+}
+
+#[test]
+fn a_wait_ends_with_its_connection_and_never_moves_to_the_next() {
+    let (mut pipeline, connection) = connected(100);
+    let minute = Duration::from_secs(60);
+    let written = wait(&mut pipeline, connection, minute).unwrap();
+    let _claimed = pipeline.take_output();
+    let unwritten = wait(&mut pipeline, connection, minute).unwrap();
+    assert!(pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 7));
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    for slot in [written, unwritten] {
+        let failure = pipeline.take(slot, Waker::noop()).unwrap().result.unwrap_err();
+        assert_eq!(failure.kind, ErrorKind::ConnectionLost);
+    }
+    assert_eq!(wait(&mut pipeline, connection, minute), Err(NoWait::Ended), "the connection has ended");
+    pipeline.reconnect(Instant::now());
+    assert!(pipeline.is_empty() && !pipeline.has_output());
+    assert_eq!(wait(&mut pipeline, connection, minute), Err(NoWait::Ended), "this is another one");
+    assert!(!pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 8));
+    let elsewhere = ConnectionId { node: NODE + 1, ..pipeline.connection };
+    assert_eq!(wait(&mut pipeline, elsewhere, minute), Err(NoWait::Ended));
+}
+
+#[test]
+fn each_of_a_group_has_a_deadline_of_its_own_and_the_server_may_be_silent_for_the_group() {
+    let (mut pipeline, connection) = connected(100);
+    let soon = wait(&mut pipeline, connection, Duration::from_millis(10)).unwrap();
+    let later = wait(&mut pipeline, connection, Duration::from_millis(50)).unwrap();
+    let _claimed = pipeline.take_output();
+    let now = Instant::now() + Duration::from_millis(20);
+    let next = pipeline.expire(now, &mut Vec::new()).unwrap();
+    assert!(next > now && next <= now + Duration::from_millis(50));
+    let failure = pipeline.take(soon, Waker::noop()).unwrap().result.unwrap_err();
+    assert_eq!((failure.kind, failure.outcome), (ErrorKind::Timeout, Outcome::MaybeExecuted));
+    assert!(pipeline.take(later, Waker::noop()).is_none());
+    assert!(pipeline.waiting_since().unwrap() >= now + Duration::from_millis(50), "it has 100 ms");
+    pipeline.on_frame(Frame::Reply(Value::Integer(0)), now, &mut Vec::new()).unwrap();
+    assert!(pipeline.take(later, Waker::noop()).is_some() && pipeline.slots.is_empty());
+}
+
+#[test]
+fn a_server_that_became_a_replica_ends_the_connection_and_every_wait_on_it() {
+    for refusal in
+        ["WAIT cannot be used with replica instances.", "WAITAOF cannot be used with replica instances."]
+    {
+        let (mut pipeline, connection) = connected(100);
+        let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap();
+        let _claimed = pipeline.take_output();
+        let refusal = Frame::Reply(Value::Error(format!("ERR {refusal} Please").into_bytes().into()));
+        pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
+        let failure = pipeline.take(slot, Waker::noop()).unwrap().result.unwrap_err();
+        assert_eq!(failure.kind, ErrorKind::ConnectionLost);
+        assert!(pipeline.unfit.is_some());
+    }
+    let (mut pipeline, connection) = connected(100);
+    let slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap();
+    let _claimed = pipeline.take_output();
+    let refusal = Frame::Reply(Value::Error(b"NOPERM no WAIT".to_vec().into()));
+    pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
+    assert!(
+        pipeline.take(slot, Waker::noop()).unwrap().result.unwrap().is_error() && pipeline.unfit.is_none()
+    );
+}
+
+/// A script's author may call an error as servers do.
+#[test]
+fn what_a_script_says_is_no_reason_to_end_the_connection() {
+    for (error, is_unfit) in [
+        ("NOAUTH bad token", false),
+        ("READONLY account", false),
+        ("MASTERDOWN", false),
+        ("NOAUTH Authentication required.", true),
+        ("READONLY You can't write against a read only replica.", true),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", true),
+    ] {
+        let (mut pipeline, connection) = connected(100);
+        let _slot = wait(&mut pipeline, connection, Duration::from_secs(60)).unwrap();
+        let _claimed = pipeline.take_output();
+        let refusal = Frame::Reply(Value::Error(error.as_bytes().to_vec().into()));
+        pipeline.on_frame(refusal, Instant::now(), &mut Vec::new()).unwrap();
+        assert_eq!(pipeline.unfit.is_some(), is_unfit, "{error}");
+    }
+}
+
+#[test]
+fn waits_are_bounded_as_calls_are() {
+    let (mut pipeline, connection) = connected(16);
+    let room =
+        (0..100).take_while(|_| wait(&mut pipeline, connection, Duration::ZERO) != Err(NoWait::Full)).count();
+    assert_eq!(room, 18, "with the room that is reserved");
+    assert!(!pipeline.submit_detached_wait(connection, WAIT, Instant::now(), 1));
+}
+
+const NODE: u32 = 3;
+const WAIT: (Acks, u64) = (Acks::Replicas(1), 100);
+
+/// Queues calls of these parts, the n-th with the key `n`, and takes what a writer would; the slots and the command.
+fn bundle(pipeline: &mut Pipeline, parts: &[usize]) -> (Vec<u32>, String) {
+    let now = Instant::now();
+    let slots = parts.iter().enumerate().map(|(number, which)| {
+        let nonce = number.to_string();
+        let (script, params) = part(*which, &nonce);
+        let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+        let (deadline, waker) = (now + Duration::from_secs(60), Waker::noop().clone());
+        pipeline.submit(&request, Lane::Normal, now, deadline, waker, false).unwrap()
+    });
+    let slots = slots.collect();
+    let bytes = pipeline.take_output();
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    pipeline.give_back(BytesMut::new());
+    (slots, text)
+}
+
+fn answer(pipeline: &mut Pipeline, value: Value) -> Result<(), Desync> {
+    pipeline.on_frame(Frame::Reply(value), Instant::now(), &mut Vec::new())
+}
+
+fn text_of(pipeline: &mut Pipeline, slot: u32) -> Option<String> {
+    let reply = pipeline.take(slot, Waker::noop())?.result.unwrap();
+    Some(String::from_utf8_lossy(reply.as_bytes().or(reply.as_error()).unwrap()).into_owned())
+}
+
+#[test]
+fn calls_that_leave_together_are_one_command_and_each_has_its_own_answer() {
+    let (mut pipeline, _) = connected(100);
+    let (slots, text) = bundle(&mut pipeline, &[0, 1, 0]);
+    let sha = WHOLE.sha();
+    let words = ["EVALSHA", sha, "3", "0", "1", "2", "1", "0", "2", "1", "second", "1", "2"];
+    let mut expected = BytesMut::new();
+    Command::new(words[0]).args(words[1..].iter().map(|word| Arg::from(*word))).encode(&mut expected);
+    assert_eq!(text.as_bytes(), expected);
+    let error = Value::Error(b"OOM for this one".to_vec().into());
+    let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec().into());
+    answer(&mut pipeline, Value::Array(vec![bulk("a"), error, bulk("c")])).unwrap();
+    let told: Vec<_> = slots.into_iter().map(|slot| text_of(&mut pipeline, slot).unwrap()).collect();
+    assert_eq!(told, ["a", "OOM for this one", "c"]);
+    assert!(pipeline.is_empty() && pipeline.slots.is_empty());
+}
+
+#[test]
+fn one_call_alone_is_the_command_that_it_is() {
+    let (mut pipeline, _) = connected(100);
+    let (_, text) = bundle(&mut pipeline, &[0]);
+    assert!(text.contains(PARTS[0].sha()) && !text.contains(WHOLE.sha()), "{text}");
+}
+
+#[test]
+fn no_bundle_has_more_calls_than_the_server_is_kept_busy_with() {
+    let (mut pipeline, _) = connected(1000);
+    let (_, text) = bundle(&mut pipeline, &[1; 2 * MOST + 1]);
+    assert_eq!((text.matches(WHOLE.sha()).count(), text.matches(PARTS[1].sha()).count()), (2, 1));
+}
+
+#[test]
+fn a_bundle_that_is_refused_is_sent_call_by_call() {
+    for (refusal, loads) in [("NOSCRIPT No matching script", true), ("NOPERM one of the keys", false)] {
+        let (mut pipeline, _) = connected(100);
+        let (slots, _) = bundle(&mut pipeline, &[0, 1, 0]);
+        drop(pipeline.leave(slots[2]));
+        answer(&mut pipeline, Value::Error(refusal.as_bytes().to_vec().into())).unwrap();
+        assert!(
+            slots[..2].iter().all(|slot| pipeline.take(*slot, Waker::noop()).is_none()),
+            "nobody was told"
+        );
+        let alone = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        assert_eq!(alone.contains("SCRIPT"), loads, "{alone}");
+        assert_eq!(alone.matches("EVALSHA").count(), 2, "who has left wants nothing any more");
+        if loads {
+            answer(&mut pipeline, Value::SimpleString(b"sha".to_vec().into())).unwrap();
+        }
+        for slot in &slots[..2] {
+            answer(&mut pipeline, Value::BulkString(b"alone".to_vec().into())).unwrap();
+            assert_eq!(text_of(&mut pipeline, *slot).unwrap(), "alone");
+        }
+        assert!(pipeline.is_empty() && pipeline.slots.is_empty());
+        let (_, text) = bundle(&mut pipeline, &[0, 0]);
+        assert_eq!(text.contains(WHOLE.sha()), loads, "one that may be refused again is not made at once");
+    }
+}
+
+#[test]
+fn a_bundle_that_was_not_written_goes_call_by_call_to_the_next_connection() {
+    let (mut pipeline, _) = connected(100);
+    let now = Instant::now();
+    let call = |pipeline: &mut Pipeline, which, nonce: &str| {
+        let (script, params) = part(which, nonce);
+        let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+        pipeline
+            .submit(&request, Lane::Normal, now, now + Duration::from_secs(60), Waker::noop().clone(), false)
+            .unwrap()
+    };
+    let slots = [call(&mut pipeline, 0, "a"), call(&mut pipeline, 1, "b")];
+    let taken = pipeline.take_output();
+    pipeline.give_back(taken);
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    drop(pipeline.leave(slots[0]));
+    pipeline.reconnect(now);
+    let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    assert!(text.contains(PARTS[1].sha()) && !text.contains(PARTS[0].sha()), "{text}");
+    answer(&mut pipeline, Value::BulkString(b"b".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, slots[1]).unwrap(), "b");
+}
+
+#[test]
+fn another_number_of_answers_than_of_calls_is_a_desync() {
+    for answers in [Value::Array(vec![Value::Null]), Value::Array(vec![Value::Null; 3]), Value::Integer(2)] {
+        let (mut pipeline, _) = connected(100);
+        let (slots, _) = bundle(&mut pipeline, &[0, 1]);
+        assert!(answer(&mut pipeline, answers).is_err());
+        break_and_expect_all_lost(&mut pipeline, &slots);
+        pipeline.reconnect(Instant::now());
+        let (slots, _) = bundle(&mut pipeline, &[1, 0]);
+        answer(&mut pipeline, Value::Error(b"NOPERM one of the keys".to_vec().into())).unwrap();
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        let alone = [
+            &["EVALSHA", PARTS[1].sha(), "1", "0", "0", "second"][..],
+            &["EVALSHA", PARTS[0].sha(), "1", "1", "1"],
+        ];
+        assert_eq!(text, words(&alone), "nothing is left of the others");
+        assert!(slots.iter().all(|slot| pipeline.take(*slot, Waker::noop()).is_none()));
+    }
+}
+
+#[test]
+fn who_may_not_bundle_does_not() {
+    let now = Instant::now();
+    let mut pipeline = Pipeline::new(Bounds { in_flight: 100, queued_bytes: 1 << 20 }, now, NODE, false);
+    pipeline.reconnect(now);
+    let (_, text) = bundle(&mut pipeline, &[0, 1]);
+    assert!(!text.contains(WHOLE.sha()));
+}
+
+/// A pipeline whose connection is to a server that knows native commands.
+fn native(bundles_calls: bool) -> Pipeline {
+    let now = Instant::now();
+    let bounds = Bounds { in_flight: 100, queued_bytes: 1 << 20 };
+    let mut pipeline = Pipeline::new(bounds, now, NODE, bundles_calls);
+    pipeline.meet(&server(true));
+    pipeline.reconnect(now);
+    pipeline
+}
+
+fn words(commands: &[&[&str]]) -> String {
+    let mut out = BytesMut::new();
+    for words in commands {
+        Command::new(words[0]).args(words[1..].iter().copied()).encode(&mut out);
+    }
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+#[test]
+fn what_the_server_knows_by_itself_is_no_script() {
+    for bundles_calls in [true, false] {
+        let mut pipeline = native(bundles_calls);
+        let (taken, text) = bundle(&mut pipeline, &[2]);
+        assert_eq!(text, words(&[&["TAKE", "0"]]));
+        let (given, text) = bundle(&mut pipeline, &[3]);
+        assert_eq!(text, words(&[&["GIVE", "0", "second"], &["TELL", "0"]]));
+        let bulk = || Value::BulkString(b"0".to_vec().into());
+        answer(&mut pipeline, bulk()).unwrap();
+        assert_eq!(text_of(&mut pipeline, taken[0]).unwrap(), "0");
+        answer(&mut pipeline, bulk()).unwrap();
+        assert!(pipeline.take(given[0], Waker::noop()).is_none(), "the other reply belongs to it");
+        answer(&mut pipeline, bulk()).unwrap();
+        assert_eq!(text_of(&mut pipeline, given[0]).unwrap(), "0");
+        assert!(pipeline.is_empty() && pipeline.slots.is_empty());
+        let (_, text) = bundle(&mut pipeline, &[1]);
+        assert!(text.contains(PARTS[1].sha()), "this one has no other form");
+    }
+}
+
+#[test]
+fn what_did_nothing_or_was_refused_is_asked_of_the_script() {
+    let error = |text: &str| Value::Error(text.as_bytes().to_vec().into());
+    let refusals = [
+        (Value::Null, true),
+        (error("WRONGTYPE of this one"), true),
+        (error("NOPERM No permissions to access a key"), true),
+        (error("OOM command not allowed when used memory > 'maxmemory'."), true),
+        (error("NOPERM this user has no permissions to run the 'give' command"), false),
+        (error("ERR unknown command 'GIVE', with args beginning with: 'a' 'b'"), false),
+    ];
+    for (refusal, goes_on) in refusals {
+        let mut pipeline = native(true);
+        let (slots, _) = bundle(&mut pipeline, &[3]);
+        answer(&mut pipeline, refusal).unwrap();
+        answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
+        assert!(pipeline.take(slots[0], Waker::noop()).is_none(), "nobody was told");
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        assert_eq!(text, words(&[&["EVALSHA", PARTS[3].sha(), "1", "0", "0", "second"]]));
+        answer(&mut pipeline, Value::BulkString(b"said".to_vec().into())).unwrap();
+        assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "said");
+        let (_, text) = bundle(&mut pipeline, &[3]);
+        assert_eq!(text.contains("GIVE"), goes_on, "what this user may not do is not tried again");
+        let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+        pipeline.disconnect(&cause, &mut Vec::new());
+        pipeline.meet(&server(true));
+        pipeline.reconnect(Instant::now());
+        let (_, text) = bundle(&mut pipeline, &[3]);
+        assert!(text.contains("GIVE"), "the next connection may");
+    }
+}
+
+#[test]
+fn nobody_asks_the_script_for_who_has_left() {
+    let mut pipeline = native(true);
+    let (slots, _) = bundle(&mut pipeline, &[2]);
+    drop(pipeline.leave(slots[0]));
+    answer(&mut pipeline, Value::Null).unwrap();
+    assert!(pipeline.is_empty() && !pipeline.has_output() && pipeline.slots.is_empty());
+}
+
+#[test]
+fn a_native_call_that_was_not_written_is_a_script_for_the_next_server() {
+    let mut pipeline = native(true);
+    let (slots, _) = bundle(&mut pipeline, &[2]);
+    let (unwritten, text) = bundle(&mut pipeline, &[3]);
+    pipeline.give_back(text.as_bytes().into());
+    answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "0");
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    pipeline.meet(&server(false));
+    pipeline.reconnect(Instant::now());
+    let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    assert_eq!(text, words(&[&["EVALSHA", PARTS[3].sha(), "1", "0", "0", "second"]]));
+    answer(&mut pipeline, Value::BulkString(b"b".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, unwritten[0]).unwrap(), "b");
+}
+
+/// It may have given back, and told nobody.
+#[test]
+fn half_an_answer_is_none() {
+    let mut pipeline = native(true);
+    let (slots, _) = bundle(&mut pipeline, &[3]);
+    answer(&mut pipeline, Value::BulkString(b"0".to_vec().into())).unwrap();
+    let cause = Error::new(ErrorKind::ConnectionLost, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    let failure = pipeline.take(slots[0], Waker::noop()).unwrap().result.unwrap_err();
+    assert_eq!(failure.outcome, Outcome::MaybeExecuted);
+    pipeline.meet(&server(true));
+    pipeline.reconnect(Instant::now());
+    let (slots, _) = bundle(&mut pipeline, &[2]);
+    answer(&mut pipeline, Value::BulkString(b"new".to_vec().into())).unwrap();
+    assert_eq!(text_of(&mut pipeline, slots[0]).unwrap(), "new", "nothing is left of it");
+}
+
+#[test]
+fn nobody_bundles_what_the_server_does_for_less() {
+    let whole = Arc::new(Script::variadic("both"));
+    let both = [
+        Script::new("take", 1, 1).as_part(&whole, 1).natively(&TAKE),
+        Script::new("give", 1, 2).as_part(&whole, 2).natively(&GIVE),
+    ];
+    let now = Instant::now();
+    for (is_native, forms) in [(true, 2), (false, 0)] {
+        let mut pipeline = native(true);
+        pipeline.meet(&server(is_native));
+        for params in [&["a", "a"][..], &["b", "b", "second"], &["c", "c"]] {
+            let params: Vec<_> = params.iter().map(|param| Arg::from(*param)).collect();
+            let script = &both[params.len() - 2];
+            let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+            assert!(pipeline.submit_detached(&request, now, 1, false));
+        }
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        assert_eq!(text.matches("TAKE").count(), forms, "{text}");
+        assert_eq!(text.matches("EVALSHA").count(), usize::from(!is_native), "{text}");
+    }
+}
+
+#[test]
+fn who_asks_out_of_turn_asks_one_command() {
+    let mut pipeline = native(false);
+    let (script, params) = part(3, "n");
+    let request = Request::EvalSha(Eval { script, keys: 1, params: &params });
+    assert!(pipeline.submit_detached(&request, Instant::now(), 1, true));
+    let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+    assert!(text.contains("ASKING") && text.contains("EVALSHA"), "{text}");
+}
+
+#[test]
+fn what_is_not_answered_is_not_tried() {
+    let mut pipeline = native(true);
+    pipeline.hush(Instant::now());
+    let (_, text) = bundle(&mut pipeline, &[3]);
+    assert!(text.contains("EVALSHA"), "{text}");
+}
+
+#[test]
+fn what_no_native_command_returns_is_a_desync() {
+    let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec().into());
+    for (which, replies) in [(2, vec![Value::Integer(5)]), (3, vec![bulk("0"), bulk("another")])] {
+        let mut pipeline = native(true);
+        let slots = [bundle(&mut pipeline, &[which]).0[0], bundle(&mut pipeline, &[which]).0[0]];
+        let (last, before) = replies.split_last().unwrap();
+        for reply in before {
+            answer(&mut pipeline, reply.clone()).unwrap();
+        }
+        assert!(answer(&mut pipeline, last.clone()).is_err());
+        break_and_expect_all_lost(&mut pipeline, &slots);
+        pipeline.meet(&server(true));
+        pipeline.reconnect(Instant::now());
+        let (slots, _) = bundle(&mut pipeline, &[5 - which]);
+        answer(&mut pipeline, Value::Null).unwrap();
+        if which == 2 {
+            answer(&mut pipeline, bulk("0")).unwrap();
+        }
+        assert!(pipeline.take(slots[0], Waker::noop()).is_none(), "nobody was told");
+        let text = String::from_utf8(pipeline.take_output().to_vec()).unwrap();
+        let (script, params) = part(5 - which, "0");
+        let mut expected = BytesMut::new();
+        script.encode_evalsha(1, &params, &mut expected);
+        assert_eq!(text.as_bytes(), expected, "it is this call's script that is asked");
+    }
+}
+
+/// The connection ends: whoever waits is told that nobody knows what became of the call.
+fn break_and_expect_all_lost(pipeline: &mut Pipeline, slots: &[u32]) {
+    let cause = Error::new(ErrorKind::Protocol, Outcome::MaybeExecuted, "t", "s", String::new());
+    pipeline.disconnect(&cause, &mut Vec::new());
+    for slot in slots {
+        let failure = pipeline.take(*slot, Waker::noop()).expect("told").result.unwrap_err();
+        assert_eq!((failure.kind, failure.outcome), (ErrorKind::Protocol, Outcome::MaybeExecuted));
+    }
+    assert!(pipeline.is_empty() && !pipeline.has_output() && pipeline.slots.is_empty());
+}

@@ -1,0 +1,187 @@
+//! Calls leave together as one command, or in commands of the server's own, and each has its own answer. Which can, and their bytes, are
+//! `bundles`' and `natives`'. Pure.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use wheellock_resp::{Command, Value};
+
+use super::bundles::Shape;
+use super::natives::Replied;
+use super::{Desync, NATIVE, Pipeline, What};
+use crate::base::script::NativeReply;
+
+impl Pipeline {
+    /// Makes one command of neighbours that no writer has taken, where they can be one and that costs less, and commands of the server's own
+    /// of the others, where it knows some. What is left is shorter, and ends where it ended.
+    pub(super) fn bundle(&mut self) {
+        let base = self.queued - self.out.len() as u64;
+        let first = self.entries.partition_point(|entry| entry.start < base);
+        let mut parts = self.entries.range(first..).map(|entry| entry.shape.part);
+        let is_alone = parts.len() == 1;
+        if parts.all(|part| part.is_of_none() || is_alone && self.bundles.native(part).is_none()) {
+            return;
+        }
+        let (old, mut new) = (std::mem::take(&mut self.out), self.bundles.take_room());
+        new.reserve(old.len());
+        let within = |offset: u64| usize::try_from(offset - base).unwrap_or(usize::MAX).min(old.len());
+        // Where an entry begins is counted from the beginning of `new` until all of it is written.
+        let (mut place, mut copied) = (first, 0);
+        while let Some(entry) = self.entries.get(place) {
+            let (part, begin) = (entry.shape.part, within(entry.start));
+            let shapes = self.entries.range(place..).map(|entry| entry.shape);
+            let calls = self.bundles.go_together(shapes.clone());
+            // What a server is not to answer cannot be sent once more if it is refused.
+            let native = self.bundles.native(part).filter(|_| calls == 1 && !self.hushed);
+            if calls > 1 || native.is_some() {
+                new.extend_from_slice(old.get(copied..begin).unwrap_or_default());
+                copied = begin;
+            }
+            let start = (new.len() + begin - copied) as u64;
+            let end = self.entries.get(place + calls).map_or(old.len(), |next| within(next.start));
+            let bytes = old.get(begin..end).unwrap_or_default();
+            let members = match native {
+                Some((form, head)) => {
+                    self.natives.write(form, part, (bytes, head), &mut new).then_some(NATIVE)
+                }
+                None if calls > 1 && self.bundles.write(shapes.take(calls), bytes, &mut new) => {
+                    Some(u8::try_from(calls).unwrap_or(u8::MAX))
+                }
+                None => None,
+            };
+            let Some(entry) = self.entries.get_mut(place) else { break };
+            let Some(members) = members else {
+                entry.start = start;
+                place += 1;
+                continue;
+            };
+            entry.members = members;
+            for entry in self.entries.range_mut(place..place + calls) {
+                (entry.start, entry.shape) = (start, Shape::default());
+            }
+            copied = end;
+            place += calls;
+        }
+        let (out, room) = if new.is_empty() {
+            (old, new)
+        } else {
+            new.extend_from_slice(old.get(copied..).unwrap_or_default());
+            (new, old)
+        };
+        let base = self.queued.saturating_sub(out.len() as u64);
+        for entry in self.entries.range_mut(first..) {
+            entry.start += base;
+        }
+        self.out = out;
+        self.bundles.give_room(room);
+    }
+
+    /// A command has its answer that stands for several calls: each has its own in it. Or it was refused, and had no effect: each call is
+    /// sent alone.
+    pub(super) fn on_bundle(
+        &mut self,
+        members: usize,
+        value: Value,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), Desync> {
+        const SHIFTED: Desync = Desync("several calls were answered as one of another number");
+        // Looked at before anything is taken: with a shifted reply the connection ends, and that fails the calls which are still there.
+        if !value.is_error() && value.as_array().is_none_or(|answers| answers.len() != members) {
+            return Err(SHIFTED);
+        }
+        let bundle = self.bundles.next();
+        if let Some(text) = value.as_error() {
+            self.heard_error(text);
+            match bundle.whole().filter(|_| crate::base::error::error_code(text) == "NOSCRIPT") {
+                Some(whole) => {
+                    self.push(What::Orphan, now);
+                    Command::new("SCRIPT").arg("LOAD").arg(whole.text()).encode(&mut self.out);
+                    self.close_entry();
+                }
+                None => self.bundles.rest(now),
+            }
+        }
+        let mut answers = match value {
+            Value::Array(answers) => answers.into_iter(),
+            _refusal => Vec::new().into_iter(),
+        };
+        for place in 0..members {
+            let entry = self.pop_written().ok_or(SHIFTED)?;
+            match answers.next() {
+                Some(answer) => self.answered(&entry, answer, now, wakers)?,
+                None => self.send_alone(entry.what, bundle.call(place).unwrap_or_default(), now),
+            }
+        }
+        self.bundles.ended(bundle);
+        Ok(())
+    }
+
+    /// A call that was written in commands of the server's own has a reply: to the last of them, or one that says whether they were
+    /// executed. If they did nothing, the script is asked.
+    pub(super) fn on_native(
+        &mut self,
+        value: Value,
+        now: Instant,
+        wakers: &mut Vec<Waker>,
+    ) -> Result<(), Desync> {
+        let Some(Replied { form, part, first, second }) = self.natives.replied(value) else { return Ok(()) };
+        let done = match first.as_error() {
+            Some(text) => {
+                self.heard_error(text);
+                if is_of_the_command(text) {
+                    self.bundles.forgo_native(part);
+                }
+                None
+            }
+            None => match (form.read)(&first, second.as_ref()) {
+                Some(NativeReply::Done(value)) => Some(value),
+                Some(NativeReply::Refused) => None,
+                // The call is still there for the end of the connection, which fails it.
+                None => return Err(Desync("a command was answered with what it never returns")),
+            },
+        };
+        let Some(entry) = self.pop_written() else { return Ok(()) };
+        if let Some(value) = done {
+            drop(self.natives.end());
+            return self.answered(&entry, value, now, wakers);
+        }
+        let is_wanted = self.stands_behind(entry.what, now);
+        let call = self.natives.end();
+        if is_wanted {
+            self.out.extend(call);
+            self.close_entry();
+        }
+        Ok(())
+    }
+
+    /// Queues a call once more, if anybody wants its answer.
+    fn send_alone(&mut self, what: What, call: &[u8], now: Instant) {
+        if self.stands_behind(what, now) {
+            self.out.extend_from_slice(call);
+            self.close_entry();
+        }
+    }
+
+    /// A call that was sent is about to be queued once more. Returns whether anybody wants its answer.
+    fn stands_behind(&mut self, what: What, now: Instant) -> bool {
+        let sequence = self.first + self.entries.len() as u64;
+        match what {
+            What::Call(slot) => match self.slots.get_mut(slot as usize) {
+                Some(slot) => slot.sequence = sequence,
+                None => return false,
+            },
+            What::Detached(_) => {}
+            _ => return false,
+        }
+        self.push(what, now);
+        true
+    }
+}
+
+/// Whether a server does not know a command, or this user may not have it, whatever the key (sources: `processCommand` in server.c and
+/// `getAclErrorMessage` in acl.c).
+fn is_of_the_command(refusal: &[u8]) -> bool {
+    let is_said_of_commands = || crate::base::error::printable(refusal).contains("command");
+    matches!(crate::base::error::error_code(refusal), "ERR" | "NOPERM") && is_said_of_commands()
+}

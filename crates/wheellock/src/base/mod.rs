@@ -1,0 +1,15 @@
+//! Values that know no lock.
+
+pub(crate) mod backoff;
+pub(crate) mod clock;
+pub(crate) mod durability;
+pub(crate) mod error;
+pub(crate) mod join_all;
+pub(crate) mod lease;
+pub(crate) mod owner;
+pub(crate) mod places;
+pub(crate) mod quorum;
+pub(crate) mod server_clock;
+pub(crate) mod tickets;
+pub(crate) mod token;
+pub(crate) mod work;

@@ -1,0 +1,4 @@
+//! Locks of several names or servers.
+
+pub(crate) mod multi_lock;
+pub(crate) mod redlock;

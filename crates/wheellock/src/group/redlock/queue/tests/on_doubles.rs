@@ -1,0 +1,60 @@
+//! Tests of `queue` on the in-memory server.
+
+use std::time::Duration;
+
+use tokio::task::{JoinHandle, yield_now};
+
+use crate::group::redlock::{RedLock, RedLockGuard, RedLockManager};
+use crate::testing::{Double, Outage};
+use crate::{Error, Released};
+
+async fn three() -> ([Double; 3], RedLockManager) {
+    let doubles = [Double::new(), Double::new(), Double::new()];
+    let mut managers = Vec::new();
+    for double in &doubles {
+        managers.push(double.manager().await.unwrap());
+    }
+    (doubles, RedLockManager::new(managers).await.unwrap())
+}
+
+/// A task that waits for the lock, and stands in the queue behind so many others.
+async fn waits_behind(others: usize, lock: &RedLock) -> JoinHandle<Result<RedLockGuard, Error>> {
+    let waits = lock.clone();
+    let waiter = tokio::spawn(async move { waits.acquire().await });
+    while lock.queue.shared().waiters.entries().count() <= others {
+        yield_now().await;
+    }
+    waiter
+}
+
+/// Who holds a lock that is not reentrant and asks for it again is told so, and nobody else.
+#[tokio::test(start_paused = true)]
+async fn who_asks_again_for_its_own_fails_nobody_who_waits() {
+    let (_doubles, red) = three().await;
+    let lock = red.simple_lock("s");
+    let own = lock.map(|lock| lock.with_owner(lock.context.owner(7)));
+    let guard = own.acquire().await.unwrap();
+    let waiters = [waits_behind(0, &lock).await, waits_behind(1, &lock).await];
+    for again in [own.try_acquire().await, own.acquire().await.map(Some)] {
+        let Err(Error::NoQuorum { failures, .. }) = again else { panic!("{again:?}") };
+        assert!(failures.iter().all(|failure| matches!(failure.error, Error::NotReentrant { .. })));
+    }
+    assert_eq!(guard.release().await.unwrap(), Released::Released);
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+/// What the servers said while nobody waited is no answer to those who wait now.
+#[tokio::test(start_paused = true)]
+async fn what_was_held_while_nobody_waited_is_not_known_to_be_held() {
+    let (doubles, red) = three().await;
+    let lock = red.lock("l");
+    lock.try_acquire().await.unwrap().unwrap().release().await.unwrap();
+    doubles[..2].iter().for_each(|double| double.outage(Outage::Silent));
+    let head = waits_behind(0, &lock).await;
+    let behind = lock.try_acquire_for(Duration::from_millis(100)).await;
+    assert!(matches!(behind, Err(Error::NoQuorum { .. })), "{behind:?}");
+    doubles.iter().for_each(Double::come_back);
+    drop(head.await.unwrap());
+}

@@ -1,0 +1,329 @@
+//! The members of one hold of a quorum. Owns who holds, which late answers still count, and when a missing member is asked again.
+//!
+//! # Why a member may join later
+//!
+//! A quorum is believed while a majority of the servers really has the hold. As long as that is so, no other holder can
+//! have a majority, so a further grant takes nothing from anybody. A quorum that was lost for a moment proves nothing about
+//! the time after it: another holder may have had a majority since. So a member joins only a quorum that is still believed.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use wheellock_client::Timer;
+use wheellock_wheel::Sleep;
+
+use super::servers::Servers;
+use crate::base::clock::BootInstant;
+use crate::base::error::{Error, LostReason};
+use crate::base::join_all::{JoinAll, Request};
+use crate::base::quorum::Quorum;
+use crate::lock::Lock;
+use crate::request::acquire::{Answer, ask};
+use crate::request::guard::Guard;
+use crate::wire::Refusal;
+
+/// One member of an attempt.
+pub(super) enum Member {
+    Asked,
+    Held(Arc<Guard>),
+    Refused(Refusal),
+    Failed(Error),
+    /// The server granted it, and the attempt did not need it.
+    GivenBack,
+}
+
+/// Where a request to all members finds one of them.
+pub(super) enum Standing {
+    Held(Arc<Guard>),
+    NotHeld,
+    Failed(Error),
+}
+
+/// Requests to members that have not answered yet.
+pub(super) type Pending = JoinAll<'static, Result<Answer, Error>>;
+
+impl Member {
+    /// Returns true if another holder has the lock there, or if the holder is not known.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Failed(_))
+    }
+
+    /// Returns true if another holder has the lock there and will not publish its release.
+    pub(super) fn is_silent(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.is_silent)
+    }
+
+    /// Returns how long the holder's lease runs unless it is renewed.
+    pub(super) fn lease_left(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refusal) => refusal.lease_left,
+            _ => None,
+        }
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        match self {
+            Self::Held(guard) => Standing::Held(Arc::clone(guard)),
+            Self::Failed(error) => Standing::Failed(error.clone()),
+            Self::Asked | Self::Refused(_) | Self::GivenBack => Standing::NotHeld,
+        }
+    }
+
+    /// Returns the same without another owner of the guard.
+    pub(super) fn into_standing(self) -> Standing {
+        match self {
+            Self::Held(guard) => Standing::Held(guard),
+            other => other.standing(),
+        }
+    }
+
+    pub(super) fn give_back(&mut self) {
+        if matches!(self, Self::Held(_)) {
+            *self = Self::GivenBack;
+        }
+    }
+}
+
+/// Asks one server of a quorum for its member.
+#[derive(Clone)]
+pub(super) struct Asker {
+    pub(super) servers: Arc<Servers>,
+    pub(super) locks: Arc<[Lock]>,
+}
+
+impl Asker {
+    /// Returns the request to the server at `place`, which must have answered by `deadline`.
+    pub(super) fn ask(
+        &self,
+        place: usize,
+        deadline: Option<Instant>,
+    ) -> Request<'static, Result<Answer, Error>> {
+        let (servers, lock) = (Arc::clone(&self.servers), self.locks.get(place).cloned());
+        Box::pin(async move {
+            let lock = lock.ok_or(Error::NoMembers)?;
+            servers.identify(place, deadline).await?;
+            ask(lock.request(), deadline).await
+        })
+    }
+}
+
+/// The members of one guard.
+pub(super) struct Roster {
+    pub(super) members: Vec<Member>,
+    /// Taken out while the keeper polls it.
+    pending: Option<Pending>,
+    pub(super) quorum: Quorum,
+    /// The quorum was lost once. A member that joins later must not mend it.
+    pub(super) broken: bool,
+    /// The guard has ended. No member joins any more.
+    closed: bool,
+    /// The keeper is to ask missing members now, and not at its next turn.
+    asks_now: bool,
+    /// Per server, the end of the time for which a member that the server forgot is left alone.
+    barred_until: Vec<Option<Instant>>,
+    /// Length of that time.
+    bar: Duration,
+    keeper: Option<Waker>,
+}
+
+impl Roster {
+    fn new(members: Vec<Member>, pending: Pending, bar: Duration) -> Self {
+        Self {
+            barred_until: vec![None; members.len()],
+            quorum: Quorum::majority(members.len()),
+            members,
+            pending: Some(pending),
+            broken: false,
+            closed: false,
+            asks_now: false,
+            bar,
+            keeper: None,
+        }
+    }
+
+    pub(super) fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.members.iter().filter_map(|member| match member {
+            Member::Held(guard) => Some(guard),
+            _ => None,
+        })
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        let wanted = self.quorum.wanted();
+        !self.broken && self.guards().filter(|guard| guard.is_valid()).count() >= wanted
+    }
+
+    pub(super) fn valid_until(&self) -> Option<BootInstant> {
+        let held = self.guards().filter(|guard| guard.reason().is_none());
+        self.quorum.valid_until(held.map(|guard| guard.valid_until())).filter(|_| !self.broken)
+    }
+
+    /// Returns the servers that are to be asked again at `now`.
+    fn missing(&mut self, now: Instant, pending: &Pending) -> Vec<usize> {
+        self.broken |= !self.is_valid();
+        if self.broken {
+            return Vec::new();
+        }
+        let places = 0..self.members.len();
+        places.filter(|place| !pending.is_under_way(*place) && self.is_missing(*place, now)).collect()
+    }
+
+    fn is_missing(&mut self, place: usize, now: Instant) -> bool {
+        match self.members.get(place) {
+            Some(Member::Refused(_) | Member::Failed(_) | Member::GivenBack) => true,
+            Some(Member::Held(guard)) => match guard.reason() {
+                Some(LostReason::Expired) => true,
+                // An operator may be freeing the lock server by server, or the server restarted without its data. Asking at
+                // once would undo the first, and would not keep the delay that a server without its data must have.
+                Some(LostReason::NotOwner) => self.is_no_longer_barred(place, now),
+                Some(LostReason::ShutDown) | None => false,
+            },
+            Some(Member::Asked) | None => false,
+        }
+    }
+
+    fn is_no_longer_barred(&mut self, place: usize, now: Instant) -> bool {
+        let bar = self.bar;
+        self.barred_until.get_mut(place).is_some_and(|until| now >= *until.get_or_insert(now + bar))
+    }
+
+    /// Takes in the answers of members. Returns the guards to drop once this is unlocked.
+    fn join(&mut self, answers: Vec<(usize, Result<Answer, Error>)>) -> Vec<Member> {
+        let mut replaced = Vec::new();
+        for (place, answer) in answers {
+            let member = match answer {
+                Ok(Answer::Granted(guard, _)) => {
+                    let member = Member::Held(Arc::new(guard));
+                    self.broken |= !self.is_valid();
+                    if self.broken {
+                        replaced.push(member);
+                        Member::GivenBack
+                    } else {
+                        self.barred_until.iter_mut().skip(place).take(1).for_each(|until| *until = None);
+                        member
+                    }
+                }
+                Ok(Answer::Held(refusal)) => Member::Refused(refusal),
+                Err(error) => Member::Failed(error),
+            };
+            if let Some(place) = self.members.get_mut(place) {
+                // The reason of a loss that broke the quorum is what the caller is told.
+                if !self.broken || !matches!(place, Member::Held(_)) {
+                    replaced.push(std::mem::replace(place, member));
+                }
+            }
+        }
+        replaced
+    }
+}
+
+/// The task that looks after the members of one guard. It ends with the guard.
+///
+/// The guard, not this task, owns the requests while they are not polled. If the runtime ends first, dropping the guard
+/// still takes back what a server may have granted.
+struct Keeper {
+    roster: Arc<Mutex<Roster>>,
+    asker: Asker,
+    timer: Timer,
+    /// The pause until missing members are asked again, and its length. A fixed lease has none: only `renew` extends it.
+    turn: Option<(Sleep, Duration)>,
+}
+
+impl Keeper {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let is_turn = self.poll_turn(cx);
+        let mut roster = lock(&self.roster);
+        if roster.closed {
+            return Poll::Ready(());
+        }
+        // Stored before the requests are polled, so that `close` and `ask_missing` reach this task at any time.
+        roster.keeper = Some(cx.waker().clone());
+        let mut pending = roster.pending.take().unwrap_or_default();
+        if std::mem::take(&mut roster.asks_now) | is_turn {
+            for place in roster.missing(self.timer.now(), &pending) {
+                pending.add(place, self.asker.ask(place, None));
+            }
+        }
+        // Requests are polled, and guards dropped, with the members unlocked: either may write to a socket.
+        drop(roster);
+        let answers = pending.poll(cx);
+        let mut roster = lock(&self.roster);
+        if roster.closed {
+            drop(roster);
+            return Poll::Ready(());
+        }
+        let replaced = roster.join(answers);
+        let is_over = roster.broken && pending.is_over();
+        roster.pending = Some(pending);
+        drop(roster);
+        drop(replaced);
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Returns true if the pause has ended. The next one has begun then.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> bool {
+        let Some((sleep, period)) = &mut self.turn else { return false };
+        let mut is_turn = false;
+        while Pin::new(&mut *sleep).poll(cx).is_ready() {
+            is_turn = true;
+            sleep.reset(self.timer.now() + *period);
+        }
+        is_turn
+    }
+}
+
+/// Makes the roster of a new guard, and starts the task that looks after it. The requests in `pending` have not been
+/// answered yet.
+pub(super) fn keep(
+    asker: Asker,
+    members: Vec<Member>,
+    pending: Pending,
+    runtime: &Handle,
+) -> Arc<Mutex<Roster>> {
+    let timer = asker.servers.timer().clone();
+    let lock = asker.locks.first();
+    let lease = lock.and_then(|lock| lock.lease().ok());
+    // Other holders may have a longer lease than this one; the managers' own is the best guess.
+    let bar = lease.into_iter().chain(lock.map(|lock| lock.context.watchdog_lease)).max();
+    let bar = bar.map_or(Duration::ZERO, |lease| lease.duration());
+    let turn = lease.filter(|_| lock.is_some_and(Lock::renews)).map(|lease| {
+        let period = lease.renew_after();
+        (timer.sleep_until(timer.now() + period), period)
+    });
+    let roster = Arc::new(Mutex::new(Roster::new(members, pending, bar)));
+    let mut keeper = Keeper { roster: Arc::clone(&roster), asker, timer, turn };
+    let _detached = runtime.spawn(std::future::poll_fn(move |cx| keeper.poll(cx)));
+    roster
+}
+
+/// Asks missing members again without waiting for the keeper's next turn.
+pub(super) fn ask_missing(roster: &Mutex<Roster>) {
+    let mut locked = lock(roster);
+    locked.asks_now = true;
+    let keeper = locked.keeper.take();
+    drop(locked);
+    keeper.into_iter().for_each(Waker::wake);
+}
+
+/// Ends the roster: no member joins any more, and unanswered requests are taken back. Returns the members.
+pub(super) fn close(roster: &Mutex<Roster>) -> Vec<Member> {
+    let mut locked = lock(roster);
+    locked.closed = true;
+    let pending = locked.pending.take();
+    let members = std::mem::take(&mut locked.members);
+    let keeper = locked.keeper.take();
+    drop(locked);
+    drop(pending);
+    keeper.into_iter().for_each(Waker::wake);
+    members
+}
+
+pub(super) fn lock(roster: &Mutex<Roster>) -> MutexGuard<'_, Roster> {
+    roster.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests;

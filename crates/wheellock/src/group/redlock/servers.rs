@@ -1,0 +1,281 @@
+//! The servers of a quorum, and whether they are as independent as they have to be. Owns their identities and the queues of
+//! this process' waiters.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use wheellock_client::{CallOptions, Command, ErrorKind, Servers as Address, Timer};
+
+use super::queue::Queue;
+use crate::base::error::{Error, MemberFailure, Outcome};
+use crate::base::join_all::{JoinAll, Request};
+use crate::base::quorum::{Quorum, Verdict};
+use crate::manager::LockManager;
+use crate::request::diagnostics::Finding;
+use crate::wait::name::Name;
+
+pub(super) struct Servers {
+    members: Vec<LockManager>,
+    /// The one whose timer measures waits.
+    lead: LockManager,
+    /// By member; unknown until it has been asked once.
+    identities: Mutex<Vec<Option<Identity>>>,
+    queues: Mutex<Queues>,
+    /// Whether all of them were shut down.
+    shut: watch::Sender<bool>,
+    /// Where late grants are waited for.
+    runtime: Handle,
+}
+
+#[derive(Default)]
+struct Queues {
+    known: HashMap<(usize, String), Weak<Queue>>,
+    purge_at: usize,
+}
+
+/// What a server says of itself. Empty if the user may not ask: then its address has to do.
+#[derive(Clone, Default)]
+struct Identity {
+    run_id: Option<String>,
+    /// The history of changes that it has in common with its replicas.
+    replication_id: Option<String>,
+    is_replica: bool,
+    replicas: u32,
+}
+
+impl Servers {
+    pub(super) fn new(members: Vec<LockManager>) -> Result<Self, Error> {
+        let lead = members.first().cloned().ok_or(Error::NoMembers)?;
+        for (place, manager) in members.iter().enumerate() {
+            let servers = &manager.client().config().servers;
+            if !matches!(servers, Address::One(_)) {
+                let reason = "a failover may lose what it has granted";
+                return Err(not_independent(manager, reason.to_owned()));
+            }
+            let mut before = members.iter().take(place);
+            if before.any(|other| other.client().config().servers.to_string() == servers.to_string()) {
+                return Err(not_independent(manager, "it is named twice".to_owned()));
+            }
+        }
+        let identities = Mutex::new(members.iter().map(|_| None).collect());
+        let (queues, shut, runtime) = (Mutex::default(), watch::Sender::new(false), Handle::current());
+        Ok(Self { members, lead, identities, queues, shut, runtime })
+    }
+
+    pub(super) fn managers(&self) -> impl ExactSizeIterator<Item = &LockManager> {
+        self.members.iter()
+    }
+
+    /// The tally with which every round begins.
+    pub(super) fn quorum(&self) -> Quorum {
+        Quorum::majority(self.members.len())
+    }
+
+    /// From here on nothing is granted, and every waiter is told.
+    pub(super) fn shut_down(&self) {
+        self.shut.send_replace(true);
+    }
+
+    /// Does `work` for the lock `name`, but only until everything is shut down. What it has asked for is then taken back.
+    pub(super) async fn unless_shut_down<T>(
+        &self,
+        name: &str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut news = self.shut.subscribe();
+        let (mut shut, mut work) = (pin!(news.wait_for(|shut| *shut)), pin!(work));
+        let mut outcome = Outcome::NotSent;
+        std::future::poll_fn(|cx| {
+            if shut.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Err(Error::ShutDown { lock: name.to_owned(), outcome }));
+            }
+            outcome = Outcome::MaybeExecuted;
+            work.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(super) fn timer(&self) -> &Timer {
+        &self.lead.client().config().timer
+    }
+
+    pub(super) fn random(&self) -> fn() -> u64 {
+        self.lead.client().config().random
+    }
+
+    pub(super) fn failure(&self, place: usize, error: Error) -> MemberFailure {
+        let server = self.members.get(place).unwrap_or(&self.lead).client().server_address();
+        MemberFailure { server, error }
+    }
+
+    /// The queue of all who want `name`, of the kind with this [address](crate::kind::Kind::address).
+    pub(super) fn queue(&self, name: &str, kind: usize) -> Arc<Queue> {
+        if !Name::may_be(name) {
+            return Arc::default();
+        }
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.known.get(&(kind, name.to_owned())).and_then(Weak::upgrade) {
+            return queue;
+        }
+        if queues.known.len() >= queues.purge_at {
+            // Forgetting in bulk keeps the cost per name constant.
+            queues.known.retain(|_, queue| queue.strong_count() > 0);
+            queues.purge_at = 2 * queues.known.len() + 64;
+        }
+        let queue = Arc::default();
+        queues.known.insert((kind, name.to_owned()), Arc::downgrade(&queue));
+        queue
+    }
+
+    pub(super) fn findings(&self) -> Vec<Finding> {
+        let of_managers = self.members.iter().flat_map(LockManager::diagnostics).cloned();
+        let identities = self.identities();
+        let replicas = self.members.iter().zip(identities.iter()).filter_map(|(manager, identity)| {
+            let replicas = identity.as_ref()?.replicas;
+            let server = manager.client().server_address();
+            (replicas > 0).then_some(Finding::HasReplicas { server, replicas })
+        });
+        of_managers.chain(replicas).collect()
+    }
+
+    /// Asks all who they are, at least a majority.
+    pub(super) async fn meet(self: &Arc<Self>) -> Result<(), Error> {
+        let mut flight = JoinAll::new((0..self.members.len()).map(|place| {
+            let servers = Arc::clone(self);
+            let request: Request<'_, _> = Box::pin(async move { servers.identify(place, None).await });
+            (place, request)
+        }));
+        let mut tally = self.quorum();
+        let mut failures = Vec::new();
+        let mut enough = None;
+        while !flight.is_over() {
+            let ready = match enough {
+                None => flight.ready().await,
+                Some(until) => match self.timer().timeout_at(until, flight.ready()).await {
+                    Ok(ready) => ready,
+                    Err(_) => return Ok(()),
+                },
+            };
+            for (place, answer) in ready {
+                match answer {
+                    Ok(()) => tally.granted += 1,
+                    Err(error @ Error::NotIndependent { .. }) => return Err(error),
+                    Err(error) => {
+                        tally.failed += 1;
+                        failures.push(self.failure(place, error));
+                    }
+                }
+            }
+            match tally.verdict() {
+                Some(Verdict::Reached) => {
+                    enough.get_or_insert_with(|| self.timer().now() + INTRODUCTION);
+                }
+                Some(Verdict::Dead | Verdict::Busy) => {
+                    let (granted, wanted) = (tally.granted, tally.wanted());
+                    return Err(Error::NoQuorum { lock: String::new(), granted, wanted, failures });
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that a member was asked once who it is, and is none of the others.
+    pub(super) async fn identify(&self, place: usize, deadline: Option<Instant>) -> Result<(), Error> {
+        let known = self.identities().get(place).is_none_or(Option::is_some);
+        let Some(manager) = self.members.get(place).filter(|_| !known) else { return Ok(()) };
+        let client = manager.client();
+        let patience = client.config().timer.now() + client.config().response_timeout;
+        let options = CallOptions::by(deadline.map_or(patience, |deadline| deadline.min(patience)));
+        let identity = match client.call_with(&Command::new("INFO"), options).await {
+            Ok(info) => Identity::parse(info.as_str().unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::Permission => Identity::default(),
+            Err(source) => {
+                return Err(Error::Server { operation: "ask a server who it is".to_owned(), source });
+            }
+        };
+        let mut identities = self.identities();
+        if identity.is_replica {
+            return Err(not_independent(manager, "it is a replica".to_owned()));
+        }
+        let others = self.members.iter().zip(identities.iter()).enumerate();
+        for (_, (other, known)) in others.filter(|(other, _)| *other != place) {
+            let Some(reason) = known.as_ref().and_then(|known| identity.shares_its_fate_with(known)) else {
+                continue;
+            };
+            let reason = format!("{reason} {}", other.client().server_address());
+            return Err(not_independent(manager, reason));
+        }
+        if let Some(known) = identities.get_mut(place) {
+            *known = Some(identity);
+        }
+        Ok(())
+    }
+
+    fn identities(&self) -> MutexGuard<'_, Vec<Option<Identity>>> {
+        self.identities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Identity {
+    /// What `INFO` tells (source: the INFO command's documentation).
+    fn parse(info: &str) -> Self {
+        let field = |name: &str| {
+            let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
+            fields.find(|(key, _)| *key == name).map(|(_, value)| value)
+        };
+        Self {
+            run_id: field("run_id").map(str::to_owned),
+            replication_id: field("master_replid").map(str::to_owned),
+            is_replica: field("role") == Some("slave"),
+            replicas: field("connected_slaves").and_then(|count| count.parse().ok()).unwrap_or(0),
+        }
+    }
+
+    fn shares_its_fate_with(&self, other: &Self) -> Option<&'static str> {
+        if self.run_id.is_some() && self.run_id == other.run_id {
+            return Some("it is the same server as");
+        }
+        let related = self.replication_id.is_some() && self.replication_id == other.replication_id;
+        related.then_some("it has the replication history of")
+    }
+}
+
+fn not_independent(manager: &LockManager, reason: String) -> Error {
+    Error::NotIndependent { server: manager.client().server_address(), reason }
+}
+
+/// How long servers that have not answered are waited for when a majority has, to find mistakes early.
+const INTRODUCTION: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_told_apart_by_what_they_say() {
+        let parse = |run_id: &str, replication_id: &str| {
+            Identity::parse(&format!(
+                "# Server\r\nrun_id:{run_id}\r\nrole:master\r\nmaster_replid:{replication_id}\r\n"
+            ))
+        };
+        let (a, b) = (parse("a", "x"), parse("b", "y"));
+        assert_eq!(a.shares_its_fate_with(&b), None);
+        assert_eq!(a.shares_its_fate_with(&parse("a", "z")), Some("it is the same server as"));
+        assert_eq!(a.shares_its_fate_with(&parse("c", "x")), Some("it has the replication history of"));
+        let silent = Identity::parse("");
+        assert_eq!(silent.shares_its_fate_with(&silent.clone()), None, "nothing is known");
+        let replica = Identity::parse("role:slave\r\nconnected_slaves:0\r\n");
+        assert!(replica.is_replica && !a.is_replica);
+        assert_eq!(Identity::parse("connected_slaves:2\r\n").replicas, 2);
+    }
+}

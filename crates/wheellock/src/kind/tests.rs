@@ -1,0 +1,49 @@
+//! Tests of `kind`.
+
+#[cfg(feature = "testing")]
+mod trial;
+
+use super::*;
+
+#[test]
+fn channels_are_named_as_redisson_names_them() {
+    let channel = |name: &str| {
+        let (channel, place) = REENTRANT.channel(name, false);
+        assert_eq!(channel[place.start as usize..place.end as usize], *name);
+        channel
+    };
+    assert_eq!(channel("orders"), "redisson_lock__channel:{orders}");
+    assert_eq!(channel("a:{b}:c"), "redisson_lock__channel:a:{b}:c");
+    assert_eq!(channel("odd{"), "redisson_lock__channel:odd{");
+    assert_eq!(channel("odd}"), "redisson_lock__channel:{odd}}");
+    assert_eq!(channel("blå lås"), "redisson_lock__channel:{blå lås}");
+}
+
+#[test]
+fn a_latch_has_redissons_channel_or_one_in_its_slot() {
+    let channel = |name: &str, in_cluster| LATCH.channel(name, in_cluster).0;
+    assert_eq!(channel("start", false), "redisson_countdownlatch__channel__{start}");
+    assert_eq!(channel("start", true), "redisson_countdownlatch__channel__{start}");
+    assert_eq!(channel("x{t}y", false), "redisson_countdownlatch__channel__{x{t}y}");
+    assert_eq!(channel("x{t}y", true), "redisson_countdownlatch__channel__x{t}y");
+}
+
+#[test]
+fn scripts_keep_to_the_keys_of_their_lock() {
+    for kind in rows() {
+        for text in kind.scripts().map(|script| script.text()) {
+            let is_hot = kind.hot_release.as_ref().is_some_and(|hot| hot.text() == text);
+            let builds_keys = text.contains("..") && kind.companions == Companions::None && !is_hot;
+            assert!(!builds_keys, "no key is built inside a script: {text}");
+            assert!(text.starts_with("-- "), "every script says what it does");
+        }
+    }
+}
+
+#[test]
+fn every_script_of_every_kind_is_loaded_once() {
+    let loaded = scripts();
+    for script in rows().into_iter().flat_map(Kind::scripts) {
+        assert_eq!(loaded.iter().filter(|known| known.sha() == script.sha()).count(), 1);
+    }
+}

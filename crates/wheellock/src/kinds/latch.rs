@@ -1,0 +1,149 @@
+//! A latch by name. Owns the verbs; waiting is the acquire loop's, with nothing to hold at its end.
+
+use std::convert::identity;
+use std::fmt;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::base::error::Error;
+use crate::kind;
+use crate::lock::Lock;
+use crate::request::acquire::{Limit, OpenLatch, Request, Seen, Wait, acquire};
+use crate::request::context::Context;
+use crate::request::once::{COUNT_DOWN, DELETE_LATCH, SET_LATCH};
+use crate::wire;
+
+/// A latch that opens when it has been counted down, for all who wait for it: tasks, processes, and Redisson's
+/// `RCountDownLatch` in Java. A name that was never set, or whose count has been reached, is open.
+///
+/// In a cluster Java cannot use names with a hash tag (`{..}`): it puts the channel into another slot (source: Redisson 4.7).
+/// They work among processes of this library.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), Box<dyn std::error::Error>> {
+/// let ready = locks.count_down_latch("ready");
+/// ready.try_set_count(3.try_into()?).await?;
+/// // Each of three workers:
+/// ready.count_down().await?;
+/// // All who wait for them:
+/// ready.wait().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct CountDownLatch {
+    lock: Lock,
+}
+
+impl CountDownLatch {
+    pub(crate) fn new(context: &Arc<Context>, name: &str) -> Self {
+        Self { lock: Lock::new(Arc::clone(context), context.name(name, &kind::LATCH)) }
+    }
+
+    /// The latch's name, which is also its key on the server.
+    pub fn name(&self) -> &str {
+        self.lock.name()
+    }
+
+    /// Sets the latch to be counted down so often; at least once. False, and nothing is changed, if it is set already.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn try_set_count(&self, count: NonZeroU32) -> Result<bool, Error> {
+        let set = self.lock.once(&SET_LATCH, "set", Some(count.get().into())).await?;
+        Ok(set == 1)
+    }
+
+    /// Counts the latch down once. The last time it opens, and all who wait go on. Returns how often it is still to be counted
+    /// down; a latch that is open stays so.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect, once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn count_down(&self) -> Result<u64, Error> {
+        let left = self.lock.once(&COUNT_DOWN, "count down", None).await?;
+        Ok(left.unsigned_abs())
+    }
+
+    /// How often it is still to be counted down; 0 if it is open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`].
+    pub async fn count(&self) -> Result<u64, Error> {
+        self.lock.ask(wire::count_of_latch(&self.lock.name), wire::read_count_of_latch).await
+    }
+
+    /// Waits until the latch is open. A latch that was opened and set again meanwhile is another one: the wait is over, if it was
+    /// counted down by this library.
+    ///
+    /// Each asks the server once when it comes; then all of one process are let go by one answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`] if the server cannot be asked for longer than the response timeout; [`Error::OtherData`],
+    /// [`Error::InvalidName`], [`Error::NoCommonSlot`]; [`Error::ShutDown`] once the manager is
+    /// [shut down](crate::LockManager::shutdown).
+    pub async fn wait(&self) -> Result<(), Error> {
+        let Ok(OpenLatch) = self.wait_within(Wait::FOREVER).await?;
+        Ok(())
+    }
+
+    /// Waits up to `wait`, counted from this call. False if the latch is not open then. The wait ends as that of
+    /// [`Lock::try_acquire_for`](crate::Lock::try_acquire_for) does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait).
+    pub async fn wait_for(&self, wait: Duration) -> Result<bool, Error> {
+        let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
+        Ok(self.wait_within(wait).await?.is_ok())
+    }
+
+    async fn wait_within<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<OpenLatch, L>, Error> {
+        let seen = Seen::default();
+        let request = Request { latch: Some(&seen), ..self.lock.request()? };
+        acquire(Ok(request), wait, None, identity).await
+    }
+
+    /// Removes the latch: there is nothing left to wait for, and all who wait go on. Returns whether there was one.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_set_count`](Self::try_set_count).
+    pub async fn delete(&self) -> Result<bool, Error> {
+        Ok(self.lock.once(&DELETE_LATCH, "delete", None).await? == 1)
+    }
+}
+
+impl fmt::Debug for CountDownLatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CountDownLatch").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

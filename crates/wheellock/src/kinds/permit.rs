@@ -1,0 +1,512 @@
+//! A semaphore by name whose permits have leases. Owns the verbs; a permit is a hold like any other, and waiting is the acquire
+//! loop's.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+use std::task::Waker;
+use std::time::Duration;
+
+use wheellock_client::layer::Retry;
+use wheellock_client::{Command, Script, Value};
+
+use crate::base::error::Error;
+use crate::base::lease::Lease;
+use crate::base::owner::PermitId;
+use crate::kind;
+use crate::lock::Lock;
+use crate::request::acquire::{Limit, Many, Request, Wait, acquire};
+use crate::request::context::Context;
+use crate::request::guard::{Guard, Released};
+use crate::request::once::{ADD_PERMITS, CHANGE_PERMITS, GIVE_BACK, GIVE_BACK_MANY, SET_PERMITS};
+use crate::request::retry::retry;
+use crate::wait::spans::Held;
+use crate::wire;
+
+/// A semaphore whose permits have leases: what a dead process had is free again within one lease, and a living one never loses
+/// what the watchdog keeps for it.
+///
+/// A number of permits, shared by all who use its name: tasks, processes, and Redisson's `RPermitExpirableSemaphore` in Java.
+/// It has none until [`try_set_permits`](Self::try_set_permits) or [`set_permits`](Self::set_permits) gives it some.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let licences = locks.permit_semaphore("licences");
+/// licences.set_permits(10).await?;
+/// let permit = licences.acquire().await?;
+/// // At most ten at the same time, in the whole fleet.
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PermitSemaphore {
+    lock: Lock,
+}
+
+impl PermitSemaphore {
+    pub(crate) fn new(context: &Arc<Context>, name: &str) -> Self {
+        Self { lock: Lock::new(Arc::clone(context), context.name(name, &kind::PERMIT)) }
+    }
+
+    /// The semaphore's name, which is also its key on the server.
+    pub fn name(&self) -> &str {
+        self.lock.name()
+    }
+
+    /// The same semaphore for permits with a fixed lease: no watchdog, a permit ends by itself after `lease` unless given back
+    /// before. As [`Lock::with_lease`].
+    #[must_use]
+    pub fn with_lease(&self, lease: Duration) -> Self {
+        Self { lock: self.lock.with_lease(lease) }
+    }
+
+    /// Waits until a permit is free and takes it. Without [`with_lease`](Self::with_lease) the watchdog renews its lease until
+    /// it is given back or dropped, or this process dies.
+    ///
+    /// Waiters of one process are served in the order in which they came; between processes there is no order.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe at every point: what the server may have granted meanwhile is given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::acquire`].
+    pub async fn acquire(&self) -> Result<Permit, Error> {
+        Ok(Permit { guard: self.lock.acquire().await? })
+    }
+
+    /// Takes a permit if one is free: one round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self) -> Result<Option<Permit>, Error> {
+        Ok(self.lock.try_acquire().await?.map(|guard| Permit { guard }))
+    }
+
+    /// Waits up to `wait`, counted from this call, for a permit. `None` if none is free then. The wait ends as that of
+    /// [`Lock::try_acquire_for`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::try_acquire_for`].
+    pub fn try_acquire_for(
+        &self,
+        wait: Duration,
+    ) -> impl Future<Output = Result<Option<Permit>, Error>> + Send {
+        let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
+        acquire(self.lock.request(), wait, None, |end: Result<Guard, _>| {
+            end.ok().map(|guard| Permit { guard })
+        })
+    }
+
+    /// Waits until so many permits are free, and takes them, all at once. Each is a [`Permit`] of its own from then on, with an id, a
+    /// lease and a release of its own. Of none it is granted without being asked for.
+    ///
+    /// Two callers who take two permits of two one by one may wait for each other; by this call they cannot. Waiters of one process are
+    /// served in the order in which they came: a caller who wants many is not overtaken by callers who want few. Between processes
+    /// there is no order.
+    ///
+    /// ```no_run
+    /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+    /// let mut seats = locks.permit_semaphore("seats").acquire_many(3).await?;
+    /// let first = seats.remove(0);
+    /// first.release().await?;
+    /// drop(seats); // the other two
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe at every point: what the server may have granted meanwhile is given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_many(&self, permits: u16) -> Result<Vec<Permit>, Error> {
+        let Ok(permits) = self.acquire_within(permits, Wait::FOREVER).await?;
+        Ok(permits)
+    }
+
+    /// Takes so many permits if they are free, all or none: one round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_many(&self, permits: u16) -> Result<Option<Vec<Permit>>, Error> {
+        Ok(self.acquire_within(permits, Wait::NO).await?.ok())
+    }
+
+    /// Waits up to `wait`, counted from this call, for so many permits. `None` if too few are free then, or if a caller of this process
+    /// that came earlier still waits for more than are free. The wait ends as that of [`Lock::try_acquire_for`] does.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_many`](Self::acquire_many).
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::try_acquire_for`].
+    pub async fn try_acquire_many_for(
+        &self,
+        permits: u16,
+        wait: Duration,
+    ) -> Result<Option<Vec<Permit>>, Error> {
+        let wait = Wait::up_to(wait, &self.lock.context.client.config().timer);
+        Ok(self.acquire_within(permits, wait).await?.ok())
+    }
+
+    async fn acquire_within<L: Copy + Into<Limit>>(
+        &self,
+        permits: u16,
+        wait: Wait<L>,
+    ) -> Result<Result<Vec<Permit>, L>, Error> {
+        let request = self.lock.request()?;
+        if permits == 0 {
+            return Ok(Ok(Vec::new()));
+        }
+        let many = Many::new(permits);
+        let owner = self.lock.context.new_owners(permits);
+        let request = Request { owner, many: Some(&many), ..request };
+        let granted = acquire(Ok(request), wait, None, |end: Result<Guard, L>| {
+            end.map(|first| {
+                let guards = std::iter::once(first).chain(many.take_granted());
+                guards.map(|guard| Permit { guard }).collect::<Vec<_>>()
+            })
+        });
+        granted.await
+    }
+
+    /// Acquires a permit, runs `work` with it, and gives it back with confirmation; as [`Lock::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::run`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::run`].
+    pub async fn run<T>(&self, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
+        Self::run_under(self.acquire().await?, work).await
+    }
+
+    /// [`run`](Self::run) for work that can fail, as [`Lock::try_run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`run`](Self::run).
+    pub async fn try_run<T, E: From<Error>>(
+        &self,
+        work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.run(work).await?
+    }
+
+    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    pub async fn try_run_for<T, E: From<Error>>(
+        &self,
+        wait: Duration,
+        work: impl AsyncFnOnce(&Permit) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        match self.try_acquire_for(wait).await? {
+            Some(permit) => Self::run_under(permit, work).await?.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Runs `work` under what was granted, and gives that back.
+    async fn run_under<T>(permit: Permit, work: impl AsyncFnOnce(&Permit) -> T) -> Result<T, Error> {
+        let result = permit.run_unconfirmed(work(&permit)).await?;
+        permit.end_work().await?;
+        Ok(result)
+    }
+
+    /// Gives back a permit that anybody may have acquired, by its id, and wakes waiters. False if there is no such permit or its
+    /// lease has ended. Its holder, if it lives, learns of it by its next renewal.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::OtherData`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn release(&self, permit: PermitId) -> Result<bool, Error> {
+        let id = permit.to_bytes();
+        let given_back = self.lock.once(&GIVE_BACK, "give a permit back to", Some((&id).into())).await?;
+        Ok(given_back == 1)
+    }
+
+    /// Gives back permits that anybody may have acquired, by their ids, all or none in one step, and wakes waiters. False, and nothing is
+    /// changed, if one of them is not there or its lease has ended. Their holders learn of it as with [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn release_many(&self, permits: &[PermitId]) -> Result<bool, Error> {
+        if permits.is_empty() {
+            return self.lock.check_name().map(|()| true);
+        }
+        let ids: Vec<u8> = permits.iter().flat_map(|permit| permit.to_bytes()).collect();
+        let ids = Some(ids.as_slice().into());
+        let given_back = self.lock.once(&GIVE_BACK_MANY, "give permits back to", ids).await?;
+        Ok(given_back == 1)
+    }
+
+    /// Extends the lease of a permit that anybody may have acquired, by its id: it runs for at least `lease` from now on. False if there
+    /// is no such permit or its lease has ended. A lease that runs for longer stays as it is, because its holder may rely on it.
+    ///
+    /// A [`Permit`] of this process is kept by its watchdog, or extended by [`Guard::renew`].
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidLease`], [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn extend(&self, permit: PermitId, lease: Duration) -> Result<bool, Error> {
+        let lease = Lease::new(lease)?;
+        self.lease_of(permit, Some(lease), "extend a permit of", wire::read_extended).await
+    }
+
+    /// How long the lease of a permit still runs by the server's clock, to the millisecond; `None` if there is no such permit or its
+    /// lease has ended, [`Duration::MAX`] if Java acquired it without a lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn remaining_lease(&self, permit: PermitId) -> Result<Option<Duration>, Error> {
+        self.lease_of(permit, None, "query", wire::read_permit_lease).await
+    }
+
+    /// Extends a permit's lease or, without one, looks how long it still runs; again if the answer got lost.
+    async fn lease_of<T>(
+        &self,
+        permit: PermitId,
+        lease: Option<Lease>,
+        verb: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Error> {
+        self.lock.check_name()?;
+        let Lock { context, name, .. } = &self.lock;
+        let (id, operation) = (permit.to_bytes(), || format!("{verb} {}", name.titled()));
+        let params = wire::permit_lease(name, &id, lease);
+        let ask = |learnt: &Retry, start, waker: &Waker| {
+            context.client.start_eval(&kind::RENEW_PERMITS, wire::KEYS, &params, learnt, start, waker)
+        };
+        let reply = retry(context, ask, None).await.result;
+        let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
+        read(&reply).ok_or_else(|| context.unexpected(name, operation(), &reply))
+    }
+
+    /// Gives the semaphore its first permits. False, and nothing is changed, if it has some already, or had and they are all taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn try_set_permits(&self, permits: u32) -> Result<bool, Error> {
+        let set = self.lock.once(&SET_PERMITS, "set the permits of", Some(permits.into())).await?;
+        Ok(set == 1)
+    }
+
+    /// Makes it have so many permits in all, those included that are taken. If more are taken, none is free until so many
+    /// have been given back. Returns how many are free.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn set_permits(&self, permits: u32) -> Result<i64, Error> {
+        self.lock.once(&CHANGE_PERMITS, "set the permits of", Some(permits.into())).await
+    }
+
+    /// Adds permits, or takes them away if the number is negative. Fewer than none may be free then. Returns how many are.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect, once.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release); [`Error::Server`] also if the number would leave the range of an `i64`: then nothing was
+    /// changed.
+    pub async fn add_permits(&self, permits: i64) -> Result<i64, Error> {
+        self.lock.once(&ADD_PERMITS, "add permits to", Some(permits.into())).await
+    }
+
+    /// How many permits are free, those included whose leases have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn available(&self) -> Result<i64, Error> {
+        self.count().await.map(|(free, _)| free)
+    }
+
+    /// How many permits are taken.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn acquired(&self) -> Result<u64, Error> {
+        self.count().await.map(|(_, taken)| taken.unsigned_abs())
+    }
+
+    /// How many permits there are in all, taken or free.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe: it changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`release`](Self::release).
+    pub async fn permits(&self) -> Result<i64, Error> {
+        self.count().await.map(|(free, taken)| free.saturating_add(taken))
+    }
+
+    async fn count(&self) -> Result<(i64, i64), Error> {
+        self.lock.check_name()?;
+        self.lock.ask_script(&COUNT, &wire::count_permits(&self.lock.name), wire::read_count).await
+    }
+
+    /// Removes the semaphore with its permits, those included that are taken. Nobody is told: who waits goes on waiting, and who
+    /// has a permit learns of it by its next renewal. Returns whether there was one.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may still take effect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`], [`Error::InvalidName`], [`Error::NoCommonSlot`].
+    pub async fn delete(&self) -> Result<bool, Error> {
+        self.lock.check_name()?;
+        let leases = wire::permit_leases(&self.lock.name);
+        self.lock.ask(Command::new("DEL").arg(self.lock.name.key()).arg(&leases), wire::read_yes).await
+    }
+}
+
+impl Held for Permit {
+    fn begin_span(&mut self) {
+        self.guard.begin_span();
+    }
+}
+
+impl fmt::Debug for PermitSemaphore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitSemaphore").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// One permit of a [`PermitSemaphore`]: a [`Guard`] that has an id. Dropping it gives the permit back in the background.
+///
+/// ```no_run
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// let permit = locks.permit_semaphore("licences").acquire().await?;
+/// assert!(permit.is_valid()); // all that a `Guard` can
+/// println!("{} is ours", permit.id());
+/// permit.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "the permit is given back at once if it is not kept"]
+#[derive(Debug)]
+pub struct Permit {
+    guard: Guard,
+}
+
+impl Permit {
+    /// What the server knows it by: whoever has it may [give the permit back](PermitSemaphore::release).
+    pub fn id(&self) -> PermitId {
+        self.guard.permit_id()
+    }
+
+    /// Gives it back after work that was done under it. An error if that was not under the permit to its end.
+    pub(crate) async fn end_work(self) -> Result<(), Error> {
+        self.guard.check()?;
+        self.guard.release_after_work().await
+    }
+
+    /// Gives the permit back and waits for the server's word; as [`Guard::release`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Guard::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Guard::release`].
+    pub async fn release(self) -> Result<Released, Error> {
+        self.guard.release().await
+    }
+}
+
+impl Deref for Permit {
+    type Target = Guard;
+
+    fn deref(&self) -> &Guard {
+        &self.guard
+    }
+}
+
+/// Counts the permits that are free, and those that are taken.
+pub(crate) static COUNT: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("../scripts/number.lua"),
+        include_str!("../scripts/permit/reap.lua"),
+        include_str!("../scripts/permit/count.lua")
+    );
+    Script::new(text, 1, 1)
+});

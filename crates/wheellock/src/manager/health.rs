@@ -1,0 +1,110 @@
+//! Whether locks can be had now, as far as is known without asking anybody. Owns the judgement of one manager and of a quorum; where a
+//! connection stands, and what the watchdog could not renew, is told by those who know.
+
+use std::fmt;
+
+use wheellock_client::ConnectionState;
+
+use crate::request::acquire::SILENT_PART;
+use crate::request::context::Context;
+
+/// Whether a lock can be acquired now, as far as is known: see [`LockManager::health`](crate::LockManager::health). `Display` is one line
+/// for the body of an answer.
+///
+/// ```no_run
+/// # fn answer(_: u16, _: String) {}
+/// # fn example(locks: &wheellock::LockManager) {
+/// let health = locks.health();
+/// answer(if health.is_healthy() { 200 } else { 503 }, health.to_string());
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Health {
+    /// The server is connected and answers, and every lease that the watchdog keeps was renewed when it was tried last.
+    Healthy,
+    /// The server, or of a cluster's primaries one, is not connected, or refuses us. It is tried again in the background.
+    NotConnected {
+        /// Why, if an attempt has failed or a connection was lost.
+        last_error: Option<wheellock_client::Error>,
+    },
+    /// The server is connected and has owed an answer for more than a third of the response timeout.
+    Silent,
+    /// The watchdog could not renew locks that are held; it tries again until their leases end.
+    RenewalsFail {
+        /// How many.
+        locks: u64,
+    },
+    /// The manager was shut down, or its client closed: for good.
+    Ended,
+    /// Of the servers of a [`RedLockManager`](crate::RedLockManager), fewer are healthy than have to grant.
+    NoQuorum {
+        /// How many are.
+        healthy: usize,
+        /// How many have to be.
+        needed: usize,
+    },
+}
+
+impl Health {
+    /// Whether it is [`Healthy`](Self::Healthy).
+    pub fn is_healthy(&self) -> bool {
+        matches!(self, Self::Healthy)
+    }
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Healthy => f.write_str("healthy"),
+            Self::NotConnected { last_error: Some(error) } => {
+                write!(f, "not connected to {}: {}", error.server_address(), error.detail())
+            }
+            Self::NotConnected { last_error: None } => f.write_str("not connected yet"),
+            Self::Silent => f.write_str("the server does not answer"),
+            Self::RenewalsFail { locks: 1 } => f.write_str("1 lock could not be renewed"),
+            Self::RenewalsFail { locks } => write!(f, "{locks} locks could not be renewed"),
+            Self::Ended => f.write_str("shut down"),
+            Self::NoQuorum { healthy, needed } => {
+                write!(f, "{healthy} healthy servers where {needed} are needed")
+            }
+        }
+    }
+}
+
+/// How one manager is: see [`LockManager::health`](crate::LockManager::health).
+pub(crate) fn health_of(context: &Context) -> Health {
+    let (shut, failing) = {
+        let holds = context.holds();
+        (holds.is_shut(), holds.failing())
+    };
+    if shut {
+        return Health::Ended;
+    }
+    match context.client.state() {
+        ConnectionState::Ready { .. } => {}
+        ConnectionState::Connecting { last_error } => return Health::NotConnected { last_error },
+        ConnectionState::Refused(error) => return Health::NotConnected { last_error: Some(error) },
+        // Closed, which is for good.
+        _ => return Health::Ended,
+    }
+    let patience = context.client.config().response_timeout / SILENT_PART;
+    if context.client.owed_for().is_some_and(|owed| owed > patience) {
+        return Health::Silent;
+    }
+    if failing > 0 { Health::RenewalsFail { locks: failing } } else { Health::Healthy }
+}
+
+/// Of several managers so many have to be healthy.
+pub(crate) fn health_of_quorum(managers: impl Iterator<Item = Health>, needed: usize) -> Health {
+    let (mut healthy, mut have_ended) = (0, true);
+    for health in managers {
+        healthy += usize::from(health.is_healthy());
+        have_ended &= matches!(health, Health::Ended);
+    }
+    match () {
+        () if healthy >= needed => Health::Healthy,
+        () if have_ended => Health::Ended,
+        () => Health::NoQuorum { healthy, needed },
+    }
+}

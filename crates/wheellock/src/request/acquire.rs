@@ -1,0 +1,346 @@
+//! The one acquire loop: asks, waits for its turn, and asks again. One request that is repeated until it is answered is
+//! `retry`'s; several locks, or servers, are taken by asking for each through here.
+
+mod attempt;
+mod many;
+mod together;
+mod wait;
+mod waiter;
+
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::base::error::Error;
+use crate::kind::Wake;
+use crate::request::guard::Guard;
+use crate::wait::name::Name;
+use crate::wait::spans::{Held, acquiring};
+use crate::wait::wait_queue::WaitQueue;
+use crate::wire::Refusal;
+
+use attempt::Said;
+pub(crate) use attempt::{Answer, Request, Seen};
+pub(crate) use many::Many;
+pub(crate) use together::ask_together;
+pub(crate) use wait::{Limit, Wait};
+use waiter::{AnswerBy, Next, Waiter};
+pub(crate) use waiter::{SILENT_PART, first_answer_by, is_only_late};
+
+/// What a caller waits for: one hold of a lock, or only that a latch is open.
+pub(crate) trait Awaited: Sized {
+    /// One hold was granted.
+    fn granted(guard: Guard) -> Self;
+
+    /// There is nothing to hold, and nothing left to wait for; `None` for a caller who wants a hold.
+    fn open() -> Option<Self>;
+}
+
+impl Awaited for Guard {
+    fn granted(guard: Guard) -> Self {
+        guard
+    }
+
+    fn open() -> Option<Self> {
+        None
+    }
+}
+
+/// A latch is open.
+pub(crate) struct OpenLatch;
+
+impl Held for OpenLatch {
+    fn outcome(&self) -> &'static str {
+        "open"
+    }
+
+    fn begin_span(&mut self) {}
+}
+
+impl Awaited for OpenLatch {
+    fn granted(_: Guard) -> Self {
+        Self
+    }
+
+    fn open() -> Option<Self> {
+        Some(Self)
+    }
+}
+
+/// Takes one hold, or waits until a latch is open. `end` makes of it what the caller is told, or of the limit that has ended the wait
+/// while another holder still had the lock, or the latch was not open.
+///
+/// The server is asked at least once, and has `FIRST_ANSWER` to answer, however short the wait: a lock that was never asked
+/// for is not known to be held. `refused` is what it said if it has just refused the lock to this caller.
+pub(crate) fn acquire<'a, T: Awaited, L: Copy + Into<Limit>, E: Held, F: FnOnce(Result<T, L>) -> E>(
+    request: Result<Request<'a>, Error>,
+    wait: Wait<L>,
+    refused: Option<Refusal>,
+    end: F,
+) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
+    let subject = request.as_ref().ok().map(|request| request.name.as_subject());
+    // A caller who was refused before wants several locks, of which this one is only a part.
+    let is_final = refused.is_none();
+    // Boxed, because every waiter's future has room for it, and few have been refused before.
+    let refused = refused.map(Box::new);
+    acquiring(subject, is_final, move || ask_until_granted(request, wait, refused, end))
+}
+
+#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+fn ask_until_granted<'a, T: Awaited, L: Copy + Into<Limit>, E, F: FnOnce(Result<T, L>) -> E>(
+    request: Result<Request<'a>, Error>,
+    wait: Wait<L>,
+    refused: Option<Box<Refusal>>,
+    end: F,
+) -> impl Future<Output = Result<E, Error>> + use<'a, T, L, E, F> {
+    async move {
+        let (mut request, mut refused, mut waited) = (request?, refused, Duration::ZERO);
+        loop {
+            match ask_in_turn(&request, wait, refused.take(), waited).await {
+                Err(error @ Error::GrantedTooLate { .. })
+                    if wait.outlasts(&error, &request.context.client.config().timer) =>
+                {
+                    request.begin_anew();
+                    // It has had its first answer.
+                    waited = Duration::MAX;
+                }
+                result => return result.map(end),
+            }
+        }
+    }
+}
+
+/// Asks until the lock is granted, in time or too late, or the wait is over. The caller has `waited` for its first answer before.
+#[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
+    request: &'r Request<'a>,
+    wait: Wait<L>,
+    refused: Option<Box<Refusal>>,
+    waited: Duration,
+) -> impl Future<Output = Result<Result<T, L>, Error>> + use<'r, 'a, T, L> {
+    async move {
+        // Moved out of its box in any case: a box that may be gone would cost every waiter a flag.
+        let refused = refused.map(|refused| *refused);
+        request.check_upgrade()?;
+        if let Some(guard) = request.join() {
+            return Ok(Ok(T::granted(guard)));
+        }
+        let mut caller = Caller::begin(request, wait.one_try().is_none(), refused)?;
+        loop {
+            let by = match &mut caller.waiter {
+                None => {
+                    if caller.fast_path.is_none() {
+                        request.name.about_to_ask(false);
+                    }
+                    AnswerBy::first(request.context, request.name, waited, wait.of_any())
+                }
+                Some(waiter) => match waiter.turn(wait).await? {
+                    Next::Ask(by) => by,
+                    Next::Over(limit) => return Ok(Err(limit)),
+                    Next::Take(guard) => return Ok(Ok(T::granted(guard))),
+                    Next::Open => match T::open() {
+                        Some(open) => return Ok(Ok(open)),
+                        None => continue,
+                    },
+                },
+            };
+            if let Some(waiter) = &mut caller.waiter
+                && let Some(guard) = request.join()
+            {
+                waiter.granted(u32::MAX);
+                return Ok(Ok(T::granted(guard)));
+            }
+            let said = match request.latch {
+                None => {
+                    let precedence = request.precedence(wait.of_any());
+                    let polls = caller.polls(wait.one_try().is_none());
+                    let attempt = request.attempt(precedence, by.instant(), wait.refused_write(), polls);
+                    attempt.await.map(Said::Answer)
+                }
+                // Boxed, because every waiter's future has room for it.
+                Some(seen) => Box::pin(request.look(seen, by.instant())).await,
+            };
+            match said {
+                Ok(Said::Answer(Answer::Granted(guard, room))) => {
+                    caller.granted(&guard, room);
+                    return Ok(Ok(T::granted(guard)));
+                }
+                Ok(Said::Open(opened)) => {
+                    if let Some(waiter) = &mut caller.waiter {
+                        waiter.found_open(opened);
+                    }
+                    if let Some(open) = T::open() {
+                        return Ok(Ok(open));
+                    }
+                }
+                Ok(Said::Answer(Answer::Held(refusal))) => {
+                    if let Some(limit) = caller.refused(refusal, wait) {
+                        return Ok(Err(limit));
+                    }
+                }
+                Err(error) => return caller.failed(error, &by, wait).map(Err),
+            }
+        }
+    }
+}
+
+/// A caller of one acquire: a waiter in the queue, or outside it on the fast path or with its only try.
+struct Caller<'r, 'a> {
+    request: &'r Request<'a>,
+    // Dropped before `fast_path`, which wakes the next waiter.
+    waiter: Option<Waiter<'r>>,
+    fast_path: Option<FastPath<'r>>,
+}
+
+impl<'r, 'a> Caller<'r, 'a> {
+    /// Joins the queue, or begins outside it if no waiter is there. `refused` is the server's last refusal of this caller.
+    fn begin(request: &'r Request<'a>, waits: bool, refused: Option<Refusal>) -> Result<Self, Error> {
+        let mut caller = Self { request, waiter: None, fast_path: None };
+        if let Some(refusal) = refused {
+            let waiter = caller.waiter.insert(Waiter::join(request, WaitQueue::join));
+            waiter.on_held(refusal);
+            waiter.was_not_counted();
+        } else if waits && !request.is_reentrant() {
+            // A caller joins the queue behind earlier waiters, unless its owner holds the lock.
+            caller.fast_path = FastPath::begin(request.name);
+            if caller.fast_path.is_none() {
+                request.check_kind()?;
+                caller.waiter = Some(Waiter::join(request, WaitQueue::join));
+            }
+        }
+        if let Some(waiter) = caller.waiter.as_ref().filter(|_| request.is_reentrant()) {
+            // The owner took the lock after this caller came. Waiters of that moment were notified, this one was not.
+            waiter.may_ask();
+        }
+        Ok(caller)
+    }
+
+    /// Returns true if the attempt is a poll. A caller whose last attempt was refused expects the same again.
+    fn polls(&self, waits: bool) -> bool {
+        self.waiter.is_some() || (waits && self.request.name.was_refused())
+    }
+
+    /// Leaves the queue with a grant that has `room` for more holders.
+    fn granted(&mut self, guard: &Guard, room: u32) {
+        let name = self.request.name;
+        if !self.waiter.as_ref().is_some_and(Waiter::told_held) {
+            name.set_refused(false);
+        }
+        if self.waiter.is_none() {
+            name.was_free();
+        }
+        if let Some(waiter) = &mut self.waiter {
+            waiter.granted(room);
+            if waiter.may_come_late() {
+                guard.may_come_late();
+            }
+        }
+        // Leave the queue first, so that `let_owner_ask` does not pick this waiter.
+        drop(self.waiter.take());
+        self.request.let_owner_ask();
+    }
+
+    /// Joins the queue after a refusal, or returns the limit that ends the wait.
+    fn refused<L: Copy + Into<Limit>>(&mut self, refusal: Refusal, wait: Wait<L>) -> Option<L> {
+        let request = self.request;
+        request.name.set_refused(true);
+        // A waiter that leaves takes its entry on the server back. A caller without one can end here.
+        let leaves = self.waiter.is_none() && !request.name.kind().leaves_mark;
+        let over = || wait.over(&request.context.client.config().timer).filter(|_| leaves);
+        if let Some(limit) = wait.one_try().or_else(over) {
+            request.context.refused_unlistening(request.name);
+            if refusal.may_come_late {
+                request.withdraw();
+            }
+            return Some(limit);
+        }
+        let was_counted = self.waiter.is_some() || self.fast_path.is_some();
+        let waiter = self.waiter.get_or_insert_with(|| Waiter::join(request, WaitQueue::join_first));
+        if let Some(ended) = request.latch.and_then(Seen::ended) {
+            waiter.saw(ended);
+        }
+        waiter.on_held(refusal);
+        if !was_counted {
+            waiter.was_not_counted();
+        }
+        // This waiter is the head now, which polls for the whole queue.
+        self.fast_path = None;
+        None
+    }
+
+    /// Returns the limit if the wait ended while the server did not answer, or the error. An error of the head fails every waiter.
+    fn failed<L: Copy + Into<Limit>>(
+        &mut self,
+        error: Error,
+        by: &AnswerBy,
+        wait: Wait<L>,
+    ) -> Result<L, Error> {
+        let request = self.request;
+        // A server that refuses writes was retried for as long as the wait lasts.
+        let is_waited_out = || {
+            let is_refused = matches!(error, Error::Server { .. }) && error.may_pass();
+            is_refused && wait.over(&request.context.client.config().timer).is_some()
+        };
+        if (by.is_over(request.context) || is_waited_out())
+            && let Some(limit) = wait.limit()
+        {
+            let Some(waiter) = &mut self.waiter else { return Err(error) };
+            return waiter.cut_short(&error).map(|()| limit);
+        }
+        if let Error::NotReplicated { .. } = error {
+            // This grant was taken back. The next waiter may succeed.
+            return Err(error);
+        }
+        // A failure of the head concerns every waiter behind it.
+        let polls_for_all = self.fast_path.is_some() || self.waiter.as_ref().is_some_and(Waiter::is_head);
+        if let (true, Error::Server { .. } | Error::OtherData { .. }, Some(waiters)) =
+            (polls_for_all, &error, &mut *request.name.wait_queue())
+        {
+            waiters.fail_all(&error).into_iter().for_each(Waker::wake);
+        }
+        Err(error)
+    }
+}
+
+/// Asks for one hold, once and without standing in the queue, until `deadline` or the response timeout: for those who want several
+/// locks, and wait, if at all, for one of them.
+pub(crate) async fn ask(
+    request: Result<Request<'_>, Error>,
+    deadline: Option<Instant>,
+) -> Result<Answer, Error> {
+    request?.ask(deadline).await
+}
+
+/// Asks from outside the queue while that is empty: the way of a lock without waiters. Only so many callers at once, unless each
+/// asks for itself.
+struct FastPath<'a> {
+    name: &'a Name,
+}
+
+impl<'a> FastPath<'a> {
+    fn begin(name: &'a Name) -> Option<Self> {
+        // Where the server keeps the order, one who expects to wait listens first, so that it need not ask once more after that.
+        // Who waits for a latch has to know what had ended when it came: from then on it counts.
+        let only_waited_for = name.kind().is_only_waited_for();
+        let is_uncontended = || !name.is_waited_for() && !name.was_refused();
+        let may_ask = || if Self::is_counted(name) { name.begin_asking() } else { is_uncontended() };
+        if !only_waited_for && !may_ask() {
+            return None;
+        }
+        name.about_to_ask(Self::is_counted(name));
+        Some(Self { name })
+    }
+
+    fn is_counted(name: &Name) -> bool {
+        name.kind().wake == Wake::Channel && !name.kind().is_only_waited_for()
+    }
+}
+
+impl Drop for FastPath<'_> {
+    fn drop(&mut self) {
+        if Self::is_counted(self.name)
+            && let Some(next) = self.name.end_asking()
+        {
+            next.wake();
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! One question to the server for one hold. Owns the attempt, which takes back what the server may have granted if its
+//! caller is gone before the answer.
+
+use std::sync::{Arc, OnceLock};
+use std::task::{Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use wheellock_client::Value;
+use wheellock_client::layer::Retry;
+
+use super::many::Many;
+use super::wait::{Limit, Wait};
+use crate::base::backoff::Backoff;
+use crate::base::clock::BootInstant;
+use crate::base::durability::Shortfall;
+use crate::base::error::{Error, Outcome};
+use crate::base::lease::Lease;
+use crate::kind::{Holders, Wake};
+use crate::request::context::Context;
+use crate::request::guard::Guard;
+use crate::request::retry::{RefusedWrite, Retried, retry, retry_acknowledged, retry_since, wait_for_owner};
+use crate::table::holds::{GrantReply, Granted, HoldIndex, Holds, Share, Terms};
+use crate::wait::name::Name;
+use crate::wait::sides::{Fairness, Sides};
+use crate::wait::wait_queue::Manner;
+use crate::wire::{self, Grant, Precedence, Refusal};
+
+/// What every attempt of one acquire has in common.
+pub(crate) struct Request<'a> {
+    pub(crate) context: &'a Arc<Context>,
+    pub(crate) name: &'a Arc<Name>,
+    pub(crate) owner: u64,
+    /// Whether others can present this owner too.
+    pub(crate) presented: bool,
+    pub(crate) lease: Lease,
+    pub(crate) share: Share,
+    /// Of a side of a read-write lock.
+    pub(crate) sides: Option<&'a Sides>,
+    /// Of a caller who asks again after pauses, and does not listen.
+    pub(crate) backoff: Option<&'a Backoff>,
+    /// Of a latch, which is waited for and not held.
+    pub(crate) latch: Option<&'a Seen>,
+    /// Of a caller who wants several permits together.
+    pub(crate) many: Option<&'a Many>,
+}
+
+/// What one caller has seen of a latch.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// When the one before it had ended.
+    ended: OnceLock<u64>,
+}
+
+impl Seen {
+    /// What was the last to have ended when this caller came; `None` before it has looked.
+    pub(super) fn ended(&self) -> Option<u64> {
+        self.ended.get().copied()
+    }
+}
+
+/// What the server said to one question.
+pub(super) enum Said {
+    Answer(Answer),
+    /// There is nothing to hold: a latch has ended.
+    Open(Opened),
+}
+
+/// What the server said of a latch that has ended.
+#[derive(Clone, Copy)]
+pub(super) struct Opened {
+    /// It is open still, and was not set again.
+    pub(super) is_open: bool,
+    /// When the last one of its name ended, if that is known.
+    pub(super) ended: u64,
+}
+
+/// What the server said to one attempt.
+pub(crate) enum Answer {
+    /// And for how many more there is room.
+    Granted(Guard, u32),
+    Held(Refusal),
+}
+
+impl<'a> Request<'a> {
+    /// Whether this owner holds the lock already, in this way or as a writer who wants to read: it must not stand behind
+    /// those who wait for it.
+    pub(super) fn is_reentrant(&self) -> bool {
+        let holds = |name| self.context.holds().is_held_by(name, self.owner);
+        let writes = || self.sides.is_some_and(|sides| self.name.kind().is_shared() && holds(&sides.other));
+        self.presented && (holds(self.name) || writes())
+    }
+
+    /// Gives an owner without holds a new number. A late repetition of a release would take the next grant of the old number.
+    pub(super) fn begin_anew(&mut self) {
+        if !self.presented {
+            self.owner = self.context.new_owners(self.many.map_or(1, Many::count));
+        }
+    }
+
+    /// How much it takes of what is free.
+    pub(super) fn count(&self) -> u32 {
+        self.many.map_or(self.share.count, |many| many.count().into())
+    }
+
+    /// In what way it asks.
+    pub(super) fn manner(&self) -> Manner {
+        let heeds = |sides: &Sides| sides.fairness == Fairness::WritersFirst && self.name.kind().is_shared();
+        Manner {
+            pauses: self.backoff.is_some(),
+            heeds_writers: self.sides.is_some_and(heeds),
+            owner: self.presented.then_some(self.owner),
+        }
+    }
+
+    /// Whether it can have a hold of another owner of this process as it is.
+    pub(super) fn takes_over(&self) -> bool {
+        self.name.kind().may_be_handed_over() && self.backoff.is_none() && self.takes_as_it_is()
+    }
+
+    /// Whether what the watchdog keeps for an owner whom nobody knows is what it wants.
+    fn takes_as_it_is(&self) -> bool {
+        let Self { presented, share, context, .. } = self;
+        !presented && share.renew && share.count == 1 && !context.hand_over.is_zero()
+    }
+
+    /// This owner has the lock now: the next who waits for it in that owner's name, and who wants to read what it writes, asks at once,
+    /// one after the other, for so the attempts of one owner are made. Not if the lock is granted once only.
+    pub(super) fn let_owner_ask(&self) {
+        if self.name.kind().holders == Holders::Single {
+            return;
+        }
+        let readers = self.sides.filter(|_| !self.name.kind().is_shared()).map(|sides| &sides.other);
+        for name in std::iter::once(self.name).chain(readers).filter(|_| self.presented) {
+            if name.is_waited_for() {
+                let woken = name.wait_queue().as_mut().and_then(|waiters| waiters.let_owner_ask(self.owner));
+                woken.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    /// What another reader of this process has, if this one can have the same. Only the server knows of writers elsewhere who wait, so
+    /// this is for readers who pass them.
+    pub(super) fn join(&self) -> Option<Guard> {
+        let Self { context, name, share, .. } = *self;
+        let passes = |sides: &Sides| sides.fairness == Fairness::ReadersFirst;
+        if !name.kind().may_be_joined() || !self.sides.is_some_and(passes) || !self.takes_as_it_is() {
+            return None;
+        }
+        let hold = context.transact(|holds, now, _| holds.join(name, context.hand_over, now))?;
+        Some(Guard::new(Arc::clone(context), Arc::clone(name), hold, share))
+    }
+
+    /// An error if this owner reads and wants to write.
+    pub(super) fn check_upgrade(&self) -> Result<(), Error> {
+        let Some(sides) = self.sides.filter(|_| self.presented && !self.name.kind().is_shared()) else {
+            return Ok(());
+        };
+        let holds = self.context.holds();
+        if holds.is_held_by(&sides.other, self.owner) && !holds.is_held_by(self.name, self.owner) {
+            return Err(Error::Upgrade { lock: self.name.text().to_owned() });
+        }
+        Ok(())
+    }
+
+    /// An error if this owner holds the lock as one of another kind: it would wait for itself.
+    pub(super) fn check_kind(&self) -> Result<(), Error> {
+        let pass =
+            |holds: &mut Holds, others: &[_]| holds.is_held_otherwise(self.owner, others, Waker::noop());
+        match self.with_other_kinds(pass) {
+            Poll::Ready(true) => Err(self.not_reentrant()),
+            Poll::Ready(false) | Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Does something with the table of holds, and with the locks of other kinds under this name that this owner may hold: they are the same
+    /// on the server.
+    fn with_other_kinds<T>(&self, with: impl FnOnce(&mut Holds, &[Arc<Name>]) -> T) -> T {
+        if self.presented && self.name.kind().is_a_hash_of_holders() {
+            self.context.with_others_of_its_hash(self.name, |others| with(&mut self.context.holds(), others))
+        } else {
+            with(&mut self.context.holds(), &[])
+        }
+    }
+
+    fn not_reentrant(&self) -> Error {
+        Error::NotReentrant { lock: self.name.text().to_owned() }
+    }
+
+    /// What it has asked for may still come, and is to find that nothing is wanted any more.
+    pub(super) fn withdraw(&self) {
+        let Self { context, name, owner, presented, .. } = *self;
+        if name.kind().remembers_releases() {
+            context.transact(|holds, now, effects| {
+                effects.request_all(holds.withdraw(name, owner, presented, now));
+            });
+        }
+    }
+
+    pub(super) fn precedence(&self, wait: Wait) -> Precedence {
+        match self.sides {
+            Some(Sides { fairness: Fairness::WritersFirst, .. }) if self.name.kind().is_shared() => {
+                Precedence::HEEDS_WRITERS
+            }
+            Some(Sides { fairness: Fairness::WritersFirst, .. }) => {
+                let now = self.context.client.config().timer.now();
+                Precedence::before_readers(match wait {
+                    Wait::Limited(Limit::OneTry) => Duration::ZERO,
+                    Wait::Limited(Limit::Until(deadline)) => deadline.saturating_duration_since(now),
+                    Wait::Forever => Duration::MAX,
+                })
+            }
+            None if self.name.kind().wake == Wake::OwnChannel && wait.one_try().is_none() => {
+                Precedence::STANDS_IN_THE_QUEUE
+            }
+            Some(Sides { fairness: Fairness::ReadersFirst, .. }) | None => Precedence::NONE,
+        }
+    }
+
+    /// Enters an attempt into the table.
+    #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+    pub(super) fn begin<'r>(
+        &'r self,
+        deadline: Option<Instant>,
+    ) -> impl Future<Output = Result<Begun<'r, 'a>, Error>> + use<'r, 'a> {
+        async move {
+            let begin = |waker: &Waker| {
+                let Self { context, name, owner, presented, lease, share, .. } = *self;
+                self.with_other_kinds(|holds, others| {
+                    let now = context.clock.now();
+                    if ready!(holds.is_held_otherwise(owner, others, waker)) {
+                        return Poll::Ready(None);
+                    }
+                    let began =
+                        holds.begin_attempt((name, owner), presented, (lease, share.count), now, waker);
+                    began.map(|began| Some((began, now)))
+                })
+            };
+            let began = wait_for_owner(self.context, self.name, deadline, begin).await;
+            let (began, deadline) =
+                began.map_err(|source| Error::Server { operation: self.operation(), source })?;
+            let Some((began, at)) = began else { return Err(self.not_reentrant()) };
+            let Some((hold, count)) = began else {
+                return Err(self.name.shut_down(Outcome::NotSent));
+            };
+            let attempt = Attempt { request: self, hold: Some(hold) };
+            let count = self.begin_others(at)?.unwrap_or(count);
+            Ok(Begun { attempt, count, at, answer_by: deadline })
+        }
+    }
+
+    /// Enters what a caller who wants several permits asks for besides the first. Returns how many there are in all.
+    fn begin_others(&self, at: BootInstant) -> Result<Option<u32>, Error> {
+        let Self { context, name, owner, lease, share, .. } = *self;
+        let Some(many) = self.many else { return Ok(None) };
+        let mut holds = context.holds();
+        for number in (owner..).take(many.count().into()).skip(1) {
+            // Nobody else knows these owners, so no request of theirs is under way.
+            let began = holds.begin_attempt((name, number), false, (lease, share.count), at, Waker::noop());
+            match began {
+                Poll::Ready(Some((hold, _))) => many.asks_for(hold),
+                Poll::Ready(None) | Poll::Pending => return Err(name.shut_down(Outcome::NotSent)),
+            }
+        }
+        Ok(Some(many.count().into()))
+    }
+
+    /// Asks once and from outside the wait queue.
+    pub(super) async fn ask(&self, deadline: Option<Instant>) -> Result<Answer, Error> {
+        self.check_upgrade()?;
+        self.name.about_to_ask(false);
+        let precedence = self.precedence(Wait::NO);
+        let answer = self.attempt(precedence, deadline, RefusedWrite::Ends, false).await?;
+        match answer {
+            Answer::Granted(..) => self.let_owner_ask(),
+            Answer::Held(_) => self.context.refused_unlistening(self.name),
+        }
+        Ok(answer)
+    }
+
+    /// Asks the server once; if the answer gets lost, asks again for the very same. A waiter `polls`.
+    #[expect(clippy::manual_async_fn, reason = "which would keep its parameters twice, for every waiter")]
+    pub(super) fn attempt<'r>(
+        &'r self,
+        precedence: Precedence,
+        deadline: Option<Instant>,
+        refused_write: RefusedWrite,
+        polls: bool,
+    ) -> impl Future<Output = Result<Answer, Error>> + use<'r, 'a> {
+        async move {
+            let Begun { mut attempt, count, at, answer_by } = self.begin(deadline).await?;
+            if count > 1 && self.name.kind().holders == Holders::Single {
+                attempt.refused();
+                return Err(self.not_reentrant());
+            }
+            let ask = move |retry: &Retry, start, waker: &Waker| {
+                let Self { context, name, owner, lease, .. } = *self;
+                let holder = context.holder_text(name, owner);
+                let publish = context.client.publish_verb();
+                let params = wire::acquire(name, lease, holder.as_bytes(), count, precedence, publish);
+                let (script, params) = match &name.kind().poll {
+                    Some(poll) if polls => (poll, wire::poll(name, params, publish)),
+                    _ => (&name.kind().acquire, params),
+                };
+                context.client.start_eval(script, wire::KEYS, &params, retry, start, waker)
+            };
+            let (retried, fresh, shortfall) = match self.context.wanted {
+                None => (retry_since(at, self.context, ask, answer_by, refused_write).await, false, None),
+                // Boxed, because every waiter's future has room for it, and few managers want it.
+                Some(wanted) => {
+                    Box::pin(async move {
+                        let mut fresh = false;
+                        let granted = |reply: &Value| {
+                            let granted = wire::read_acquire(self.name, reply).and_then(Result::ok);
+                            fresh |= granted.is_some_and(|granted| granted.reply == GrantReply::Fresh);
+                            granted.is_some()
+                        };
+                        let (retried, shortfall) = retry_acknowledged(
+                            self.context,
+                            wanted,
+                            ask,
+                            (answer_by, refused_write),
+                            granted,
+                        )
+                        .await;
+                        (retried, fresh, shortfall)
+                    })
+                    .await
+                }
+            };
+            self.answered(&mut attempt, retried, fresh, shortfall)
+        }
+    }
+
+    /// What came of an attempt. `fresh` if the lock was free when this was asked for the first time.
+    fn answered(
+        &self,
+        attempt: &mut Attempt<'_, '_>,
+        retried: Retried,
+        fresh: bool,
+        shortfall: Option<Shortfall>,
+    ) -> Result<Answer, Error> {
+        let Self { context, name, lease, share, .. } = *self;
+        let Retried { result, sent, ambiguous, .. } = retried;
+        let reply = match result {
+            Ok(reply) => reply,
+            Err(source) => {
+                if !ambiguous {
+                    attempt.refused();
+                }
+                if context.holds().is_shut() {
+                    return Err(name.shut_down(source.outcome()));
+                }
+                return Err(Error::of_lock(name.text(), self.operation(), source));
+            }
+        };
+        match wire::read_acquire(name, &reply) {
+            Some(Ok(Grant { reply, token, room })) => {
+                let reply = if fresh { GrantReply::Fresh } else { reply };
+                let terms = Terms { lease, share, sent };
+                if let Some(shortfall) = shortfall {
+                    attempt.not_acknowledged(terms, reply);
+                    return Err(Error::not_replicated(
+                        name.text(),
+                        context.client.server_address(),
+                        shortfall,
+                    ));
+                }
+                let guard = attempt.granted(terms, reply)?;
+                if ambiguous {
+                    guard.may_come_late();
+                }
+                Ok(Answer::Granted(guard.with_token(token), room))
+            }
+            Some(Err(refusal)) => {
+                attempt.taken_by_other();
+                let trip = context.clock.now().saturating_duration_since(sent);
+                Ok(Answer::Held(Refusal { may_come_late: ambiguous, trip, ..refusal }))
+            }
+            None => Err(context.unexpected(name, self.operation(), &reply)),
+        }
+    }
+
+    /// Looks whether a latch has ended. One that was set again since this caller looked for the first time is another one.
+    pub(super) async fn look(&self, seen: &Seen, deadline: Option<Instant>) -> Result<Said, Error> {
+        let Self { context, name, .. } = *self;
+        let ask = move |retry: &Retry, start, waker: &Waker| {
+            let params = wire::look(name);
+            context.client.start_eval(&name.kind().acquire, wire::KEYS, &params, retry, start, waker)
+        };
+        if context.holds().is_shut() {
+            return Err(name.shut_down(Outcome::NotSent));
+        }
+        let reply = retry(context, ask, deadline).await.result;
+        let reply = reply.map_err(|source| Error::of_lock(name.text(), self.operation(), source))?;
+        let Some((count, last_ended)) = wire::read_look(&reply) else {
+            return Err(context.unexpected(name, self.operation(), &reply));
+        };
+        if count <= 0 || last_ended > *seen.ended.get_or_init(|| last_ended) {
+            return Ok(Said::Open(Opened { is_open: count <= 0, ended: last_ended }));
+        }
+        Ok(Said::Answer(Answer::Held(Refusal::UNBOUNDED)))
+    }
+
+    pub(super) fn operation(&self) -> String {
+        format!("{} {}", self.name.kind().verb, self.name.titled())
+    }
+
+    /// For several locks, of which this is the first.
+    pub(super) fn operation_for(&self, locks: usize) -> String {
+        format!("acquire {locks} locks at once, {:?} among them", self.name)
+    }
+}
+
+/// An attempt that was entered into the table.
+pub(super) struct Begun<'r, 'a> {
+    pub(super) attempt: Attempt<'r, 'a>,
+    /// The count to ask for.
+    pub(super) count: u32,
+    /// When that was.
+    at: BootInstant,
+    /// By when the server has to answer.
+    pub(super) answer_by: Option<Instant>,
+}
+
+/// An attempt under way. Dropped before it has ended, it takes back whatever the server may have granted: the release
+/// is queued right behind the request, so it takes effect after it.
+pub(super) struct Attempt<'r, 'a> {
+    request: &'r Request<'a>,
+    hold: Option<HoldIndex>,
+}
+
+impl Attempt<'_, '_> {
+    pub(super) fn name(&self) -> &Name {
+        self.request.name
+    }
+
+    /// What was asked for. From here on nothing is taken back any more when the attempt is dropped.
+    fn take(&mut self) -> impl Iterator<Item = HoldIndex> + use<> {
+        self.hold.take().into_iter().chain(self.take_others())
+    }
+
+    fn take_others(&self) -> Vec<HoldIndex> {
+        self.request.many.map(Many::take_asked).unwrap_or_default()
+    }
+
+    /// Returns the guard of the first; the request keeps those of the others.
+    pub(super) fn granted(&mut self, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
+        let first = self.hold.take();
+        let first = self.one_granted(first, terms, reply);
+        if let Some(many) = self.request.many {
+            let others = self.take_others();
+            let others: Vec<_> =
+                others.into_iter().map(|hold| self.one_granted(Some(hold), terms, reply)).collect();
+            // What was granted in time goes back if one was not.
+            let (first, others) = (first?, others.into_iter().collect::<Result<_, _>>()?);
+            many.granted(others);
+            return Ok(first);
+        }
+        first
+    }
+
+    fn one_granted(&self, hold: Option<HoldIndex>, terms: Terms, reply: GrantReply) -> Result<Guard, Error> {
+        let granted = self.request.context.transact(|holds, now, effects| {
+            let (granted, request) = match holds.granted(hold?, terms, reply, now, effects)? {
+                Granted::Held(hold, request) => {
+                    if let Some(sides) = self.request.sides {
+                        holds.verify_other_side(hold, &sides.other, now);
+                    }
+                    (Ok(hold), request)
+                }
+                Granted::ShutDown(request) => {
+                    (Err(self.request.name.shut_down(Outcome::MaybeExecuted)), Some(request))
+                }
+                Granted::TooLate(request) => (Err(self.too_late(terms)), Some(request)),
+            };
+            effects.request_all(request);
+            Some(granted)
+        });
+        let hold = granted.unwrap_or_else(|| Err(self.too_late(terms)))?;
+        let Request { context, name, .. } = *self.request;
+        Ok(Guard::new(Arc::clone(context), Arc::clone(name), hold, terms.share))
+    }
+
+    fn too_late(&self, terms: Terms) -> Error {
+        Error::GrantedTooLate { lock: self.request.name.text().to_owned(), lease: terms.lease.duration() }
+    }
+
+    /// It was granted, and is taken back because too few servers know of it.
+    pub(super) fn not_acknowledged(&mut self, terms: Terms, reply: GrantReply) {
+        for hold in self.take() {
+            self.request.context.transact(|holds, now, effects| {
+                let request = holds.take_back(hold, terms, reply, now, effects);
+                effects.request_all(request);
+            });
+        }
+    }
+
+    pub(super) fn refused(&mut self) {
+        for hold in self.take() {
+            self.request.context.transact(|holds, _, effects| {
+                let request = holds.refused(hold, self.request.share.count, effects);
+                effects.request_all(request);
+            });
+        }
+    }
+
+    pub(super) fn taken_by_other(&mut self) {
+        for hold in self.take() {
+            self.request.context.transact(|holds, now, effects| {
+                holds.taken_by_other(hold, now, effects);
+                let request = holds.refused(hold, self.request.share.count, effects);
+                effects.request_all(request);
+            });
+        }
+    }
+}
+
+impl Drop for Attempt<'_, '_> {
+    fn drop(&mut self) {
+        for hold in self.take() {
+            self.request.context.transact(|holds, now, effects| {
+                effects.request_all(holds.cancel_attempt(
+                    hold,
+                    self.request.share.count,
+                    self.request.lease,
+                    now,
+                ));
+            });
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Several locks of one server in one request: all of them or none. Every hold is an ordinary attempt.
+
+use std::task::Waker;
+use std::time::Instant;
+
+use wheellock_client::Value;
+use wheellock_client::layer::Retry;
+
+use super::attempt::{Answer, Attempt, Begun, Request};
+use crate::base::clock::BootInstant;
+use crate::base::durability::Shortfall;
+use crate::base::error::Error;
+use crate::request::guard::Guard;
+use crate::request::retry::{RefusedWrite, Retried, retry_acknowledged, retry_since};
+use crate::table::holds::{GrantReply, Terms};
+use crate::wire::{self, AllReply, Refusal};
+
+/// Asks for one hold of each of several locks of one manager and one kind, all or none, in one request; what came of it, and the place of
+/// the lock if one was refused. A server that takes no writes ends it at once: the caller may have locks elsewhere that it must not keep
+/// meanwhile.
+pub(crate) async fn ask_together(
+    requests: Vec<Result<Request<'_>, Error>>,
+    deadline: Option<Instant>,
+) -> Result<Result<Vec<Guard>, (usize, Refusal)>, Error> {
+    let asked: Vec<_> = requests.into_iter().collect::<Result<_, _>>()?;
+    let Some(first) = asked.first() else { return Ok(Ok(Vec::new())) };
+    let script = match &first.name.kind().acquire_all {
+        Some(script) if asked.len() > 1 => script,
+        // Those of a kind that is not asked for together come one by one.
+        _ => return ask_alone(first, deadline).await,
+    };
+    let (context, operation) = (first.context, || first.operation_for(asked.len()));
+    let Batch { mut attempts, counts, until } = Batch::begin(&asked, deadline).await?;
+    let ask = |retry: &Retry, start, waker: &Waker| {
+        let locks = asked.iter().zip(&counts).map(|(one, count)| wire::Part {
+            name: one.name,
+            lease: one.lease,
+            owner: context.holder_text(one.name, one.owner),
+            count: *count,
+        });
+        let locks: Vec<_> = locks.collect();
+        let params = wire::acquire_all(&locks);
+        context.client.start_eval(script, asked.len(), &params, retry, start, waker)
+    };
+    let mut fresh = vec![false; asked.len()];
+    let (retried, shortfall) = match context.wanted {
+        None => (retry_since(context.clock.now(), context, ask, until, RefusedWrite::Ends).await, None),
+        Some(wanted) => {
+            let granted = |reply: &Value| match wire::read_acquire_all(reply, asked.len()) {
+                Some(AllReply::Granted(statuses)) => {
+                    let told = statuses.iter().map(|status| *status == GrantReply::Fresh);
+                    fresh.iter_mut().zip(told).for_each(|(fresh, told)| *fresh |= told);
+                    true
+                }
+                _ => false,
+            };
+            Box::pin(retry_acknowledged(context, wanted, &ask, (until, RefusedWrite::Ends), granted)).await
+        }
+    };
+    let Retried { result, sent, ambiguous, .. } = retried;
+    let settled = Settled { asked: &asked, ambiguous, shortfall };
+    let reply = match result {
+        Ok(reply) => reply,
+        Err(source) => {
+            settled.not_granted(&mut attempts);
+            if context.holds().is_shut() {
+                return Err(first.name.shut_down(source.outcome()));
+            }
+            return Err(Error::of_lock(first.name.text(), operation(), source));
+        }
+    };
+    match wire::read_acquire_all(&reply, asked.len()) {
+        Some(AllReply::Granted(statuses)) => {
+            // It was free when this was asked for the first time.
+            let first_told = |(status, fresh)| if fresh { GrantReply::Fresh } else { status };
+            settled.granted(attempts, statuses.into_iter().zip(fresh).map(first_told), sent).map(Ok)
+        }
+        Some(AllReply::Refused(place, refusal)) => {
+            settled.refused(&mut attempts, place);
+            Ok(Err((place, refusal)))
+        }
+        Some(AllReply::OtherData(place)) => {
+            settled.not_granted(&mut attempts);
+            let lock = asked.get(place).unwrap_or(first).name.text();
+            Err(Error::OtherData { lock: lock.to_owned(), server: context.client.server_address() })
+        }
+        None => Err(context.unexpected(first.name, operation(), &reply)),
+    }
+}
+
+/// The attempts of one batch, begun in order.
+struct Batch<'r, 'a> {
+    attempts: Vec<Attempt<'r, 'a>>,
+    counts: Vec<u32>,
+    until: Option<Instant>,
+}
+
+impl<'r, 'a> Batch<'r, 'a> {
+    /// Begins an attempt for each lock. Takes all of them back if one cannot begin.
+    async fn begin(asked: &'r [Request<'a>], deadline: Option<Instant>) -> Result<Self, Error> {
+        let mut batch = Self { attempts: Vec::new(), counts: Vec::new(), until: deadline };
+        for one in asked {
+            one.name.about_to_ask(false);
+            match one.begin(batch.until).await {
+                Ok(Begun { attempt, count, answer_by, .. }) => {
+                    batch.attempts.push(attempt);
+                    batch.counts.push(count);
+                    batch.until = answer_by;
+                }
+                Err(error) => {
+                    batch.attempts.iter_mut().for_each(Attempt::refused);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(batch)
+    }
+}
+
+/// Facts about the reply to a batch.
+struct Settled<'r, 'a> {
+    asked: &'r [Request<'a>],
+    ambiguous: bool,
+    shortfall: Option<Shortfall>,
+}
+
+impl Settled<'_, '_> {
+    /// Makes the guards of granted locks. Too few acknowledgements take every grant back.
+    fn granted(
+        self,
+        mut attempts: Vec<Attempt<'_, '_>>,
+        statuses: impl Iterator<Item = GrantReply>,
+        sent: BootInstant,
+    ) -> Result<Vec<Guard>, Error> {
+        let mut guards = Vec::with_capacity(self.asked.len());
+        for ((one, attempt), status) in self.asked.iter().zip(&mut attempts).zip(statuses) {
+            let terms = Terms { lease: one.lease, share: one.share, sent };
+            match self.shortfall {
+                None => guards.push(attempt.granted(terms, status)?),
+                Some(_) => attempt.not_acknowledged(terms, status),
+            }
+        }
+        match (self.shortfall, self.asked.first()) {
+            (Some(shortfall), Some(first)) => {
+                let server = first.context.client.server_address();
+                Err(Error::not_replicated(first.name.text(), server, shortfall))
+            }
+            _ => {
+                self.asked.iter().for_each(Request::let_owner_ask);
+                Ok(guards)
+            }
+        }
+    }
+
+    /// Ends the attempts of a batch that certainly had no effect. Dropping an ambiguous attempt takes its grant back.
+    fn not_granted(&self, attempts: &mut [Attempt<'_, '_>]) {
+        if !self.ambiguous {
+            attempts.iter_mut().for_each(Attempt::refused);
+        }
+    }
+
+    /// Ends the attempts of a batch of which the lock at `place` is taken.
+    fn refused(&self, attempts: &mut [Attempt<'_, '_>], place: usize) {
+        for (at, attempt) in attempts.iter_mut().enumerate() {
+            if at == place {
+                attempt.taken_by_other();
+                if let Some(one) = self.asked.get(place) {
+                    one.context.refused_unlistening(attempt.name());
+                }
+            } else if !self.ambiguous {
+                // After an ambiguous request all of them may have been granted. Dropping the attempt takes that back.
+                attempt.refused();
+            }
+        }
+    }
+}
+
+async fn ask_alone(
+    request: &Request<'_>,
+    deadline: Option<Instant>,
+) -> Result<Result<Vec<Guard>, (usize, Refusal)>, Error> {
+    Ok(match request.ask(deadline).await? {
+        Answer::Granted(guard, _) => Ok(vec![guard]),
+        Answer::Held(refusal) => Err((0, refusal)),
+    })
+}

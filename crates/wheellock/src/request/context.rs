@@ -1,0 +1,457 @@
+//! What all locks of one manager share: the connection, the clock, this process' identity, and the tables of names and
+//! holds.
+//!
+//! [`Context::transact`] makes every change of the table of holds that has effects.
+//!
+//! # Order of locks
+//!
+//! A thread that has one of these mutexes takes only such as stand below it:
+//!
+//! 1. what a majority's servers are, the members of its guard (`redlock`), and what was reported last (`report`);
+//! 2. the table of names;
+//! 3. a name's wait queue;
+//! 4. the table of holds;
+//! 5. the client's: cluster, then connection.
+//!
+//! Under those of a majority's queues (`redlock::queue`) and of the places of requests (`places`) no other is taken.
+//!
+//! Nothing is written to a socket, woken or logged under any of them: a change collects what follows from it, and that is carried
+//! out after unlocking.
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use wheellock_client::layer::{Flush, Retry};
+use wheellock_client::{Arg, Client, Script, Servers, Value};
+
+use crate::base::clock::{BootInstant, Clock};
+use crate::base::durability::Wanted;
+use crate::base::error::Error;
+use crate::base::lease::Lease;
+use crate::base::owner::{Owner, OwnerText, as_number};
+use crate::base::places::Places;
+use crate::base::token::{About, Token};
+use crate::kind::{self, Holders, Kind};
+use crate::request::events;
+use crate::table::holds::{Effects, Failed, Holds, Reconcile, Rest};
+use crate::table::metrics::{Metrics, Waiting};
+use crate::wait::families::{Classifier, Families, Family, UNCLASSIFIED};
+use crate::wait::name::Name;
+use crate::wire;
+use crate::wire::holder::Label;
+
+pub(crate) struct Context {
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+    /// Who we are on the wire: the part of every owner before the colon.
+    pub(crate) uuid: Arc<str>,
+    /// The same as a number: permits have the ids that follow it.
+    pub(crate) first_permit: u128,
+    pub(crate) watchdog_lease: Lease,
+    /// For how long after a grant the lock may be handed over within this process.
+    pub(crate) hand_over: Duration,
+    /// No message tells of the releases of this process, and perhaps of no others'.
+    pub(crate) releases_are_silent: bool,
+    /// Which acknowledgements are waited for after each grant and renewal.
+    pub(crate) wanted: Option<Wanted>,
+    /// What it calls itself, for people.
+    label: Option<Label>,
+    /// The manager has been shut down, and its label with it.
+    label_has_ended: AtomicBool,
+    next_owner: AtomicU64,
+    /// Tasks that wait for some lock.
+    pub(crate) waiting: Waiting,
+    classifier: Option<Classifier>,
+    names: Mutex<Names>,
+    /// Where requests are remembered that are no holds.
+    pub(crate) places: Mutex<Places>,
+    holds: Mutex<Holds>,
+}
+
+/// What a manager is told when it is built, beside its connection.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) watchdog_lease: Lease,
+    pub(crate) hand_over: Duration,
+    pub(crate) releases_are_silent: bool,
+    pub(crate) wanted: Option<Wanted>,
+    pub(crate) label: Option<Label>,
+    pub(crate) classifier: Option<Classifier>,
+}
+
+/// Locks with the same name share one wait queue, so handles to the same name share one `Name`; those of another kind have one
+/// of their own, because their scripts and their channel are others.
+#[derive(Default)]
+struct Names {
+    known: Vec<(&'static Kind, HashSet<ByText>)>,
+    families: Families,
+    in_cluster: bool,
+    purge_at: usize,
+}
+
+/// A name in a table, found by its text. The table's is the last reference to a name that is not in use.
+struct ByText(Arc<Name>);
+
+impl Borrow<str> for ByText {
+    fn borrow(&self) -> &str {
+        self.0.text()
+    }
+}
+
+impl PartialEq for ByText {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text() == other.0.text()
+    }
+}
+
+impl Eq for ByText {}
+
+impl Hash for ByText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.text().hash(state);
+    }
+}
+
+impl Names {
+    fn find(&self, text: &str, kind: &'static Kind) -> Option<Arc<Name>> {
+        let (_, names) = self.known.iter().find(|(known, _)| std::ptr::eq(*known, kind))?;
+        names.get(text).map(|ByText(name)| Arc::clone(name))
+    }
+
+    /// The name, which is of this family if it is new.
+    fn get(&mut self, text: &str, kind: &'static Kind, family: Family) -> Arc<Name> {
+        if self.len() >= self.purge_at {
+            // Forgetting in bulk keeps the cost per name constant.
+            self.known
+                .iter_mut()
+                .for_each(|(_, names)| names.retain(|ByText(name)| Arc::strong_count(name) > 1));
+            self.purge_at = 2 * self.len() + 64;
+        }
+        let place = match self.known.iter().position(|(known, _)| std::ptr::eq(*known, kind)) {
+            Some(place) => place,
+            None => {
+                self.known.push((kind, HashSet::new()));
+                self.known.len() - 1
+            }
+        };
+        let name = || Arc::new(Name::new(text, kind, self.in_cluster).in_family(family));
+        let Some((_, names)) = self.known.get_mut(place) else { return name() };
+        if let Some(ByText(name)) = names.get(text) {
+            return Arc::clone(name);
+        }
+        let name = name();
+        names.insert(ByText(Arc::clone(&name)));
+        name
+    }
+
+    fn len(&self) -> usize {
+        self.known.iter().map(|(_, names)| names.len()).sum()
+    }
+}
+
+impl Context {
+    pub(crate) fn new(client: Client, uuid: Arc<str>, settings: Settings) -> Self {
+        let Settings { watchdog_lease, hand_over, releases_are_silent, wanted, label, classifier } = settings;
+        let clock = Clock::beside(client.config());
+        let mut holds = Holds::new(clock.now(), watchdog_lease);
+        if !matches!(client.config().servers, Servers::One(_)) {
+            holds.remember_releases();
+        }
+        let in_cluster = matches!(client.config().servers, Servers::Cluster(_));
+        Self {
+            client,
+            first_permit: as_number(&uuid),
+            uuid,
+            watchdog_lease,
+            hand_over,
+            releases_are_silent,
+            wanted,
+            label,
+            label_has_ended: AtomicBool::new(false),
+            next_owner: AtomicU64::new(1),
+            waiting: Waiting::new(classifier.is_some()),
+            classifier,
+            places: Mutex::default(),
+            names: Mutex::new(Names { in_cluster, ..Names::default() }),
+            holds: Mutex::new(holds),
+            clock,
+        }
+    }
+
+    /// Locks the table of holds for reads, and for changes without effects: wakers, counters, marks of a hold, and a hand-over.
+    /// Changes with effects go through [`transact`](Self::transact), which carries the effects out.
+    pub(crate) fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the table of holds, and carries out what follows: queues the requests under the table's lock, so that no
+    /// renewal can come after them; then unlocks, writes, wakes and logs.
+    pub(crate) fn transact<T>(&self, change: impl FnOnce(&mut Holds, BootInstant, &mut Effects) -> T) -> T {
+        let mut effects = Effects::default();
+        let mut holds = self.holds();
+        let now = self.clock.now();
+        let changed = change(&mut holds, now, &mut effects);
+        let first = effects.next_request();
+        let first = first.and_then(|request| self.queue_reconcile(&mut holds, &request, &mut effects));
+        let more = (effects.has_more_requests() || holds.may_send_postponed(&effects))
+            .then(|| self.queue_more(&mut holds, now, &mut effects));
+        let watchdog = holds.watchdog_to_wake();
+        drop(holds);
+        drop(first);
+        drop(more);
+        if let Some(watchdog) = watchdog {
+            watchdog.wake();
+        }
+        let (rest, room) = effects.finish();
+        if room.capacity() > 0 {
+            self.holds().keep_room(room);
+        }
+        if let Some(rest) = rest {
+            self.log(&rest);
+            // No message tells of it, and of a lease that was handed over nobody here has heard.
+            let lost = rest.lost.iter().map(|(name, _)| name).filter(|name| name.is_waited_for());
+            lost.for_each(|name| self.let_waiters_ask(name));
+        }
+        changed
+    }
+
+    /// Queues the other requests that a change has led to, and of those that were postponed as many as there is room for. What it
+    /// returns writes when it is dropped.
+    #[cold]
+    fn queue_more(&self, holds: &mut Holds, now: BootInstant, effects: &mut Effects) -> Vec<Flush<'_>> {
+        let mut flushes = Vec::new();
+        while let Some(request) = effects.next_request() {
+            flushes.extend(self.queue_reconcile(holds, &request, effects));
+        }
+        while effects.is_backlog_to_be_looked_at()
+            && let Some(request) = holds.next_postponed(now, effects)
+            && let Some(flush) = self.queue_reconcile(holds, &request, effects)
+        {
+            flushes.push(flush);
+        }
+        flushes
+    }
+
+    #[cold]
+    fn log(&self, Rest { lost, failed_renewals, renewed_again, jumps, .. }: &Rest) {
+        // Why locks are lost is said before that they are.
+        if let Some((result, failing)) = failed_renewals {
+            events::renewals_fail(&self.client.server_address(), result, *failing);
+        }
+        lost.iter().for_each(|(name, reason)| events::lost(name, *reason));
+        if jumps.is_empty() && renewed_again.is_none() {
+            return;
+        }
+        let server = self.client.server_address();
+        if let Some(failing) = renewed_again {
+            events::renewed_again(&server, *failing);
+        }
+        jumps.iter().for_each(|jump| events::server_clock_jumped(&server, *jump));
+    }
+
+    /// Queues a request that brings the server's count to what is wanted, or postpones it if there is no room.
+    fn queue_reconcile<'a>(
+        &'a self,
+        holds: &mut Holds,
+        request: &Reconcile,
+        effects: &mut Effects,
+    ) -> Option<Flush<'a>> {
+        let name = &request.name;
+        let owner = self.holder_text(name, request.owner);
+        let hot = holds.handed_over_before(request.hold).filter(|_| request.count == 0);
+        let publish = self.client.publish_verb();
+        let (script, params) = match (hot, &name.kind().hot_release) {
+            (Some((_, opening)), Some(script)) => {
+                (Some(script), wire::hot_release(name, owner.as_bytes(), publish, opening))
+            }
+            _ => {
+                (name.kind().release.as_ref(), wire::release(name, owner.as_bytes(), request.count, publish))
+            }
+        };
+        let script = script?;
+        let retry = &request.retry;
+        let token = Token { about: About::Reconcile { hold: request.hold }, with_source: retry.is_in_full() };
+        let flush = self.client.queue_eval(script, wire::KEYS, &params, retry, token.into());
+        if !flush.as_ref().is_some_and(Flush::is_answered) {
+            self.not_queued(holds, request, flush.is_some(), effects);
+        }
+        flush
+    }
+
+    /// A caller that no message reaches was refused. If that goes on, it leaves a mark on the server, so that a process which hands the
+    /// lock over among its tasks leaves it free for a while.
+    pub(crate) fn refused_unlistening(&self, name: &Name) {
+        if name.kind().may_meet_hand_over() && name.is_mark_due(self.clock.now()) {
+            drop(self.queue_unanswered(&kind::MARK, &wire::mark(name)));
+        }
+    }
+
+    /// Notifies the waiters for a lock that this process has released without a message, and does not want any more.
+    pub(crate) fn tell(&self, name: &Name) {
+        drop(self.queue_unanswered(&kind::TELL, &wire::tell(name, self.client.publish_verb())));
+    }
+
+    /// Queues a script whose reply is of no interest. It is sent in full: one that is not loaded would not be sent again.
+    fn queue_unanswered(&self, script: &Script, params: &[Arg<'_>]) -> Option<Flush<'_>> {
+        let token = Token { about: About::Nothing, with_source: true };
+        self.client.queue_eval(script, wire::KEYS, params, &Retry::in_full(), token.into())
+    }
+
+    /// Returns the number of this process' other kinds of lock that share this one's key and channel, and are waited for.
+    pub(crate) fn waited_for_beside(&self, name: &Name) -> u32 {
+        let names = self.lock_names();
+        let others = name.kind().others_of_its_channel().filter_map(|kind| names.find(name.text(), kind));
+        others.map(|other| u32::from(other.is_waited_for())).sum()
+    }
+
+    /// There is no room for a request, or nothing will be heard of it.
+    #[cold]
+    fn not_queued(&self, holds: &mut Holds, request: &Reconcile, is_sent: bool, effects: &mut Effects) {
+        let now = self.clock.now();
+        if !is_sent {
+            holds.postpone(request.hold, now, effects);
+        }
+        if !holds.is_awaited(request.hold) {
+            return;
+        }
+        let Some(error) = self.client.refusal(request.name.key().as_bytes(), wire::verb(&request.retry))
+        else {
+            return;
+        };
+        if Retry::default().after(&error).is_some() {
+            holds.remember_failure(request.hold, &error, now);
+        } else {
+            holds.tell_failure(request.hold, &Failed::Error(error), effects);
+        }
+    }
+
+    /// What this manager calls itself, until it is shut down.
+    pub(crate) fn label(&self) -> Option<&Label> {
+        self.label.as_ref().filter(|_| !self.label_has_ended.load(Ordering::Acquire))
+    }
+
+    /// From here on it has no label. Returns whether it had.
+    pub(crate) fn end_label(&self) -> bool {
+        self.label.is_some() && !self.label_has_ended.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn new_owner(&self) -> u64 {
+        self.new_owners(1)
+    }
+
+    /// Returns the first of so many consecutive numbers.
+    pub(crate) fn new_owners(&self, count: u16) -> u64 {
+        self.next_owner.fetch_add(count.into(), Ordering::Relaxed)
+    }
+
+    pub(crate) fn owner(&self, number: u64) -> Owner {
+        Owner { manager: Arc::clone(&self.uuid), number }
+    }
+
+    /// What the owner with this number is called in the lock `name`.
+    pub(crate) fn holder_text(&self, name: &Name, number: u64) -> OwnerText {
+        match name.kind().holders {
+            Holders::Permits => OwnerText::permit(self.first_permit, number),
+            Holders::Counted | Holders::Single => {
+                OwnerText::new(&self.uuid, number, name.kind().holder_suffix)
+            }
+        }
+    }
+
+    /// A number that tells the server of a lock from others.
+    pub(crate) fn node_of(&self, name: &Name) -> u32 {
+        self.client.node_of(name.key().as_bytes())
+    }
+
+    /// The lock of this kind that is named `text`.
+    pub(crate) fn name(&self, text: &str, kind: &'static Kind) -> Arc<Name> {
+        if !Name::may_be(text) {
+            // It will be refused, and is not worth remembering.
+            return Arc::new(Name::new(text, kind, false));
+        }
+        let Some(classifier) = &self.classifier else {
+            return self.lock_names().get(text, kind, UNCLASSIFIED);
+        };
+        if let Some(known) = self.lock_names().find(text, kind) {
+            return known;
+        }
+        let label = classifier.family_of(text);
+        let mut names = self.lock_names();
+        let family = names.families.number(label);
+        names.get(text, kind, family)
+    }
+
+    /// Does something with the locks of other kinds that are the same on the server as this one, under the lock of the table of names: no
+    /// other one is made meanwhile.
+    pub(crate) fn with_others_of_its_hash<T>(&self, name: &Name, with: impl FnOnce(&[Arc<Name>]) -> T) -> T {
+        let names = self.lock_names();
+        let find = |kind| names.find(name.text(), kind);
+        let others: Vec<_> = name.kind().others_of_its_hash().filter_map(find).collect();
+        with(&others)
+    }
+
+    fn lock_names(&self) -> MutexGuard<'_, Names> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was counted: of each family, with its label; first of what belongs to none, which is everything if nobody classifies.
+    pub(crate) fn counted(&self) -> Vec<(Option<&'static str>, Metrics)> {
+        // Families are numbered before anything is counted in them.
+        let tallies = self.holds().tallies.clone();
+        let names = self.lock_names();
+        let labels = names.families.labels();
+        let snapshots = tallies.snapshots(labels.len(), &self.waiting);
+        std::iter::once(None).chain(labels.iter().copied().map(Some)).zip(snapshots).collect()
+    }
+
+    /// Every name in use.
+    pub(crate) fn names(&self) -> Vec<Arc<Name>> {
+        let names = self.lock_names();
+        names.known.iter().flat_map(|(_, names)| names).map(|ByText(name)| Arc::clone(name)).collect()
+    }
+
+    /// Something was heard that speaks against a hold of ours: the watchdog asks the server for it at once.
+    pub(crate) fn verify(&self, name: &Arc<Name>) {
+        self.transact(|holds, now, _| holds.verify(name, now));
+    }
+
+    /// The lock may be free though no message says so: the first of this process' waiters asks. Takes the wait queue's lock.
+    pub(crate) fn let_waiters_ask(&self, name: &Name) {
+        let head = name.wait_queue().as_mut().and_then(|waiters| waiters.poll_now());
+        if let Some(head) = head {
+            head.wake();
+        }
+    }
+
+    /// A script was answered with what it never returns. The connection is not to be trusted any more.
+    pub(crate) fn unexpected(&self, name: &Name, operation: String, reply: &Value) -> Error {
+        self.distrust(name);
+        Error::unexpected(operation, reply.type_name())
+    }
+
+    /// Ends the connection on which a script of this lock was answered with what it never returns.
+    pub(crate) fn distrust(&self, name: &Name) {
+        self.client.condemn(name.key().as_bytes(), "a script was answered with what it never returns");
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // What was to follow a request under way goes now: no table will be there to enter that one's answer.
+        let watchdog = self.transact(|holds, _, effects| {
+            effects.request_all(holds.last_requests());
+            holds.watchdog.take()
+        });
+        // The watchdog finds its manager gone and ends.
+        if let Some(watchdog) = watchdog {
+            watchdog.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

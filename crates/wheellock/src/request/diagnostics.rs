@@ -1,0 +1,357 @@
+//! What about a server puts locks at risk: asked once when connecting. Owns the questions and the judgement.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wheellock_client::{CallOptions, Client, Command, ErrorKind, Value};
+
+use crate::base::durability::Durability;
+use crate::base::error::Error;
+use crate::kind;
+
+/// Something about the server that puts locks at risk, or keeps them from working well.
+///
+/// ```no_run
+/// use wheellock::Finding;
+///
+/// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
+/// for finding in locks.diagnostics() {
+///     match finding {
+///         Finding::MayEvict { .. } => panic!("{finding}"),
+///         other => eprintln!("{other}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Finding {
+    /// When its memory is full, the server throws keys away, and locks are what most policies choose first: they all
+    /// have a TTL.
+    MayEvict {
+        /// The server's `maxmemory-policy`.
+        policy: String,
+        /// The server's `maxmemory` in bytes.
+        maxmemory: u64,
+    },
+    /// The server keeps no append-only file: when it restarts it has forgotten who holds what, or who held it at the
+    /// last snapshot.
+    ForgetsOnRestart,
+    /// The user may not do something that locks need.
+    MissingPermission {
+        /// The command.
+        command: String,
+    },
+    /// The server does not know a command that locks need, or does not run it in a script.
+    MissingCommand {
+        /// The command.
+        command: String,
+    },
+    /// The server runs no other command on a connection that has a subscription, as in RESP2, though RESP3 was agreed on. Some servers
+    /// that stand in for Redis in tests are like that: no caller can wait for a lock.
+    SubscriptionBlocksCommands {
+        /// Outcome of the command.
+        reason: String,
+    },
+    /// The URL has a password and no user, and the server's `default` user, which we are then, needs none: was the lone
+    /// part before the `@` meant as a user?
+    UncheckedPassword,
+    /// The server is older than the oldest version this library was tested with (6.0.16).
+    UntestedVersion {
+        /// The server's version.
+        version: String,
+    },
+    /// A server of a [`RedLockManager`](crate::RedLockManager) has replicas: if one is promoted and answers in its place, it may grant
+    /// again what the server had granted.
+    HasReplicas {
+        /// The server.
+        server: Arc<str>,
+        /// How many are connected.
+        replicas: u32,
+    },
+    /// Fewer replicas are connected than [`Durability`](crate::Durability) asks for: until there are more, nothing is
+    /// granted.
+    TooFewReplicas {
+        /// Replicas that are connected; in a cluster to the primary that has the fewest.
+        connected: u32,
+        /// Replicas that have to acknowledge.
+        wanted: u32,
+    },
+    /// The system refused this process a thread for the timer. Deadlines and renewals are kept by tasks that look at the clock on
+    /// every turn, which costs processor time, until the system grants the thread.
+    NoTimerThread,
+    /// Something could not be found out.
+    Unknown {
+        /// What was asked.
+        question: &'static str,
+        /// Why there was no answer.
+        reason: String,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MayEvict { policy, maxmemory } => write!(
+                f,
+                "with maxmemory {maxmemory} and maxmemory-policy {} the server may evict held locks; \
+                 use noeviction, or a server of their own",
+                policy.escape_debug()
+            ),
+            Self::ForgetsOnRestart => {
+                f.write_str("without an append-only file a restart of the server forgets held locks")
+            }
+            Self::MissingPermission { command } => {
+                let shown = command.escape_debug();
+                write!(
+                    f,
+                    "the user may not run {shown} on locks and their channels: {}",
+                    consequence(command)
+                )
+            }
+            Self::MissingCommand { command } => {
+                let shown = command.escape_debug();
+                write!(f, "the server does not run {shown}: {}", consequence(command))
+            }
+            Self::SubscriptionBlocksCommands { reason } => write!(
+                f,
+                "the server runs no other command on a connection that has a subscription, as in RESP2, \
+                 so no caller can wait for a lock: {reason}"
+            ),
+            Self::UncheckedPassword => f.write_str(
+                "the server did not check the password, because its user `default` needs none; \
+                 if a user was meant, write it with a colon: user:password@ or user:@",
+            ),
+            Self::UntestedVersion { version } => {
+                write!(f, "server version {} is older than what was tested (6.0.16)", version.escape_debug())
+            }
+            Self::HasReplicas { server, replicas } => write!(
+                f,
+                "{server} has {replicas} replicas, and the promotion of one may lose locks that it has granted"
+            ),
+            Self::TooFewReplicas { connected, wanted } => {
+                write!(f, "{connected} replicas are connected, and {wanted} have to acknowledge every grant")
+            }
+            Self::NoTimerThread => f.write_str(
+                "the system refused a thread for the timer, so every wait costs processor time; \
+                 allow this process more threads",
+            ),
+            Self::Unknown { question, reason } => write!(f, "cannot find out {question}: {reason}"),
+        }
+    }
+}
+
+/// Asks the server. Takes four round trips, and no longer than [`PATIENCE`].
+pub(crate) async fn diagnose(client: &Client, durability: Durability) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let deadline = client.config().timer.now() + PATIENCE;
+    let options = CallOptions::by(deadline);
+    if client.server_info().is_some_and(|info| info.password_unchecked) {
+        findings.push(Finding::UncheckedPassword);
+    }
+    if !client.config().timer.is_driven() {
+        findings.push(Finding::NoTimerThread);
+    }
+    let info = client.call_with(&Command::new("INFO"), options).await;
+    match info.as_ref().map(|info| info.as_str()) {
+        Ok(Some(info)) => judge_info(info, &mut findings),
+        Ok(None) => findings.push(unknown(INFO, &"INFO was answered with another type")),
+        Err(error) => findings.push(unknown(INFO, error)),
+    }
+    let name = "wheellock";
+    let channel = kind::REENTRANT.channel(name, false).0;
+    let publish = client.publish_verb();
+    let subscribe = if publish == "SPUBLISH" { "SSUBSCRIBE" } else { "SUBSCRIBE" };
+    let mut ask =
+        Command::new("EVAL").arg(script()).arg("0").arg(name).arg(&channel).arg(publish).arg(subscribe);
+    let commands = kind::commands();
+    // The scripts of read-write locks do without HRANDFIELD, which Redis 6.0 does not know.
+    let needed = commands.keys().copied().filter(|command| *command != "hrandfield");
+    for command in needed.chain(["evalsha"]) {
+        ask = ask.arg(command);
+    }
+    let refused = client.call_with(&ask, options).await;
+    match refused.as_ref().map(Value::as_array) {
+        Ok(Some(refused)) => judge_permissions(refused, &mut findings),
+        Ok(None) => findings.push(unknown(PERMISSIONS, &"the script was answered with another type")),
+        Err(error) if is_unknown_command(error) => {
+            findings.push(Finding::MissingCommand { command: "EVAL".to_owned() });
+        }
+        Err(error) if error.kind() == ErrorKind::Permission => {
+            findings.push(Finding::MissingPermission { command: "EVAL".to_owned() });
+        }
+        Err(error) => findings.push(unknown(PERMISSIONS, error)),
+    }
+    let is_forbidden = |finding: &Finding| lacks(finding, |command| ["EVAL", subscribe].contains(&command));
+    // In a cluster the two commands may go to two nodes.
+    if client.nodes().len() == 1 && !findings.iter().any(is_forbidden) {
+        findings.extend(probe_subscription(client, channel.as_bytes(), options).await);
+        // Nothing of the probe is left when the caller has its manager.
+        await_unsubscription(client, options).await;
+    }
+    if durability.replicas() > 0 {
+        findings.extend(count_replicas(client, durability.replicas(), options).await);
+    }
+    findings
+}
+
+/// Looks whether a connection with a subscription runs other commands.
+async fn probe_subscription(client: &Client, channel: &[u8], options: CallOptions) -> Option<Finding> {
+    let subscription = client.subscribe(channel);
+    let probe = Command::new("EVAL").arg(PROBE).arg("0");
+    let reason = match client.call_with(&probe, options).await {
+        Ok(Value::Integer(1)) => return None,
+        // fakeredis confirms a subscription by a reply, which the connection takes for that of the next command.
+        Ok(_) => "another command's reply came".to_owned(),
+        // A slow server is another matter.
+        Err(error) if error.kind() == ErrorKind::Timeout => return None,
+        Err(error) => error.to_string(),
+    };
+    subscription.refusal().is_none().then_some(Finding::SubscriptionBlocksCommands { reason })
+}
+
+/// Waits until the server has ended all subscriptions that were dropped before.
+async fn await_unsubscription(client: &Client, options: CallOptions) {
+    let _answer = client.call_with(&Command::new("EVAL").arg(PROBE).arg("0"), options).await;
+}
+
+/// Returns true if waiters of this process cannot rely on messages: no script of its user can send one.
+pub(crate) fn releases_are_silent(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| lacks(finding, |command| ["PUBLISH", "SPUBLISH"].contains(&command)))
+}
+
+/// Returns true if the finding is about a command that cannot be run, of those that are `meant`.
+fn lacks(finding: &Finding, meant: impl Fn(&str) -> bool) -> bool {
+    match finding {
+        Finding::MissingPermission { command } | Finding::MissingCommand { command } => meant(command),
+        _ => false,
+    }
+}
+
+fn is_unknown_command(error: &wheellock_client::Error) -> bool {
+    error.kind() == ErrorKind::Server && error.to_string().to_lowercase().contains("unknown command")
+}
+
+/// Says what does not work, or works more slowly, without this command.
+fn consequence(command: &str) -> String {
+    match command {
+        "PUBLISH" | "SPUBLISH" => {
+            "waiters of this process poll ten times a second, and others notice its releases up to 5 s late"
+                .to_owned()
+        }
+        "SUBSCRIBE" | "SSUBSCRIBE" => "waiters poll ten times a second".to_owned(),
+        "PUBSUB|NUMSUB" | "PUBSUB|SHARDNUMSUB" | "PUBSUB" => {
+            "waiters cannot be counted, so all processes that wait poll after every release".to_owned()
+        }
+        "EVAL" | "EVALSHA" => "locks are Lua scripts, so no lock works".to_owned(),
+        "TIME" => "no lease can be renewed, and no fair or fenced lock works".to_owned(),
+        command => match kind::commands().get(command.to_lowercase().as_str()) {
+            Some(kinds) => format!("these kinds do not work: {}", kinds.join(", ")),
+            None => "holders cannot be shown".to_owned(),
+        },
+    }
+}
+
+/// Whether the servers can do what is wanted of them; asked once when connecting.
+pub(crate) async fn check_durability(client: &Client, durability: Durability) -> Result<(), Error> {
+    let unsupported = |reason: String| Error::UnsupportedDurability { durability, reason };
+    let probe = match durability {
+        Durability::Primary => return Ok(()),
+        Durability::Replicas(0) => {
+            return Err(unsupported("at least one replica is needed to wait for one".to_owned()));
+        }
+        // Nobody's acknowledgement, for a millisecond: only whether the server knows how.
+        Durability::Replicas(_) => Command::new("WAIT").arg(0_u64).arg(1_u64),
+        Durability::Aof { .. } => Command::new("WAITAOF").arg(1_u64).arg(0_u64).arg(1_u64),
+    };
+    for node in client.nodes().into_iter().filter(Client::is_ready) {
+        if let Err(source) = node.call(&probe).await {
+            return Err(match source.kind() {
+                ErrorKind::Server | ErrorKind::Permission => unsupported(source.to_string()),
+                _ => Error::Server { operation: "connect".to_owned(), source },
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether every primary has as many replicas as have to acknowledge.
+async fn count_replicas(client: &Client, wanted: u32, options: CallOptions) -> Option<Finding> {
+    let mut fewest = None;
+    for node in client.nodes() {
+        let info = match node.call_with(&Command::new("INFO").arg("replication"), options).await {
+            Ok(info) => info,
+            Err(error) => return Some(unknown(REPLICAS, &error)),
+        };
+        let Some(connected) = info.as_str().and_then(connected_replicas) else {
+            return Some(unknown(REPLICAS, &"INFO does not tell"));
+        };
+        fewest = fewest.map(|fewest: u32| fewest.min(connected)).or(Some(connected));
+    }
+    let connected = fewest.unwrap_or(0);
+    (connected < wanted).then_some(Finding::TooFewReplicas { connected, wanted })
+}
+
+fn connected_replicas(info: &str) -> Option<u32> {
+    info.lines().find_map(|line| line.strip_prefix("connected_slaves:")?.trim().parse().ok())
+}
+
+fn judge_info(info: &str, findings: &mut Vec<Finding>) {
+    let field = |name: &str| {
+        info.lines()
+            .filter_map(|line| line.split_once(':'))
+            .find(|(key, _)| *key == name)
+            .map(|(_, value)| value)
+    };
+    let maxmemory = field("maxmemory").and_then(|bytes| bytes.parse().ok()).unwrap_or(0);
+    match field("maxmemory_policy") {
+        Some(policy) if maxmemory > 0 && policy != "noeviction" => {
+            findings.push(Finding::MayEvict { policy: policy.to_owned(), maxmemory });
+        }
+        _ => {}
+    }
+    if field("aof_enabled") == Some("0") {
+        findings.push(Finding::ForgetsOnRestart);
+    }
+    // Valkey goes on at 7.2 and gives its own version in another field (source: the INFO command's documentation).
+    let version = field("redis_version").unwrap_or_default();
+    let numbers: Vec<u32> = version.split('.').map_while(|number| number.parse().ok()).collect();
+    if !numbers.is_empty() && numbers.as_slice() < OLDEST_TESTED {
+        findings.push(Finding::UntestedVersion { version: version.to_owned() });
+    }
+}
+
+fn judge_permissions(refused: &[Value], findings: &mut Vec<Finding>) {
+    let refused = refused.iter().filter_map(Value::as_str);
+    findings.extend(refused.map(|command| match command {
+        "unknown" => unknown(PERMISSIONS, &"servers before 7.0 cannot tell"),
+        command => match command.strip_prefix('-') {
+            Some(command) => Finding::MissingCommand { command: command.to_uppercase() },
+            None => Finding::MissingPermission { command: command.to_uppercase() },
+        },
+    }));
+}
+
+fn unknown(question: &'static str, reason: &dyn fmt::Display) -> Finding {
+    Finding::Unknown { question, reason: reason.to_string() }
+}
+
+const INFO: &str = "whether the server keeps its locks";
+const PERMISSIONS: &str = "what the user may do";
+const REPLICAS: &str = "how many replicas are connected";
+const OLDEST_TESTED: &[u32] = &[6, 0, 16];
+/// No service's start should fail or hang for want of a diagnosis.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The smallest script.
+pub(crate) const PROBE: &str = "return 1";
+
+/// Tries what locks need; it has no keys.
+pub(crate) fn script() -> &'static str {
+    include_str!("../scripts/diagnose.lua")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,17 @@
+//! Tests of `guard`.
+
+use std::time::Duration;
+
+use super::*;
+use crate::testing::Double;
+
+/// A shutdown between the end of the work and its release is why the lock was lost; nobody else had it.
+#[tokio::test(start_paused = true)]
+async fn work_that_a_shutdown_overtakes_is_told_so() {
+    let double = Double::new();
+    let locks = double.manager().await.unwrap();
+    let guard = locks.lock("orders:42").acquire().await.unwrap();
+    assert!(locks.shutdown(Duration::from_secs(1)).await.is_empty());
+    let error = guard.release_after_work().await.unwrap_err();
+    assert!(matches!(error, Error::Lost { reason: LostReason::ShutDown, .. }), "{error}");
+}

@@ -1,0 +1,83 @@
+//! The label of a manager: what it calls itself for people who ask who holds a lock. Owns when it is written, kept and deleted, and how
+//! the labels of holders are found.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use wheellock_client::{CallOptions, Timer};
+
+use crate::base::join_all::{JoinAll, Request};
+use crate::request::context::Context;
+use crate::wire;
+use crate::wire::holder::Holder;
+
+/// Writes the label again and again, until the manager is gone or shut down. Nothing depends on it, so a failure is one attempt
+/// less: the next one comes soon enough.
+pub(crate) async fn keep(manager: Weak<Context>, timer: Timer, mut is_written: bool) {
+    loop {
+        if !std::mem::take(&mut is_written) {
+            let Some(context) = manager.upgrade() else { return };
+            if !write(&context).await {
+                return;
+            }
+        }
+        timer.sleep(LEASE / 3).await;
+    }
+}
+
+/// Writes the label, if there is one. Returns whether that makes sense once more: a user who may not, may not later.
+pub(crate) async fn write(context: &Context) -> bool {
+    let Some(label) = context.label() else { return false };
+    let key = wire::label_key(&context.uuid);
+    let command = wire::set_label(&key, label, LEASE);
+    match context.client.call_with(&command, within(context, PATIENCE)).await {
+        Err(error) => error.kind() != wheellock_client::ErrorKind::Permission,
+        Ok(_) => true,
+    }
+}
+
+/// Deletes the label: the manager ends. Without an answer it ends by itself.
+pub(crate) async fn delete(context: &Context, within_time: Duration) {
+    if !context.end_label() {
+        return;
+    }
+    let key = wire::label_key(&context.uuid);
+    let command = wire::delete_label(&key);
+    let _ends_by_itself = context.client.call_with(&command, within(context, within_time)).await;
+}
+
+/// Finds what the processes of these holders call themselves: one round trip, whatever servers the labels are on.
+pub(crate) async fn find(context: &Context, holders: &mut [Holder]) {
+    let mut processes: Vec<String> = holders.iter().filter_map(Holder::process).map(str::to_owned).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let asked = processes
+        .iter()
+        .enumerate()
+        .map(|(place, process)| -> (usize, Request<'_, _>) { (place, Box::pin(label_of(context, process))) });
+    let labels = JoinAll::new(asked).all().await;
+    for holder in holders {
+        let place = holder.process().and_then(|process| processes.iter().position(|known| known == process));
+        holder.label = place.and_then(|place| labels.get(place).cloned()).flatten();
+    }
+}
+
+async fn label_of(context: &Context, process: &str) -> Option<String> {
+    if process == &*context.uuid {
+        return context.label().map(|label| label.text().to_owned());
+    }
+    let key = wire::label_key(process);
+    let reply = context.client.call_with(&wire::label(&key), within(context, PATIENCE)).await;
+    reply.ok().as_ref().and_then(wire::read_label)
+}
+
+fn within(context: &Context, time: Duration) -> CallOptions {
+    let now = context.client.config().timer.now();
+    CallOptions::by(now.checked_add(time).unwrap_or(now + LEASE))
+}
+
+/// How long a label outlives its manager's death. It is not shorter where leases are: it is read when something hangs.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Nobody waits longer for what is only to be shown.
+const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,0 +1,137 @@
+//! Requests that change something and are no holds: each takes effect once, however often it is sent. Owns their scripts.
+
+use std::sync::LazyLock;
+use std::task::Waker;
+use std::time::Duration;
+
+use wheellock_client::layer::Retry;
+use wheellock_client::{Arg, Script};
+
+use crate::base::error::Error;
+use crate::base::owner::OwnerText;
+use crate::base::places::Place;
+use crate::request::context::Context;
+use crate::request::retry::retry;
+use crate::wait::name::Name;
+use crate::wire;
+
+pub(crate) static SET_PERMITS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        concat!(include_str!("../scripts/once.lua"), include_str!("../scripts/semaphore/try_set.lua")),
+        1,
+        7,
+    )
+});
+pub(crate) static ADD_PERMITS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        concat!(
+            include_str!("../scripts/once.lua"),
+            include_str!("../scripts/number.lua"),
+            include_str!("../scripts/semaphore/add.lua")
+        ),
+        1,
+        7,
+    )
+});
+pub(crate) static DRAIN: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        concat!(
+            include_str!("../scripts/once.lua"),
+            include_str!("../scripts/number.lua"),
+            include_str!("../scripts/semaphore/drain.lua")
+        ),
+        1,
+        6,
+    )
+});
+pub(crate) static CHANGE_PERMITS: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("../scripts/once.lua"),
+        include_str!("../scripts/number.lua"),
+        include_str!("../scripts/permit/reap.lua"),
+        include_str!("../scripts/permit/set.lua")
+    );
+    Script::new(text, 1, 7)
+});
+pub(crate) static GIVE_BACK: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("../scripts/once.lua"),
+        include_str!("../scripts/number.lua"),
+        include_str!("../scripts/permit/reap.lua"),
+        include_str!("../scripts/permit/give_back.lua")
+    );
+    Script::new(text, 1, 7)
+});
+pub(crate) static GIVE_BACK_MANY: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("../scripts/once.lua"),
+        include_str!("../scripts/number.lua"),
+        include_str!("../scripts/permit/reap.lua"),
+        include_str!("../scripts/permit/give_back_many.lua")
+    );
+    Script::new(text, 1, 7)
+});
+pub(crate) static SET_LATCH: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        concat!(include_str!("../scripts/once.lua"), include_str!("../scripts/latch/try_set.lua")),
+        1,
+        7,
+    )
+});
+pub(crate) static COUNT_DOWN: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("../scripts/once.lua"),
+        include_str!("../scripts/number.lua"),
+        include_str!("../scripts/latch/ended.lua"),
+        include_str!("../scripts/latch/count_down.lua")
+    );
+    Script::new(text, 1, 6)
+});
+pub(crate) static DELETE_LATCH: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        include_str!("../scripts/once.lua"),
+        include_str!("../scripts/latch/ended.lua"),
+        include_str!("../scripts/latch/delete.lua")
+    );
+    Script::new(text, 1, 6)
+});
+
+/// Runs a script that answers from memory what it has been asked before, and again if its answer got lost, until the response
+/// timeout. Returns the number that it answers.
+pub(crate) async fn once(
+    context: &Context,
+    name: &Name,
+    script: &Script,
+    verb: &str,
+    more: Option<Arg<'_>>,
+) -> Result<i64, Error> {
+    let place = Place::take(&context.places);
+    once_at((place.number, place.serial), context, name, script, verb, more).await
+}
+
+/// The same at a place that its caller keeps, as the request of this number there.
+pub(crate) async fn once_at(
+    (place, serial): (u64, u64),
+    context: &Context,
+    name: &Name,
+    script: &Script,
+    verb: &str,
+    more: Option<Arg<'_>>,
+) -> Result<i64, Error> {
+    let at = OwnerText::new(&context.uuid, place, "");
+    // No repetition comes later than that, wherever it was held up.
+    let memory = 2 * context.client.config().response_timeout + MEMORY;
+    let ask = |learnt: &Retry, start, waker: &Waker| {
+        let publish = context.client.publish_verb();
+        let params = wire::once(name, &at, serial, memory, publish, more);
+        context.client.start_eval(script, wire::KEYS, &params, learnt, start, waker)
+    };
+    let operation = || format!("{verb} {}", name.titled());
+    let reply = retry(context, ask, None).await.result;
+    let reply = reply.map_err(|source| Error::of_lock(name.text(), operation(), source))?;
+    reply.as_i64().ok_or_else(|| context.unexpected(name, operation(), &reply))
+}
+
+/// For how long a request is remembered beyond the time in which it may be repeated: longer than anything that was sent stays
+/// unread by a server.
+const MEMORY: Duration = Duration::from_secs(60);

@@ -1,0 +1,264 @@
+//! One idempotent request of a caller: repeated while that can help, and then, if that is wanted, acknowledged by other servers. Owns the
+//! judgement which failures a repetition may heal; the loop is the client's.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use wheellock_client::layer::{Attempts, ConnectionId, Failed, Repeat, Retry, Start, Started};
+use wheellock_client::{CallOptions, ErrorKind, Timer, Value};
+use wheellock_wheel::Sleep;
+
+use crate::base::clock::BootInstant;
+use crate::base::durability::{Shortfall, Wanted};
+use crate::base::error::{Outcome, has_changed_nothing, refuses_writes};
+use crate::request::context::Context;
+use crate::wait::name::Name;
+
+/// The end of a call that was repeated while that could help.
+pub(crate) struct Retried {
+    pub(crate) result: Result<Value, wheellock_client::Error>,
+    /// Just before the request was sent that was answered.
+    pub(crate) sent: BootInstant,
+    /// The connection on which it was answered.
+    pub(crate) connection: Option<ConnectionId>,
+    /// An earlier or the last request may have been executed without an answer.
+    pub(crate) ambiguous: bool,
+}
+
+/// For how long a request is repeated while the server refuses writes for want of replicas or memory.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum RefusedWrite {
+    /// The first refusal ends the request: its caller does not wait.
+    Ends,
+    /// The request is repeated as after any other failure.
+    #[default]
+    IsRepeated,
+    /// The request is repeated until its caller's wait ends at this instant, or without end. The server answers, so this is a wait
+    /// as behind a holder, and each attempt has the response timeout.
+    IsWaitedOut(Option<Instant>),
+}
+
+/// Repeats a script also if it may have been run: to run it once more changes nothing.
+pub(crate) struct IfIdempotent<'a> {
+    context: &'a Context,
+    /// As the caller wants; the response timeout from the start if there is none.
+    deadline: Option<Instant>,
+    /// Just before the latest attempt.
+    sent: BootInstant,
+    /// An attempt was made.
+    is_started: bool,
+    ambiguous: bool,
+    refused_write: RefusedWrite,
+    /// A refused write is being waited out.
+    is_waited_out: bool,
+}
+
+/// A wait without an end, as a timer can have it.
+const WITHOUT_END: Duration = Duration::from_secs(24 * 3600);
+
+impl IfIdempotent<'_> {
+    /// Returns how long to wait after a refused write, if it is to be repeated.
+    fn pause_after_refused_write(
+        &mut self,
+        retry: &mut Retry,
+        error: &wheellock_client::Error,
+    ) -> Option<Duration> {
+        match self.refused_write {
+            RefusedWrite::Ends => return None,
+            RefusedWrite::IsWaitedOut(end) if refuses_writes(error) => {
+                // The pause is no silence of the server, however long this process takes to wake from it.
+                self.deadline = Some(end.unwrap_or_else(|| self.timer().now() + WITHOUT_END));
+                self.is_waited_out = true;
+            }
+            RefusedWrite::IsRepeated | RefusedWrite::IsWaitedOut(_) => {}
+        }
+        retry.after_refused_write(error.code()?)
+    }
+}
+
+/// Runs an idempotent script, and again when the connection broke or the server was not ready, until `deadline` or the
+/// response timeout, whichever is earlier; not a moment less, so that the clock tells which of the two has ended it. `ask`
+/// starts one run, as its earlier ones have taught.
+pub(crate) fn retry<'a, F>(
+    context: &'a Context,
+    ask: F,
+    deadline: Option<Instant>,
+) -> Attempts<'a, F, IfIdempotent<'a>>
+where
+    F: Fn(&Retry, Start, &Waker) -> Started<'a> + Unpin,
+{
+    retry_since(context.clock.now(), context, ask, deadline, RefusedWrite::default())
+}
+
+/// As [`retry`], by a caller that has just looked at the clock.
+pub(crate) fn retry_since<'a, F>(
+    now: BootInstant,
+    context: &'a Context,
+    ask: F,
+    deadline: Option<Instant>,
+    refused_write: RefusedWrite,
+) -> Attempts<'a, F, IfIdempotent<'a>>
+where
+    F: Fn(&Retry, Start, &Waker) -> Started<'a> + Unpin,
+{
+    let config = context.client.config();
+    let deadline = deadline.map(|deadline| deadline.min(config.timer.now() + config.response_timeout));
+    let repeat = IfIdempotent {
+        context,
+        deadline,
+        sent: now,
+        is_started: false,
+        ambiguous: false,
+        refused_write,
+        is_waited_out: false,
+    };
+    Attempts::new(ask, repeat)
+}
+
+impl Repeat for IfIdempotent<'_> {
+    type End = Retried;
+
+    #[inline]
+    fn begin(&mut self) -> Start {
+        if std::mem::replace(&mut self.is_started, true) {
+            self.sent = self.context.clock.now();
+        }
+        if std::mem::take(&mut self.is_waited_out) {
+            let patience = self.timer().now() + self.context.client.config().response_timeout;
+            self.deadline = self.deadline.map(|end| end.min(patience));
+        }
+        let options = self.deadline.map(CallOptions::by).unwrap_or_default();
+        Start { at: self.timer().now(), options }
+    }
+
+    fn pause_after(&mut self, retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
+        self.ambiguous |= error.outcome() == Outcome::MaybeExecuted && !has_changed_nothing(error);
+        pause_before_repeating(retry, error).or_else(|| self.pause_after_refused_write(retry, error))
+    }
+
+    fn deadline(&mut self) -> Instant {
+        let Self { context, sent, .. } = *self;
+        let config = context.client.config();
+        *self.deadline.get_or_insert_with(|| {
+            let spent = context.clock.now().saturating_duration_since(sent);
+            config.timer.now() + config.response_timeout.saturating_sub(spent)
+        })
+    }
+
+    fn timer(&self) -> &Timer {
+        &self.context.client.config().timer
+    }
+
+    fn end(&mut self, end: Result<(Value, Option<ConnectionId>), Failed>) -> Retried {
+        let Self { sent, ambiguous, .. } = *self;
+        let (result, connection) = match end {
+            Ok((reply, connection)) => (Ok(reply), connection),
+            Err(Failed { error, reason }) => {
+                let error = reason.unwrap_or(error);
+                (Err(if ambiguous { error.after_an_unanswered_attempt() } else { error }), None)
+            }
+        };
+        Retried { result, sent, connection, ambiguous }
+    }
+}
+
+/// How long to wait before the same request has a chance; `None` if it has none. It is idempotent, so an attempt
+/// whose outcome is not known may be repeated too.
+fn pause_before_repeating(retry: &mut Retry, error: &wheellock_client::Error) -> Option<Duration> {
+    retry.after(error).or_else(|| match error.kind() {
+        // The next connection is waited for in the queue.
+        ErrorKind::ConnectionLost | ErrorKind::Protocol => Some(Duration::ZERO),
+        _ => retry.after_answer(error),
+    })
+}
+
+/// As [`retry`], and then waits until what the script wrote is kept as wanted. Nothing is waited for unless `wrote` says of
+/// the reply that it did write.
+///
+/// What was written on a connection that ends before it was waited for is written again on the next one, which the next wait
+/// covers; the script is idempotent.
+pub(crate) async fn retry_acknowledged<'a, F>(
+    context: &'a Context,
+    wanted: Wanted,
+    ask: F,
+    (deadline, refused_write): (Option<Instant>, RefusedWrite),
+    mut wrote: impl FnMut(&Value) -> bool,
+) -> (Retried, Option<Shortfall>)
+where
+    F: Fn(&Retry, Start, &Waker) -> Started<'a> + Copy + Unpin,
+{
+    let config = context.client.config();
+    let patience = config.timer.now() + config.response_timeout;
+    let until = deadline.map_or(patience, |deadline| deadline.min(patience));
+    let mut written = false;
+    loop {
+        let mut retried = retry_since(context.clock.now(), context, ask, Some(until), refused_write).await;
+        if written {
+            retried.ambiguous = true;
+            retried.result = retried.result.map_err(|error| error.after_an_unanswered_attempt());
+        }
+        if !retried.result.as_ref().is_ok_and(&mut wrote) {
+            return (retried, None);
+        }
+        written = true;
+        // Whatever was answered has a connection.
+        let Some(connection) = retried.connection else { return (retried, wanted.shortfall(None)) };
+        match wait(context, wanted, connection, deadline).await {
+            Ok(reply) => return (retried, wanted.shortfall(Some(&reply))),
+            Err(error) => match error.kind() {
+                ErrorKind::Timeout => return (retried, wanted.shortfall(None)),
+                ErrorKind::ConnectionLost | ErrorKind::Protocol if config.timer.now() < until => {}
+                _ => {
+                    retried.ambiguous = true;
+                    retried.result = Err(error.after_an_unanswered_attempt());
+                    return (retried, None);
+                }
+            },
+        }
+    }
+}
+
+async fn wait(
+    context: &Context,
+    Wanted { acks, timeout }: Wanted,
+    connection: ConnectionId,
+    deadline: Option<Instant>,
+) -> Result<Value, wheellock_client::Error> {
+    let config = context.client.config();
+    let patience = config.timer.now() + config.response_timeout;
+    let deadline = deadline.map_or(patience, |deadline| deadline.min(patience));
+    let mut started: Option<Started<'_>> = None;
+    std::future::poll_fn(|cx| {
+        let call = started.get_or_insert_with(|| {
+            context.client.start_wait(connection, acks, timeout, deadline, cx.waker())
+        });
+        Pin::new(call).poll(cx)
+    })
+    .await
+}
+
+/// Waits until no request of the same owner is under way and `pass` lets through, but not for longer than a call may
+/// take: what is under way may itself be waiting for a connection. Returns by when the call that follows has to end.
+pub(crate) fn wait_for_owner<T>(
+    context: &Context,
+    name: &Name,
+    deadline: Option<Instant>,
+    mut pass: impl FnMut(&Waker) -> Poll<T>,
+) -> impl Future<Output = Result<(T, Option<Instant>), wheellock_client::Error>> {
+    // Boxed, because a caller hardly ever waits here and every waiter's future has room for it.
+    let mut sleep: Option<Pin<Box<Sleep>>> = None;
+    std::future::poll_fn(move |cx| {
+        if let Poll::Ready(passed) = pass(cx.waker()) {
+            let until = sleep.as_ref().map(|sleep| sleep.deadline()).or(deadline);
+            return Poll::Ready(Ok((passed, until)));
+        }
+        let sleep = sleep.get_or_insert_with(|| {
+            let config = context.client.config();
+            let patience = config.timer.now() + config.response_timeout;
+            Box::pin(config.timer.sleep_until(deadline.map_or(patience, |deadline| deadline.min(patience))))
+        });
+        sleep.as_mut().poll(cx).map(|()| Err(context.client.timed_out(name.key().as_bytes(), "EVALSHA")))
+    })
+}

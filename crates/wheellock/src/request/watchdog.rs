@@ -1,0 +1,449 @@
+//! The watchdog: the one task that renews leases, notices lost ones, and makes good on releases that failed. What a guard wishes
+//! to be renewed now is queued here, too, and answered as any other renewal.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use wheellock_client::layer::{ConnectionId, Detached, Flush, Retry, error_code};
+use wheellock_client::{Change, Outcome, Timer, Value};
+
+use crate::base::clock::BootInstant;
+use crate::base::durability::Wanted;
+use crate::base::token::{About, Token, retry};
+use crate::request::context::Context;
+use crate::request::hand_over;
+use crate::table::holds::{
+    Due, Effects, Failed, Hold, HoldIndex, Holds, Reconcile, Refused, Renewal, RenewalReply, Renewed, State,
+    Want,
+};
+use crate::wait::name::Name;
+use crate::wait::turns::Contenders;
+use crate::wire;
+
+/// Locks renewed by one script. Keeps a script well below a millisecond on the server.
+const BATCH: usize = 100;
+
+/// Runs until the manager is gone.
+pub(crate) async fn keep(manager: Weak<Context>, timer: Timer) {
+    let mut sleep = timer.sleep_until(timer.now());
+    std::future::poll_fn(move |cx| {
+        loop {
+            let Some(context) = manager.upgrade() else { return Poll::Ready(()) };
+            let next = turn(&context, cx.waker());
+            let Some(next) = next else { return Poll::Pending };
+            let mut left = next.saturating_duration_since(context.clock.now());
+            if context.clock.outruns_timers() {
+                left = left.min(LONGEST_SLEEP);
+            }
+            drop(context);
+            if left.is_zero() {
+                // There is more to do; others first.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            sleep.reset(timer.now() + left);
+            if Pin::new(&mut sleep).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+}
+
+/// The clock goes on while the machine is suspended, and the timer does not: a lease that has ended meanwhile is told so soon after, and
+/// not when it would have ended otherwise.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Does everything that is due; returns when to come back.
+fn turn(context: &Context, waker: &Waker) -> Option<BootInstant> {
+    let (next, quiet, handing_over, flushes) = context.transact(|holds, now, effects| {
+        let unsent = || {
+            let tokens = context.client.unsent().into_iter();
+            tokens.map(|token| Token::from(token).about).collect::<Vec<_>>()
+        };
+        let mut due = Due::new(effects, &unsent);
+        let failures = holds.failures();
+        holds.due(now, &mut due);
+        let Due { mut renew, quiet, handing_over, effects, .. } = due;
+        if holds.failures() > failures {
+            // Leases have ended with renewals under way.
+            let is_waiting = unsent().iter().any(|about| matches!(about, About::Renewal { .. }));
+            let outcome = if is_waiting { Outcome::NotSent } else { Outcome::MaybeExecuted };
+            effects.renewal_failed(&Err(outcome), holds.tell_failing(now));
+        }
+        let mut flushes = Vec::new();
+        // Queued under the lock: whatever is released from now on comes after these on the wire, and what was released
+        // before is not among them.
+        let slot_of = |renewal: &Renewal| context.client.slot_of(renewal.name.key().as_bytes());
+        for group in batches(&mut renew, slot_of) {
+            let retry = retry(group.iter().any(|renewal| renewal.with_source));
+            let node = group.first().map(|renewal| context.node_of(&renewal.name));
+            flushes.extend(queue_renewal(context, holds, (group, node), &retry, now, effects));
+        }
+        effects.look_at_the_backlog();
+        (holds.watchdog_leaves(waker), quiet, handing_over, flushes)
+    });
+    drop(flushes);
+    handing_over.iter().for_each(|name| hand_over::look_after(context, name));
+    for name in quiet {
+        let mut wait_queue = name.wait_queue();
+        let subscription = wait_queue.as_mut().and_then(|waiters| waiters.stop_listening());
+        name.drop_unused(&mut wait_queue);
+        drop(wait_queue);
+        drop(subscription);
+    }
+    next
+}
+
+/// A guard wants its hold renewed now, or only to hear of it. Returns the number of its wish; `None` if the hold is lost.
+pub(crate) fn wish(context: &Context, hold: HoldIndex, want: Want, waker: &Waker) -> Option<u64> {
+    let (number, flush) = context.transact(|holds, now, effects| {
+        let until = now + context.client.config().response_timeout;
+        let (number, renewal) = holds.wish(hold, want, until, waker)?;
+        let flush = renewal.and_then(|renewal| {
+            let (node, retry) = (Some(context.node_of(&renewal.name)), retry(renewal.with_source));
+            queue_renewal(context, holds, (std::slice::from_ref(&renewal), node), &retry, now, effects)
+        });
+        Some((number, flush))
+    })?;
+    drop(flush);
+    Some(number)
+}
+
+/// Divides renewals among scripts: the keys of one are in one slot, and of one kind. Where there is only one of each, nothing changes
+/// places.
+fn batches(renewals: &mut [Renewal], slot_of: impl Fn(&Renewal) -> u16) -> impl Iterator<Item = &[Renewal]> {
+    for renewal in &mut *renewals {
+        renewal.slot = slot_of(renewal);
+    }
+    let place = |renewal: &Renewal| (renewal.alone, renewal.slot, renewal.name.kind().address());
+    if !renewals.is_sorted_by_key(place) {
+        renewals.sort_by_key(place);
+    }
+    let together = move |one: &Renewal, next: &Renewal| !one.alone && place(one) == place(next);
+    renewals.chunk_by(together).flat_map(|group| group.chunks(BATCH))
+}
+
+/// Queues the script that renews a group, on the server `node` if that is certain. If there is no room for it, or nothing will be heard of
+/// it, guards that wait for it are told why, or will be if no later one succeeds in time.
+fn queue_renewal<'a>(
+    context: &'a Context,
+    holds: &mut Holds,
+    (group, node): (&[Renewal], Option<u32>),
+    retry: &Retry,
+    now: BootInstant,
+    effects: &mut Effects,
+) -> Option<Flush<'a>> {
+    let owners: Vec<_> =
+        group.iter().map(|renewal| context.holder_text(&renewal.name, renewal.owner)).collect();
+    let params = wire::renew(group, &owners);
+    let script = group.first()?.name.kind().renew.as_ref()?;
+    let batch = holds.begin_renewal(group.to_vec(), node, now);
+    let token = Token { about: About::Renewal { batch }, with_source: retry.is_in_full() };
+    let flush = context.client.queue_eval(script, group.len(), &params, retry, token.into());
+    if !flush.as_ref().is_some_and(Flush::is_answered) {
+        let wishing = holds.wishing(batch);
+        let key = group.first()?.name.key();
+        let refusal = || context.client.refusal(key.as_bytes(), wire::verb(retry));
+        if let Some(error) = (!wishing.is_empty()).then(refusal).flatten() {
+            let may_serve_soon = Retry::default().after(&error).is_some();
+            for index in &wishing {
+                if may_serve_soon {
+                    holds.remember_failed_wish(*index, &error, false, now);
+                } else {
+                    holds.tell_wishes(*index, &Failed::Error(error.clone()), effects);
+                }
+            }
+        }
+        if flush.is_none() {
+            holds.end_renewal(batch, None, now, |name| context.node_of(name), effects);
+            effects.renewal_failed(&Err(Outcome::NotSent), holds.tell_failing(now));
+        }
+        wishing.iter().for_each(|index| holds.renew_for_wishes(*index, now + NO_ROOM_PAUSE));
+    }
+    flush
+}
+
+/// How soon to look for room again for a renewal that a guard waits for.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(20);
+
+/// Takes the results of requests that no task waits for. Runs on the connection's task.
+pub(crate) fn on_results(context: &Arc<Context>, results: &mut Vec<Detached>) {
+    let (flushes, given_back, unknown, unexpected) = context.transact(|holds, now, effects| {
+        effects.reuse(holds.take_room());
+        let (flushes, given_back, unknown, unexpected) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut table = Answered { context, holds, now, effects, flushes, given_back, unknown, unexpected };
+        for detached in results.drain(..) {
+            let Token { about, with_source } = detached.token.into();
+            let mut retry = retry(with_source);
+            let verb = if matches!(about, About::Wait { .. }) { "WAIT" } else { wire::verb(&retry) };
+            let pause = pause_before_repeating(context, &mut retry, &detached).or_else(|| {
+                // A renewal has a plan of its own for what comes next.
+                let is_release = matches!(about, About::Reconcile { .. });
+                let text = detached.result.as_ref().ok().and_then(Value::as_error).filter(|_| is_release)?;
+                retry.after_refused_write(error_code(text))
+            });
+            let answer = Answer { detached: &detached, verb, retry, pause };
+            match about {
+                About::Reconcile { hold } => table.reconciled(hold, &answer),
+                About::Renewal { batch } => table.renewed(batch, &answer),
+                About::Wait { batch } => table.acknowledged(batch, &answer),
+                About::Nothing => {}
+            }
+        }
+        table.effects.look_at_the_backlog();
+        (table.flushes, table.given_back, table.unknown, table.unexpected)
+    });
+    drop(flushes);
+    given_back.iter().for_each(|(name, contenders)| hand_over::released(context, name, *contenders));
+    unknown.iter().for_each(|name| context.let_waiters_ask(name));
+    unexpected.iter().for_each(|name| context.distrust(name));
+}
+
+/// What became of one request, and what to do about it.
+struct Answer<'a> {
+    detached: &'a Detached,
+    /// The command that was sent, for messages.
+    verb: &'static str,
+    /// What it has taught.
+    retry: Retry,
+    /// Before the next attempt, if this one certainly had no effect and the next one has a chance.
+    pause: Option<Duration>,
+}
+
+/// The table of holds while results are entered into it.
+struct Answered<'a, 't> {
+    context: &'a Context,
+    holds: &'t mut Holds,
+    now: BootInstant,
+    effects: &'t mut Effects,
+    flushes: Vec<Flush<'a>>,
+    /// Locks that were handed over before they were released, and the other contenders that the server knows of.
+    given_back: Vec<(Arc<Name>, Contenders)>,
+    /// Locks of which the server knows nothing any more: no release was published.
+    unknown: Vec<Arc<Name>>,
+    /// Locks whose scripts were answered with what they never return.
+    unexpected: Vec<Arc<Name>>,
+}
+
+impl Answered<'_, '_> {
+    fn reconciled(&mut self, hold: u32, answer: &Answer<'_>) {
+        let Answer { detached, retry, pause, .. } = answer;
+        let (now, connection) = (self.now, detached.connection);
+        let request = match (&detached.result, *pause) {
+            (_, Some(pause)) => {
+                self.will_be_repeated(hold, answer);
+                self.holds.reconcile_refused(hold, pause, now, self.effects)
+            }
+            // It waits in the queue for the next connection, if there is to be one.
+            (Err(Outcome::MaybeExecuted), None) if !self.context.client.has_ended(connection) => {
+                self.will_be_repeated(hold, answer);
+                self.holds.reconcile_unanswered(hold, now, self.effects)
+            }
+            (Ok(reply), None) if !reply.is_error() => match wire::read_release(reply) {
+                Some(known) => {
+                    if !known {
+                        self.server_knows_nothing(hold);
+                    }
+                    let handed_over = self.holds.handed_over_before(hold);
+                    self.given_back.extend(
+                        handed_over.map(|(name, _)| (Arc::clone(name), wire::read_contenders(reply))),
+                    );
+                    self.holds.reconciled(hold, known, connection.node(), now, self.effects)
+                }
+                None => {
+                    self.unexpected.extend(self.holds.get(hold).map(|hold| Arc::clone(&hold.name)));
+                    self.failed(hold, &Failed::Unexpected(reply.type_name()));
+                    None
+                }
+            },
+            (Ok(_) | Err(_), None) => {
+                match self.error_for_callers(hold, answer) {
+                    Some(error) => self.failed(hold, &Failed::Error(error)),
+                    None => self.holds.reconcile_failed(hold, now, self.effects),
+                }
+                None
+            }
+        };
+        if let Some(request) = request {
+            self.effects.request(Reconcile { retry: retry.clone(), ..request });
+        }
+    }
+
+    /// A release found nothing. If it was the last one of a guard, no message told the waiters that the lock is free.
+    fn server_knows_nothing(&mut self, hold: u32) {
+        let had = |hold: &&Hold| matches!(hold.state, State::Held | State::Lost(_));
+        self.unknown.extend(self.holds.get(hold).filter(had).map(|hold| Arc::clone(&hold.name)));
+    }
+
+    /// A release is made again. Callers that wait for it are told why if they do not hear of the next one in time.
+    fn will_be_repeated(&mut self, hold: u32, answer: &Answer<'_>) {
+        if let Some(error) = self.error_for_callers(hold, answer) {
+            self.holds.remember_failure(hold, &error, self.now);
+        }
+    }
+
+    /// A release has no chance now: callers that wait for it are told, and the watchdog will make another.
+    fn failed(&mut self, hold: u32, why: &Failed) {
+        self.holds.tell_failure(hold, why, self.effects);
+        self.holds.reconcile_failed(hold, self.now, self.effects);
+    }
+
+    /// How a request failed, if a caller waits for it.
+    fn error_for_callers(&self, hold: u32, answer: &Answer<'_>) -> Option<wheellock_client::Error> {
+        let awaited = self.holds.is_awaited(hold);
+        awaited.then(|| self.context.client.error_of(answer.detached, answer.verb)).flatten()
+    }
+
+    fn renewed(&mut self, batch: u32, answer: &Answer<'_>) {
+        let Answer { detached: Detached { result, connection, .. }, retry, pause, .. } = answer;
+        let (context, now) = (self.context, self.now);
+        let failures = self.holds.failures();
+        let wishing = self.holds.wishing(batch);
+        if let Some(pause) = *pause {
+            self.wishes_wait(&wishing, answer, false);
+            for renewal in self.holds.renewal_refused(batch, refused(result), pause, now) {
+                // Which node that is, only the connection knows.
+                let alone = (std::slice::from_ref(&renewal), None);
+                self.flushes.extend(queue_renewal(context, self.holds, alone, retry, now, self.effects));
+            }
+        } else {
+            let reply = result.as_ref().ok();
+            let reply = reply.and_then(|reply| wire::read_renewal(reply, self.holds.batch(batch)));
+            match (result, &reply) {
+                (Ok(_), Some(reply)) => self.tell_of_odd_words(batch, reply),
+                (Ok(odd), None) if !odd.is_error() => {
+                    let name = self.holds.batch(batch).first().map(|renewal| Arc::clone(&renewal.name));
+                    self.unexpected.extend(name);
+                    self.tell_wishes(&wishing, &Failed::Unexpected(odd.type_name()));
+                }
+                (Err(Outcome::MaybeExecuted), _) if !context.client.has_ended(*connection) => {
+                    self.wishes_wait(&wishing, answer, true);
+                }
+                _ => self.wishes_fail(&wishing, answer),
+            }
+            let node_of = |name: &Name| context.node_of(name);
+            let jump = match (reply, context.wanted) {
+                (Some(reply), Some(wanted)) => {
+                    let (any, jump) = self.holds.await_acks(batch, &reply, now, node_of, self.effects);
+                    if any {
+                        self.wait_for_acks(batch, *connection, wanted);
+                    }
+                    jump
+                }
+                (reply, _) => self.holds.end_renewal(batch, reply.as_ref(), now, node_of, self.effects),
+            };
+            self.effects.jumped(jump);
+            wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, now));
+        }
+        if self.holds.failures() > failures {
+            self.effects.renewal_failed(result, self.holds.tell_failing(now));
+        }
+    }
+
+    /// What was extended counts when other servers have acknowledged it.
+    fn wait_for_acks(&mut self, batch: u32, connection: ConnectionId, Wanted { acks, timeout }: Wanted) {
+        let token = Token { about: About::Wait { batch }, with_source: false };
+        match self.context.client.queue_wait(connection, acks, timeout, token.into()) {
+            Some(flush) => self.flushes.push(flush),
+            None => {
+                let wishing = self.holds.wishing(batch);
+                self.holds.end_wait(batch, false, self.now, self.effects);
+                let soon = self.now + NO_ROOM_PAUSE;
+                wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, soon));
+            }
+        }
+    }
+
+    fn acknowledged(&mut self, batch: u32, answer: &Answer<'_>) {
+        let Detached { result, connection, .. } = answer.detached;
+        let wishing = self.holds.wishing(batch);
+        let wanted = self.context.wanted.filter(|_| result.is_ok());
+        let shortfall = wanted.map(|wanted| wanted.shortfall(result.as_ref().ok()));
+        match (result, shortfall) {
+            (Ok(reply), Some(Some(by))) if !reply.is_error() => {
+                wishing.iter().for_each(|index| self.holds.wishes_fell_short(*index, by, self.effects));
+            }
+            (Ok(_), Some(None)) => {}
+            (Err(_), _) if !self.context.client.has_ended(*connection) => {
+                self.wishes_wait(&wishing, answer, true);
+            }
+            _ => self.wishes_fail(&wishing, answer),
+        }
+        let kept = shortfall == Some(None);
+        self.holds.end_wait(batch, kept, self.now, self.effects);
+        if !kept {
+            self.effects.renewal_failed(result, self.holds.tell_failing(self.now));
+        }
+        wishing.iter().for_each(|index| self.holds.renew_for_wishes(*index, self.now));
+    }
+
+    /// The renewal is made again for guards that wait for it; they are told why if they do not hear of the next one in time.
+    fn wishes_wait(&mut self, wishing: &[HoldIndex], answer: &Answer<'_>, executed: bool) {
+        if let Some(error) = self.error_for_wishes(wishing, answer) {
+            for index in wishing {
+                self.holds.remember_failed_wish(*index, &error, executed, self.now);
+            }
+        }
+    }
+
+    fn wishes_fail(&mut self, wishing: &[HoldIndex], answer: &Answer<'_>) {
+        if let Some(error) = self.error_for_wishes(wishing, answer) {
+            self.tell_wishes(wishing, &Failed::Error(error));
+        }
+    }
+
+    fn tell_wishes(&mut self, wishing: &[HoldIndex], why: &Failed) {
+        wishing.iter().for_each(|index| self.holds.tell_wishes(*index, why, self.effects));
+    }
+
+    fn error_for_wishes(
+        &self,
+        wishing: &[HoldIndex],
+        answer: &Answer<'_>,
+    ) -> Option<wheellock_client::Error> {
+        let wanted = !wishing.is_empty();
+        wanted.then(|| self.context.client.error_of(answer.detached, answer.verb)).flatten()
+    }
+
+    /// Guards are told whose locks the script has said something of that it never says.
+    fn tell_of_odd_words(&mut self, batch: u32, reply: &RenewalReply) {
+        let odd = |(place, hold): (usize, u32)| (reply.lock(place) == Renewed::Failed).then_some(hold);
+        let holds = self.holds.batch(batch).iter().map(|renewal| renewal.hold).enumerate();
+        let odd: Vec<_> = holds.filter_map(odd).collect();
+        self.tell_wishes(&odd, &Failed::Unexpected("array"));
+    }
+}
+
+/// Another server than before may answer for some locks. Runs on the connection's task.
+pub(crate) fn on_change(context: &Context, change: &Change) {
+    context.transact(|holds, now, _| holds.changed(change, now));
+}
+
+/// How long to wait before a request has a chance that certainly had no effect; `None` if it has none, or may have had one.
+fn pause_before_repeating(context: &Context, retry: &mut Retry, detached: &Detached) -> Option<Duration> {
+    match &detached.result {
+        Ok(reply) => retry.after_reply(reply, || context.client.host_of(detached.connection)),
+        // The node was given up before it was written: another one may be responsible now.
+        Err(Outcome::NotSent) => Some(Duration::ZERO),
+        Err(_) => None,
+    }
+}
+
+fn refused(result: &Result<Value, Outcome>) -> Refused {
+    let text = result.as_ref().ok().and_then(Value::as_error).unwrap_or_default();
+    match error_code(text) {
+        _ if text.is_empty() => Refused::Elsewhere,
+        "MOVED" => Refused::Elsewhere,
+        "TRYAGAIN" => Refused::OnItsWay,
+        "ASK" => Refused::Arrived,
+        "NOSCRIPT" => Refused::NoScript,
+        _ => Refused::Unserved,
+    }
+}
+
+#[cfg(test)]
+mod tests;

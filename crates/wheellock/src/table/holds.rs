@@ -1,0 +1,822 @@
+//! What this process holds: counts, leases, and when to look after each. Instants in, decisions out: it sends nothing, wakes
+//! nobody and logs nothing, but says what is to be sent, whom to wake and what to log.
+//!
+//! A hold is one (lock, owner) pair on the server. Its count there is always *set* to what this table wants, never
+//! incremented, so a repeated request has the effect of one, and a request that got lost is made good by the next. The
+//! wanted count is the number of guards plus the attempts that are under way. Of a semaphore it is a number of permits: an attempt
+//! may ask for many, and one guard has them.
+
+mod attempts;
+mod awaited;
+mod changes;
+mod concerns;
+mod effects;
+mod ending;
+mod hand_over;
+mod hold;
+#[cfg(test)]
+mod model;
+mod released;
+mod releasing;
+mod renewals;
+mod renewing;
+mod trouble;
+mod wishes;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use slab::Slab;
+use wheellock_client::layer::Retry;
+use wheellock_wheel::{Cohorts, Wheel};
+
+use crate::base::clock::{BootInstant, nanos};
+use crate::base::error::LostReason;
+use crate::base::lease::Lease;
+use crate::base::server_clock::ServerClocks;
+use crate::base::token::About;
+use crate::table::metrics::Tallies;
+use crate::wait::name::Name;
+use crate::wait::wait_queue::UNTAKEN;
+
+pub(crate) use attempts::{GrantReply, Granted, Terms};
+use awaited::Awaited;
+pub(crate) use awaited::{Failed, ViewIndex};
+use changes::Changes;
+pub(crate) use effects::{Effects, Failing, Reconcile, Rest};
+pub(crate) use hand_over::GiveBack;
+use hold::KnownBy;
+pub(crate) use hold::{Hold, State};
+use released::Released;
+use releasing::Untold;
+use renewals::{Newcomers, Script};
+pub(crate) use renewals::{Renewal, RenewalReply, Renewed};
+pub(crate) use renewing::Refused;
+use trouble::Trouble;
+use wishes::Wishes;
+pub(crate) use wishes::{Fulfilled, Want};
+
+/// An owner and the address of a name, which is unique while the name lives: a hold keeps its name alive.
+type Presented = (u64, usize);
+
+fn presented_key(owner: u64, name: &Arc<Name>) -> Presented {
+    (owner, Arc::as_ptr(name).addr())
+}
+
+/// An owner that is presented again does not mean this hold any more.
+fn forget_owner(presented: &mut HashMap<Presented, HoldIndex>, hold: &Hold, index: HoldIndex) {
+    let key = presented_key(hold.owner, &hold.name);
+    if presented.get(&key) == Some(&index) {
+        presented.remove(&key);
+    }
+}
+
+/// Index of a hold. Valid as long as a guard, an attempt or an operation counts on it.
+pub(crate) type HoldIndex = u32;
+
+pub(crate) struct Holds {
+    holds: Slab<Hold>,
+    /// Holds whose owner was shown to the outside, where it may be presented again.
+    presented: HashMap<Presented, HoldIndex>,
+    /// What is due once: ends of fixed leases, repetitions, and the last moment of whatever is in doubt.
+    wheel: Wheel<Event>,
+    /// What is due again and again: the renewal of every lease that the watchdog keeps alive.
+    beats: Cohorts<HoldIndex>,
+    newcomers: Newcomers,
+    /// Time between two beats.
+    beat_nanos: u64,
+    server_clocks: ServerClocks,
+    changes: Changes,
+    /// What a failover may have lost; `None` where there is none, so that a single server costs nothing.
+    released: Option<Box<Released>>,
+    /// The manager was shut down.
+    shut: bool,
+    pub(crate) tallies: Tallies,
+    trouble: Trouble,
+    renewals: Slab<Script>,
+    /// Holds whose release found no room on its way out, in order.
+    backlog: VecDeque<HoldIndex>,
+    awaited: Awaited,
+    wishes: Wishes,
+    /// An event is planned at which the deadlines of those that wait are looked at.
+    looks_at_deadlines: bool,
+    /// For those whom the results of one batch wake.
+    room: Vec<Waker>,
+    /// Names whose last waiter has left a little while ago.
+    quiet: Slab<Arc<Name>>,
+    /// Names whose locks are handed over.
+    handing_over: Slab<Arc<Name>>,
+    /// Where tick 0 of the wheel lies.
+    start: BootInstant,
+    next_serial: u64,
+    next_watcher: u64,
+    /// The earliest of what has been planned since the watchdog was last told.
+    planned: Option<BootInstant>,
+    /// When the watchdog has promised to look, and how to call it earlier.
+    watchdog_armed: Option<BootInstant>,
+    pub(crate) watchdog: Option<Waker>,
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    Hold(HoldIndex),
+    Quiet(u32),
+    /// What is handed over is to be looked after.
+    HandingOver(u32),
+    /// There may be room for the backlog.
+    Backlog,
+    /// There may be releases that are remembered for long enough.
+    Forget,
+    /// A caller may have waited for the server's word for long enough.
+    Overdue,
+}
+
+/// What the watchdog has to do now.
+pub(crate) struct Due<'a> {
+    pub(crate) renew: Vec<Renewal>,
+    /// Names whose subscription has lingered long enough.
+    pub(crate) quiet: Vec<Arc<Name>>,
+    /// Names whose locks were handed over.
+    pub(crate) handing_over: Vec<Arc<Name>>,
+    pub(crate) effects: &'a mut Effects,
+    /// Tells which requests wait for a connection.
+    unsent: &'a dyn Fn() -> Vec<About>,
+}
+
+impl<'a> Due<'a> {
+    pub(crate) fn new(effects: &'a mut Effects, unsent: &'a dyn Fn() -> Vec<About>) -> Self {
+        Self { renew: Vec::new(), quiet: Vec::new(), handing_over: Vec::new(), effects, unsent }
+    }
+}
+
+impl Holds {
+    /// An empty table; `watchdog` is the lease that is kept alive unless another is asked for.
+    pub(crate) fn new(now: BootInstant, watchdog: Lease) -> Self {
+        let period = nanos(watchdog.renew_after());
+        let beat_nanos = (period / BEATS).max(TICK_NANOS);
+        Self {
+            holds: Slab::new(),
+            presented: HashMap::new(),
+            wheel: Wheel::new(TICKS),
+            beats: Cohorts::new(period / beat_nanos, 0),
+            newcomers: Newcomers::default(),
+            beat_nanos,
+            server_clocks: ServerClocks::default(),
+            changes: Changes::default(),
+            released: None,
+            shut: false,
+            tallies: Tallies::default(),
+            trouble: Trouble::default(),
+            renewals: Slab::new(),
+            backlog: VecDeque::new(),
+            awaited: Awaited::default(),
+            wishes: Wishes::default(),
+            looks_at_deadlines: false,
+            room: Vec::new(),
+            quiet: Slab::new(),
+            handing_over: Slab::new(),
+            start: now,
+            next_serial: 0,
+            next_watcher: 0,
+            planned: None,
+            watchdog_armed: None,
+            watchdog: None,
+        }
+    }
+
+    /// Another server may take over one day: releases are remembered, and sent again when it does.
+    pub(crate) fn remember_releases(&mut self) {
+        self.released = Some(Box::default());
+    }
+
+    pub(crate) fn get(&self, hold: HoldIndex) -> Option<&Hold> {
+        self.holds.get(hold as usize)
+    }
+
+    fn get_mut(&mut self, hold: HoldIndex) -> Option<&mut Hold> {
+        self.holds.get_mut(hold as usize)
+    }
+
+    /// Whether `owner` is believed to hold `name`.
+    pub(crate) fn is_held_by(&self, name: &Arc<Name>, owner: u64) -> bool {
+        let hold = self.presented.get(&presented_key(owner, name)).and_then(|hold| self.get(*hold));
+        hold.is_some_and(|hold| hold.state == State::Held)
+    }
+
+    /// One guard less. From here on no renewal of its hold is sent if it was the last. The returned request tells the
+    /// server; `None` means that there is nothing to tell now: the lock is no longer ours, or a request is under way and
+    /// will be followed by another.
+    pub(crate) fn release(&mut self, index: HoldIndex, share: Share, now: BootInstant) -> Option<Reconcile> {
+        let shut = self.shut;
+        let hold = self.get_mut(index)?;
+        let is_known = hold.is_known_without(share);
+        hold.leave(share);
+        if hold.guards == 0 && hold.state == State::Held {
+            let held = now.saturating_duration_since(hold.since);
+            hold.releasing.give_back(now < hold.valid_until);
+            let family = hold.name.family();
+            self.tallies.of(family).released(held);
+        }
+        self.join_or_leave_the_beat(index, now);
+        let hold = self.get_mut(index)?;
+        // After a shutdown everything has been given back, or will be.
+        let ours = hold.is_worth_releasing() && !shut;
+        let tell_now = ours && !is_known && hold.releasing.change();
+        let waits = hold.may_have_left_a_mark() && !shut;
+        let waiter = waits.then(|| (Arc::clone(&hold.name), hold.owner, hold.is_presented()));
+        self.schedule(index);
+        if tell_now {
+            return self.reconcile(index);
+        }
+        self.free_if_unused(index);
+        let (name, owner, presented) = waiter?;
+        self.withdraw(&name, owner, presented, now)
+    }
+
+    /// As [`release`](Self::release) for a caller who waits, until `until` at most, for what becomes of it: the returned place
+    /// says so. There is none if there is nothing to give back.
+    pub(crate) fn release_awaited(
+        &mut self,
+        index: HoldIndex,
+        share: Share,
+        (now, until): (BootInstant, BootInstant),
+        waker: &Waker,
+    ) -> (Option<ViewIndex>, Option<Reconcile>) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return (None, None) };
+        let is_told = hold.is_worth_releasing() && !hold.is_known_without(share);
+        let view = (is_told && !self.shut).then(|| {
+            let believed = hold.state == State::Held && now < hold.valid_until;
+            self.awaited.begin(index, hold.releasing.views_mut(), (believed, until), waker)
+        });
+        if view.is_some() {
+            self.look_at_deadlines_at(until);
+        }
+        (view, self.release(index, share, now))
+    }
+
+    /// A guard goes and leaves on the server what it has: nobody will give it back.
+    pub(crate) fn forget(&mut self, index: HoldIndex, share: Share, now: BootInstant) {
+        let Some(hold) = self.get_mut(index) else { return };
+        hold.leave(share);
+        hold.rare.get_or_insert_default().forgotten += share.count;
+        if hold.guards == 0 && hold.state == State::Held {
+            let (held, family) = (now.saturating_duration_since(hold.since), hold.name.family());
+            self.tallies.of(family).released(held);
+        }
+        self.join_or_leave_the_beat(index, now);
+        self.schedule(index);
+        self.free_if_unused(index);
+    }
+
+    /// Plans to look at the deadlines of those that wait, of whom the one that came last has this one. All wait for the same
+    /// time, so what is planned already is early enough.
+    fn look_at_deadlines_at(&mut self, at: BootInstant) {
+        if std::mem::replace(&mut self.looks_at_deadlines, true) {
+            return;
+        }
+        let tick = self.tick_at_or_after(at);
+        self.wheel.insert(tick, Event::Overdue);
+        self.plan(self.start_of(tick));
+    }
+
+    /// Ends the waits whose deadlines have passed. The requests go on.
+    fn end_overdue(&mut self, now: BootInstant, due: &mut Due<'_>) {
+        if self.earliest_deadline().is_some_and(|earliest| earliest <= now) {
+            let (mut releases, mut renewals) = (HashSet::new(), HashSet::new());
+            for about in (due.unsent)() {
+                match about {
+                    About::Reconcile { hold } => _ = releases.insert(hold),
+                    About::Renewal { batch } => {
+                        renewals.extend(self.batch(batch).iter().map(|renewal| renewal.hold));
+                    }
+                    About::Wait { .. } | About::Nothing => {}
+                }
+            }
+            let mut wake = |waker| due.effects.wake_one(waker);
+            for index in self.awaited.holds_overdue(now) {
+                let Some(hold) = self.holds.get_mut(index as usize) else { continue };
+                let sent = hold.releasing.is_under_way() && !releases.contains(&index);
+                self.awaited.overdue(hold.releasing.views_mut(), sent, now, &mut wake);
+            }
+            let holds = &self.holds;
+            let is_asked =
+                |index: HoldIndex| holds.get(index as usize).is_some_and(|hold| hold.renewing.is_under_way());
+            let sent = |index: HoldIndex| is_asked(index) && !renewals.contains(&index);
+            self.wishes.overdue(now, sent, wake);
+        }
+        self.looks_at_deadlines = false;
+        if let Some(next) = self.earliest_deadline() {
+            self.look_at_deadlines_at(next);
+        }
+    }
+
+    /// By when the first of those who wait has to be told.
+    fn earliest_deadline(&self) -> Option<BootInstant> {
+        self.awaited.earliest().into_iter().chain(self.wishes.earliest()).min()
+    }
+
+    /// What a caller of [`release_awaited`](Self::release_awaited) is told, once; leaves its waker if there is nothing yet.
+    pub(crate) fn released(&mut self, view: ViewIndex, waker: &Waker) -> Option<Result<bool, Failed>> {
+        self.awaited.take(view, waker)
+    }
+
+    /// A caller does not wait any more. The returned waker is to be dropped outside the table's lock.
+    pub(crate) fn leave(&mut self, view: ViewIndex) -> Option<Waker> {
+        let hold = self.awaited.hold_of(view).and_then(|hold| self.holds.get_mut(hold as usize));
+        self.awaited.leave(view, hold.map(|hold| hold.releasing.views_mut()))
+    }
+
+    /// Room for many wakers, to be given back by [`keep_room`](Self::keep_room).
+    pub(crate) fn take_room(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.room)
+    }
+
+    pub(crate) fn keep_room(&mut self, room: Vec<Waker>) {
+        // One flood must not keep much for ever.
+        if room.capacity() <= MOST_ROOM {
+            self.room = room;
+        }
+    }
+
+    /// Whether a caller waits for a release of this hold.
+    pub(crate) fn is_awaited(&self, index: HoldIndex) -> bool {
+        self.get(index).is_some_and(|hold| hold.releasing.is_awaited())
+    }
+
+    /// Callers that wait for releases of this hold are told that they failed. The watchdog goes on.
+    pub(crate) fn tell_failure(&mut self, index: HoldIndex, why: &Failed, effects: &mut Effects) {
+        if let Some(hold) = self.holds.get_mut(index as usize) {
+            self.awaited.failed(hold.releasing.views_mut(), why, |waker| effects.wake_one(waker));
+        }
+    }
+
+    /// Why a request failed that is made again: what callers are told who do not hear of the next one in time.
+    pub(crate) fn remember_failure(
+        &mut self,
+        index: HoldIndex,
+        why: &wheellock_client::Error,
+        now: BootInstant,
+    ) {
+        if let Some(hold) = self.holds.get(index as usize) {
+            self.awaited.failed_once(hold.releasing.views(), why, now);
+        }
+    }
+
+    /// A reconciling request was lost with its connection: another follows at once, unless the lock is no longer this hold's to
+    /// give back.
+    pub(crate) fn reconcile_unanswered(
+        &mut self,
+        index: HoldIndex,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
+        self.may_be_reconciled(index);
+        self.repeat(index, now, effects)
+    }
+
+    fn repeat(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
+        let hold = self.get_mut(index)?;
+        hold.releasing.end();
+        if hold.is_to_be_released(now) {
+            return self.reconcile(index);
+        }
+        self.after_request(index, effects)
+    }
+
+    /// A reconciling request may have been executed unheard: what the next one is told proves nothing about the time before.
+    fn may_be_reconciled(&mut self, index: HoldIndex) {
+        if let Some(hold) = self.holds.get_mut(index as usize) {
+            hold.releasing.unheard();
+            self.awaited.unheard(hold.releasing.views());
+        }
+    }
+
+    /// What is still to be told when the manager goes: no guard, no attempt and soon no watchdog is left to do it.
+    pub(crate) fn last_requests(&mut self) -> Vec<Reconcile> {
+        let untold = |hold: &Hold| {
+            let waits = hold.releasing.has_waiting();
+            (waits && hold.is_worth_releasing()) || hold.releasing.planned().is_some()
+        };
+        let untold: Vec<_> =
+            self.holds.iter().filter(|(_, hold)| untold(hold)).map(|(index, _)| index).collect();
+        untold
+            .into_iter()
+            .filter_map(|index| u32::try_from(index).ok())
+            .filter_map(|index| self.reconcile(index))
+            .collect()
+    }
+
+    fn reconcile(&mut self, index: HoldIndex) -> Option<Reconcile> {
+        let shut = self.shut;
+        let hold = self.holds.get_mut(index as usize)?;
+        hold.releasing.begin();
+        self.awaited.asked(hold.releasing.views());
+        let count = if shut { hold.forgotten() } else { hold.wanted() };
+        let ends_earlier = hold.keeps(count);
+        if ends_earlier && hold.is_kept_alive() {
+            hold.renewing.plan_by(hold.lease.renewal_before(hold.valid_until));
+        }
+        let request = Reconcile {
+            hold: index,
+            name: Arc::clone(&hold.name),
+            owner: hold.owner,
+            count,
+            retry: Retry::default(),
+        };
+        if ends_earlier {
+            self.schedule(index);
+        }
+        Some(request)
+    }
+
+    /// A reconciling request was answered by the server with the number `node`; `known` tells whether it knows this hold.
+    pub(crate) fn reconciled(
+        &mut self,
+        index: HoldIndex,
+        known: bool,
+        node: u32,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
+        let hold = self.holds.get_mut(index as usize)?;
+        let untold = hold.releasing.answer();
+        hold.refusals = 0;
+        self.awaited.answered(hold.releasing.views_mut(), known, |waker| effects.wake_one(waker));
+        if !known && hold.state == State::Held {
+            let found = |believed| if believed { LostReason::NotOwner } else { LostReason::Expired };
+            match untold {
+                _ if hold.guards > 0 => self.lose(index, LostReason::NotOwner, now, effects),
+                Untold::Released { believed } => {
+                    self.tallies.of(hold.name.family()).found_lost(found(believed));
+                    effects.lost(&hold.name, found(believed));
+                }
+                Untold::Nothing => {}
+            }
+        }
+        if self.released.is_some() {
+            self.remember_release(index, node, now);
+        }
+        if known && self.get(index)?.is_released_twice() {
+            return self.reconcile(index);
+        }
+        self.after_request(index, effects)
+    }
+
+    /// A reconciling request failed: the watchdog will make another.
+    pub(crate) fn reconcile_failed(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
+        self.may_be_reconciled(index);
+        if let Some(hold) = self.get(index) {
+            let pause = hold.lease.retry_after();
+            self.reconcile_after(index, pause, now, effects);
+        }
+    }
+
+    /// A reconciling request was refused before it had any effect, and has a chance after `pause`. Returns the next one if it
+    /// is to be made at once; otherwise the watchdog will make it.
+    pub(crate) fn reconcile_refused(
+        &mut self,
+        index: HoldIndex,
+        pause: Duration,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
+        let pause = self.get_mut(index)?.pause_after_refusal(pause);
+        if pause.is_zero() {
+            return self.repeat(index, now, effects);
+        }
+        self.reconcile_after(index, pause, now, effects);
+        None
+    }
+
+    fn reconcile_after(
+        &mut self,
+        index: HoldIndex,
+        pause: Duration,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.releasing.repeat_at(now + pause);
+            hold.open_gate(effects);
+        }
+        self.schedule(index);
+    }
+
+    /// A reconciling request found no room on its way out: it is made when there is some.
+    pub(crate) fn postpone(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
+        let Some(hold) = self.get_mut(index) else { return };
+        hold.releasing.end();
+        hold.open_gate(effects);
+        self.put_off(index, now);
+    }
+
+    fn put_off(&mut self, index: HoldIndex, now: BootInstant) {
+        let Some(hold) = self.get_mut(index) else { return };
+        if hold.releasing.join_the_backlog() {
+            return;
+        }
+        self.backlog.push_back(index);
+        if self.backlog.len() == 1 {
+            self.look_at_the_backlog_again(now);
+        }
+    }
+
+    fn look_at_the_backlog_again(&mut self, now: BootInstant) {
+        let tick = self.tick_at_or_after(now + BACKLOG_PAUSE);
+        self.wheel.insert(tick, Event::Backlog);
+        self.plan(self.start_of(tick));
+    }
+
+    /// Whether there may be room now for requests that were postponed.
+    pub(crate) fn may_send_postponed(&self, effects: &Effects) -> bool {
+        effects.is_backlog_to_be_looked_at() && !self.backlog.is_empty()
+    }
+
+    /// The next request that was postponed and is still of use.
+    pub(crate) fn next_postponed(&mut self, now: BootInstant, effects: &mut Effects) -> Option<Reconcile> {
+        while let Some(index) = self.backlog.pop_front() {
+            let Some(hold) = self.get_mut(index) else { continue };
+            if !hold.releasing.leave_the_backlog() {
+                continue;
+            }
+            if hold.is_to_be_released(now) {
+                return self.reconcile(index);
+            } else {
+                hold.open_gate(effects);
+                self.settle(index, effects);
+            }
+        }
+        None
+    }
+
+    /// A request has ended: the next one may go.
+    fn after_request(&mut self, index: HoldIndex, effects: &mut Effects) -> Option<Reconcile> {
+        let shut = self.shut;
+        let hold = self.get_mut(index)?;
+        if hold.releasing.is_busy() {
+            if shut {
+                hold.open_gate(effects);
+            }
+            return None;
+        }
+        if hold.releasing.take_outdated() && hold.is_worth_releasing() {
+            return self.reconcile(index);
+        }
+        hold.open_gate(effects);
+        self.settle(index, effects);
+        None
+    }
+
+    /// If no request is to come any more, callers that wait for one are told, and a hold that is of no use any more is freed.
+    fn settle(&mut self, index: HoldIndex, effects: &mut Effects) {
+        let Some(hold) = self.holds.get_mut(index as usize).filter(|hold| hold.releasing.is_settled()) else {
+            return;
+        };
+        self.awaited.given_up(hold.releasing.views_mut(), |waker| effects.wake_one(waker));
+        if hold.guards == 0 {
+            self.free(index);
+        }
+    }
+
+    /// Marks a hold as lost whose lease ended before the watchdog could look.
+    pub(crate) fn lose_if_expired(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
+        let is_over = |hold: &Hold| hold.state == State::Held && hold.guards > 0 && now >= hold.valid_until;
+        if self.get(index).is_some_and(is_over) {
+            self.lose(index, LostReason::Expired, now, effects);
+        }
+    }
+
+    fn lose(&mut self, index: HoldIndex, reason: LostReason, now: BootInstant, effects: &mut Effects) {
+        if reason == LostReason::Expired {
+            self.fails_if_under_way(index);
+        }
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        hold.state = State::Lost(reason);
+        if hold.guards > 0 {
+            self.tallies.of(hold.name.family()).lost(reason, now.saturating_duration_since(hold.since));
+            effects.lost(&hold.name, reason);
+        }
+        if !hold.is_worth_releasing() {
+            hold.releasing.give_up();
+        }
+        if let Some(rare) = &mut hold.rare {
+            effects.wake(rare.watchers.drain(..).map(|(_, waker)| waker));
+        }
+        // An attempt under way asks for one more of it, and says by itself what the server is to know.
+        if hold.releasing.attempts() == 0 {
+            forget_owner(&mut self.presented, hold, index);
+        }
+        self.wishes.lost(index, |waker| effects.wake_one(waker));
+        self.join_or_leave_the_beat(index, now);
+        self.schedule(index);
+        self.settle(index, effects);
+    }
+
+    /// The owner of a hold is about to be shown to the outside.
+    pub(crate) fn present(&mut self, index: HoldIndex) -> u64 {
+        let Some(hold) = self.get_mut(index) else { return 0 };
+        let (owner, key) = (hold.owner, presented_key(hold.owner, &hold.name));
+        if std::mem::replace(&mut hold.known_by, KnownBy::Others) != KnownBy::Others
+            && hold.state == State::Held
+        {
+            self.presented.insert(key, index);
+        }
+        owner
+    }
+
+    /// Why a hold was lost, if it was.
+    pub(crate) fn lost(&self, index: HoldIndex) -> Option<LostReason> {
+        match self.get(index)?.state {
+            State::Lost(reason) => Some(reason),
+            State::Asked | State::GivenBack | State::Held => None,
+        }
+    }
+
+    /// Why a hold is lost at `now`, if it is. The clock may be ahead of the watchdog, whose timer stands still while the machine is
+    /// suspended.
+    pub(crate) fn lost_by(&self, index: HoldIndex, now: BootInstant) -> Option<LostReason> {
+        let is_over = |hold: &Hold| hold.state == State::Held && now >= hold.valid_until;
+        self.lost(index).or_else(|| self.get(index).is_some_and(is_over).then_some(LostReason::Expired))
+    }
+
+    /// As [`lost_by`](Self::lost_by); otherwise leaves a waker under the number of `watcher`.
+    pub(crate) fn watch(
+        &mut self,
+        index: HoldIndex,
+        watcher: &mut Option<u64>,
+        waker: &Waker,
+        now: BootInstant,
+    ) -> Option<LostReason> {
+        if let Some(reason) = self.lost_by(index, now) {
+            return Some(reason);
+        }
+        let next_watcher = &mut self.next_watcher;
+        let hold = self.holds.get_mut(index as usize)?;
+        let number = *watcher.get_or_insert_with(|| {
+            *next_watcher += 1;
+            *next_watcher
+        });
+        let watchers = &mut hold.rare.get_or_insert_default().watchers;
+        match watchers.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, old)) => old.clone_from(waker),
+            None => watchers.push((number, waker.clone())),
+        }
+        None
+    }
+
+    pub(crate) fn unwatch(&mut self, index: HoldIndex, watcher: u64) {
+        if let Some(rare) = self.get_mut(index).and_then(|hold| hold.rare.as_mut()) {
+            rare.watchers.retain(|(known, _)| *known != watcher);
+        }
+    }
+
+    /// The last waiter for `name` has left: its subscription may end if no other comes soon.
+    pub(crate) fn quiet(&mut self, name: Arc<Name>, now: BootInstant) {
+        let index = u32::try_from(self.quiet.insert(name)).unwrap_or(u32::MAX);
+        let tick = self.tick_at_or_after(now + LINGER);
+        self.wheel.insert(tick, Event::Quiet(index));
+        self.plan(self.start_of(tick));
+    }
+
+    /// What is handed over under `name` is to be looked after in a little while.
+    pub(crate) fn look_after(&mut self, name: Arc<Name>, now: BootInstant) {
+        let index = u32::try_from(self.handing_over.insert(name)).unwrap_or(u32::MAX);
+        let tick = self.tick_at_or_after(now + UNTAKEN);
+        self.wheel.insert(tick, Event::HandingOver(index));
+        self.plan(self.start_of(tick));
+    }
+
+    /// Time between two renewals of one lease.
+    fn period(&self) -> Duration {
+        Duration::from_nanos(self.beat_nanos * self.beats.period())
+    }
+
+    /// When something is due next.
+    fn next_due(&mut self) -> Option<BootInstant> {
+        self.let_newcomers_join();
+        let once = self.wheel.next_expiration().map(|tick| self.start_of(tick));
+        let beat = self.beats.next_visit().map(|beat| self.start_of_beat(beat));
+        let at_once = (self.may_verify() || self.may_repeat()).then_some(self.start);
+        [once, beat, at_once].into_iter().flatten().min()
+    }
+
+    /// The watchdog promises to look when something is due next, and to come if it is called earlier.
+    pub(crate) fn watchdog_leaves(&mut self, waker: &Waker) -> Option<BootInstant> {
+        self.planned = None;
+        self.watchdog_armed = self.next_due();
+        if !self.watchdog.as_ref().is_some_and(|watchdog| watchdog.will_wake(waker)) {
+            self.watchdog = Some(waker.clone());
+        }
+        self.watchdog_armed
+    }
+
+    /// The watchdog, if something is due before it has promised to look.
+    pub(crate) fn watchdog_to_wake(&mut self) -> Option<Waker> {
+        let planned = self.planned.take()?;
+        if self.watchdog_armed.is_some_and(|armed| armed <= planned) {
+            return None;
+        }
+        self.watchdog_armed = Some(planned);
+        self.watchdog.clone()
+    }
+
+    fn plan(&mut self, at: BootInstant) {
+        self.planned = Some(self.planned.map_or(at, |planned| planned.min(at)));
+    }
+
+    /// Sets the alarm for what is due once. What the watchdog renews in its turn needs none.
+    fn schedule(&mut self, index: HoldIndex) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        let in_turn = hold.is_kept_alive() && hold.renewing.is_in_turn();
+        let held = hold.state == State::Held && hold.guards > 0;
+        let lost_at = (held && !in_turn).then(|| hold.lost_at());
+        let at = earlier(lost_at, earlier(hold.releasing.planned(), hold.renewing.planned()));
+        if let Some(old) = hold.alarm.take() {
+            self.wheel.remove(old);
+        }
+        let Some(at) = at else { return };
+        let tick = self.tick_at_or_after(at);
+        let alarm = self.wheel.insert(tick, Event::Hold(index));
+        self.plan(self.start_of(tick));
+        if let Some(hold) = self.get_mut(index) {
+            hold.alarm = Some(alarm);
+        }
+    }
+
+    fn free_if_unused(&mut self, index: HoldIndex) {
+        let unused = |hold: &Hold| hold.guards == 0 && hold.releasing.is_settled();
+        if self.get(index).is_some_and(unused) {
+            self.free(index);
+        }
+    }
+
+    /// A hold that is there is of no use any more.
+    fn free(&mut self, index: HoldIndex) {
+        let Some(hold) = self.holds.try_remove(index as usize) else { return };
+        if hold.state == State::GivenBack {
+            self.end_repetition();
+        }
+        if let Some(alarm) = hold.alarm {
+            self.wheel.remove(alarm);
+        }
+        if hold.is_presented() {
+            forget_owner(&mut self.presented, &hold, index);
+        }
+    }
+
+    fn since_start(&self, now: BootInstant) -> u64 {
+        now.nanos_since(self.start)
+    }
+
+    fn tick_at_or_after(&self, at: BootInstant) -> u64 {
+        self.since_start(at).div_ceil(TICK_NANOS)
+    }
+
+    fn start_of(&self, tick: u64) -> BootInstant {
+        self.start.plus_nanos(tick.saturating_mul(TICK_NANOS))
+    }
+
+    fn start_of_beat(&self, beat: u64) -> BootInstant {
+        self.start.plus_nanos(beat.saturating_mul(self.beat_nanos))
+    }
+
+    fn beat_at(&self, now: BootInstant) -> u64 {
+        self.since_start(now) / self.beat_nanos
+    }
+}
+
+/// The earlier one of what is planned.
+fn earlier(one: Option<BootInstant>, other: Option<BootInstant>) -> Option<BootInstant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
+    }
+}
+
+/// What one guard has of a hold, or will have.
+#[derive(Clone, Copy)]
+pub(crate) struct Share {
+    /// How many times it is held.
+    pub(crate) count: u32,
+    /// Whether the watchdog is to keep the lease alive.
+    pub(crate) renew: bool,
+}
+
+/// The wheel's resolution: small beside the shortest useful lease.
+const TICK: Duration = Duration::from_nanos(TICK_NANOS);
+const TICK_NANOS: u64 = 2_000_000;
+/// 16 s.
+const TICKS: usize = 8192;
+/// Beats per period of the watchdog. So a renewal is early by less than half a percent of its period, and those of one
+/// beat share their commands.
+const BEATS: u64 = 256;
+/// Wakers for which room is kept between two batches of results.
+const MOST_ROOM: usize = 4096;
+/// How soon to look for room again if no answer tells that there is some.
+const BACKLOG_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a subscription outlives its last waiter: contention comes in bursts, and subscribing anew for each handoff
+/// would cost more than a few idle messages.
+const LINGER: Duration = Duration::from_secs(2);

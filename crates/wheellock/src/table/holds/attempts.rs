@@ -1,0 +1,417 @@
+//! Attempts and grants: what the server has said to those who ask for a hold, and what follows for other holds of the same lock.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::hold::KnownBy;
+use super::releasing::Releasing;
+use super::renewing::Renewing;
+use super::{Effects, Hold, HoldIndex, Holds, Reconcile, Share, State, forget_owner, presented_key};
+use crate::base::clock::BootInstant;
+use crate::base::error::LostReason;
+use crate::base::lease::Lease;
+use crate::wait::name::Name;
+
+/// What became of a grant.
+pub(crate) enum Granted {
+    /// The hold, and the request that puts its count right if one is needed.
+    Held(HoldIndex, Option<Reconcile>),
+    /// It came after the shutdown; this takes it back.
+    ShutDown(Reconcile),
+    /// It came so late that it must not be believed; this takes it back.
+    TooLate(Reconcile),
+}
+
+impl Holds {
+    /// Starts an attempt; returns the hold and the count to ask for, or nothing after a shutdown. Pending while another request
+    /// of the same owner is under way, which takes one of several tasks that share an owner.
+    pub(crate) fn begin_attempt(
+        &mut self,
+        (name, owner): (&Arc<Name>, u64),
+        presented: bool,
+        (lease, count): (Lease, u32),
+        now: BootInstant,
+        waker: &Waker,
+    ) -> Poll<Option<(HoldIndex, u32)>> {
+        if self.shut {
+            return Poll::Ready(None);
+        }
+        let known = if presented { self.presented.get(&presented_key(owner, name)).copied() } else { None };
+        let index = known.unwrap_or_else(|| self.insert(name, owner, presented, lease, now));
+        let Some(hold) = self.get_mut(index) else { return Poll::Pending };
+        if hold.releasing.is_busy() {
+            hold.wait_at_gate(waker);
+            return Poll::Pending;
+        }
+        hold.asks_for_a_lease_of(lease);
+        hold.releasing.attempt(count);
+        hold.expired_by = hold.expired_by.max(lease.expired_by(now));
+        let count = hold.wanted();
+        hold.asks_for(count);
+        if hold.state == State::GivenBack {
+            hold.state = State::Asked;
+            self.end_repetition();
+        }
+        Poll::Ready(Some((index, count)))
+    }
+
+    /// Whether this owner holds one of these `others`, which are the same lock on the server: it counts there how often, and each of them
+    /// here. Pending while the server is still to be told, or to answer, what the owner has of one.
+    pub(crate) fn is_held_otherwise(
+        &mut self,
+        owner: u64,
+        others: &[Arc<Name>],
+        waker: &Waker,
+    ) -> Poll<bool> {
+        for other in others.iter().filter(|_| !self.shut) {
+            let known = self.presented.get(&presented_key(owner, other)).copied();
+            let Some(hold) = known.and_then(|index| self.holds.get_mut(index as usize)) else { continue };
+            if hold.state == State::Held && hold.guards > 0 {
+                return Poll::Ready(true);
+            }
+            if !hold.releasing.is_settled() {
+                hold.wait_at_gate(waker);
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(false)
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        name: &Arc<Name>,
+        owner: u64,
+        presented: bool,
+        lease: Lease,
+        now: BootInstant,
+    ) -> HoldIndex {
+        self.next_serial += 1;
+        let hold = Hold {
+            name: Arc::clone(name),
+            owner,
+            serial: self.next_serial,
+            lease,
+            state: State::Asked,
+            valid_until: now,
+            expired_by: now,
+            known_by: if presented { KnownBy::Others } else { KnownBy::Nobody },
+            guards: 0,
+            since: now,
+            releasing: Releasing::default(),
+            renewing: Renewing::default(),
+            refusals: 0,
+            rare: None,
+            alarm: None,
+        };
+        let index = u32::try_from(self.holds.insert(hold)).unwrap_or(u32::MAX);
+        if presented {
+            self.presented.insert(presented_key(owner, name), index);
+        }
+        index
+    }
+
+    /// The server refused an attempt, or it was never sent: nothing changed there.
+    pub(crate) fn refused(
+        &mut self,
+        index: HoldIndex,
+        count: u32,
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
+        self.end_attempt(index, count)?;
+        self.after_request(index, effects)
+    }
+
+    /// The server says that another holder has a lock which this owner was believed to hold.
+    pub(crate) fn taken_by_other(&mut self, index: HoldIndex, now: BootInstant, effects: &mut Effects) {
+        if self.get(index).is_some_and(|hold| hold.state == State::Held) {
+            self.lose(index, LostReason::NotOwner, now, effects);
+        }
+    }
+
+    /// The server granted an attempt that was sent no earlier than `sent` and asked for `count`.
+    pub(crate) fn granted(
+        &mut self,
+        index: HoldIndex,
+        terms: Terms,
+        reply: GrantReply,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> Option<Granted> {
+        let mut index = index;
+        let valid_until = terms.lease.valid_until(terms.sent);
+        let shut = self.shut;
+        let is_doubtful = self.changes.since(terms.sent) || self.server_clocks.jumped_since(terms.sent);
+        // Those that it is in addition to may have said so already, before the watchdog could.
+        self.lose_if_expired(index, now, effects);
+        let was_lost = self.get(index)?.is_lost();
+        if was_lost || self.has_vanished(index, reply) {
+            index = self.part_from_the_lost(index, terms, now, effects)?;
+        }
+        let period = self.period();
+        let hold = self.get_mut(index)?;
+        hold.releasing.end_attempt(terms.share.count);
+        hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
+        if shut {
+            return self.reconcile(index).map(Granted::ShutDown);
+        }
+        if now >= valid_until || was_lost && reply == GrantReply::Again {
+            // What it is in addition to was called lost.
+            return self.reconcile(index).map(Granted::TooLate);
+        }
+        if hold.guards == 0 {
+            (hold.lease, hold.valid_until, hold.since) = (terms.lease, valid_until, now);
+        } else {
+            // The script never shortens what an outer guard relies on.
+            hold.lease = hold.lease.max(terms.lease);
+            hold.valid_until = hold.valid_until.max(valid_until);
+        }
+        if reply == GrantReply::Fresh {
+            hold.counts_anew();
+        }
+        hold.counts_one_until(valid_until);
+        let first_guard = hold.guards == 0;
+        if !first_guard && hold.may_have_been_shortened() {
+            hold.renewing.verify_at(now);
+        }
+        hold.guards += terms.share.count;
+        if terms.share.renew {
+            hold.renewing.want(terms.share.count);
+            let renew_after = hold.lease.renew_after_nanos();
+            if now.nanos_since(terms.sent) > renew_after / 2 {
+                // The grant took so long that its first beat may come too late.
+                hold.renewing.plan(terms.sent.plus_nanos(renew_after));
+            }
+        }
+        if is_doubtful {
+            hold.renewing.verify_at(now);
+        }
+        hold.look_again_if_others_may_shorten_it(now, period);
+        hold.state = State::Held;
+        if hold.name.kind().may_be_joined() {
+            hold.name.set_last_holder(index);
+        }
+        let family = hold.name.family();
+        self.tallies.of(family).acquired(first_guard);
+        self.join_or_leave_the_beat(index, now);
+        self.schedule(index);
+        self.part_rivals(index, terms.sent, now, effects);
+        let request = self.after_request(index, effects);
+        Some(Granted::Held(index, request))
+    }
+
+    /// A grant to one owner proves that another one, who was believed to hold the lock, does not: whichever of the two the
+    /// server confirmed earlier has lost it. The other one is asked for, because requests may have overtaken each other
+    /// between the clock and the wire.
+    pub(super) fn part_rivals(
+        &mut self,
+        granted: HoldIndex,
+        sent: BootInstant,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) {
+        let Some(Hold { name, .. }) = self.get(granted) else { return };
+        if name.kind().is_shared() {
+            return;
+        }
+        let rival = self.believed_holder(name).filter(|rival| *rival != granted);
+        name.set_last_holder(granted);
+        let Some(rival) = rival else { return };
+        let name = Arc::clone(name);
+        let rival_is_later = self.get(rival).is_some_and(|hold| hold.was_extended_after(sent));
+        let (lost, left) = if rival_is_later { (granted, rival) } else { (rival, granted) };
+        name.set_last_holder(left);
+        self.lose(lost, LostReason::NotOwner, now, effects);
+        self.verify_hold(left, now);
+    }
+
+    /// The hold of this process that is believed to have the lock.
+    pub(super) fn believed_holder(&self, name: &Arc<Name>) -> Option<HoldIndex> {
+        let index = name.last_holder()?;
+        let hold = self.get(index).filter(|hold| Arc::ptr_eq(&hold.name, name))?;
+        (hold.state == State::Held && hold.guards > 0).then_some(index)
+    }
+
+    /// There is a reason to doubt that this process still holds the lock: the server is asked at once.
+    pub(crate) fn verify(&mut self, name: &Arc<Name>, now: BootInstant) {
+        if let Some(index) = self.believed_holder(name) {
+            self.verify_hold(index, now);
+        }
+    }
+
+    /// The server has deleted these locks after `sent`, which are one on the server. Holds that were granted before are lost at once. Of
+    /// later ones the server is asked: their grants and the deletion may have overtaken each other.
+    pub(crate) fn freed_by_force(
+        &mut self,
+        names: &[Arc<Name>],
+        sent: BootInstant,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) {
+        let is_lost = |hold: &Hold| {
+            let is_believed = hold.state == State::Held && hold.guards > 0;
+            is_believed && hold.since < sent && names.iter().any(|name| Arc::ptr_eq(name, &hold.name))
+        };
+        let lost: Vec<_> =
+            self.holds.iter().filter(|(_, hold)| is_lost(hold)).map(|(index, _)| index).collect();
+        for index in lost.into_iter().filter_map(|index| HoldIndex::try_from(index).ok()) {
+            self.lose(index, LostReason::NotOwner, now, effects);
+        }
+        self.verify_all(names, now);
+    }
+
+    /// As [`verify`](Self::verify), of several locks that are one on the server, and of all who share it.
+    pub(crate) fn verify_all(&mut self, names: &[Arc<Name>], now: BootInstant) {
+        for name in names {
+            if !name.kind().is_shared() {
+                self.verify(name, now);
+                continue;
+            }
+            for index in 0..self.holds.capacity() {
+                let is_believed = |hold: &Hold| hold.state == State::Held && hold.guards > 0;
+                let is_one = |hold: &&Hold| Arc::ptr_eq(&hold.name, name) && is_believed(hold);
+                if self.holds.get(index).filter(is_one).is_some() {
+                    self.verify_hold(HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX), now);
+                }
+            }
+        }
+    }
+
+    /// One side of a read-write lock was granted: nobody has the `other` one, but for its own owner.
+    pub(crate) fn verify_other_side(&mut self, granted: HoldIndex, other: &Arc<Name>, now: BootInstant) {
+        let owner = |index| self.get(index).map(|hold| hold.owner);
+        if self.believed_holder(other).is_some_and(|rival| owner(rival) != owner(granted)) {
+            self.verify_all(std::slice::from_ref(other), now);
+        }
+    }
+
+    pub(super) fn verify_hold(&mut self, index: HoldIndex, now: BootInstant) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.renewing.verify_at(now);
+            self.schedule(index);
+        }
+    }
+
+    /// Whether a grant shows that the lock had vanished from under older guards (an operator's DEL, a clock jump).
+    pub(super) fn has_vanished(&self, index: HoldIndex, reply: GrantReply) -> bool {
+        let believed = |hold: &Hold| hold.guards > 0 && hold.state == State::Held;
+        reply == GrantReply::Fresh && self.get(index).is_some_and(believed)
+    }
+
+    /// The older guards have lost the lock, and the new grant starts a hold of its own, which is returned.
+    #[cold]
+    pub(super) fn part_from_the_lost(
+        &mut self,
+        index: HoldIndex,
+        terms: Terms,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> Option<HoldIndex> {
+        let hold = self.get_mut(index)?;
+        let (name, owner, presented) = (Arc::clone(&hold.name), hold.owner, hold.is_presented());
+        hold.open_gate(effects);
+        if !hold.is_lost() {
+            self.lose(index, LostReason::NotOwner, now, effects);
+        }
+        self.end_attempt(index, terms.share.count)?;
+        self.settle(index, effects);
+        let index = self.insert(&name, owner, presented, terms.lease, now);
+        self.get_mut(index)?.releasing.attempt(terms.share.count);
+        Some(index)
+    }
+
+    /// The server granted an attempt, but too few others know of it: takes it back.
+    pub(crate) fn take_back(
+        &mut self,
+        index: HoldIndex,
+        terms: Terms,
+        reply: GrantReply,
+        now: BootInstant,
+        effects: &mut Effects,
+    ) -> Option<Reconcile> {
+        let mut index = index;
+        if self.has_vanished(index, reply) {
+            index = self.part_from_the_lost(index, terms, now, effects)?;
+        }
+        let hold = self.holds.get_mut(index as usize)?;
+        self.tallies.of(hold.name.family()).not_replicated += 1;
+        hold.expired_by = hold.expired_by.max(terms.lease.expired_by(now));
+        self.cancel_attempt(index, terms.share.count, terms.lease, now)
+    }
+
+    /// An attempt's caller is gone before its answer: takes back what it may have done.
+    pub(crate) fn cancel_attempt(
+        &mut self,
+        index: HoldIndex,
+        count: u32,
+        lease: Lease,
+        now: BootInstant,
+    ) -> Option<Reconcile> {
+        let hold = self.end_attempt(index, count)?;
+        hold.may_come_late();
+        hold.expired_by = hold.expired_by.max(hold.lease.max(lease).expired_by(now));
+        self.reconcile(index)
+    }
+
+    /// An attempt has ended. If the hold was lost meanwhile, its owner's next attempt is for another one.
+    fn end_attempt(&mut self, index: HoldIndex, count: u32) -> Option<&mut Hold> {
+        let hold = self.holds.get_mut(index as usize)?;
+        hold.releasing.end_attempt(count);
+        if hold.is_lost() {
+            forget_owner(&mut self.presented, hold, index);
+        }
+        Some(hold)
+    }
+
+    /// A question for this hold got no answer, and was repeated.
+    pub(crate) fn may_come_late(&mut self, index: HoldIndex) {
+        if let Some(hold) = self.get_mut(index) {
+            hold.may_come_late();
+        }
+    }
+
+    /// A caller who was refused waits no longer: takes back what it has left on the server.
+    pub(crate) fn withdraw(
+        &mut self,
+        name: &Arc<Name>,
+        owner: u64,
+        presented: bool,
+        now: BootInstant,
+    ) -> Option<Reconcile> {
+        // Another attempt of this owner, or its hold, says by itself what the server is to know.
+        if presented
+            && (self.presented.contains_key(&presented_key(owner, name)) || self.has_taken_it(name, owner))
+        {
+            return None;
+        }
+        let index = self.insert(name, owner, presented, Lease::A_PLACE, now);
+        self.get_mut(index)?.expired_by = Lease::DEFAULT.expired_by(now);
+        self.reconcile(index)
+    }
+}
+
+impl Holds {
+    /// Whether this owner has taken the lock as one of another kind: what takes back that it waited would take that hold, too.
+    fn has_taken_it(&self, name: &Name, owner: u64) -> bool {
+        let is_same =
+            |hold: &Hold| hold.name.kind().is_a_hash_of_holders() && hold.name.text() == name.text();
+        let has = |index: &HoldIndex| self.get(*index).is_some_and(is_same);
+        let mut known = self.presented.iter().filter(|((known, _), _)| *known == owner);
+        name.kind().is_a_hash_of_holders() && known.any(|(_, index)| has(index))
+    }
+}
+
+/// On what terms an attempt was made.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) lease: Lease,
+    pub(crate) share: Share,
+    pub(crate) sent: BootInstant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GrantReply {
+    /// The lock was free.
+    Fresh,
+    /// The owner held it already.
+    Again,
+}

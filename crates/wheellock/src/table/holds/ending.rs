@@ -1,0 +1,63 @@
+//! What becomes of the table when its manager is shut down: nothing is granted any more, and everything is given back.
+
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use super::{Effects, HoldIndex, Holds, Reconcile, State};
+use crate::base::clock::BootInstant;
+use crate::base::error::LostReason;
+use crate::wait::name::Name;
+
+impl Holds {
+    /// From here on nothing is granted, and the count that is wanted of every hold is none. Guards that live on have lost
+    /// theirs. Returns what takes back attempts under way, which goes behind them on the wire; everything else is in the
+    /// backlog.
+    pub(crate) fn shut_down(&mut self, now: BootInstant, effects: &mut Effects) -> Vec<Reconcile> {
+        if std::mem::replace(&mut self.shut, true) {
+            return Vec::new();
+        }
+        let mut under_way = Vec::new();
+        for index in 0..self.holds.capacity() {
+            let Some(hold) = self.holds.get_mut(index) else { continue };
+            hold.open_gate(effects);
+            let (asked_for, held) =
+                (hold.releasing.attempts() > 0, hold.guards > 0 && hold.is_worth_releasing());
+            let believed = hold.guards > 0 && hold.state == State::Held;
+            let index = HoldIndex::try_from(index).unwrap_or(HoldIndex::MAX);
+            if believed {
+                self.lose(index, LostReason::ShutDown, now, effects);
+            }
+            if asked_for {
+                under_way.extend(self.reconcile(index));
+            } else if held {
+                self.put_off(index, now);
+            }
+        }
+        under_way
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut
+    }
+
+    /// Whether the server has confirmed that it knows of nothing any more; looks from `cursor` on, where it left off, and at the end
+    /// once more at all: a task that looked at its answer meanwhile has taken back once more what was taken back.
+    pub(crate) fn poll_given_back(&mut self, cursor: &mut usize, waker: &Waker) -> Poll<()> {
+        for first in [*cursor, 0] {
+            for place in first..self.holds.capacity() {
+                if let Some(hold) = self.holds.get_mut(place).filter(|hold| hold.is_unreconciled()) {
+                    hold.wait_at_gate(waker);
+                    *cursor = place;
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The names of which the server may still know a hold.
+    pub(crate) fn unreconciled_names(&self) -> Vec<Arc<Name>> {
+        let reconcile_failed = self.holds.iter().filter(|(_, hold)| hold.is_unreconciled());
+        reconcile_failed.map(|(_, hold)| Arc::clone(&hold.name)).collect()
+    }
+}

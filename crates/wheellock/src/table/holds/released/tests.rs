@@ -1,0 +1,110 @@
+//! Tests of `released`.
+
+use wheellock_client::Change;
+
+use super::*;
+use crate::kind;
+
+fn name(key: &str) -> Arc<Name> {
+    Arc::new(Name::new(key, &kind::REENTRANT, false))
+}
+
+fn everybody() -> Concerns {
+    let mut concerns = Concerns::default();
+    concerns.add(Change::everywhere());
+    concerns
+}
+
+/// The owners of all that is to be sent again; each ends at once.
+fn repeated(released: &mut Released) -> Vec<u64> {
+    let mut owners = Vec::new();
+    while let Some(release) = released.next(&mut usize::MAX.clone()) {
+        owners.push(release.owner);
+        released.ended();
+    }
+    owners.sort_unstable();
+    owners
+}
+
+/// B2: what is remembered of releases is bounded in time, each server's by its own last one.
+#[test]
+fn a_server_is_trusted_to_have_passed_on_what_it_confirmed_long_before_its_last() {
+    let (mut released, start, name) = (Released::default(), BootInstant::now(), name("n"));
+    for second in 0..=20 {
+        released.remember(0, &name, second, start + Duration::from_secs(second));
+        if second == 7 {
+            // The last word of this server.
+            released.remember(1, &name, 107, start + Duration::from_secs(second));
+        }
+    }
+    released.suspect(everybody());
+    assert_eq!(repeated(&mut released), [15, 16, 17, 18, 19, 20, 107]);
+    assert!(released.rings.is_empty() && released.count == 0 && released.name_bytes == 0);
+    released.suspect(everybody());
+    assert_eq!(repeated(&mut released), [0; 0], "each is sent again once");
+}
+
+/// B2: what is remembered of releases is bounded in number, whoever confirmed them, and the latest are kept.
+#[test]
+fn of_too_many_the_oldest_are_forgotten() {
+    let (mut released, start, name) = (Released::default(), BootInstant::now(), name("n"));
+    let many = 3 * MOST as u64;
+    for owner in 0..many {
+        released.remember((owner % 2) as u32, &name, owner, start + Duration::from_nanos(owner));
+        assert!(released.count <= MOST);
+    }
+    let room: usize = released.rings.iter().map(|ring| ring.releases.capacity()).sum();
+    assert!(room * size_of::<Release>() <= 3 << 20, "{room} places");
+    released.suspect(everybody());
+    let owners = repeated(&mut released);
+    assert_eq!((owners.len(), owners.last()), (MOST, Some(&(many - 1))));
+    assert!(owners[0] >= many - MOST as u64 - 2, "{}", owners[0]);
+}
+
+/// B2: long names count for more.
+#[test]
+fn names_are_kept_alive_up_to_so_many_bytes() {
+    let (mut released, now) = (Released::default(), BootInstant::now());
+    let names: Vec<_> = (0..2000).map(|number| name(&format!("{number:4096}"))).collect();
+    for (owner, name) in (0..).zip(&names) {
+        released.remember(0, name, owner, now);
+    }
+    let alive = names.iter().filter(|name| Arc::strong_count(name) > 1).count();
+    assert_eq!(alive, MOST_NAME_BYTES / 4096);
+    assert_eq!(released.name_bytes, alive * 4096);
+}
+
+/// B2: an idle process keeps nothing of what it once released.
+#[test]
+fn what_is_old_is_forgotten_with_the_room_that_it_took() {
+    let (mut released, start) = (Released::default(), BootInstant::now());
+    let (one, other) = (name("one"), name("other"));
+    (0..1000).for_each(|owner| released.remember(0, &one, owner, start));
+    released.remember(1, &other, 1, start + KEPT / 2);
+    assert_eq!(released.forget(start + KEPT / 2), Some(start + KEPT));
+    assert_eq!(released.forget(start + KEPT), Some(start + KEPT / 2 + KEPT));
+    assert_eq!((Arc::strong_count(&one), Arc::strong_count(&other)), (1, 2));
+    released.suspect(everybody());
+    assert_eq!(released.forget(start + 2 * KEPT), None);
+    assert_eq!((released.count, released.name_bytes, Arc::strong_count(&other)), (0, 0, 1));
+    assert_eq!(repeated(&mut released), [0; 0]);
+}
+
+/// B2: after a failover a new primary is asked for so many releases at once, and no more.
+#[test]
+fn no_more_are_under_way_than_a_server_does_in_a_moment() {
+    let (mut released, now, name) = (Released::default(), BootInstant::now(), name("n"));
+    (0..2000).for_each(|owner| released.remember(0, &name, owner, now));
+    released.suspect(everybody());
+    let mut looks = 1000;
+    let first: Vec<_> = std::iter::from_fn(|| released.next(&mut looks)).collect();
+    assert_eq!((first.len(), looks), (UNDER_WAY, 1000 - UNDER_WAY));
+    assert!(!released.may_repeat() && released.next(&mut looks).is_none());
+    (0..10).for_each(|_| released.ended());
+    // Those who come meanwhile are not suspected.
+    released.remember(0, &name, 5000, now);
+    assert_eq!(std::iter::from_fn(|| released.next(&mut looks)).count(), 10);
+    (0..UNDER_WAY).for_each(|_| released.ended());
+    assert_eq!(repeated(&mut released).len(), 2000 - UNDER_WAY - 10);
+    assert_eq!(released.count, 1);
+}

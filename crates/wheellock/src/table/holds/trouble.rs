@@ -1,0 +1,146 @@
+//! Renewals that fail: how many holds are concerned, since when, and how often that is said. The watchdog's own repetitions are
+//! planned by `renewals`.
+
+use std::time::Duration;
+
+use super::effects::Failing;
+use super::{HoldIndex, Holds, State, Want};
+use crate::base::clock::BootInstant;
+
+/// Where the watchdog stands with what it could not renew.
+#[derive(Default)]
+pub(super) struct Trouble {
+    /// Holds whose last renewal failed.
+    holds: u64,
+    /// Since when there are any.
+    since: Option<BootInstant>,
+    /// Renewals that have failed since that was last said.
+    failures: u64,
+    /// Holds that were lost with a renewal under way since that was last said.
+    lost: u64,
+    told_at: Option<BootInstant>,
+    /// It was said since there are any.
+    is_told: bool,
+}
+
+impl Trouble {
+    fn begins(&mut self, now: BootInstant) {
+        self.holds += 1;
+        self.since.get_or_insert(now);
+    }
+
+    /// One less, for whatever reason. If there is none left, for how long there were any, if that was said.
+    fn ends(&mut self, now: BootInstant) -> Option<Duration> {
+        self.holds = self.holds.saturating_sub(1);
+        if self.holds > 0 {
+            return None;
+        }
+        let since = self.since.take()?;
+        std::mem::take(&mut self.is_told).then(|| now.saturating_duration_since(since))
+    }
+
+    fn tell(&mut self, now: BootInstant) -> Option<Failing> {
+        let is_due = self.told_at.is_none_or(|told| now.saturating_duration_since(told) >= REMINDER);
+        if !is_due || self.failures == 0 {
+            return None;
+        }
+        (self.told_at, self.is_told) = (Some(now), self.holds > 0);
+        let failing = self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let locks = self.holds + std::mem::take(&mut self.lost);
+        Some(Failing { locks, failures: std::mem::take(&mut self.failures), failing })
+    }
+}
+
+impl Holds {
+    /// Locks that the watchdog keeps and could not renew last time.
+    pub(crate) fn failing(&self) -> u64 {
+        self.trouble.holds
+    }
+
+    /// Renewals that have failed since that was last said.
+    pub(crate) fn failures(&self) -> u64 {
+        self.trouble.failures
+    }
+
+    /// What is to be said of renewals that have just failed, if it is time to.
+    pub(crate) fn tell_failing(&mut self, now: BootInstant) -> Option<Failing> {
+        self.trouble.tell(now)
+    }
+
+    /// A renewal of this hold failed.
+    pub(super) fn fails(&mut self, index: HoldIndex, now: BootInstant) {
+        let Some(hold) = self.holds.get_mut(index as usize) else { return };
+        let tally = self.tallies.of(hold.name.family());
+        tally.failed_renewals += 1;
+        self.trouble.failures += 1;
+        let is_kept = hold.state == State::Held && hold.renewing.is_wanted();
+        if is_kept && !hold.renewing.fail() {
+            tally.failing += 1;
+            self.trouble.begins(now);
+        }
+    }
+
+    /// The lease of this hold has ended. A renewal that is still under way has failed, whatever is heard of it later.
+    pub(super) fn fails_if_under_way(&mut self, index: HoldIndex) {
+        let Some(hold) = self.holds.get(index as usize) else { return };
+        let extends = hold.renewing.is_wanted() || self.wishes.most(index) == Some(Want::Extension);
+        if hold.guards > 0 && hold.renewing.is_under_way() && extends {
+            self.fails_at_the_end(index);
+        }
+    }
+
+    /// The renewal of this hold was under way when its lease ended: it will not be made again.
+    pub(super) fn fails_at_the_end(&mut self, index: HoldIndex) {
+        let Some(hold) = self.holds.get(index as usize) else { return };
+        self.tallies.of(hold.name.family()).failed_renewals += 1;
+        self.trouble.failures += 1;
+        self.trouble.lost += 1;
+    }
+
+    /// The last renewal of this hold did not fail, or nobody wants one any more. For how long some had failed before, if this was
+    /// the last of them.
+    pub(super) fn fails_no_more(&mut self, index: HoldIndex, now: BootInstant) -> Option<Duration> {
+        let hold = self.holds.get_mut(index as usize)?;
+        if !hold.renewing.fail_no_more() {
+            return None;
+        }
+        self.tallies.of(hold.name.family()).failing -= 1;
+        self.trouble.ends(now)
+    }
+}
+
+/// Of lines that say that renewals fail at most one in this time.
+const REMINDER: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// E1: the first failure is said at once, then one line in ten seconds, and the end of what was said.
+    #[test]
+    fn failures_are_told_once_then_seldom() {
+        let start = BootInstant::now();
+        let after = |tenths: u32| start + Duration::from_millis(100) * tenths;
+        let mut trouble = Trouble::default();
+        trouble.begins(start);
+        let mut told = Vec::new();
+        for tenth in 0..350 {
+            trouble.failures += 2;
+            told.extend(trouble.tell(after(tenth)));
+        }
+        assert_eq!(told.iter().map(|failing| failing.failures).collect::<Vec<_>>(), [2, 200, 200, 200]);
+        assert_eq!(told[3].failing, Duration::from_secs(30));
+        trouble.begins(after(350));
+        assert_eq!(trouble.ends(after(355)), None, "there is one left");
+        assert_eq!(trouble.ends(after(360)), Some(Duration::from_secs(36)));
+        trouble.begins(after(361));
+        assert_eq!(trouble.tell(after(361)), None, "the last line is not ten seconds old");
+        assert_eq!(trouble.ends(after(362)), None, "nobody was told that it began");
+        // Those that are lost meanwhile are in the next line, and in no other.
+        (trouble.failures, trouble.lost) = (3, 3);
+        let told = trouble.tell(after(450)).unwrap();
+        assert_eq!((told.locks, told.failures, told.failing), (3, 3, Duration::ZERO));
+        trouble.failures += 1;
+        assert_eq!(trouble.tell(after(550)).unwrap().locks, 0);
+    }
+}

@@ -1,0 +1,11 @@
+//! Names, and the queues of their waiters.
+
+pub(crate) mod families;
+pub(crate) mod herd;
+pub(crate) mod name;
+pub(crate) mod questions;
+pub(crate) mod queue;
+pub(crate) mod sides;
+pub(crate) mod spans;
+pub(crate) mod turns;
+pub(crate) mod wait_queue;

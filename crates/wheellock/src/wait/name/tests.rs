@@ -1,0 +1,141 @@
+//! Tests of `name`.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::task::{Context, Wake};
+use std::time::Instant;
+
+use super::*;
+use crate::kind::{FENCED, REENTRANT};
+use crate::wait::questions::Turn;
+
+/// One who asks, and two who come, look whether they may ask, and go: the one that is left at the head either may ask or is
+/// woken, in whatever order the steps happen. Each step is one atomic access, or one turn of the queue's lock.
+#[test]
+fn a_waiter_is_never_left_asleep_behind_one_who_asked() {
+    #[derive(Default)]
+    struct World {
+        /// How far the asker and the waiters have come.
+        steps: [usize; 3],
+        tickets: [Option<u64>; 2],
+        /// Who has left a waker, and has not been woken since.
+        asleep: [bool; 2],
+        /// The asker found nobody waiting.
+        asks: bool,
+        /// The asker is about to take the queue's lock.
+        looks: bool,
+    }
+
+    fn step(world: &mut World, name: &Name, actor: usize, wakers: &[Arc<Flag>; 2]) {
+        let (at, waiter) = (world.steps[actor], actor.wrapping_sub(1));
+        world.steps[actor] += 1;
+        match (actor, at) {
+            (0, 0) => {
+                let somebody_waits = world.tickets.iter().any(Option::is_some);
+                world.asks = name.begin_asking();
+                assert_ne!(world.asks, somebody_waits);
+            }
+            (0, 1) if world.asks => world.looks = name.no_longer_asked_for(),
+            (0, _) if world.looks => {
+                let head = name.wait_queue().as_mut().and_then(|waiters| waiters.head_to_wake());
+                head.into_iter().for_each(Waker::wake);
+            }
+            (0, _) => {}
+            (_, 0) => {
+                world.tickets[waiter] = Some(name.waiters(|waiters| {
+                    name.set_waited_for(true);
+                    waiters.join(1)
+                }));
+            }
+            (_, 1) => {
+                let waker = Waker::from(Arc::clone(&wakers[waiter]));
+                let mut cx = Context::from_waker(&waker);
+                let (ticket, now) = (world.tickets[waiter].unwrap(), Instant::now());
+                let turn = name.waiters(|waiters| waiters.turn(ticket, name.is_asked_for(), now, &mut cx));
+                world.asleep[waiter] = matches!(turn, Turn::Wait(_));
+            }
+            (_, _) => {
+                let ticket = world.tickets[waiter].take().unwrap();
+                let next = name.waiters(|waiters| {
+                    let next = waiters.leave(ticket, None, Instant::now());
+                    name.set_waited_for(!waiters.is_empty());
+                    next
+                });
+                next.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    fn explore(order: &mut Vec<usize>, steps: [usize; 3], orders: &mut usize) {
+        let mut is_over = true;
+        for actor in 0..3 {
+            if order.iter().filter(|done| **done == actor).count() < steps[actor] {
+                is_over = false;
+                order.push(actor);
+                explore(order, steps, orders);
+                order.pop();
+            }
+        }
+        if !is_over {
+            return;
+        }
+        *orders += 1;
+        let (name, mut world) = (Name::new("n", &REENTRANT, false), World::default());
+        let wakers: [Arc<Flag>; 2] = Default::default();
+        order.iter().for_each(|actor| step(&mut world, &name, *actor, &wakers));
+        assert!(!name.is_asked_for());
+        let head = name.waiters(|waiters| {
+            let is_head = |ticket: &Option<u64>| ticket.is_some_and(|ticket| waiters.is_head(ticket));
+            world.tickets.iter().position(is_head)
+        });
+        if let Some(head) = head {
+            let woken = wakers[head].0.load(Ordering::Relaxed);
+            assert!(!world.asleep[head] || woken, "asleep after {order:?}");
+        }
+    }
+
+    let mut orders = 0;
+    for first in [2, 3] {
+        for second in [2, 3] {
+            explore(&mut Vec::new(), [3, first, second], &mut orders);
+        }
+    }
+    assert_eq!(orders, 210 + 2 * 560 + 1680);
+}
+
+#[derive(Default)]
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_name_has_its_channel_and_its_key_whatever_the_kind() {
+    let with_prefix: &'static Kind = Box::leak(Box::new(Kind::counted("keys:", "told:")));
+    for text in ["orders", "{a}b", "odd{", "blå lås", "ends}"] {
+        let plain = Name::new(text, &REENTRANT, false);
+        assert_eq!(
+            (plain.text(), plain.key(), plain.channel()),
+            (text, text, &*REENTRANT.channel(text, false).0)
+        );
+        assert_eq!(plain.channel(), format!("redisson_lock__channel:{}", plain.tag()));
+        let other = Name::new(text, with_prefix, false);
+        let (braced, channel) = (with_prefix.own_key(text).unwrap(), with_prefix.channel(text, false).0);
+        assert_eq!((other.text(), other.key(), other.channel()), (text, &*braced, &*channel));
+        assert_eq!(other.tag(), plain.tag());
+    }
+    assert_eq!(Name::new("orders", with_prefix, false).key(), "keys:{orders}");
+    assert_eq!(Name::new("a:{b}", with_prefix, false).key(), "keys:a:{b}");
+}
+
+#[test]
+fn name_without_complete_hash_tag_spans_slots() {
+    for kind in [&*REENTRANT, &FENCED] {
+        let in_one_slot = |text| Name::new(text, kind, true).is_in_one_slot();
+        assert!(in_one_slot("orders") && in_one_slot("a:{b}:c"));
+        assert!(!in_one_slot("odd{") && !in_one_slot("odd}"));
+    }
+}

@@ -1,0 +1,709 @@
+//! Tests of `wait_queue`.
+
+use super::*;
+use crate::base::clock::BootInstant;
+use crate::wait::turns::{OPEN, OPEN_EVERY, Opening, STAND_BACK_AT_LEAST};
+
+fn found(receivers: Option<u32>) -> Contenders {
+    Contenders { receivers, poll: false }
+}
+
+fn ask(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> bool {
+    matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Ask { .. })
+}
+
+#[test]
+fn where_many_may_hold_the_lock_one_who_is_let_in_lets_all_others_ask() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
+    assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
+    waiters.on_held(now, Some(REPOLL));
+    assert_eq!(waiters.leave_open(a, u32::MAX, 3).len(), 2, "both are woken");
+    assert!(ask(&mut waiters, c, now) && ask(&mut waiters, b, now));
+    assert!(!ask(&mut waiters, c, now) && !ask(&mut waiters, b, now), "once");
+    assert!(ask(&mut waiters, b, now + REPOLL), "the head asks on when the lease has ended");
+}
+
+/// Each of them lets all others in again when it has been granted the lock.
+#[test]
+fn very_many_who_are_let_in_are_each_looked_at_once() {
+    const READERS: u64 = 1_000;
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let tickets: Vec<_> = (0..READERS).map(|_| waiters.join(1)).collect();
+    assert!(tickets.iter().all(|ticket| ask(&mut waiters, *ticket, now) == waiters.is_head(*ticket)));
+    let (mut looks, mut woken) = (0, 0);
+    let mut leave = |waiters: &mut WaitQueue, ticket| {
+        looks += waiters.asleep().count();
+        woken += waiters.leave_open(ticket, u32::MAX, READERS).len();
+    };
+    leave(&mut waiters, tickets[0]);
+    assert!(tickets[1..].iter().all(|ticket| ask(&mut waiters, *ticket, now)));
+    // One was refused meanwhile, and sleeps again; another one came.
+    assert!(!ask(&mut waiters, tickets[500], now) && waiters.asleep().count() == 500);
+    let late = waiters.join(1);
+    assert!(!ask(&mut waiters, late, now));
+    tickets[1..].iter().for_each(|ticket| leave(&mut waiters, *ticket));
+    assert!(ask(&mut waiters, late, now), "it was let in, too");
+    assert_eq!(woken as u64, READERS + 1);
+    assert!(looks as u64 <= 2 * READERS, "{looks} looks at {READERS} waiters");
+}
+
+#[test]
+fn a_latch_that_has_ended_is_open_for_those_whom_it_concerns() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let [early, late] = [waiters.join(1), waiters.join(1)];
+    waiters.saw(early, 5);
+    waiters.saw(late, 7);
+    waiters.on_held(now, None);
+    let is_open = |waiters: &mut WaitQueue, ticket| {
+        matches!(waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop())), Turn::Open)
+    };
+    // Set again since.
+    let asked = waiters.joined();
+    assert!(waiters.open(false, 7, asked).is_empty(), "nobody sleeps");
+    assert!(is_open(&mut waiters, early) && !is_open(&mut waiters, late), "it waits for the next one");
+    assert!(waiters.leave_opened(early).is_some(), "the next head is woken");
+    // Who joined only after the question had been sent may wait for one that was set later.
+    let asked = waiters.joined();
+    let later = waiters.join(1);
+    waiters.saw(later, 9);
+    assert!(!ask(&mut waiters, later, now));
+    waiters.open(true, 9, asked);
+    assert!(is_open(&mut waiters, late) && !is_open(&mut waiters, later));
+    assert!(waiters.leave_opened(late).is_some(), "the next head is woken");
+    assert!(ask(&mut waiters, later, now), "and looks again");
+    assert!(!ask(&mut waiters, later, now), "once");
+}
+
+/// Two asked from outside the queue. The first was answered, began to listen, and asked once more; then came the second one's answer.
+#[test]
+fn who_leaves_in_the_middle_of_a_question_leaves_it_to_the_head_whoever_that_is() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let first = waiters.join_first(1);
+    assert!(ask(&mut waiters, first, now));
+    let second = waiters.join_first(1);
+    waiters.on_held(now, None);
+    assert!(!ask(&mut waiters, second, now), "it was answered");
+    waiters.leave(first, None, now);
+    assert!(ask(&mut waiters, second, now), "what the first asked is not known");
+    // With its answer there is nothing to ask.
+    waiters.on_held(now, None);
+    waiters.was_answered(second);
+    let third = waiters.join_first(1);
+    waiters.leave(second, None, now);
+    assert!(!ask(&mut waiters, third, now));
+}
+
+/// A3: tasks that ask again at once keep the queue from ever being empty. An error ends with its cause all the same.
+#[test]
+fn who_comes_after_a_failure_is_not_judged_by_it() {
+    let (mut waiters, start) = (WaitQueue::default(), Instant::now());
+    let failed = waiters.join(1);
+    assert!(ask(&mut waiters, failed, start));
+    let error = Error::InvalidName { length: 0 };
+    waiters.fail_all(&error);
+    let next = waiters.join(1);
+    waiters.leave(failed, None, start + REPOLL);
+    let now = start + 2 * REPOLL;
+    let Turn::Ask { since, .. } = turn(&mut waiters, next, now) else { panic!("nobody else asks") };
+    assert_eq!(since, now, "what was not answered was another one's question");
+}
+
+fn turn(waiters: &mut WaitQueue, ticket: u64, now: Instant) -> Turn {
+    waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()))
+}
+
+/// Two waiters, of whom the first asks, was refused, and sleeps.
+fn two_asleep(now: Instant) -> (WaitQueue, [u64; 2]) {
+    let mut waiters = WaitQueue::default();
+    let tickets = [waiters.join(1), waiters.join(1)];
+    for ticket in tickets {
+        waiters.takes_over(ticket);
+    }
+    assert!(ask(&mut waiters, tickets[0], now) && !ask(&mut waiters, tickets[1], now));
+    assert!(!waiters.head_takes_over(), "it has a question under way");
+    waiters.on_held(now, Some(REPOLL));
+    assert!(!ask(&mut waiters, tickets[0], now));
+    (waiters, tickets)
+}
+
+fn handed() -> Handed {
+    Handed::new(1, BootInstant::now())
+}
+
+#[test]
+fn the_head_takes_what_is_handed_over_and_the_next_one_is_left_asleep() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    assert!(waiters.head_takes_over() && waiters.hand_over(7, handed(), now).is_some(), "it is woken");
+    assert!(!waiters.head_takes_over(), "it has not come for the last one");
+    assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
+    assert_eq!(waiters.untaken(first), None);
+    waiters.leave_with_handed(first, now);
+    assert!(waiters.head_takes_over(), "it sleeps, though it was never told that it is the head");
+    assert!(waiters.give_back(false, now).is_some(), "now it is told, for nobody else looks");
+    assert!(ask(&mut waiters, second, now), "and without a subscription it hears of nothing");
+}
+
+/// One who joined while the lock was handed over has looked, and learnt that there was nothing to do: it is told when that changes.
+#[test]
+fn a_head_that_does_not_listen_is_told_that_the_lock_is_given_back() {
+    for waits_for_the_end in [false, true] {
+        let now = Instant::now();
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.hand_over(7, handed(), now);
+        assert!(waiters.begin_looking_after() && matches!(turn(&mut waiters, first, now), Turn::Take(7)));
+        waiters.leave_with_handed(first, now);
+        assert!(!ask(&mut waiters, second, now), "the lock is handed over, to it perhaps");
+        let at = if waits_for_the_end { now + UNTAKEN } else { now };
+        if waits_for_the_end {
+            let (untaken, head, again) = waiters.look_after(at);
+            assert!(untaken.is_none() && head.is_some() && !again);
+        } else {
+            assert!(waiters.give_back(false, now).is_some());
+        }
+        assert!(ask(&mut waiters, second, at), "it hears of nothing before it asks");
+        assert!(!ask(&mut waiters, second, at), "once");
+    }
+}
+
+/// What nobody takes is not kept: a task may have stopped polling its future without dropping it.
+#[test]
+fn what_is_not_taken_in_time_is_taken_back() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    waiters.hand_over(7, handed(), now);
+    assert!(waiters.begin_looking_after() && !waiters.begin_looking_after(), "one looks");
+    assert!(matches!(waiters.look_after(now + UNTAKEN / 2), (None, _, true)), "it may still come");
+    assert!(matches!(waiters.look_after(now + UNTAKEN), (Some(7), _, false)));
+    assert!(!waiters.head_takes_over(), "it is not offered another one");
+    assert!(matches!(turn(&mut waiters, first, now), Turn::Wait(_)), "it comes too late");
+    waiters.leave(first, None, now);
+    assert!(waiters.head_takes_over() && waiters.is_head(second));
+}
+
+#[test]
+fn a_waiter_that_leaves_says_what_it_has_not_taken() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    waiters.hand_over(7, handed(), now);
+    assert!(waiters.is_handed(first) && !waiters.is_handed(second));
+    assert_eq!(waiters.untaken(first), Some(7));
+    waiters.leave(first, None, now);
+    assert!(waiters.head_takes_over());
+}
+
+/// Invariant: what is given back for the sake of others is asked for after them.
+#[test]
+fn who_has_had_its_time_stands_back_if_others_heard_of_it() {
+    let now = Instant::now();
+    for others in [0, 1, 3] {
+        let (mut waiters, [first, _]) = two_asleep(now);
+        assert!(waiters.give_back(true, now).is_some(), "it has to look at the clock");
+        assert!(!ask(&mut waiters, first, now), "the answer tells whether there are others");
+        assert!(waiters.released(found(Some(others)), now).is_some());
+        assert_eq!(ask(&mut waiters, first, now), others == 0);
+        assert!(others == 0 || ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
+        let budget = Duration::from_millis(6);
+        let share = waiters.time(budget, now).share;
+        let expected = if others == 0 { 2 * budget } else { budget / (others + 1) };
+        assert_eq!(share, expected, "all of them share it");
+    }
+    let (mut waiters, [first, _]) = two_asleep(now);
+    waiters.give_back(true, now);
+    assert!(ask(&mut waiters, first, now + POLL_UNTOLD), "an answer that never comes keeps nobody for long");
+}
+
+/// Found by simulated fleets: an answer from before the release had the head wait for the end of the lease.
+#[test]
+fn an_old_answer_puts_off_nobody_who_stands_back() {
+    let now = Instant::now();
+    let (mut waiters, [first, _]) = two_asleep(now);
+    waiters.give_back(true, now);
+    waiters.released(found(Some(2)), now);
+    waiters.on_held(now, Some(Duration::from_secs(30)));
+    assert!(ask(&mut waiters, first, now + STAND_BACK_AT_LEAST), "nobody came");
+    waiters.on_held(now, Some(Duration::from_secs(30)));
+    assert!(!ask(&mut waiters, first, now + POLL_UNTOLD), "this answer is a new one");
+}
+
+/// Invariant 6: one that was let in and goes before it has asked passes that on.
+#[test]
+fn who_was_let_in_and_leaves_without_asking_lets_the_next_one_ask() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let [first, let_in, next] = [waiters.join(1), waiters.join(1), waiters.join(1)];
+    assert!(ask(&mut waiters, first, now));
+    waiters.on_held(now, None);
+    assert!(!ask(&mut waiters, let_in, now) && !ask(&mut waiters, next, now));
+    assert_eq!(waiters.leave_open(first, 1, 3).len(), 1);
+    assert!(waiters.leave(let_in, None, now).is_some(), "the next head is woken");
+    assert!(ask(&mut waiters, next, now), "something is free, and nobody else asks for it");
+    assert!(!ask(&mut waiters, next, now), "once");
+}
+
+/// Found by simulated fleets: a reader with a wait shorter than a round trip came while the one before it asked, and was told that
+/// the lock was held, though nobody had held it since it came.
+#[test]
+fn a_reader_who_comes_when_the_writer_has_gone_is_not_told_that_it_is_there() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let [first, early] = [waiters.join(1), waiters.join(1)];
+    assert!(ask(&mut waiters, first, now));
+    waiters.on_held(now, None);
+    let asked = waiters.joined();
+    let late = waiters.join(1);
+    waiters.leave_open(first, u32::MAX, asked);
+    assert!(matches!(waiters.known(early, true), Known::Held { .. }), "it was when that one came");
+    assert!(matches!(waiters.known(late, true), Known::Nothing));
+    assert!(matches!(waiters.known(late, false), Known::Held { .. }), "it has waited for long enough");
+    waiters.on_held(now, None);
+    assert!(matches!(waiters.known(late, true), Known::Held { .. }));
+    waiters.head_asks();
+    let later = waiters.join(1);
+    assert!(matches!(waiters.known(late, true), Known::Held { .. }));
+    assert!(matches!(waiters.known(later, true), Known::Nothing));
+}
+
+#[test]
+fn who_wants_many_is_not_overtaken_by_who_wants_few() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let (a, b, c) = (waiters.join(1), waiters.join(3), waiters.join(1));
+    assert!(ask(&mut waiters, a, now) && !ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
+    assert_eq!(waiters.leave_open(a, 2, 3).len(), 1, "the head is woken, who wants three");
+    assert!(!ask(&mut waiters, c, now), "one would be free");
+    assert!(waiters.leave_open(b, 1, 3).len() == 1 && ask(&mut waiters, c, now));
+}
+
+#[test]
+fn only_the_head_asks_and_the_queue_is_first_come_first_served() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let (a, b, c) = (waiters.join(1), waiters.join(1), waiters.join(1));
+    assert!(ask(&mut waiters, a, now), "nothing is known yet");
+    assert!(!ask(&mut waiters, b, now) && !ask(&mut waiters, c, now));
+    waiters.on_held(now, Some(Duration::from_millis(100)));
+    assert!(!ask(&mut waiters, a, now));
+    assert!(!ask(&mut waiters, a, now + Duration::from_millis(99)));
+    assert!(ask(&mut waiters, a, now + Duration::from_millis(100)), "the lease may have ended");
+    assert!(waiters.leave(a, Some(2 * REPOLL), now).is_some(), "the next head is woken");
+    assert!(ask(&mut waiters, b, now), "nobody listens here, so nobody would hear of the release");
+    assert!(!ask(&mut waiters, b, now), "it waits for the release");
+    assert!(ask(&mut waiters, b, now + REPOLL), "but not for ever");
+    assert!(waiters.leave(b, Some(REPOLL / 2), now).is_some());
+    assert!(ask(&mut waiters, c, now));
+    assert!(!ask(&mut waiters, c, now));
+    assert!(ask(&mut waiters, c, now + REPOLL * 3 / 5), "nor beyond the lease of the one before");
+    assert!(waiters.leave(c, None, now).is_none());
+    assert!(waiters.is_empty());
+}
+
+#[test]
+fn a_caller_who_asks_from_outside_is_waited_for_and_joins_in_front() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let (a, b) = (waiters.join(1), waiters.join(1));
+    let turn = |waiters: &mut WaitQueue, ticket, asked_for| {
+        matches!(
+            waiters.turn(ticket, asked_for, now, &mut Context::from_waker(Waker::noop())),
+            Turn::Ask { .. }
+        )
+    };
+    assert!(!turn(&mut waiters, a, true) && !turn(&mut waiters, b, true));
+    assert!(matches!(waiters.known(a, true), Known::Nothing), "nobody has heard anything yet");
+    let first = waiters.join_first(1);
+    waiters.on_held(now, Some(REPOLL));
+    let known = waiters.known(first, true);
+    assert!(waiters.is_head(first) && matches!(known, Known::Held { unanswered_since: None }));
+    assert!(!turn(&mut waiters, a, false), "it stands behind");
+    assert!(waiters.leave(first, None, now).is_some());
+    assert!(!turn(&mut waiters, a, false), "the one that left had its answer");
+    assert!(turn(&mut waiters, a, false) || waiters.poll_now().is_some());
+    assert!(turn(&mut waiters, a, false));
+}
+
+#[test]
+fn a_head_that_leaves_without_the_lock_passes_its_wake_up_on() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let (a, b) = (waiters.join(1), waiters.join(1));
+    waiters.on_held(now, None);
+    assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
+    assert!(ask(&mut waiters, a, now + REPOLL));
+    waiters.questions.poll_at = None;
+    waiters.on_held(now, None);
+    waiters.questions.poll_now = true;
+    assert!(ask(&mut waiters, a, now), "it has heard something");
+    assert!(waiters.leave(a, None, now).is_some());
+    assert!(ask(&mut waiters, b, now));
+    assert!(!ask(&mut waiters, b, now), "once");
+}
+
+/// A2: a waiter that leaves without having asked leaves no reason to ask behind.
+#[test]
+fn a_head_that_leaves_without_a_question_makes_nobody_ask() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let (a, b) = (waiters.join(1), waiters.join(1));
+    waiters.on_held(now, None);
+    assert!(!ask(&mut waiters, a, now) && !ask(&mut waiters, b, now));
+    assert!(waiters.leave(a, None, now).is_some());
+    assert!(!ask(&mut waiters, b, now));
+}
+
+/// Three are free. One who wanted five was refused those, and those who want fewer have never asked.
+#[test]
+fn who_wants_fewer_than_the_one_who_gave_up_asks_at_once() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let [many, few, as_few] = [waiters.join(5), waiters.join(1), waiters.join(1)];
+    assert!(ask(&mut waiters, many, now));
+    waiters.on_held(now, None);
+    assert!(!ask(&mut waiters, many, now) && !ask(&mut waiters, few, now));
+    assert!(waiters.leave(many, None, now).is_some());
+    assert!(ask(&mut waiters, few, now), "nobody knows whether one is free");
+    waiters.on_held(now, None);
+    waiters.was_answered(few);
+    waiters.leave(few, None, now);
+    assert!(!ask(&mut waiters, as_few, now), "not one was free");
+    assert!(waiters.leave(as_few, Some(REPOLL), now).is_none());
+}
+
+/// What is left after a grant is known, and is not enough for the head.
+#[test]
+fn who_can_have_what_is_left_asks_when_the_one_who_wanted_more_gives_up() {
+    for room in [1, 2] {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let [first, many, few] = [waiters.join(1), waiters.join(3), waiters.join(2)];
+        assert!(ask(&mut waiters, first, now));
+        waiters.on_held(now, None);
+        assert!(!ask(&mut waiters, many, now) && !ask(&mut waiters, few, now));
+        waiters.leave_open(first, room, 3);
+        waiters.questions.poll_now = false;
+        assert!(!ask(&mut waiters, many, now), "it is not enough");
+        assert!(waiters.leave(many, None, now).is_some());
+        assert_eq!(ask(&mut waiters, few, now), room == 2);
+    }
+}
+
+/// One who pauses does not listen, and one who heeds writers is refused for the sake of those who only wait.
+#[test]
+fn who_asks_in_another_way_than_the_one_who_gave_up_asks_at_once() {
+    let pauses = Manner { pauses: true, ..Manner::default() };
+    let heeds_writers = Manner { heeds_writers: true, ..Manner::default() };
+    for manner in [Manner::default(), pauses, heeds_writers] {
+        let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+        let [first, second, third] = [waiters.join(1), waiters.join(1), waiters.join(1)];
+        waiters.asks_in(first, manner);
+        waiters.asks_in(second, manner);
+        assert!(ask(&mut waiters, first, now));
+        waiters.on_held(now, None);
+        assert!(!ask(&mut waiters, first, now));
+        waiters.leave(first, None, now);
+        assert!(!ask(&mut waiters, second, now), "it would hear the same");
+        waiters.leave(second, None, now);
+        assert_eq!(ask(&mut waiters, third, now), manner.pauses || manner.heeds_writers);
+    }
+}
+
+/// Of what many hold with a lease each, the first lease to end is another one's.
+#[test]
+fn a_grant_that_leaves_no_room_puts_no_question_off() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let [first, second] = [waiters.join(1), waiters.join(1)];
+    let left = REPOLL / 5;
+    assert!(ask(&mut waiters, first, now));
+    waiters.on_held(now, Some(left));
+    assert!(!ask(&mut waiters, second, now));
+    assert!(waiters.leave_full(first, 2 * REPOLL, now).is_some(), "the next head is woken");
+    assert!(ask(&mut waiters, second, now), "nobody listens here");
+    assert!(!ask(&mut waiters, second, now));
+    assert!(ask(&mut waiters, second, now + left), "the other one's lease may have ended");
+    waiters.on_held(now, Some(REPOLL));
+    waiters.leave_full(second, left, now);
+    let third = waiters.join(1);
+    assert!(ask(&mut waiters, third, now) && !ask(&mut waiters, third, now));
+    assert!(ask(&mut waiters, third, now + left), "as may the one that was granted");
+}
+
+/// A3: an error reaches those who wait, and nobody who comes later.
+#[test]
+fn who_comes_after_an_error_hears_nothing_of_it() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let waiting = [waiters.join(1), waiters.join(1)];
+    waiters.on_held(now, None);
+    waiters.on_unanswered(&Error::NoRandomness);
+    assert!(matches!(waiters.known(waiting[0], true), Known::Trouble(Error::NoRandomness)));
+    waiters.fail_all(&Error::NoRandomness);
+    let later = [waiters.join_first(1), waiters.join(1)];
+    waiting.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+    for ticket in later {
+        let turn = waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()));
+        assert!(!matches!(turn, Turn::Failed(_)));
+    }
+    later.iter().for_each(|ticket| _ = waiters.leave(*ticket, None, now));
+    assert!(!matches!(waiters.known(later[0], true), Known::Trouble(_)), "nobody is left to whom it matters");
+}
+
+#[test]
+fn an_error_reaches_every_waiter_in_the_queue() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let tickets = [waiters.join(1), waiters.join(1)];
+    waiters.on_held(now, None);
+    assert!(tickets.iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
+    assert_eq!(waiters.fail_all(&Error::NoRandomness).len(), 2);
+    for ticket in tickets {
+        let turn = waiters.turn(ticket, false, now, &mut Context::from_waker(Waker::noop()));
+        assert!(matches!(turn, Turn::Failed(Error::NoRandomness)));
+    }
+}
+
+/// Three others are to have their turns; however many messages are found at once, the lock is free for this process after the third.
+#[test]
+fn messages_that_come_at_once_are_a_turn_each() {
+    for together in 1..=3 {
+        let (mut queue, now) = (WaitQueue::default(), Instant::now());
+        queue.join(1);
+        queue.give_back(true, now);
+        queue.released(found(Some(3)), now);
+        let mut come = 0;
+        while !queue.follows(together, now) {
+            come += together;
+        }
+        assert!((3 - together..3).contains(&come), "{come} of them came before");
+    }
+}
+
+/// The head looks after a while whether the others have come, and not when a message has just said that they have.
+#[test]
+fn a_turn_of_the_others_puts_the_heads_question_off() {
+    for is_heard in [false, true] {
+        let (mut queue, now) = (WaitQueue::default(), Instant::now());
+        let head = queue.join(1);
+        queue.give_back(true, now);
+        queue.released(found(Some(3)), now);
+        let late = now + STAND_BACK_AT_LEAST;
+        if is_heard {
+            assert!(!queue.follows(1, late), "it is the next one's turn");
+        }
+        assert_eq!(ask(&mut queue, head, late), !is_heard);
+    }
+}
+
+#[test]
+fn refused_head_polls_soon_after_opening() {
+    let start = Instant::now();
+    let (mut waiters, [first, _]) = two_asleep(start);
+    waiters.give_back(true, start);
+    waiters.released(found(Some(0)), start);
+    let now = start + OPEN_EVERY;
+    waiters.give_back(true, now);
+    waiters.released(found(Some(0)), now);
+    assert!(!ask(&mut waiters, first, now) && ask(&mut waiters, first, now + OPEN));
+    waiters.on_held(now + OPEN, Some(REPOLL));
+    let soon = now + OPEN + Duration::from_millis(5);
+    assert!(!ask(&mut waiters, first, now + OPEN) && ask(&mut waiters, first, soon));
+}
+
+#[test]
+fn crowded_head_pauses_after_release() {
+    let now = Instant::now();
+    for is_granted in [false, true] {
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.refused_among(100, Duration::from_millis(1), u64::MAX);
+        assert!(!waiters.take_news());
+        if is_granted {
+            waiters.leave(first, Some(REPOLL), now);
+            assert!(ask(&mut waiters, second, now) && !ask(&mut waiters, second, now));
+        }
+        assert_eq!(waiters.follows(1, now), is_granted, "a grant ends the pause");
+        assert_eq!((waiters.take_news(), waiters.take_news()), (!is_granted, false));
+        let head = if is_granted { second } else { first };
+        assert!(!ask(&mut waiters, head, now + REPOLL / 5));
+        assert_eq!(ask(&mut waiters, head, now + REPOLL * 4 / 5), !is_granted, "960 trips, slowed down");
+    }
+}
+
+#[test]
+fn own_message_has_head_poll_soon() {
+    let now = Instant::now();
+    let (mut waiters, [first, _]) = two_asleep(now);
+    waiters.turns.give_back(true, now);
+    waiters.turns.found(found(Some(1)), true, Some(false), now);
+    assert!(!waiters.follows(1, now), "it says nothing of others");
+    assert!(!ask(&mut waiters, first, now));
+    waiters.on_held(now, Some(REPOLL));
+    assert!(ask(&mut waiters, first, now + POLL_UNTOLD), "an old answer does not postpone it");
+}
+
+#[test]
+fn late_reply_wakes_no_head() {
+    let now = Instant::now();
+    let (mut waiters, [first, _]) = two_asleep(now);
+    waiters.give_back(true, now);
+    assert!(ask(&mut waiters, first, now + POLL_UNTOLD));
+    waiters.on_held(now, Some(REPOLL));
+    assert!(!ask(&mut waiters, first, now));
+    assert!(waiters.released(found(Some(3)), now + POLL_UNTOLD).is_none(), "the head has polled since");
+}
+
+#[test]
+fn failed_head_takes_no_hold() {
+    let (mut waiters, _) = two_asleep(Instant::now());
+    waiters.fail_all(&Error::NoRandomness);
+    assert!(!waiters.head_takes_over());
+}
+
+#[test]
+fn allowed_follower_asks() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    waiters.let_ask(second);
+    assert!(ask(&mut waiters, second, now) && !ask(&mut waiters, first, now));
+    waiters.leave(second, Some(REPOLL), now);
+    assert!(!ask(&mut waiters, first, now), "a grant leaves no question");
+}
+
+#[test]
+fn leaving_follower_passes_question_to_head() {
+    let now = Instant::now();
+    for may_ask in [false, true] {
+        let (mut waiters, [first, second]) = two_asleep(now);
+        if may_ask {
+            waiters.let_ask(second);
+        }
+        assert_eq!(waiters.leave(second, None, now).is_some(), may_ask);
+        assert_eq!(ask(&mut waiters, first, now), may_ask);
+    }
+}
+
+#[test]
+fn taken_hand_over_postpones_poll() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    waiters.on_held(now, Some(REPOLL / 5));
+    assert!(ask(&mut waiters, first, now + REPOLL / 5), "this question is not answered");
+    waiters.hand_over(7, handed(), now);
+    assert!(matches!(turn(&mut waiters, first, now), Turn::Take(7)));
+    waiters.leave_with_handed(first, now + REPOLL / 5);
+    let known = waiters.known(second, false);
+    assert!(matches!(known, Known::Held { unanswered_since: None }), "the hold is the answer");
+    assert!(!ask(&mut waiters, second, now + REPOLL));
+    assert!(ask(&mut waiters, second, now + REPOLL * 6 / 5));
+}
+
+#[test]
+fn watchdog_ends_with_old_hand_over() {
+    let now = Instant::now();
+    let (mut waiters, _) = two_asleep(now);
+    waiters.hand_over(7, handed(), now);
+    assert!(waiters.begin_looking_after());
+    waiters.look_after(now);
+    assert!(!waiters.begin_looking_after(), "the watchdog comes again anyway");
+    waiters.look_after(now + UNTAKEN);
+    assert!(waiters.begin_looking_after(), "the watchdog does not come again");
+}
+
+#[test]
+fn old_answer_postpones_no_poll() {
+    let now = Instant::now();
+    let (mut waiters, [first, _]) = two_asleep(now);
+    waiters.give_back(true, now);
+    waiters.on_held(now, Some(REPOLL));
+    assert!(ask(&mut waiters, first, now + POLL_UNTOLD));
+}
+
+#[test]
+fn asking_head_does_not_ask_twice() {
+    let (mut waiters, now) = (WaitQueue::default(), Instant::now());
+    let first = waiters.join(1);
+    assert!(ask(&mut waiters, first, now));
+    waiters.give_back(true, now);
+    waiters.released(found(Some(0)), now);
+    waiters.on_held(now, Some(REPOLL));
+    assert!(!ask(&mut waiters, first, now), "the question under way found the lock after its release");
+}
+
+/// A head that leaves passes on until when this process stands back, unless it was granted the lock.
+#[test]
+fn grant_ends_standing_back() {
+    let now = Instant::now();
+    for lease in [None, Some(REPOLL)] {
+        let (mut waiters, [first, second]) = two_asleep(now);
+        waiters.give_back(true, now);
+        waiters.released(found(Some(2)), now);
+        waiters.leave(first, lease, now);
+        assert_eq!(ask(&mut waiters, second, now), lease.is_some(), "without a subscription");
+        waiters.on_held(now, Some(REPOLL));
+        assert_eq!(ask(&mut waiters, second, now + STAND_BACK_AT_LEAST), lease.is_none());
+    }
+}
+
+#[test]
+fn grant_ends_wait_for_reply() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    waiters.give_back(true, now);
+    waiters.leave(first, Some(REPOLL), now);
+    assert!(ask(&mut waiters, second, now), "the reply to an earlier release does not matter");
+    assert!(!ask(&mut waiters, second, now) && waiters.released(found(Some(3)), now).is_none());
+}
+
+/// The lock was left free without a message.
+#[test]
+fn unwanted_silent_opening_is_told_once() {
+    let start = Instant::now();
+    for (leaving, lease, is_told) in [(2, None, true), (1, None, false), (2, Some(REPOLL), false)] {
+        let (mut waiters, tickets) = two_asleep(start);
+        for now in [start, start + OPEN_EVERY] {
+            waiters.give_back(true, now);
+            waiters.released(found(Some(2)), now);
+        }
+        tickets.iter().take(leaving).for_each(|ticket| _ = waiters.leave(*ticket, lease, start + OPEN_EVERY));
+        assert_eq!((waiters.take_untold(), waiters.take_untold()), (is_told, false), "{leaving} {lease:?}");
+    }
+}
+
+#[test]
+fn error_outlasts_leaving_head() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    waiters.on_unanswered(&Error::NoRandomness);
+    waiters.leave(first, None, now);
+    assert!(matches!(waiters.known(second, false), Known::Trouble(Error::NoRandomness)));
+}
+
+#[test]
+fn shared_grant_answers_and_wakes() {
+    let now = Instant::now();
+    for room in [2, u32::MAX] {
+        let mut waiters = WaitQueue::default();
+        let tickets = [(); 3].map(|()| waiters.join(1));
+        assert!(ask(&mut waiters, tickets[0], now));
+        assert!(tickets[1..].iter().all(|ticket| !ask(&mut waiters, *ticket, now)));
+        waiters.questions.on_held(now, None);
+        assert!(ask(&mut waiters, tickets[0], now + REPOLL), "this question is not answered yet");
+        assert_eq!(waiters.leave_open(tickets[0], room, 3).len(), 2, "room for {room}");
+        let known = waiters.known(tickets[1], false);
+        assert!(matches!(known, Known::Held { unanswered_since: None }));
+    }
+}
+
+#[test]
+fn ended_latch_wakes_sleeping_waiters() {
+    let now = Instant::now();
+    let (mut waiters, [first, second]) = two_asleep(now);
+    assert!(ask(&mut waiters, first, now + REPOLL) && !ask(&mut waiters, second, now));
+    let asked = waiters.joined();
+    assert_eq!(waiters.open(true, 9, asked).len(), 2, "they have not looked, and joined before");
+    assert!(matches!(turn(&mut waiters, second, now), Turn::Open));
+    assert!(waiters.leave_opened(second).is_none(), "the head stays");
+    assert!(matches!(turn(&mut waiters, first, now), Turn::Open));
+    let third = waiters.join(1);
+    waiters.leave_opened(first);
+    assert!(matches!(waiters.known(third, false), Known::Held { unanswered_since: None }));
+}
+
+#[test]
+fn free_lock_is_hot_no_longer() {
+    let now = Instant::now();
+    let (mut waiters, _) = two_asleep(now);
+    waiters.give_back(true, now);
+    waiters.released(found(Some(0)), now);
+    assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Published);
+    waiters.was_free();
+    assert_eq!(waiters.time(REPOLL, now + OPEN_EVERY).opening, Opening::Not);
+}

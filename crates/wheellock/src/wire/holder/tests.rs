@@ -1,0 +1,45 @@
+//! Tests of `holder`.
+
+use super::*;
+
+fn holder(owner: &str) -> Holder {
+    Holder {
+        owner: owner.to_owned(),
+        mode: Mode::Exclusive,
+        hold_count: 1,
+        lease_left: Duration::from_millis(29_340),
+        label: None,
+    }
+}
+
+#[test]
+fn the_process_of_an_owner_is_a_uuid_or_none() {
+    let uuid = "0f9a1b2c-0000-4000-8000-00805f9b34fb";
+    assert_eq!(holder(&format!("{uuid}:1")).process(), Some(uuid));
+    assert_eq!(holder(&format!("{uuid}:9223372036854775807")).process(), Some(uuid));
+    for foreign in ["", ":", "token", uuid, "a:1", &format!("{uuid}:x"), &format!("{uuid}0:1")] {
+        assert_eq!(holder(foreign).process(), None, "{foreign}");
+    }
+}
+
+#[test]
+fn a_holder_is_told_in_one_line() {
+    let mut told = holder("me\n:1");
+    assert_eq!(told.to_string(), r"[me\n:1] holds it alone, for 29.3 s more unless it renews");
+    told.label = Some("host/1/nightly\u{1b}[2J".to_owned());
+    (told.mode, told.hold_count, told.lease_left) = (Mode::Write, 2, Duration::MAX);
+    let line = r"host/1/nightly\u{1b}[2J [me\n:1] holds it for writing, 2 times, without an end";
+    assert_eq!(told.to_string(), line);
+}
+
+#[test]
+fn a_label_has_a_bound_and_no_control_characters() {
+    for good in ["host/12/billing", "é", &"x".repeat(MAX_LABEL)] {
+        assert_eq!(Label::new(good.to_owned()).unwrap().text(), good);
+    }
+    for bad in ["", "a\nb", "\u{1b}", &"x".repeat(MAX_LABEL + 1)] {
+        assert!(matches!(Label::new(bad.to_owned()), Err(Error::InvalidLabel { .. })), "{bad:?}");
+    }
+    assert_eq!(Label::as_found(&[b'x'; 2 * MAX_LABEL]).len(), MAX_LABEL);
+    assert_eq!(Label::as_found(b"\xFF"), "\u{FFFD}");
+}

@@ -1,0 +1,610 @@
+//! What goes over the wire: the parameters of every script and query, and the meaning of their replies. They are built and
+//! read here only. Which scripts, keys and channels a kind of lock has is `kind`'s.
+
+pub(crate) mod holder;
+
+use std::num::NonZeroU64;
+use std::ops::Deref;
+use std::time::Duration;
+
+use wheellock_client::layer::Retry;
+use wheellock_client::{Arg, Command, Value};
+
+use crate::base::lease::Lease;
+use crate::base::owner::{Owner, OwnerText};
+use crate::kind::{Companions, Holders};
+use crate::table::holds::{GrantReply, Renewal, RenewalReply, Renewed};
+use crate::wait::name::Name;
+use crate::wait::turns::{Contenders, Opening};
+use crate::wire::holder::{Holder, Label, Mode};
+
+/// Keys of a script that is about one lock.
+pub(crate) const KEYS: usize = 1;
+
+/// The command that runs a script, for messages.
+pub(crate) fn verb(retry: &Retry) -> &'static str {
+    if retry.is_in_full() { "EVAL" } else { "EVALSHA" }
+}
+
+/// Another holder has the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    /// For so long, unless the lease is renewed; `None`: for ever, by a foreign hand.
+    pub(crate) lease_left: Option<Duration>,
+    /// It tells nobody of its release.
+    pub(crate) is_silent: bool,
+    /// The same was asked before without an answer, and that may still come.
+    pub(crate) may_come_late: bool,
+    /// Number of listeners to the lock's releases, if the script has counted them.
+    pub(crate) listeners: Option<u32>,
+    /// Time between the request and this answer.
+    pub(crate) trip: Duration,
+}
+
+impl Refusal {
+    /// Nobody knows for how long, and nobody will say it.
+    pub(crate) const UNBOUNDED: Self = Self {
+        lease_left: None,
+        is_silent: false,
+        may_come_late: false,
+        listeners: None,
+        trip: Duration::ZERO,
+    };
+
+    /// By the PTTL that the server told; -1: held without a TTL, which only a foreign hand can have done.
+    fn of(pttl: i64) -> Self {
+        Self { lease_left: u64::try_from(pttl).ok().map(Duration::from_millis), ..Self::UNBOUNDED }
+    }
+}
+
+/// Parameters of a script about one lock, on the stack. What every kind needs comes first.
+pub(crate) struct Params<'a> {
+    all: [Arg<'a>; 8],
+    len: usize,
+}
+
+impl<'a> Deref for Params<'a> {
+    type Target = [Arg<'a>];
+
+    fn deref(&self) -> &[Arg<'a>] {
+        self.all.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// For a kind's `acquire`: asks that `holder` holds the lock `count` times.
+pub(crate) fn acquire<'a>(
+    name: &'a Name,
+    lease: Lease,
+    holder: &'a [u8],
+    count: u32,
+    precedence: Precedence,
+    publish: &'static str,
+) -> Params<'a> {
+    let none = || Arg::from("");
+    let (key, lease, holder, count) = (name.key().into(), lease.millis().into(), holder.into(), count.into());
+    let (rest, len) = match name.kind().companions {
+        Companions::None => ([none(), none(), none(), none()], 4),
+        Companions::Token => ([name.tag().into(), none(), none(), none()], 5),
+        Companions::ReadLeases => ([name.tag().into(), precedence.0.into(), none(), none()], 6),
+        Companions::Queue => {
+            ([precedence.0.into(), name.channel().into(), publish.into(), name.tag().into()], 8)
+        }
+        Companions::Permits | Companions::Ended => ([name.tag().into(), none(), none(), none()], 5),
+        Companions::PermitLeases => ([name.tag().into(), name.channel().into(), publish.into(), none()], 7),
+    };
+    let [one, two, three, four] = rest;
+    Params { all: [key, lease, holder, count, one, two, three, four], len }
+}
+
+/// For a kind's `poll`: what its `acquire` takes, and how to count the listeners.
+pub(crate) fn poll<'a>(name: &'a Name, mut acquire: Params<'a>, publish: &'static str) -> Params<'a> {
+    let count = if publish == "SPUBLISH" { "SHARDNUMSUB" } else { "NUMSUB" };
+    for (place, arg) in acquire.all.iter_mut().skip(acquire.len).zip([name.channel().into(), count.into()]) {
+        *place = arg;
+    }
+    Params { len: acquire.len + 2, ..acquire }
+}
+
+/// Who goes first, where there are readers and writers. Of a reader: 1 if it stands behind a writer who waits. Of a writer: for
+/// how many milliseconds readers who come stand behind it, should it have to wait. Of one who wants a fair lock: 1 if it stands in
+/// the queue, should it have to wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Precedence(i64);
+
+impl Precedence {
+    /// None: who asks first goes first.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Of a reader who heeds writers.
+    pub(crate) const HEEDS_WRITERS: Self = Self(1);
+
+    /// Of one who waits for a fair lock.
+    pub(crate) const STANDS_IN_THE_QUEUE: Self = Self(1);
+
+    /// Of a writer who waits for so long, and asks again from time to time.
+    pub(crate) fn before_readers(wait: Duration) -> Self {
+        Self(i64::try_from(wait.min(MARK).as_millis()).unwrap_or_default())
+    }
+}
+
+/// Longer than a writer who waits ever goes without asking again.
+const MARK: Duration = Duration::from_secs(6);
+
+/// A server's word that a lock is granted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grant {
+    pub(crate) reply: GrantReply,
+    /// The fencing token, of a kind that has them.
+    pub(crate) token: Option<NonZeroU64>,
+    /// How many more may be granted now.
+    pub(crate) room: u32,
+}
+
+/// What a kind's `acquire` returns; `None` if it never does.
+pub(crate) fn read_acquire(name: &Name, reply: &Value) -> Option<Result<Grant, Refusal>> {
+    let kind = name.kind();
+    let room = if kind.is_shared() { u32::MAX } else { 0 };
+    let grant = |reply| Some(Ok(Grant { reply, token: None, room }));
+    match (reply, kind.companions) {
+        (Value::Integer(pttl), _) => Some(Err(Refusal::of(*pttl))),
+        (Value::Array(_), companions) => match (reply.as_array()?, companions) {
+            ([pttl], _) => Some(Err(Refusal { is_silent: true, ..Refusal::of(pttl.as_i64()?) })),
+            // A token is text.
+            ([Value::Integer(pttl), Value::Integer(listeners)], _) if kind.poll.is_some() => {
+                let listeners = Some(u32::try_from(*listeners).unwrap_or_default());
+                Some(Err(Refusal { listeners, ..Refusal::of(*pttl) }))
+            }
+            ([how, token], Companions::Token) => {
+                let (reply, token) = (read_how(how)?, token.as_str()?.parse().ok()?);
+                Some(Ok(Grant { reply, token: Some(token), room }))
+            }
+            ([how, free], Companions::Permits | Companions::PermitLeases) => {
+                let room = u32::try_from(free.as_i64()?.max(0)).unwrap_or(u32::MAX);
+                Some(Ok(Grant { reply: read_how(how)?, token: None, room }))
+            }
+            _ => None,
+        },
+        (_, Companions::Token | Companions::Permits | Companions::PermitLeases) => None,
+        (Value::Null, _) => grant(GrantReply::Fresh),
+        (reply, _) if reply.as_bytes() == Some(b"AGAIN") => grant(GrantReply::Again),
+        _ => None,
+    }
+}
+
+fn read_how(how: &Value) -> Option<GrantReply> {
+    match how.as_i64()? {
+        1 => Some(GrantReply::Fresh),
+        2 => Some(GrantReply::Again),
+        _ => None,
+    }
+}
+
+/// One of several locks that are asked for together.
+pub(crate) struct Part<'a> {
+    pub(crate) name: &'a Name,
+    pub(crate) lease: Lease,
+    pub(crate) owner: OwnerText,
+    pub(crate) count: u32,
+}
+
+/// For `acquire_all.lua`.
+pub(crate) fn acquire_all<'a>(locks: &'a [Part<'a>]) -> Vec<Arg<'a>> {
+    let keys = locks.iter().map(|lock| Arg::from(lock.name.key()));
+    let args = locks
+        .iter()
+        .flat_map(|lock| [lock.lease.millis().into(), lock.owner.as_bytes().into(), lock.count.into()]);
+    keys.chain(args).collect()
+}
+
+/// What `acquire_all.lua` returns.
+pub(crate) enum AllReply {
+    Granted(Vec<GrantReply>),
+    /// Another holder has the lock at this place.
+    Refused(usize, Refusal),
+    OtherData(usize),
+}
+
+/// What `acquire_all.lua` returns of so many locks; `None` if it never does.
+pub(crate) fn read_acquire_all(reply: &Value, locks: usize) -> Option<AllReply> {
+    let numbers: Vec<i64> = reply.as_array()?.iter().map(Value::as_i64).collect::<Option<_>>()?;
+    let place = |place: i64| usize::try_from(place).ok()?.checked_sub(1).filter(|place| *place < locks);
+    match *numbers {
+        [1, ref statuses @ ..] if statuses.len() == locks => {
+            let status = |status: &i64| read_how(&Value::Integer(*status));
+            statuses.iter().map(status).collect::<Option<_>>().map(AllReply::Granted)
+        }
+        [0, at, pttl] => Some(AllReply::Refused(place(at)?, Refusal::of(pttl))),
+        [-1, at] => place(at).map(AllReply::OtherData),
+        _ => None,
+    }
+}
+
+/// For a kind's `release`: brings the hold count of `holder` down to `count`.
+pub(crate) fn release<'a>(name: &'a Name, holder: &'a [u8], count: u32, publish: &'static str) -> Params<'a> {
+    let none = || Arg::from("");
+    let (tag, len) = if release_has_tag(name) { (name.tag().into(), 6) } else { (none(), 5) };
+    let (key, channel) = (name.key().into(), name.channel().into());
+    Params { all: [key, channel, holder.into(), count.into(), publish.into(), tag, none(), none()], len }
+}
+
+/// For a kind's `hot_release`.
+pub(crate) fn hot_release<'a>(
+    name: &'a Name,
+    holder: &'a [u8],
+    publish: &'static str,
+    opening: Opening,
+) -> Params<'a> {
+    let Params { mut all, len } = release(name, holder, 0, publish);
+    let opening = match opening {
+        Opening::Not => "0",
+        Opening::Published => "1",
+        Opening::Silent => "2",
+    };
+    for (place, arg) in all.iter_mut().skip(len).zip([name.tag().into(), opening.into()]) {
+        *place = arg;
+    }
+    Params { all, len: len + 2 }
+}
+
+/// For `mark.lua`.
+pub(crate) fn mark(name: &Name) -> [Arg<'_>; 3] {
+    [name.key().into(), name.tag().into(), MARK_LASTS.into()]
+}
+
+/// Milliseconds for which a contender that polls is known: several times as long as it takes until the mark is left anew.
+const MARK_LASTS: u64 = 1000;
+
+/// For `tell.lua`.
+pub(crate) fn tell<'a>(name: &'a Name, publish: &'static str) -> [Arg<'a>; 3] {
+    [name.key().into(), name.channel().into(), publish.into()]
+}
+
+fn release_has_tag(name: &Name) -> bool {
+    use Companions::{PermitLeases, Permits, Queue, ReadLeases};
+    matches!(name.kind().companions, ReadLeases | Queue | Permits | PermitLeases)
+}
+
+/// Whether the server knew the hold; `None` if a kind's `release` never returns this.
+pub(crate) fn read_release(reply: &Value) -> Option<bool> {
+    match reply {
+        Value::Integer(_) => Some(true),
+        Value::Null => Some(false),
+        // Of a hot release.
+        reply => reply.as_array()?.first()?.as_i64().map(|_| true),
+    }
+}
+
+/// The reply of a kind's `hot_release` about other contenders.
+pub(crate) fn read_contenders(reply: &Value) -> Contenders {
+    let (released, found) = match reply.as_array() {
+        Some([released, found]) => (released.as_i64(), found.as_i64() == Some(1)),
+        _ => (None, false),
+    };
+    let receivers = released.and_then(|released| released.checked_sub(1)).and_then(|n| u32::try_from(n).ok());
+    // Without messages, listeners have to poll, too.
+    Contenders { receivers, poll: found || released == Some(-1) }
+}
+
+/// For a kind's `force_release`.
+pub(crate) fn force_release<'a>(name: &'a Name, publish: &'static str) -> Vec<Arg<'a>> {
+    let tag = release_has_tag(name).then(|| name.tag().into());
+    let mode = name.kind().mode.map(Arg::from);
+    [name.key().into(), name.channel().into(), publish.into()].into_iter().chain(tag).chain(mode).collect()
+}
+
+/// For a kind's `renew`: `holders` are those of `group`, whose locks are all of one kind.
+pub(crate) fn renew<'a>(group: &'a [Renewal], holders: &'a [OwnerText]) -> Vec<Arg<'a>> {
+    let keys = group.iter().map(|renewal| Arg::from(renewal.name.key()));
+    let args = group.iter().zip(holders).flat_map(|(renewal, holder)| {
+        use Companions::{PermitLeases, Permits, ReadLeases};
+        let has_tag = matches!(renewal.name.kind().companions, ReadLeases | Permits | PermitLeases);
+        let tag = has_tag.then(|| renewal.name.tag().into());
+        [renewal.lease_to_set().into(), holder.as_bytes().into()].into_iter().chain(tag)
+    });
+    keys.chain(args).collect()
+}
+
+/// What a kind's `renew` returns of the locks in `group`; `None` if it never does.
+pub(crate) fn read_renewal(reply: &Value, group: &[Renewal]) -> Option<RenewalReply> {
+    let [seconds, micros, locks @ ..] = reply.as_array()? else { return None };
+    let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
+    let server = Duration::from_secs(number(seconds)?) + Duration::from_micros(number(micros)?);
+    let lock = |(place, renewal): (usize, &Renewal)| {
+        let Some(number) = locks.get(place).and_then(Value::as_i64) else { return Renewed::Failed };
+        match (number, renewal.extend) {
+            (0, _) => Renewed::NotOwner,
+            (1, true) => Renewed::Extended,
+            (-1, false) => Renewed::StillHeld { left: Duration::MAX },
+            (left @ 1.., false) => Renewed::StillHeld { left: Duration::from_millis(left.unsigned_abs()) },
+            _ => Renewed::Failed,
+        }
+    };
+    Some(RenewalReply { server, locks: group.iter().enumerate().map(lock).collect() })
+}
+
+/// Asks whether the lock is held.
+pub(crate) fn is_held(name: &Name) -> Command<'_> {
+    Command::new("EXISTS").arg(name.key())
+}
+
+/// For a kind's `is_held`.
+pub(crate) fn is_held_by_script(name: &Name) -> Vec<Arg<'_>> {
+    [name.key().into()].into_iter().chain(name.kind().mode.map(Arg::from)).collect()
+}
+
+/// Asks how often `holder` holds the lock.
+pub(crate) fn hold_count<'a>(name: &'a Name, holder: &'a OwnerText) -> Command<'a> {
+    match name.kind().holders {
+        Holders::Single => Command::new("GET").arg(name.key()),
+        _ => Command::new("HGET").arg(name.key()).arg(holder.as_bytes()),
+    }
+}
+
+/// What [`hold_count`] is answered with; `None` if it never is.
+pub(crate) fn read_hold_count(name: &Name, holder: &OwnerText, reply: &Value) -> Option<u64> {
+    match name.kind().holders {
+        _ if reply.is_null() => Some(0),
+        Holders::Single => Some(u64::from(reply.as_bytes()? == holder.as_bytes())),
+        _ => reply.as_str()?.parse().ok(),
+    }
+}
+
+/// For a kind's `show_holders`.
+pub(crate) fn show_holders(name: &Name) -> Vec<Arg<'_>> {
+    let most = match name.kind().holders {
+        Holders::Single => 1,
+        Holders::Counted | Holders::Permits => holder::Holders::MOST,
+    };
+    let side = name.kind().mode.map(|mode| [mode.into(), name.tag().into()]);
+    [name.key().into(), most.into()].into_iter().chain(side.into_iter().flatten()).collect()
+}
+
+/// Who holds a lock, without what they call themselves; `None` if a kind's `show_holders` never returns this.
+pub(crate) fn read_holders(name: &Name, reply: &Value) -> Option<holder::Holders> {
+    let (count, said) = reply.as_array()?.split_first()?;
+    let mode = match name.kind().mode {
+        Some("read") => Mode::Read,
+        Some(_) => Mode::Write,
+        None => Mode::Exclusive,
+    };
+    let holder = |said: &[Value]| {
+        let [owner, count, left] = said else { return None };
+        Some(Holder {
+            // Other libraries' holders are any bytes.
+            owner: String::from_utf8_lossy(owner.as_bytes()?).into_owned(),
+            mode,
+            hold_count: u64::try_from(count.as_i64()?).ok()?,
+            // One that has ended within the script is told as -2.
+            lease_left: match left.as_i64()? {
+                -1 => Duration::MAX,
+                left => Duration::from_millis(u64::try_from(left).unwrap_or_default()),
+            },
+            label: None,
+        })
+    };
+    let holders: Vec<Holder> = said.chunks(3).map(holder).collect::<Option<_>>()?;
+    let beyond = u64::try_from(count.as_i64()?).ok()?.saturating_sub(holders.len() as u64);
+    Some(holder::Holders { holders, beyond })
+}
+
+/// Where a manager's label is.
+pub(crate) fn label_key(process: &str) -> String {
+    format!("wheellock:process:{process}")
+}
+
+/// Says what a manager calls itself, for so long.
+pub(crate) fn set_label<'a>(key: &'a str, label: &'a Label, lease: Duration) -> Command<'a> {
+    let lease = i64::try_from(lease.as_millis()).unwrap_or(i64::MAX);
+    Command::new("SET").arg(key).arg(label.text()).arg("PX").arg(lease)
+}
+
+/// Says that a manager has no label any more.
+pub(crate) fn delete_label(key: &str) -> Command<'_> {
+    Command::new("DEL").arg(key)
+}
+
+/// Asks for a label, by its [key](label_key).
+pub(crate) fn label(key: &str) -> Command<'_> {
+    Command::new("GET").arg(key)
+}
+
+/// What [`label`] is answered with; `None` if there is none.
+pub(crate) fn read_label(reply: &Value) -> Option<String> {
+    reply.as_bytes().map(Label::as_found)
+}
+
+/// What a question is answered with that has only yes and no for an answer; `None` if it never is.
+pub(crate) fn read_yes(reply: &Value) -> Option<bool> {
+    reply.as_i64().map(|number| number != 0)
+}
+
+/// Asks how long the present lease still runs.
+pub(crate) fn remaining_lease(name: &Name) -> Command<'_> {
+    Command::new("PTTL").arg(name.key())
+}
+
+/// What [`remaining_lease`] is answered with: `None` if the lock is free, without an end if an operator has taken its TTL
+/// away (source: the PTTL command's documentation). The outer `None` if it never is.
+pub(crate) fn read_remaining_lease(reply: &Value) -> Option<Option<Duration>> {
+    Some(match reply.as_i64()? {
+        -2 => None,
+        millis => Some(u64::try_from(millis).map_or(Duration::MAX, Duration::from_millis)),
+    })
+}
+
+/// For the scripts that look at a latch, and who leads.
+pub(crate) fn look(name: &Name) -> [Arg<'_>; 2] {
+    [name.key().into(), name.tag().into()]
+}
+
+/// How often a latch is still to be counted down, and when the last one of its name ended; `None` if the script never returns
+/// this.
+pub(crate) fn read_look(reply: &Value) -> Option<(i64, u64)> {
+    let [count, ended] = reply.as_array()? else { return None };
+    Some((count.as_i64()?, ended.as_str()?.parse().ok()?))
+}
+
+/// For a script that takes effect once: `place` and `serial` say which request it is, and `more` is what it needs besides.
+pub(crate) fn once<'a>(
+    name: &'a Name,
+    place: &'a OwnerText,
+    serial: u64,
+    memory: Duration,
+    publish: &'static str,
+    more: Option<Arg<'a>>,
+) -> Params<'a> {
+    let serial = i64::try_from(serial).unwrap_or(i64::MAX);
+    let memory = i64::try_from(memory.as_millis()).unwrap_or(i64::MAX);
+    let len = if more.is_some() { 8 } else { 7 };
+    let [key, channel, tag] = [name.key(), name.channel(), name.tag()].map(Arg::from);
+    let last = more.unwrap_or_else(|| Arg::from(""));
+    Params {
+        all: [key, channel, tag, place.as_bytes().into(), serial.into(), memory.into(), publish.into(), last],
+        len,
+    }
+}
+
+/// Asks how many permits of a counted semaphore are free.
+pub(crate) fn free_permits(name: &Name) -> Command<'_> {
+    Command::new("GET").arg(name.key())
+}
+
+/// What [`free_permits`] is answered with; `None` if it never is.
+pub(crate) fn read_free_permits(reply: &Value) -> Option<i64> {
+    if reply.is_null() { Some(0) } else { reply.as_str()?.parse().ok() }
+}
+
+/// The channel on which a leader's announcements are told; the script builds the same.
+pub(crate) fn election_channel(name: &Name) -> String {
+    format!("wheellock_election:{}", name.tag())
+}
+
+/// What a leader says of itself, as it is remembered.
+pub(crate) fn announcement(owner: &Owner, token: u64, text: &str) -> String {
+    format!("{owner} {token} {text}")
+}
+
+/// Who leads, and for how long its lease still runs; `None`: without an end.
+pub(crate) struct SeenLeader {
+    pub(crate) owner: String,
+    pub(crate) token: u64,
+    pub(crate) announcement: String,
+    pub(crate) lease_left: Option<Duration>,
+}
+
+/// What the script answers that looks who leads: `None` if nobody does. The outer `None` if it never does.
+pub(crate) fn read_leader(reply: &Value) -> Option<Option<SeenLeader>> {
+    if reply.is_null() {
+        return Some(None);
+    }
+    let [owner, token, announcement, pttl] = reply.as_array()? else { return None };
+    Some(Some(SeenLeader {
+        // Whatever somebody else has put there.
+        owner: String::from_utf8_lossy(owner.as_bytes()?).into_owned(),
+        token: token.as_str().and_then(|token| token.parse().ok()).unwrap_or_default(),
+        announcement: String::from_utf8_lossy(announcement.as_bytes()?).into_owned(),
+        lease_left: u64::try_from(pttl.as_i64()?).ok().map(Duration::from_millis),
+    }))
+}
+
+/// Asks how often a latch is still to be counted down.
+pub(crate) fn count_of_latch(name: &Name) -> Command<'_> {
+    Command::new("GET").arg(name.key())
+}
+
+/// What [`count_of_latch`] is answered with; `None` if it never is.
+pub(crate) fn read_count_of_latch(reply: &Value) -> Option<u64> {
+    read_free_permits(reply).map(|count| u64::try_from(count).unwrap_or_default())
+}
+
+/// For the script that counts the permits of a semaphore.
+pub(crate) fn count_permits(name: &Name) -> [Arg<'_>; 2] {
+    [name.key().into(), name.tag().into()]
+}
+
+/// How many permits are free, and how many are taken; `None` if the script never returns this.
+pub(crate) fn read_count(reply: &Value) -> Option<(i64, i64)> {
+    let [free, taken] = reply.as_array()? else { return None };
+    Some((free.as_i64()?, taken.as_i64()?))
+}
+
+/// For the script that extends a permit's lease or, without one, looks how long it still runs.
+pub(crate) fn permit_lease<'a>(name: &'a Name, permit: &'a [u8; 16], lease: Option<Lease>) -> [Arg<'a>; 4] {
+    let lease = lease.map_or_else(|| 0_u32.into(), |lease| lease.millis().into());
+    [name.key().into(), lease, permit.into(), name.tag().into()]
+}
+
+/// Whether a permit's lease was extended; `None` if the script never returns this.
+pub(crate) fn read_extended(reply: &Value) -> Option<bool> {
+    read_renewed(reply).map(|(_, said)| said == 1)
+}
+
+/// How long a permit's lease still runs: `None` if it has ended, without an end if Redisson gave it none. The outer `None` if the script
+/// never returns this.
+pub(crate) fn read_permit_lease(reply: &Value) -> Option<Option<Duration>> {
+    let (now, left) = read_renewed(reply)?;
+    let left = u64::try_from(left).ok()?;
+    let is_endless = now.saturating_add(left) >= REDISSONS_NEVER;
+    Some((left > 0).then(|| if is_endless { Duration::MAX } else { Duration::from_millis(left) }))
+}
+
+/// The server's clock in milliseconds, and what it says of one permit.
+fn read_renewed(reply: &Value) -> Option<(u64, i64)> {
+    let [seconds, micros, said] = reply.as_array()? else { return None };
+    let number = |value: &Value| value.as_i64().and_then(|number| u64::try_from(number).ok());
+    let now = number(seconds)?.saturating_mul(1000).saturating_add(number(micros)? / 1000);
+    Some((now, said.as_i64()?))
+}
+
+/// When a permit without an end ends, in milliseconds (source: Redisson).
+const REDISSONS_NEVER: u64 = 922_337_203_685_477;
+
+/// Where the ends of a semaphore's leases are (source: Redisson).
+pub(crate) fn permit_leases(name: &Name) -> String {
+    format!("{}:timeout", name.tag())
+}
+
+/// Where the tokens of a fenced lock are counted (source: Redisson).
+pub(crate) fn token_key(name: &Name) -> String {
+    format!("redisson_lock_token:{}", name.tag())
+}
+
+/// Asks for the latest token, by its [key](token_key).
+pub(crate) fn token(key: &str) -> Command<'_> {
+    Command::new("GET").arg(key)
+}
+
+/// What [`token`] is answered with. The outer `None` if it never is.
+pub(crate) fn read_token(reply: &Value) -> Option<Option<u64>> {
+    if reply.is_null() { Some(None) } else { reply.as_str()?.parse().ok().map(Some) }
+}
+
+/// The channel on which one waiter of a fair lock is told that it is next (source: Redisson).
+pub(crate) fn own_channel(name: &Name, holder: &OwnerText) -> Vec<u8> {
+    [name.channel().as_bytes(), b":", holder.as_bytes()].concat()
+}
+
+/// Asks how many wait for a fair lock.
+pub(crate) fn queue_length(key: &str) -> Command<'_> {
+    Command::new("LLEN").arg(key)
+}
+
+/// Where those who wait for a fair lock are listed (source: Redisson).
+pub(crate) fn queue_key(name: &Name) -> String {
+    format!("redisson_lock_queue:{}", name.tag())
+}
+
+/// What [`queue_length`] is answered with; `None` if it never is.
+pub(crate) fn read_queue_length(reply: &Value) -> Option<u64> {
+    u64::try_from(reply.as_i64()?).ok()
+}
+
+/// Asks how many stand before `holder` in the queue that is under `key`.
+pub(crate) fn position<'a>(key: &'a str, holder: &'a OwnerText) -> Command<'a> {
+    Command::new("LPOS").arg(key).arg(holder.as_bytes())
+}
+
+/// What [`position`] is answered with: `None` if the holder is not in the queue. The outer `None` if it never is.
+pub(crate) fn read_position(reply: &Value) -> Option<Option<u64>> {
+    if reply.is_null() { Some(None) } else { read_queue_length(reply).map(Some) }
+}

@@ -2,53 +2,37 @@
 //! found in a text, and which file it means.
 //!
 //! A file is a module. A path that begins with `crate`, `self` or `super` means the deepest file on it. A file's own children
-//! (`mod x;`) are part of it and no import; tests are left out.
+//! (`mod x;`) are part of it and no import. Test modules in a file of their own are left out. An inline test module counts as a part of
+//! its file when circles are searched.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tidy::{Complaint, File, SHIPPED};
+use crate::files::{Complaint, File, SHIPPED};
 
 /// A module by the names on its path below the crate; empty for the crate itself.
 type Module = Vec<String>;
 
-/// The layers of the lock layer, from above, by the first part of a file's path. What is named in none is a value or an edge: the
-/// lowest layer.
-const LAYERS: [&[&str]; 5] = [
-    &["testing"],
-    &[
-        "manager",
-        "lock",
-        "fenced",
-        "election",
-        "read_write",
-        "semaphore",
-        "permit",
-        "latch",
-        "multi_lock",
-        "redlock",
-        "blocking",
-        "shutdown",
-        "health",
-        "report",
-    ],
-    &["acquire", "guard", "hand_over", "label", "watchdog", "retry", "once", "work", "join_all"],
-    &["context"],
-    &["wire"],
+/// The floors of the lock layer, from above, by the first part of a file's path.
+const LAYERS: [&str; 12] = [
+    "testing", "blocking", "group", "manager", "kinds", "lock", "request", "wire", "table", "wait", "kind",
+    "base",
 ];
 
 /// A complaint for every file of the lock layer that imports one of a layer above it.
 pub(crate) fn upward_arrows(files: &[File]) -> Vec<Complaint> {
     let source = "crates/wheellock/src/";
-    let modules = modules_below(files, source);
+    let modules = modules_below(files, source, without_tests);
     let layer = |module: &Module| {
-        let named = |layer: &&[&str]| module.first().is_some_and(|first| layer.contains(&first.as_str()));
-        LAYERS.iter().position(named).unwrap_or(LAYERS.len())
+        let first = module.first().map(String::as_str);
+        LAYERS.iter().position(|layer| first == Some(*layer))
     };
     let arrows = imports_of(&modules).into_iter().flat_map(|(module, imports)| {
         imports
             .into_iter()
-            .filter(move |import| layer(import) < layer(module))
+            .filter(
+                move |import| matches!((layer(import), layer(module)), (Some(to), Some(from)) if to < from),
+            )
             .map(move |import| (module, import))
     });
     let complaint = |(module, import): (&Module, &Module)| {
@@ -58,14 +42,14 @@ pub(crate) fn upward_arrows(files: &[File]) -> Vec<Complaint> {
     arrows.map(complaint).collect()
 }
 
-/// A complaint for every circle of files in a shipped crate.
+/// Returns a complaint for every circle of files in a shipped crate or in these tools.
 pub(crate) fn circles(files: &[File]) -> Vec<Complaint> {
     let crates = SHIPPED.iter().map(|(name, _)| format!("crates/{name}/src/"));
-    crates.flat_map(|source| circles_below(files, &source)).collect()
+    crates.chain(["xtask/src/".to_owned()]).flat_map(|source| circles_below(files, &source)).collect()
 }
 
 fn circles_below(files: &[File], source: &str) -> Vec<Complaint> {
-    let modules = modules_below(files, source);
+    let modules = modules_below(files, source, without_comments);
     let imports = imports_of(&modules);
     let mut complaints = Vec::new();
     let mut told: BTreeSet<&Module> = BTreeSet::new();
@@ -85,7 +69,7 @@ fn circles_below(files: &[File], source: &str) -> Vec<Complaint> {
 
 /// The files below `source`, the crate's own left out, such that none imports one that stands above it.
 pub(crate) fn from_top_to_bottom(files: &[File], source: &str) -> Vec<String> {
-    let modules = modules_below(files, source);
+    let modules = modules_below(files, source, without_tests);
     let imports = imports_of(&modules);
     let mut named: Vec<_> = files
         .iter()
@@ -105,9 +89,9 @@ fn module_of(file: &File, source: &str) -> Option<Module> {
     Some(module)
 }
 
-fn modules_below(files: &[File], source: &str) -> BTreeMap<Module, String> {
+fn modules_below(files: &[File], source: &str, code: fn(&str) -> String) -> BTreeMap<Module, String> {
     let is_test = |name: &String| ["model", "models", "oracle", "tests", "fuzzing"].contains(&name.as_str());
-    let named = files.iter().filter_map(|file| Some((module_of(file, source)?, without_tests(&file.text))));
+    let named = files.iter().filter_map(|file| Some((module_of(file, source)?, code(&file.text))));
     named.filter(|(module, _)| !module.is_empty() && !module.iter().any(is_test)).collect()
 }
 
@@ -214,10 +198,14 @@ fn paths_behind(text: &str, base: &Module, paths: &mut Vec<Module>) -> usize {
     }
 }
 
-/// The text without comments, and without test modules in the same file, which stand at its end.
-fn without_tests(text: &str) -> String {
+fn without_comments(text: &str) -> String {
     let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
-    let code = code.collect::<Vec<_>>().join("\n");
+    code.collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the text without comments, and without test modules in the same file, which stand at its end.
+fn without_tests(text: &str) -> String {
+    let code = without_comments(text);
     let tests = ["#[cfg(test)]\nmod ", "#[cfg(all(test"].iter().filter_map(|mark| {
         let at = code.find(mark)?;
         // `mod model;` is a file of its own.
@@ -275,17 +263,17 @@ mod tests {
             text: text.to_owned(),
         };
         let files = [
-            file("lock.rs", "use crate::acquire::X;"),
-            file("acquire.rs", "use crate::wire;"),
-            file("wire.rs", "use crate::holds::X;"),
-            file("holds.rs", ""),
-            file("holds/hold.rs", "use crate::context::X;"),
-            file("context.rs", "use crate::wire;"),
+            file("lock.rs", "use crate::request::acquire::X;"),
+            file("request/acquire.rs", "use crate::wire;"),
+            file("wire/mod.rs", "use crate::table::holds::X;"),
+            file("table/holds.rs", ""),
+            file("table/holds/hold.rs", "use crate::request::context::X;"),
+            file("request/context.rs", "use crate::wire;"),
         ];
         let found: Vec<_> = upward_arrows(&files).iter().map(ToString::to_string).collect();
         assert_eq!(
             found,
-            ["crates/wheellock/src/table/holds/hold.rs: imports context, which is of a layer above"]
+            ["crates/wheellock/src/table/holds/hold.rs: imports request/context, which is of a layer above"]
         );
     }
 
@@ -296,7 +284,9 @@ mod tests {
         let mention = [("a.rs", "use crate::b;"), ("b.rs", "//! See crate::a.\n// crate::a\n$crate::a;")];
         assert_eq!(found(&mention), [""; 0]);
         let tests = [("a.rs", "use crate::b;"), ("b.rs", "#[cfg(test)]\nmod tests {\n    use crate::a;\n}")];
-        assert_eq!(found(&tests), [""; 0]);
+        assert_eq!(found(&tests), ["crates/wheellock/src: a circle of files: a, b"], "by an inline test");
+        let beside = [("a.rs", "use crate::b;"), ("b.rs", ""), ("b/tests.rs", "use crate::a;")];
+        assert_eq!(found(&beside), [""; 0], "by a test beside it");
         let family = [("a.rs", "mod b;\nuse b::X;"), ("a/b.rs", "use super::Y;")];
         assert_eq!(found(&family), [""; 0], "a parent and its part");
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::tidy::{Complaint, File, SHIPPED};
+use crate::files::{Complaint, File, SHIPPED};
 
 /// A complaint for every public type without an example, and for one that this scanner cannot find.
 pub(crate) fn missing(files: &[File]) -> Vec<Complaint> {
@@ -35,13 +35,16 @@ type Module = Vec<String>;
 fn public_types(files: &[File], source: &str, module: &[String]) -> BTreeSet<(Module, String)> {
     let mut types = BTreeSet::new();
     let Some(file) = file_of(files, source, module) else { return types };
-    let below = |child: &str| [module, &[child.to_owned()]].concat();
+    let below = |path: &str| {
+        let path: Module = path.split("::").map(str::to_owned).collect();
+        [module, &path].concat()
+    };
     for statement in statements(&file.text) {
         if let Some(child) = statement.strip_prefix("pub mod ") {
             types.extend(public_types(files, source, &below(child)));
         } else if let Some(path) = statement.strip_prefix("pub use ") {
             let (from, names) = path.rsplit_once("::").unwrap_or(("", path));
-            let child = below(from.split("::").next().unwrap_or_default());
+            let child = below(from);
             // Otherwise it is another crate's.
             if file_of(files, source, &child).is_some() {
                 let names = names.trim_matches(['{', '}']).split(',').map(str::trim);

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::{features, packages, planted, run, tidy};
+use crate::{features, files, packages, planted, run};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -184,7 +184,7 @@ fn without_rustup() -> Verdict {
 }
 
 fn shipped() -> impl Iterator<Item = String> {
-    tidy::SHIPPED.iter().map(|(name, _)| format!("--package={name}"))
+    files::SHIPPED.iter().map(|(name, _)| format!("--package={name}"))
 }
 
 fn target(name: &str) -> std::path::PathBuf {

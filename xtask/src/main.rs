@@ -10,6 +10,7 @@ mod demo;
 mod errors;
 mod examples;
 mod features;
+mod files;
 mod fuzz;
 mod gates;
 mod install;
@@ -25,10 +26,12 @@ mod promises;
 mod redis;
 mod run;
 mod servers;
+mod shape;
 mod simulate;
 mod tables;
 mod test;
 mod tidy;
+mod words;
 
 use std::process::ExitCode;
 

@@ -16,8 +16,8 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::planted::{self, Script};
-use crate::run;
+use crate::planted::scripts::{Judge, Script};
+use crate::{planted, run};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -181,7 +181,7 @@ fn scripts(options: &Options, outcome: &mut Outcome) -> Result<()> {
     if all.is_empty() {
         return Ok(());
     }
-    let judge = planted::Judge::of_scripts(all.iter().map(|(_, script)| script))?;
+    let judge = Judge::of_scripts(all.iter().map(|(_, script)| script))?;
     outcome.judge(SCRIPTS_AT_ONCE, &all, |script| judge.killer(script));
     Ok(())
 }

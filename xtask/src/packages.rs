@@ -9,13 +9,13 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{run, tidy};
+use crate::{files, run};
 
 /// The packages that users get, leaves first as `cargo metadata` lists them.
 pub(crate) fn shipped() -> Result<Vec<Value>> {
     let metadata = run::metadata()?;
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    Ok(packages.iter().filter(|package| tidy::is_shipped(name(package))).cloned().collect())
+    Ok(packages.iter().filter(|package| files::is_shipped(name(package))).cloned().collect())
 }
 
 /// Complaints about all of these packages, as `cargo metadata` describes them.
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_packages_of_this_repository_lack_nothing() {
         let shipped = shipped().unwrap();
-        assert_eq!(shipped.len(), tidy::SHIPPED.len());
+        assert_eq!(shipped.len(), files::SHIPPED.len());
         assert_eq!(complaints(&shipped).unwrap(), [""; 0]);
     }
 }

@@ -5,7 +5,7 @@
 //! All patches are laid over one copy of the workspace, each behind the question whether it is the one that was chosen, so that
 //! the copy is built once. A patch that no longer fits the sources fails the step.
 
-mod scripts;
+pub(crate) mod scripts;
 pub(crate) mod simulated;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-pub(crate) use self::scripts::{Judge, Script};
 use crate::programs::{self, Group};
 use crate::run;
 

@@ -1,6 +1,6 @@
 //! Plots of the benchmarks' page: each shows the commit that its section shows. Knows plots by the words under them.
 
-use crate::tidy::{Complaint, File};
+use crate::files::{Complaint, File};
 
 const PAGE: &str = "docs/benchmarks.md";
 

@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::tidy::{Complaint, File};
+use crate::files::{Complaint, File};
 
 /// Pages whose blocks need marks, and the sections that need them: all if none is named.
 const PAGES: [(&str, &[&str]); 4] = [
@@ -176,7 +176,9 @@ fn tests(files: &[File]) -> BTreeSet<(&'static str, String)> {
         let (Some((package, folder)), Some(path)) = (package, file.path.strip_suffix(".rs")) else {
             continue;
         };
-        let module = path.strip_prefix(folder).unwrap_or(path).replace('/', "::");
+        // A test module in a file of its own belongs to the module beside it.
+        let parts = path.strip_prefix(folder).unwrap_or(path).split('/');
+        let module = parts.filter(|part| !["tests", "mod"].contains(part)).collect::<Vec<_>>().join("::");
         let mut is_test = false;
         for line in file.text.lines().map(str::trim) {
             if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {

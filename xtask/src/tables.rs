@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::circles;
+use crate::files::{Complaint, File, SHIPPED};
 use crate::planted::{self, Planted};
-use crate::tidy::{Complaint, File, SHIPPED};
 
 const BEGIN: &str = "<!-- Made by `cargo xtask tidy --write` from ";
 const END: &str = "<!-- End of what was made. -->\n";

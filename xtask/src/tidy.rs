@@ -4,16 +4,16 @@
 //! Each check is a function from text to complaints, so that its test can show it biting.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::{circles, examples, plots, promises, run, tables};
+use crate::files::{Complaint, File, SHIPPED, text_files};
+use crate::{circles, examples, plots, promises, run, shape, tables, words};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -30,6 +30,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             let new = new.with_context(|| format!("{} has no place for what is made", page.path))?;
             fs::write(run::root().join(&page.path), new)?;
         }
+        fs::write(run::root().join(words::CEILINGS), words::lowered(&text_files(run::root())?))?;
     }
     let complaints = check(run::root())?;
     complaints.iter().for_each(|complaint| println!("{complaint}"));
@@ -64,6 +65,9 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     complaints.extend(circles::circles(&files));
     complaints.extend(circles::upward_arrows(&files));
     complaints.extend(examples::missing(&files));
+    complaints.extend(shape::long_functions(&files));
+    complaints.extend(shape::crowded_folders(&files));
+    complaints.extend(words::above_ceilings(&files));
     if let [Some(guide), Some(module)] = GUIDE.map(|path| files.iter().find(|file| file.path == path)) {
         complaints.extend(guide_links(guide, module));
     }
@@ -77,43 +81,6 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Complaint>> {
     }
     Ok(complaints)
 }
-
-/// One thing that is not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Complaint {
-    place: String,
-    what: String,
-}
-
-impl Complaint {
-    pub(crate) fn of(place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { place: place.into(), what: what.into() }
-    }
-
-    pub(crate) fn at(file: &File, line: usize, what: impl Into<String>) -> Self {
-        Self::of(format!("{}:{}", file.path, line + 1), what)
-    }
-}
-
-impl fmt::Display for Complaint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.what)
-    }
-}
-
-/// Whether users get this package.
-pub(crate) fn is_shipped(package: &str) -> bool {
-    SHIPPED.iter().any(|(name, _)| *name == package)
-}
-
-/// What users get, and which of the project's crates each may depend on.
-pub(crate) const SHIPPED: &[(&str, &[&str])] = &[
-    ("wheellock-resp", &[]),
-    ("wheellock-wheel", &[]),
-    ("wheellock-client", &["wheellock-resp", "wheellock-wheel"]),
-    ("wheellock", &["wheellock-client", "wheellock-wheel", "wheellock-resp"]),
-    ("wheellock-cli", &["wheellock"]),
-];
 
 /// Invariant: dependencies between crates point downwards only, and nothing shipped depends on tests or tools.
 fn arrows(packages: &[Package]) -> Vec<Complaint> {
@@ -299,39 +266,6 @@ fn packages(metadata: &Value) -> Vec<Package> {
             dependencies: names(&package["dependencies"]),
         })
         .collect()
-}
-
-/// A text file of the repository; `path` is relative to the root, with `/` between its parts.
-#[derive(Debug)]
-pub(crate) struct File {
-    pub(crate) path: String,
-    pub(crate) text: String,
-}
-
-fn text_files(root: &Path) -> Result<Vec<File>> {
-    let mut folders = vec![root.to_path_buf()];
-    let mut files = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-            let path: PathBuf = entry?.path();
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            if path.is_dir() {
-                if !["target", ".git", "artifacts", "corpus", "seeds"].contains(&name.as_str()) {
-                    folders.push(path);
-                }
-            } else if [".rs", ".md", ".toml", ".lua", ".yml", ".patch", "run"]
-                .iter()
-                .any(|end| name.ends_with(end))
-            {
-                let text =
-                    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                let path = path.strip_prefix(root)?.to_string_lossy().into_owned();
-                files.push(File { path, text });
-            }
-        }
-    }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(files)
 }
 
 #[cfg(test)]

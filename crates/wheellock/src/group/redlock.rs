@@ -403,9 +403,8 @@ impl RedLock {
             Err(limit) => return self.in_vain(limit, true, Vec::new()),
         };
         let news = place.as_mut().map_or(&mut own_news, |place| &mut place.news);
-        let (mut splits, mut given_up, mut known_held) = (0, 0, false);
-        // Rounds in vain, for the pauses between them.
-        let mut questions = 0_u32;
+        // `questions` counts rounds in vain, for the pauses between them.
+        let (mut splits, mut given_up, mut known_held, mut questions) = (0, 0, false, 0_u32);
         loop {
             if let Some(news) = news {
                 news.forget();

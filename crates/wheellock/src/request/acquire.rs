@@ -118,13 +118,11 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
     waited: Duration,
 ) -> impl Future<Output = Result<Result<T, L>, Error>> + use<'r, 'a, T, L> {
     async move {
-        // Moved out of its box in any case: a box that may be gone would cost every waiter a flag.
-        let refused = refused.map(|refused| *refused);
         request.check_upgrade()?;
         if let Some(guard) = request.join() {
             return Ok(Ok(T::granted(guard)));
         }
-        let mut caller = Caller::begin(request, wait.one_try().is_none(), refused)?;
+        let mut caller = Caller::begin(request, wait.one_try().is_none(), refused.map(|refused| *refused))?;
         loop {
             let by = match &mut caller.waiter {
                 None => {
@@ -151,8 +149,8 @@ fn ask_in_turn<'r, 'a: 'r, T: Awaited, L: Copy + Into<Limit>>(
             }
             let said = match request.latch {
                 None => {
-                    let precedence = request.precedence(wait.of_any());
-                    let polls = caller.polls(wait.one_try().is_none());
+                    let (precedence, polls) =
+                        (request.precedence(wait.of_any()), caller.polls(wait.one_try().is_none()));
                     let attempt = request.attempt(precedence, by.instant(), wait.refused_write(), polls);
                     attempt.await.map(Said::Answer)
                 }

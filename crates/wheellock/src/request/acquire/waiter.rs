@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use wheellock_client::{Client, ErrorKind};
@@ -210,9 +210,7 @@ impl<'a> Waiter<'a> {
                 if sleep.deadline() != until {
                     sleep.reset(until);
                 }
-                if Pin::new(&mut sleep).poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
+                ready!(Pin::new(&mut sleep).poll(cx));
             }
         })
         .await

@@ -1,5 +1,7 @@
-//! The one task per connection: connects, reads, decodes, completes calls, flushes batches, keeps time, reconnects.
-//! Everything it decides is decided by the pure parts; this is the loop that feeds them.
+//! The driver: one task per connection.
+//!
+//! The driver connects, reads, decodes, completes calls, flushes batches, keeps time and reconnects. It does not
+//! decide anything itself: the pure modules do, and this loop feeds them.
 
 use std::future::Future;
 use std::io;
@@ -29,31 +31,32 @@ use crate::connection::stream::Stream;
 use crate::connection::{Phase, SILENCE, Shared};
 use crate::protocol::handshake::Role;
 
-/// Reads and frames per turn before other tasks get theirs.
+/// Reads and frames per turn. After these, the driver yields to other tasks.
 const READS_PER_TURN: usize = 8;
 const FRAMES_PER_TURN: usize = 4096;
-/// Reads before a verdict, of 4 KiB each: more than a socket's buffer holds with the defaults of Linux.
+/// Reads before a verdict, of 4 KiB each. The total is more than a socket's buffer holds with the defaults of Linux.
 const READS_PER_LOOK: usize = 2048;
-/// A read that woke more callers than this is followed by a cork.
+/// The driver corks after a read that woke more callers than this.
 const CORK_ABOVE: usize = 1;
-/// The fewest calls that are worth a write before the cork's: as many as can be one command.
+/// The minimum number of calls for a write before the cork's own write. It is the maximum number of calls in one
+/// command.
 const WORTH_A_WRITE: usize = crate::protocol::pipeline::MOST_BUNDLED;
-/// Why a connection is not used that has just been made.
+/// Why the driver drops a new connection whose credentials are out of date.
 const RENEWED: &str = "the credentials were renewed while it was made";
-/// A connection that lived this long has proved itself; shorter lives keep the backoff growing.
+/// Lifetime after which a connection resets the backoff. Connections with shorter lives keep the backoff growing.
 const STABLE: Duration = Duration::from_secs(1);
-/// How long a closing client waits for the replies to what it has sent.
+/// How long a closing client waits for the replies to its written calls.
 const CLOSING_GRACE: Duration = Duration::from_secs(1);
-/// How long a node that serves nobody any more is waited for: what it answers within this was answered by it.
+/// How long a retired node may still reply to its written calls.
 const RETIRING_GRACE: Duration = Duration::from_millis(250);
 
-/// Starts to connect. Call within a runtime.
+/// Starts to connect. Must be called within a runtime.
 pub(crate) fn start(shared: &Arc<Shared>, locator: Locator) {
-    // Made here, for a runtime that ends drops also what never had a turn.
+    // The guard is created here, because a runtime that ends also drops tasks that were never polled.
     tokio::spawn(drive(EndOnDrop(Arc::clone(shared)), locator));
 }
 
-/// Runs until the last handle is gone.
+/// Runs until the last handle is dropped.
 async fn drive(ended: EndOnDrop, locator: Locator) {
     let shared = &*ended.0;
     let mut pauses = Pauses::new(shared.config.reconnect);
@@ -95,7 +98,7 @@ async fn drive(ended: EndOnDrop, locator: Locator) {
     }
 }
 
-/// Ends everything that is left, also when the runtime drops the driver in the middle of anything.
+/// Ends the connection when dropped, also if the runtime drops the driver at any await point.
 struct EndOnDrop(Arc<Shared>);
 
 impl Drop for EndOnDrop {
@@ -121,7 +124,7 @@ fn connect_failed(shared: &Shared, error: &Error) {
     shared.enter(state, phase, Event::Down, wakers);
 }
 
-/// Polls `work` while calls that are queued meanwhile keep their deadlines. `None` if the client is being closed.
+/// Polls `work`, and meanwhile expires queued calls at their deadlines. Returns `None` if the client is closing.
 async fn housekeeping<T>(shared: &Shared, work: impl Future<Output = T>) -> Option<T> {
     let timer = &shared.config.timer;
     let mut sleep = timer.sleep_until(timer.now());
@@ -164,23 +167,23 @@ fn remember_driver(driver: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-/// An open connection at work; the future resolves with the reason why it ended.
+/// An open connection at work. The future resolves with the reason why the connection ended.
 struct Running<'a> {
     shared: &'a Shared,
-    /// Another server may take this one's place.
+    /// True if another server may replace this one.
     may_move: bool,
     stream: Stream,
     decoder: Decoder,
     input: ReadBuffer,
-    /// How the one call fails whose reply has ended this connection.
+    /// The error of the one call whose reply has ended this connection.
     culprit: Option<Error>,
-    /// Bytes taken for a flush that the socket has not accepted yet.
+    /// Bytes that a flush took and that the socket has not accepted yet.
     output: BytesMut,
     frames: Vec<Frame>,
     wakers: Vec<Waker>,
     detached: Vec<Detached>,
     timer: Sleep,
-    /// Last time any byte arrived.
+    /// The instant at which bytes last arrived.
     heard: Instant,
     silence: Silence,
     next_ping: Instant,
@@ -188,21 +191,21 @@ struct Running<'a> {
     closing_since: Option<Instant>,
 }
 
-/// How many calls of so many callers, who have just been woken, are written before the others are there. With two halves under way in turn
-/// the server need not wait for all callers, nor they for it.
+/// Returns the number of calls that are written before all `woken` callers have appended theirs. While the server
+/// works on one half, the callers append the other, so neither side waits for the other.
 fn half_of(woken: usize) -> usize {
     WORTH_A_WRITE.max(woken / 2)
 }
 
 enum Turn {
-    /// Nothing left to do until something happens.
+    /// No work is left until the next wake-up.
     Idle,
-    /// More may be waiting; come back after the other tasks.
+    /// More work may be left. The driver yields to other tasks first.
     Again,
 }
 
 impl<'a> Running<'a> {
-    /// Puts a connection to work, unless it was made by who we are no more.
+    /// Puts a connection to work. Rejects a connection that was authenticated with outdated credentials.
     fn new(
         shared: &'a Shared,
         open: Open,
@@ -234,7 +237,7 @@ impl<'a> Running<'a> {
         let replaced = before.is_some() && before != state.identity;
         state.writing = false;
         state.corked = None;
-        // What was armed is the timer of who connected.
+        // The armed instant belongs to the timer of the connecting phase.
         (state.armed, state.disarmed) = (None, None);
         state.pipeline.reconnect(now);
         shared.enter(state, Phase::Ready(stream.writer()), Event::Up { replaced }, Vec::new());
@@ -272,7 +275,7 @@ impl<'a> Running<'a> {
         if let Some((kind, why)) = condemned {
             return Err(self.error(kind, &why));
         }
-        // What was corked on the last turn goes out now, together with what the woken callers appended.
+        // Write the bytes that were corked on the last turn, together with the calls that the woken callers appended.
         if uncorked {
             self.poll_flush(cx)?;
         }
@@ -281,8 +284,8 @@ impl<'a> Running<'a> {
         if closing {
             woken += self.check_closing()?;
         }
-        // The timer is armed, and by the clock that reading has just looked at it is not due: no need to ask it. A timer without a driver
-        // has to be polled on every turn.
+        // The timer is armed, and by the instant of the last read it is not due, so it need not be polled. A timer
+        // without a driver has to be polled on every turn.
         let due_later = self.heard > before && armed.is_some_and(|armed| self.heard < armed);
         if closing || !due_later || !self.timer.is_driven() {
             woken += self.keep_time(cx)?;
@@ -292,7 +295,7 @@ impl<'a> Running<'a> {
             return Ok(Turn::Again);
         }
         if !uncorked && woken == 0 && self.output.is_empty() {
-            // Callers asked for a flush. They are usually not the last ones in this round of the run queue.
+            // Callers have requested a flush. Usually more callers append in this round of the run queue.
             let mut state = self.shared.lock();
             if state.pipeline.has_output() && !state.writing && state.pipeline.in_flight() > 1 {
                 state.corked = Some(WORTH_A_WRITE);
@@ -303,7 +306,7 @@ impl<'a> Running<'a> {
         Ok(if again { Turn::Again } else { Turn::Idle })
     }
 
-    /// Reads and decodes what has arrived; returns how many callers were woken.
+    /// Reads and decodes the bytes that have arrived. Returns the number of woken callers.
     fn poll_input(&mut self, cx: &mut Context<'_>, again: &mut bool) -> Result<usize, Error> {
         let mut woken = 0;
         for _ in 0..READS_PER_TURN {
@@ -356,9 +359,9 @@ impl<'a> Running<'a> {
             let moved = state.pipeline.moved.take();
             state.stats.wakeups += self.wakers.len() as u64;
             drop(state);
-            // Most of what is reported has a task that waits for it, too.
+            // Most detached results also have a waiting task.
             woken += self.wakers.len() + self.detached.len();
-            // Before anybody hears of it, who would then ask here again.
+            // Update the slot map before waking callers, or they retry on the old node.
             if let Some(moved) = moved {
                 self.shared.tell(Event::Redirected { reply: &moved, host: self.shared.host() });
             }
@@ -378,8 +381,8 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Reads what the socket holds, whatever the runtime knows of the socket. A runtime that stood still has not asked for events yet, and
-    /// the timer may wake this task before it does. Returns how many callers were woken.
+    /// Reads the socket directly, without the runtime's readiness. A runtime that stood still has not polled for
+    /// events yet, and the timer may wake this task before that poll. Returns the number of woken callers.
     fn look(&mut self) -> Result<usize, Error> {
         let mut woken = 0;
         for _ in 0..READS_PER_LOOK {
@@ -397,8 +400,8 @@ impl<'a> Running<'a> {
         Ok(woken)
     }
 
-    /// Bytes that are not RESP fail every call. A reply over a limit is the failure of its own call, and ends the connection of
-    /// the others.
+    /// Returns the error for undecodable bytes. Bytes that are not RESP fail every call. A reply over a limit fails
+    /// its own call, and ends the connection for the other calls.
     fn undecodable(&mut self, error: wheellock_resp::Error) -> Error {
         let wheellock_resp::ErrorKind::Limit(limit) = error.kind() else {
             let detail = format!("the server's bytes are not RESP: {error}");
@@ -414,18 +417,19 @@ impl<'a> Running<'a> {
         ))
     }
 
-    /// Why the server may have ended a connection with subscriptions after large replies. It does not say so itself.
+    /// Returns why the server may have ended a connection with subscriptions after large replies. The server does not
+    /// send the reason.
     fn why_ended(&self) -> &'static str {
         let mut state = self.shared.lock();
         let suspect = state.pipeline.owes_answers() && state.pipeline.channels().any_confirmed();
         if suspect && self.input.was_large() { BUFFER_LIMIT } else { "" }
     }
 
-    /// Ends a closing client when everything is answered, or after its grace. Returns how many callers were woken.
+    /// Ends a closing client when every call has its reply, or after the grace. Returns the number of woken callers.
     fn check_closing(&mut self) -> Result<usize, Error> {
         let now = self.shared.config.timer.now();
         let since = *self.closing_since.get_or_insert_with(|| {
-            // The timer is armed for a connection that goes on, and the grace ends earlier.
+            // The timer is armed for normal work, and the grace ends earlier.
             self.shared.lock().armed = None;
             now
         });
@@ -442,10 +446,10 @@ impl<'a> Running<'a> {
         Ok(woken)
     }
 
-    /// Expires calls, checks the server's health, and arms the timer for the next time. Returns how many callers were woken.
+    /// Expires calls, checks the server's health and arms the timer. Returns the number of woken callers.
     fn keep_time(&mut self, cx: &mut Context<'_>) -> Result<usize, Error> {
         let armed = self.shared.lock().armed;
-        // Disarmed by a caller whose deadline is earlier than what the driver had promised to look at.
+        // A caller disarmed the timer, because its deadline is earlier than the armed instant.
         let mut due = armed != Some(self.timer.deadline());
         let mut woken = 0;
         loop {
@@ -457,23 +461,24 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Passes every verdict whose time has come. The driver looks at the socket first, because an answer may lie there.
+    /// Passes every verdict that is due. Reads the socket first, because a reply may be there.
     fn pass_verdicts(&mut self) -> Result<usize, Error> {
         let config = &self.shared.config;
         let (now, timeout) = (config.timer.now(), config.response_timeout);
         let woken = if self.is_verdict_due(now) { self.look()? } else { 0 };
         let mut state = self.shared.lock();
-        // A caller that disarmed the timer called the driver at once. The timer may be due long after that.
+        // A caller that disarmed the timer woke the driver at once. The timer itself may be due long after that.
         let due = state.disarmed.take().map_or(self.timer.deadline(), |at| at.min(self.timer.deadline()));
         let late = late(&self.shared.config.timer, due, now);
         if stood_still(late, timeout) {
-            // This process has kept them, and not the server.
+            // This process caused the delay, not the server.
             state.pipeline.spare(now + last_part(timeout));
         }
         let earliest = state.pipeline.expire(now, &mut self.wakers);
         let waiting_since = state.pipeline.waiting_since();
         let overdue = match self.silence.judge(waiting_since, late, now, timeout) {
-            // A call that is not written yet will be: watch its last quarter, or its deadline would pass before the verdict.
+            // A queued call will still be written. Watch the last quarter of its time, or its deadline passes before
+            // the verdict.
             Verdict::Quiet => {
                 earliest.and_then(|at| at.checked_sub(last_part(timeout))).filter(|begins| now < *begins)
             }
@@ -487,12 +492,12 @@ impl<'a> Running<'a> {
         let silent = waiting_since.filter(|_| self.may_move).map(|since| since + SILENCE);
         let is_silent = silent.is_some_and(|at| now >= at);
         let silent = silent.map(|at| if is_silent { now + SILENCE } else { at });
-        // Silent or busy: the PING finds a dead peer in the one case and shifted replies in the other.
+        // The PING finds a dead peer on a silent connection, and shifted replies on a busy one.
         if now >= self.next_ping {
             self.next_ping = now + self.shared.config.heartbeat.max(MIN_HEARTBEAT);
             state.pipeline.submit_ping(now);
             self.pings = self.pings.wrapping_add(1);
-            // A replica refuses the reads of a cluster's client by itself.
+            // A replica rejects the reads of a cluster's client by itself.
             if self.shared.role == Role::Primary && self.pings.is_multiple_of(PINGS_PER_ROLE) {
                 state.pipeline.submit_role(now);
             }
@@ -500,7 +505,7 @@ impl<'a> Running<'a> {
         let grace = self.closing_since.map(|since| {
             let retires = since + RETIRING_GRACE;
             let ends = if now < retires { retires } else { since + CLOSING_GRACE };
-            // The next turn sees that it is over; a time that has come would be looked at again and again on this one.
+            // The next turn ends the connection. An instant in the past would make this turn loop.
             ends.max(now + MIN_HEARTBEAT)
         });
         let times = [Some(self.next_ping), overdue, earliest, silent, grace];
@@ -515,7 +520,7 @@ impl<'a> Running<'a> {
         Ok(woken)
     }
 
-    /// Returns true if a call's deadline has come, or if the server has been silent for a while.
+    /// Returns true if a call's deadline has passed, or if the server has been silent for a while.
     fn is_verdict_due(&self, now: Instant) -> bool {
         let state = self.shared.lock();
         let is_over = |deadline| now >= deadline;
@@ -546,7 +551,7 @@ impl<'a> Running<'a> {
                     return Err(self.failed("writing", error));
                 }
             };
-            // Let go of at once: shared with it, the buffer could not tell how large it is.
+            // Drop the written part at once. While it shares the buffer, the buffer cannot determine its capacity.
             drop(self.output.split_to(written));
             let mut state = self.shared.lock();
             state.stats.batch_writes += 1;
@@ -560,7 +565,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Says that the driver waits; false if there is something that nobody else will do.
+    /// Marks the driver as waiting. Returns false if work is left that only the driver does.
     fn park(&mut self, cx: &Context<'_>) -> bool {
         let mut state = self.shared.lock();
         remember_driver(&mut state.driver, cx.waker());
@@ -584,7 +589,7 @@ impl<'a> Running<'a> {
         let is_given_up = !state.closing || state.retired.is_some();
         drop(state);
         if is_given_up {
-            // What was sent is repeated on another connection, and must not come after that.
+            // The calls are repeated on another connection. Bytes of this connection must not arrive after them.
             self.stream.forget_undelivered();
         }
         let mut state = self.shared.lock();
@@ -592,7 +597,7 @@ impl<'a> Running<'a> {
         state.writing = false;
         state.corked = None;
         state.last_error = Some(error.clone());
-        // Bytes that this flush took but the socket did not accept never left.
+        // The socket did not accept these bytes, so they never left.
         state.pipeline.give_back(std::mem::take(&mut self.output));
         if let Some(culprit) = &self.culprit {
             state.pipeline.fail_front(culprit, &mut self.wakers);
@@ -602,11 +607,11 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Dropped at work, with its runtime.
+/// Runs when the runtime drops the driver while the connection is open.
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.output.is_empty() {
-            // Bytes that a flush took but the socket did not accept come before everything else.
+            // Bytes that a flush took and the socket did not accept must be written first.
             let mut state = self.shared.lock();
             state.writing = false;
             state.pipeline.give_back(std::mem::take(&mut self.output));
@@ -638,19 +643,19 @@ fn bound(limits: Limits, kind: LimitKind) -> usize {
         LimitKind::Bulk => limits.bulk,
         LimitKind::Elements => limits.elements,
         LimitKind::Line => limits.line,
-        // The only one left.
+        // The only limit that is left.
         _ => limits.frame,
     }
 }
 
-/// Redis ends a connection with subscriptions as soon as 32 MiB of replies wait to be read (redis.conf).
+/// Redis ends a connection with subscriptions when 32 MiB of replies wait to be read (redis.conf).
 const BUFFER_LIMIT: &str = "; a connection with subscriptions has the server's `client-output-buffer-limit pubsub`: read large values \
                             by another Client";
 
-/// PINGs for each look at the server's role. A look costs more, and a demotion is rare.
+/// Number of PINGs per check of the server's role. A check costs more than a PING, and a demotion is rare.
 const PINGS_PER_ROLE: u32 = 4;
 
-/// Shortest distance between two PINGs, whatever is configured.
+/// Minimum interval between two PINGs. It overrides a shorter configured interval.
 const MIN_HEARTBEAT: Duration = Duration::from_millis(1);
 
 impl Future for Running<'_> {

@@ -1,24 +1,26 @@
-//! The last words of a connection that its runtime drops at work: what tasks have queued that were dropped
-//! with the same runtime, and what those will queue that are dropped after it.
+//! The end of a connection whose runtime drops its driver.
 //!
-//! A server that cannot write an answer, because the process has ended meanwhile, throws away what it has not read yet
-//! (`writeToClient` in networking.c of Redis 7.0; seen with unix sockets and TLS). So answers are waited for, for a moment, and
-//! nothing that is queued later is answered, because nobody would read it.
+//! Tasks that are dropped with the same runtime have queued calls. Tasks that are dropped later will queue more. This
+//! module writes both.
+//!
+//! A server discards unread requests if it cannot write a reply because the process has ended (`writeToClient` in
+//! networking.c of Redis 7.0; seen with unix sockets and TLS). The dropped driver therefore waits a moment for
+//! replies. Calls that are queued later get no reply, because no task would read it.
 
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use crate::connection::{Phase, Shared, State};
 
-/// How long a driver that is dropped at work listens for answers. Longer than they take; and a runtime that is shut down must
-/// not hang.
+/// How long a dropped driver waits for replies. The time is longer than replies take, and short enough that a
+/// runtime's shutdown does not hang.
 pub(crate) const LAST_ANSWERS: Duration = Duration::from_millis(100);
-/// Pause between two looks. There is no runtime any more that could tell.
+/// Pause between two reads. The runtime has ended and cannot report that the socket is ready.
 pub(crate) const LAST_LOOKS: Duration = Duration::from_micros(50);
 
 impl Shared {
-    /// The runtime drops the driver at work. Everything that is queued is written, as far as the socket takes it now; what
-    /// is queued from now on is written by who queues it, and not answered.
+    /// Writes all queued bytes when the runtime drops the driver, as far as the socket takes them now. A caller that
+    /// queues a call later writes it itself and gets no reply.
     pub(crate) fn abandon(&self) {
         let mut state = self.lock();
         if let Phase::Ready(_) = &state.phase {
@@ -27,7 +29,7 @@ impl Shared {
         }
     }
 
-    /// The driver is gone: every call fails.
+    /// Ends the connection after the driver is gone. Every call fails.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.driver = None;
@@ -35,9 +37,9 @@ impl Shared {
         self.write_rest(state);
     }
 
-    /// Writes what is queued, if nobody else will.
+    /// Writes the queued bytes, unless another writer is at work.
     fn write_rest(&self, mut state: MutexGuard<'_, State>) {
-        // Whoever is in the middle of a write, in another thread, goes on with this.
+        // A writer in another thread continues with these bytes when its own write is done.
         if state.abandoned && state.writing {
             return;
         }

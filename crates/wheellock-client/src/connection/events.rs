@@ -1,12 +1,15 @@
-//! What the connection tells the operator, through `tracing` if that feature is on. Owns the wording, and the target under which
-//! users find it, which is no module's name; nothing secret is ever passed in. How often a line is said is decided by `outages`.
+//! Events of the connection for the operator.
+//!
+//! The events use `tracing` if that feature is on. This module owns their wording and their target. The target is an
+//! interface for users, so it is not the name of a module. No event contains a secret. This module does not limit the
+//! rate of events; `outages` does.
 #![cfg_attr(not(feature = "tracing"), expect(unused_variables, reason = "nobody listens"))]
 
 use crate::base::error::Error;
 use crate::base::outages::{Connected, Outage};
 use crate::protocol::handshake::ServerInfo;
 
-/// The target of every event here. A part of the interface: filters name it.
+/// The target of every event of this module. It is a part of the public interface, because users' filters name it.
 #[cfg(feature = "tracing")]
 const TARGET: &str = "wheellock::connection";
 
@@ -34,7 +37,7 @@ pub(crate) fn timer_refused(server: &str) {
     tracing::warn!(target: TARGET, server, "the system refused the timer's thread");
 }
 
-/// The server cannot be reached, for the first time or still.
+/// Reports that the server cannot be reached, for the first time or still.
 pub(crate) fn connect_failed(server: &str, error: &Error, outage: Outage) {
     #[cfg(feature = "tracing")]
     {
@@ -54,7 +57,7 @@ pub(crate) fn disconnected(server: &str, error: &Error, outage: Outage) {
     }
 }
 
-/// It was ended on our side, because nobody needs it any more.
+/// Reports that the client has ended a connection it no longer needs.
 pub(crate) fn closed(server: &str) {
     #[cfg(feature = "tracing")]
     tracing::debug!(target: TARGET, server, "connection closed");

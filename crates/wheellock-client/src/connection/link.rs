@@ -1,4 +1,4 @@
-//! One server's connection as its holders see it: started, counted, waited for, asked. Knows nothing of other servers.
+//! A counted handle to one server's connection. It does not know other servers.
 
 use std::ops::Deref;
 use std::pin::Pin;
@@ -18,25 +18,26 @@ use crate::connection::started::{Start, Started};
 use crate::connection::{Phase, Shared};
 use crate::protocol::request::Request;
 
-/// A handle to one server's connection, which ends with its last handle.
+/// A handle to one server's connection. The connection ends when its last handle is dropped.
 pub(crate) struct Link(Arc<Shared>);
 
 impl Link {
-    /// Starts to connect. Call within a runtime.
+    /// Starts to connect. Must be called within a runtime.
     pub(crate) fn start(shared: Shared, locator: Locator) -> Self {
         let shared = Arc::new(shared);
         driver::start(&shared, locator);
         Self(shared)
     }
 
-    /// One handle more to a connection that somebody keeps open.
+    /// Returns one more handle to a connection that another handle keeps open.
     pub(crate) fn to(shared: &Arc<Shared>) -> Self {
         shared.handle_cloned();
         Self(Arc::clone(shared))
     }
 
-    /// Waits until the server serves. One failed attempt is an error, but not while the server is up and does not serve yet,
-    /// nor where it is sought among several: they may be in the middle of a failover, or one of them is down.
+    /// Waits until the server is ready. One failed attempt is an error, with two exceptions. A server that is up may
+    /// not be ready yet. A server that is searched among several addresses may be in a failover, or one address is
+    /// down.
     pub(crate) async fn ready(&self) -> Result<(), Error> {
         let patient = !matches!(self.config.servers, Servers::One(_));
         let mut patience = Patience::new(&self.config.timer, self.config.connect_timeout);
@@ -51,7 +52,8 @@ impl Link {
         if let Some(verdict) = patience.wait_for(verdict).await {
             return verdict;
         }
-        // The first attempt has the same timeout, began a moment later, and knows better what it waited for.
+        // The first attempt has the same timeout and began a moment later. Its error names the stage that took too
+        // long.
         let last = self.wait_for_phase(|state| match &state.phase {
             Phase::Ready(_) => Some(Ok(())),
             _ => state.last_error.clone().map(Err),
@@ -79,8 +81,8 @@ impl Link {
     }
 }
 
-/// How much longer than the first attempt its caller waits to learn how it failed, if no attempt has failed yet. The attempt has the same
-/// limit, and began within milliseconds. A pause of the process does not count.
+/// How long a caller waits beyond its timeout for the error of the first attempt. The attempt has the same timeout
+/// and began within milliseconds. A pause of the process does not count.
 pub(crate) const VERDICT_GRACE: Duration = Duration::from_millis(50);
 
 impl Deref for Link {

@@ -1,27 +1,28 @@
-//! What a connection tells about itself. Owns the words; what follows from them is known to the one who made the connection,
-//! and the connection knows nothing of it.
+//! The events that a connection reports to its listener.
+//!
+//! The connection does not know the consequences of an event. The module that opened the connection does.
 
 use crate::base::contain::contained;
 use crate::config::{Change, ChangeSink, Config};
 
-/// What has become of a connection.
+/// A change of a connection's state.
 pub(crate) enum Event<'a> {
-    /// It is up. `replaced`: another server than before answers.
+    /// The connection is up. `replaced` is true if a different server replies than before.
     Up { replaced: bool },
-    /// It has ended, or did not come about; it is tried again.
+    /// The connection has ended or could not be opened. The driver retries.
     Down,
-    /// It has ended for good.
+    /// The connection has ended for good.
     Closed,
-    /// The server is connected and does not answer: another one may have taken its place.
+    /// The server is connected and does not reply. Another server may have replaced it.
     Silent,
-    /// The server said in `reply` that another node serves a slot; `host` is where it was reached itself.
+    /// The server's `reply` names another node for a slot. `host` is the host at which this server was reached.
     Redirected { reply: &'a [u8], host: Option<String> },
 }
 
-/// The one who is told. It is told on the connection's task, without any lock; it must be quick.
+/// The receiver of the events. The connection's task calls it without any lock, so it must be quick.
 pub(crate) type Listener = Box<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// Those who want to know when another server answers than before: the user, then the layer above.
+/// The callbacks that are notified when a different server replies: the user's, then that of the layer above.
 pub(crate) struct Audience([Option<ChangeSink>; 2]);
 
 impl Audience {
@@ -35,7 +36,7 @@ impl Audience {
         }
     }
 
-    /// Tells of another server, where one server answers for every key.
+    /// Notifies the callbacks if a different server replies. Used where one server serves every key.
     pub(crate) fn tell_of_replacement(&self, event: &Event<'_>) {
         if let Event::Up { replaced: true } = event {
             self.tell(&Change::everywhere());

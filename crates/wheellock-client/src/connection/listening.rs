@@ -1,4 +1,6 @@
-//! Interest in a channel of one server, as its holder sees it. What is wanted and what is confirmed is kept by `channels`.
+//! A subscriber's interest in a channel of one server.
+//!
+//! This module does not keep the wanted and the confirmed subscriptions; `channels` does.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,7 +22,7 @@ impl Listening {
         let mut state = shared.lock();
         let index = state.pipeline.channels().want(channel);
         let waiter = state.new_waiter();
-        // The call that usually follows takes the SUBSCRIBE along in its own write; the driver makes sure of it.
+        // The call that usually follows sends the SUBSCRIBE in its own write. The driver sends it if no call follows.
         let ready = matches!(state.phase, Phase::Ready(_));
         let queued = ready && state.pipeline.reconcile(index, now);
         let driver = if queued { state.driver_to_wake() } else { None };
@@ -32,7 +34,7 @@ impl Listening {
         Self { link: Link::to(shared), index, waiter, seen: count }
     }
 
-    /// How many reasons to look there were since the last time.
+    /// Returns the number of changes since the last poll.
     pub(crate) fn poll_changes(&mut self, cx: &Context<'_>) -> Poll<u64> {
         let mut state = self.link.lock();
         let channels = state.pipeline.channels();
@@ -44,7 +46,7 @@ impl Listening {
         Poll::Ready(count.wrapping_sub(std::mem::replace(&mut self.seen, count)))
     }
 
-    /// Whether the server has confirmed the subscription, or refused it, or has ended and will do neither.
+    /// Waits until the server has confirmed or refused the subscription, or the connection has ended.
     pub(crate) fn poll_settled(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.link.lock();
         let has_ended = matches!(state.phase, Phase::Closed(_));
@@ -56,7 +58,7 @@ impl Listening {
         Poll::Pending
     }
 
-    /// There is a reason to look that the server does not know of.
+    /// Records a change that the server does not know of.
     pub(crate) fn look_again(&mut self) {
         self.seen = self.seen.wrapping_sub(1);
     }
@@ -78,7 +80,7 @@ impl Listening {
         self.link.lock().pipeline.channels().refusal(self.index)
     }
 
-    /// The server that was asked for the channel.
+    /// Returns the server that has the channel.
     pub(crate) fn server(&self) -> &Arc<Shared> {
         &self.link
     }

@@ -1,5 +1,7 @@
-//! Where a connection finds its server, at every attempt anew. Owns the choice of the question; the answers of Sentinels are
-//! `finder`'s, and connecting is `open`'s.
+//! The rule by which a connection finds its server.
+//!
+//! The driver applies the rule at every attempt. This module does not query Sentinels (`finder` does) and does not
+//! connect (`open` does).
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -12,29 +14,29 @@ use wheellock_wheel::Timer;
 use crate::base::address::Address;
 use crate::topology::finder::Finder;
 
-/// How the server is found.
+/// The rule by which the server is found.
 pub(crate) enum Locator {
-    /// Always at the same address.
+    /// Always this address.
     At(Address),
-    /// At this address as long as the cluster names it: another node may take its place.
+    /// This address while the cluster names it. Another node may take its place.
     Node {
         address: Address,
         /// The server that named the address, for messages.
         named_by: String,
     },
-    /// At the one of these addresses whose server says that it is the primary.
+    /// The one of these addresses whose server reports that it is the primary.
     Among(Vec<Address>),
-    /// At the address that the Sentinels name.
+    /// The address that the Sentinels name.
     Named(Arc<Finder>),
 }
 
 impl Locator {
-    /// Whether another server may take this one's place.
+    /// Returns true if another server may replace this one.
     pub(crate) fn may_move(&self) -> bool {
         !matches!(self, Self::At(_))
     }
 
-    /// Waits, but not after somebody has named another address.
+    /// Waits for `pause`. Returns early when the Sentinels name another address.
     pub(crate) async fn sleep_unless_renamed(&self, timer: &Timer, pause: Duration) {
         let mut sleep = timer.sleep(pause);
         let Self::Named(finder) = self else { return sleep.await };

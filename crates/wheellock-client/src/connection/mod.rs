@@ -1,10 +1,12 @@
-//! The state that callers and the driver share, and the rules by which they share it.
+//! The state of one connection, shared by its callers and its driver.
 //!
-//! One short mutex guards everything; nobody holds it during a system call or while waking a caller. A caller that
-//! finds the connection idle writes to the socket itself, because one task switch costs more than the write. Otherwise it
-//! only appends, and one flush by the driver serves the whole batch. While the driver is `corked` it has just woken
-//! several callers and gone once to the back of the run queue, so that what they append goes out in a single write; or
-//! in two, if they are many: then the server is at work on the first half while callers append the other.
+//! One short mutex guards the state. No task holds the mutex during a system call or while it wakes a caller. A
+//! caller that finds the connection idle writes to the socket itself, because a task switch costs more than the
+//! write. Any other caller only appends, and one flush by the driver serves the whole batch.
+//!
+//! After the driver has woken several callers, it is `corked`: it yields once to the back of the run queue. The calls
+//! that those callers append then leave in a single write. Many calls leave in two writes, so that the server works
+//! on the first half while callers append the second.
 
 pub(crate) mod driver;
 pub(crate) mod ending;
@@ -38,14 +40,14 @@ use crate::connection::stream::WriteHalf;
 use crate::protocol::handshake::{Role, ServerInfo};
 use crate::protocol::pipeline::{Bounds, Pipeline};
 
-/// One server as seen by callers and by the driver. Knows no other server: whoever knows them is its listener.
+/// One server, as its callers and its driver see it. It does not know other servers; its listener does.
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    /// What the server has to be.
+    /// The role that the server must have.
     pub(crate) role: Role,
-    /// Tells the servers of one client apart.
+    /// A number that tells the servers of one client apart.
     pub(crate) node: u32,
-    /// Told what becomes of the connection.
+    /// Receives the connection's events.
     listener: Listener,
     place: RwLock<Place>,
     /// Number of [`Client`](crate::Client) handles; the driver ends when the last one is gone.
@@ -53,9 +55,9 @@ pub(crate) struct Shared {
     state: Mutex<State>,
 }
 
-/// Where the server is, or was when it was last connected.
+/// The server's address, or its address when it was last connected.
 struct Place {
-    /// For messages; contains no credentials.
+    /// The name for messages. It contains no credentials.
     name: Arc<str>,
     address: Option<Address>,
 }
@@ -63,60 +65,64 @@ struct Place {
 pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) pipeline: Pipeline,
-    /// A writer is inside a system call with the bytes it took; nobody else may write.
+    /// A writer is inside a system call with the bytes it took. No other task may write.
     pub(crate) writing: bool,
-    /// The driver has woken callers and is about to write what they append. A caller who finds the connection idle writes only what has become so
-    /// many calls with its own.
+    /// Set after the driver has woken callers, until it writes the calls they append. A caller that finds the
+    /// connection idle writes only if at least this number of calls is then in flight.
     pub(crate) corked: Option<usize>,
     /// The driver waits for a wake-up.
     pub(crate) parked: bool,
-    /// A caller has left something to the driver and found it awake: it may have looked just before.
+    /// A caller left bytes to the driver and found it awake. The driver may have checked for output just before, so
+    /// it flushes once more.
     left_to_driver: bool,
     pub(crate) driver: Option<Waker>,
-    /// When the driver's timer will fire; an earlier deadline must wake it.
+    /// The instant at which the driver's timer fires. A caller with an earlier deadline must wake the driver.
     pub(crate) armed: Option<Instant>,
-    /// When a caller disarmed the timer and called the driver, which has not kept time since.
+    /// The instant at which a caller disarmed the timer and woke the driver. The driver clears it when it next keeps
+    /// time.
     pub(crate) disarmed: Option<Instant>,
-    /// Counts connections. A writer that returns to another epoch than it left has nothing to give back.
+    /// Number of connections. A writer that returns in another epoch must not give back its bytes.
     pub(crate) epoch: u64,
     pub(crate) info: Option<ServerInfo>,
-    /// The latest failure to connect, told to callers whose deadline passes meanwhile.
+    /// The latest failure to connect, for callers whose deadline passes meanwhile.
     pub(crate) last_error: Option<Error>,
     pub(crate) closing: bool,
-    /// The driver's runtime has dropped it at work: nobody writes what callers leave.
+    /// The driver's runtime dropped it while the connection was open. The driver no longer writes the calls that
+    /// callers append.
     pub(crate) abandoned: bool,
-    /// The driver is gone for good, and a writer is at work that will end what it left.
+    /// The driver is gone for good. A writer is still at work, and ends the connection when it is done.
     pub(crate) ending: bool,
-    /// What was open when the driver was dropped. What is queued after that is written by who queues it, and never
-    /// answered.
+    /// The socket that was open when the driver was dropped. A caller that queues a call after that writes it itself
+    /// and gets no reply.
     pub(crate) left_open: Option<Arc<WriteHalf>>,
-    /// Why the present connection is not to be used any more.
+    /// Why the present connection must not be used any more.
     pub(crate) condemned: Option<(ErrorKind, String)>,
-    /// What told the last server from any other.
+    /// The identity of the last server, to detect a replacement.
     pub(crate) identity: Option<String>,
-    /// How often somebody had the credentials renewed. Whoever connects and has asked for them before that asks once more.
+    /// Number of times the credentials were renewed. A connecting driver that read the credentials before a renewal
+    /// reads them again.
     pub(crate) renewals: u64,
-    /// The server serves nobody any more: how calls that are left fail.
+    /// Set when the client stops using this server. The remaining calls fail with this error.
     pub(crate) retired: Option<Error>,
     pub(crate) stats: Stats,
-    /// Those who wait for the phase to change.
+    /// Tasks that wait for a phase change.
     phase_waiters: Waiting,
-    /// How often the phase has changed.
+    /// Number of phase changes.
     phase_changes: u64,
     next_waiter: u64,
 }
 
 pub(crate) enum Phase {
-    /// No connection yet, or again. Calls queue until their deadlines.
+    /// Not connected. Calls queue until their deadlines.
     Connecting,
-    /// Serving; with what idle callers may write to.
+    /// Connected. Idle callers may write to this socket.
     Ready(Arc<WriteHalf>),
-    /// The server refuses us for a reason that waiting will not cure soon; calls fail at once.
+    /// The server refuses this client, and waiting will not cure that soon. Calls fail at once.
     Refused(Error),
     Closed(Error),
 }
 
-/// Counters of one client, since it was made.
+/// Counters of one client since its creation.
 ///
 /// ```no_run
 /// # async fn example(client: wheellock_client::Client) -> Result<(), wheellock_client::Error> {
@@ -129,34 +135,35 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Calls of the client's users that were queued. What it asks for itself is not among them: handshakes, subscriptions, probes.
+    /// Calls of the client's users that were queued. The client's own requests are not counted: handshakes,
+    /// subscriptions and probes.
     pub calls: u64,
     /// Bytes handed to sockets.
     pub bytes_written: u64,
     /// Bytes read from sockets.
     pub bytes_read: u64,
-    /// Writes made by callers who found the connection idle.
+    /// Writes by callers that found the connection idle.
     pub idle_writes: u64,
-    /// Writes made by the driver for a batch.
+    /// Writes by the driver, each for a batch of calls.
     pub batch_writes: u64,
-    /// Connections established, the first included.
+    /// Connections established, including the first.
     pub connections: u64,
-    /// Callers and waiters woken by what arrived.
+    /// Callers and waiters woken by replies and messages.
     pub wakeups: u64,
     /// Pushes received.
     pub pushes: u64,
-    /// Pushes that nobody had asked for; ignored.
+    /// Pushes that the client did not request. The client ignores them.
     pub strays: u64,
-    /// Calls that wait for a reply now.
+    /// Calls that are waiting for a reply now.
     pub in_flight: usize,
-    /// Bytes that no socket has taken yet.
+    /// Bytes that are queued and not yet accepted by a socket.
     pub queued_bytes: usize,
-    /// Time from queueing to reply of every answered call whose caller had not left.
+    /// Time from queueing to reply, of every answered call whose caller was still waiting.
     pub latency: Histogram,
 }
 
 impl Stats {
-    /// The counters of several connections as one.
+    /// Adds up the counters of two connections.
     pub(crate) fn together(mut self, other: Self) -> Self {
         self.calls += other.calls;
         self.bytes_written += other.bytes_written;
@@ -174,7 +181,7 @@ impl Stats {
     }
 }
 
-/// Where a client stands with its server: see [`Client::state`](crate::Client::state).
+/// The state of the connection between a client and its server. See [`Client::state`](crate::Client::state).
 ///
 /// ```no_run
 /// use wheellock_client::ConnectionState;
@@ -191,23 +198,24 @@ impl Stats {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ConnectionState {
-    /// No connection yet, or again. Calls queue until their deadlines.
+    /// The client is not connected. Calls queue until their deadlines.
     Connecting {
-        /// Why the last attempt or connection ended, if there was one.
+        /// Why the last attempt or connection ended. `None` before the first attempt has ended.
         last_error: Option<Error>,
     },
-    /// Connected and serving.
+    /// The client is connected, and the server accepts calls.
     Ready {
-        /// Which connection this is, counted from 1.
+        /// The number of this connection, counted from 1.
         connection: u64,
     },
-    /// The server refuses us, and waiting will not cure that soon: calls fail at once. It is asked again every second.
+    /// The server refuses the client, and waiting will not cure that soon. Calls fail at once. The client retries
+    /// every second.
     Refused(Error),
     /// The client was closed, or its runtime has ended.
     Closed(Error),
 }
 
-/// What the caller has to do after it has unlocked.
+/// The step that a caller has to take after it has unlocked the state.
 pub(crate) enum Next {
     Nothing,
     WakeDriver(Waker),
@@ -249,12 +257,12 @@ impl Shared {
         Self { config, role, node, listener, place, handles, state }
     }
 
-    /// The server's address for messages.
+    /// Returns the server's address for messages.
     pub(crate) fn server(&self) -> Arc<str> {
         Arc::clone(&self.place.read().unwrap_or_else(PoisonError::into_inner).name)
     }
 
-    /// The host of the server, as it was reached last.
+    /// Returns the host at which the server was last reached.
     pub(crate) fn host(&self) -> Option<String> {
         match self.place.read().unwrap_or_else(PoisonError::into_inner).address.as_ref()? {
             Address::Tcp { host, .. } => Some(host.clone()),
@@ -273,13 +281,13 @@ impl Shared {
         }
     }
 
-    /// Tells the listener. Not called under the lock.
+    /// Notifies the listener. Must not be called under the lock.
     pub(crate) fn tell(&self, event: Event<'_>) {
         contained(|| (self.listener)(event));
     }
 
-    /// Enters another phase, unlocks, and tells of it: the sink of detached calls what has ended with the last phase, the
-    /// listener, and last the tasks that wait.
+    /// Enters another phase, unlocks the state and notifies in this order: the sink of detached calls that ended with
+    /// the last phase, the listener, and the waiting tasks.
     pub(crate) fn enter(
         &self,
         mut state: MutexGuard<'_, State>,
@@ -299,14 +307,14 @@ impl Shared {
         wake_all(wakers);
     }
 
-    /// The connection has ended for good: every call fails.
+    /// Ends the connection for good. Every call fails.
     pub(crate) fn end_with(&self, mut state: MutexGuard<'_, State>) {
         let mut wakers = Vec::new();
         let detail =
             if state.closing { "the client was closed" } else { "the client's runtime was shut down" };
         let closed = || self.error(ErrorKind::Closed, Outcome::NotSent, "the connection", detail);
         let cause = state.retired.clone().unwrap_or_else(closed);
-        // The socket has not taken everything, and behind half a command nothing can be said.
+        // The socket has not taken all bytes. No command can be sent after half a command.
         let torn = state.pipeline.has_output();
         state.pipeline.close(&cause, &mut wakers);
         if let (Phase::Ready(writer), false) = (&state.phase, torn) {
@@ -316,12 +324,12 @@ impl Shared {
         self.enter(state, Phase::Closed(cause), Event::Closed, wakers);
     }
 
-    /// How often the phase has changed.
+    /// Returns the number of phase changes.
     pub(crate) fn changes(&self) -> u64 {
         self.lock().phase_changes
     }
 
-    /// Waits until `look` finds something. It looks again whenever the phase has changed, under the lock.
+    /// Waits until `look` returns a value. Calls `look` under the lock, now and after each phase change.
     pub(crate) async fn wait_for_phase<T>(&self, mut look: impl FnMut(&State) -> Option<T>) -> T {
         let waiter = self.lock().new_waiter();
         let _leaves = OnLeave(|| self.lock().phase_waiters.forget(waiter));
@@ -338,7 +346,7 @@ impl Shared {
         .await
     }
 
-    /// Waits until the phase has changed another number of times than `seen`. Returns how often that is, and the state.
+    /// Waits until the number of phase changes differs from `seen`. Returns that number and the state.
     pub(crate) async fn changed(&self, seen: u64) -> (u64, ConnectionState) {
         self.wait_for_phase(|state| {
             (state.phase_changes != seen).then(|| (state.phase_changes, state.connection_state()))
@@ -355,12 +363,12 @@ impl Shared {
         matches!(self.lock().phase, Phase::Ready(_))
     }
 
-    /// Whether the connection has ended for good.
+    /// Returns true if the connection has ended for good.
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.lock().phase, Phase::Closed(_))
     }
 
-    /// Whether the server is connected and answers.
+    /// Returns true if the server is connected and replies.
     pub(crate) fn is_lively(&self) -> bool {
         let now = self.config.timer.now();
         let state = self.lock();
@@ -368,19 +376,19 @@ impl Shared {
         matches!(state.phase, Phase::Ready(_)) && !state.pipeline.waiting_since().is_some_and(silent)
     }
 
-    /// Whether the last attempt to connect found nobody.
+    /// Returns true if the last attempt could not reach the server.
     pub(crate) fn cannot_be_reached(&self) -> bool {
         let state = self.lock();
         let failed = state.last_error.as_ref().is_some_and(|error| error.kind() == ErrorKind::Connect);
         matches!(state.phase, Phase::Connecting) && failed
     }
 
-    /// The channels that the server has refused.
+    /// Returns the channels to which the server has refused a subscription.
     pub(crate) fn refused_channels(&self) -> Vec<Arc<[u8]>> {
         self.lock().pipeline.channels().refused()
     }
 
-    /// Asks once more for channels that the server has refused.
+    /// Subscribes once more to channels that the server has refused.
     pub(crate) fn ask_again(&self, channels: &[Arc<[u8]>]) {
         let (mut wakers, now) = (Vec::new(), self.config.timer.now());
         let mut state = self.lock();
@@ -393,14 +401,16 @@ impl Shared {
         wake_all(wakers.into_iter().chain(driver));
     }
 
-    /// The server serves nobody any more. What was not written fails at once, what was written after a short grace.
+    /// Retires a server that the client no longer uses. Unwritten calls fail at once. Written calls fail after a
+    /// short grace.
     pub(crate) fn retire(&self, why: &str) {
         let cause = self.error(ErrorKind::ConnectionLost, Outcome::NotSent, "the connection", why);
         self.lock().retired = Some(cause);
         self.begin_closing();
     }
 
-    /// Slots have moved away from this server: whoever waits here for messages or for a connection is to look where.
+    /// Wakes the callers after slots have moved away from this server. Callers that wait for messages or for a
+    /// connection must find the new server.
     pub(crate) fn reroute(&self, why: &str) {
         let cause = self.error(ErrorKind::ConnectionLost, Outcome::NotSent, "the connection", why);
         let (mut wakers, mut detached) = (Vec::new(), Vec::new());
@@ -418,7 +428,8 @@ impl Shared {
         wake_all(wakers.into_iter().chain(driver));
     }
 
-    /// A panic while holding the lock can only come from a broken allocator; the state is still the best we have.
+    /// Locks the state. A panic under the lock can only come from a broken allocator, and the state is still the best
+    /// one known.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -427,12 +438,12 @@ impl Shared {
         Error::new(kind, outcome, operation, &self.server(), detail.to_owned())
     }
 
-    /// No connection came about.
+    /// Returns the error of a failed attempt to connect.
     pub(crate) fn not_connected(&self, kind: ErrorKind, detail: &str) -> Error {
         Error::step(kind, CONNECT, &self.server(), detail.to_owned())
     }
 
-    /// The error of an operation whose deadline has passed: says where the connection stands.
+    /// Returns the error of an operation whose deadline has passed. The error names the state of the connection.
     pub(crate) fn timed_out(&self, operation: &str, outcome: Outcome) -> Error {
         let state = self.lock();
         let connecting = matches!(state.phase, Phase::Connecting);
@@ -450,7 +461,7 @@ impl Shared {
         }
     }
 
-    /// Does what [`State::after_append`] asked for.
+    /// Does the step that [`State::after_append`] returned.
     pub(crate) fn act(&self, next: Next) {
         match next {
             Next::Nothing => {}
@@ -459,14 +470,15 @@ impl Shared {
         }
     }
 
-    /// Writes from the caller's task. One attempt: what the socket does not take, and any error, is the driver's, if there
-    /// is one.
+    /// Writes from the caller's task, in one attempt. The driver, if there is one, writes the bytes that the socket
+    /// does not take, and handles any error.
     pub(crate) fn write_here(&self, writer: &WriteHalf, mut bytes: BytesMut, epoch: u64) {
         loop {
             let written = writer.try_write(&bytes).unwrap_or(0);
             let complete = written == bytes.len() && writer.try_flush().is_ok();
             drop(bytes.split_to(written.min(bytes.len())));
             let mut state = self.lock();
+            // The connection has ended meanwhile, and its end has already dealt with these bytes.
             if state.epoch != epoch {
                 return;
             }
@@ -475,11 +487,13 @@ impl Shared {
             state.writing = false;
             state.pipeline.give_back(bytes);
             let more = state.pipeline.has_output();
+            // Callers that appended during this write have left their bytes to this writer.
             if complete && more && (state.abandoned || self.config.write_at_once) {
                 state.writing = true;
                 bytes = state.pipeline.take_output();
                 continue;
             }
+            // The driver is gone, so this writer has to end the connection.
             if state.ending {
                 return self.end_with(state);
             }
@@ -492,7 +506,8 @@ impl Shared {
         }
     }
 
-    /// The last handle is gone, or `close` was called: the driver finishes what is queued and ends.
+    /// Begins to close, after `close` or when the last handle is dropped. The driver finishes the queued calls and
+    /// ends.
     pub(crate) fn begin_closing(&self) {
         let mut state = self.lock();
         state.closing = true;
@@ -519,7 +534,8 @@ impl Shared {
         }
     }
 
-    /// The credentials are others now. Returns whether a connection is up, which is to be told; one that is being made asks for them again.
+    /// Counts a renewal of the credentials. Returns true if a connection is up, which must then authenticate again. A
+    /// connection attempt that is under way reads the credentials again.
     pub(crate) fn credentials_renewed(&self) -> bool {
         let mut state = self.lock();
         state.renewals += 1;
@@ -538,7 +554,7 @@ impl Shared {
         }
     }
 
-    /// Hands the results of detached calls to their sink (`Hooks::on_detached`). Not called under the lock.
+    /// Passes the results of detached calls to their sink (`Hooks::on_detached`). Must not be called under the lock.
     pub(crate) fn report(&self, detached: &mut Vec<Detached>) {
         if !detached.is_empty() {
             if let Some(sink) = &self.config.hooks.on_detached {
@@ -559,17 +575,17 @@ impl Shared {
     }
 }
 
-/// No answer for so long makes a server that may have a successor suspect.
+/// Silence after which a server that may have a successor becomes suspect.
 pub(crate) const SILENCE: Duration = Duration::from_millis(300);
 
 impl State {
-    /// Decides which task writes what was just appended. `call` says when a call was made, and its deadline. With `at_once` the caller
-    /// writes, however busy the connection is.
+    /// Decides which task writes the bytes that were just appended. `call` is the instant at which a call was made,
+    /// and its deadline. With `at_once`, the caller writes even if the connection is busy.
     pub(crate) fn after_append(&mut self, call: Option<(Instant, Instant)>, at_once: bool) -> Next {
         let call = call.filter(|(_, deadline)| self.armed.is_none_or(|armed| *deadline < armed));
         let earlier = call.is_some();
         if let Some((made, _)) = call {
-            // The driver looks through the deadlines again before it waits.
+            // The driver must check the deadlines again before it waits.
             self.armed = None;
             self.disarmed = self.disarmed.or(Some(made));
         }
@@ -582,13 +598,15 @@ impl State {
                 return Next::Nothing;
             }
             let enough = self.corked.is_none_or(|enough| self.pipeline.in_flight() >= enough);
+            // A caller with an earlier deadline leaves the write to the driver, which must wake anyway to arm its
+            // timer.
             let idle = enough && self.pipeline.is_idle() && !earlier;
             if !self.writing && (idle || at_once || self.abandoned) {
                 let writer = Arc::clone(writer);
                 self.writing = true;
                 return Next::Write { writer, bytes: self.pipeline.take_output(), epoch: self.epoch };
             }
-            // A writer looks again when it is done, and a corked driver is about to flush.
+            // A writer checks for more output when it is done, and a corked driver is about to flush.
             if (self.writing || self.corked.is_some()) && !earlier {
                 return Next::Nothing;
             }
@@ -598,7 +616,7 @@ impl State {
         self.driver_to_wake().map_or(Next::Nothing, Next::WakeDriver)
     }
 
-    /// Whether answers are to come that were asked for before the driver was dropped.
+    /// Returns true if replies are outstanding to requests from before the driver was dropped.
     pub(crate) fn owes_answers(&self) -> bool {
         self.abandoned && matches!(self.phase, Phase::Ready(_)) && self.pipeline.owes_answers()
     }
@@ -612,15 +630,15 @@ impl State {
         }
     }
 
-    /// Leaves to the driver what the socket did not take. What is encrypted already is in no queue any more, so a driver that is awake
-    /// and has just flushed would not see it: it flushes once more before it waits.
+    /// Leaves to the driver the bytes that the socket did not take. Encrypted bytes are not in any queue any more. A
+    /// driver that is awake and has just flushed would miss them, so it must flush once more before it waits.
     fn leave_to_driver(&mut self) -> Option<Waker> {
         let driver = self.driver_to_wake();
         self.left_to_driver |= driver.is_none();
         driver
     }
 
-    /// The driver is about to wait. False if there is something that nobody else will do.
+    /// Marks the driver as waiting. Returns false if work is left that only the driver does.
     pub(crate) fn park(&mut self) -> bool {
         let left = std::mem::take(&mut self.left_to_driver);
         // A caller with an earlier deadline has disarmed the timer and found the driver awake.
@@ -631,12 +649,12 @@ impl State {
         true
     }
 
-    /// The driver's waker, if the driver waits and nobody has woken it yet.
+    /// Returns the driver's waker if the driver waits and was not woken yet.
     pub(crate) fn driver_to_wake(&mut self) -> Option<Waker> {
         std::mem::take(&mut self.parked).then(|| self.driver.clone()).flatten()
     }
 
-    /// A number that tells waiters apart.
+    /// Returns a number that tells waiters apart.
     pub(crate) fn new_waiter(&mut self) -> u64 {
         self.next_waiter += 1;
         self.next_waiter

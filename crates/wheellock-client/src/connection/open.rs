@@ -1,5 +1,7 @@
-//! One attempt at a connection: socket, handshake, readiness. Either a connection that serves comes out, or an error
-//! that says what to do about it; nothing half-open survives.
+//! One attempt to connect: socket, handshake and readiness.
+//!
+//! An attempt returns a connection that is ready to serve, or an error that tells the user how to fix the cause. It
+//! does not leave a half-open connection behind.
 
 use std::future::Future;
 use std::io;
@@ -26,7 +28,8 @@ use crate::connection::stream::{self, Stream};
 use crate::protocol::handshake::{Handshake, ServerInfo, Step};
 use crate::topology::finder::Finder;
 
-/// A message's kind and channel. Its payload may be of any length, by any client, and no subscription reads it.
+/// Number of elements that are kept of a push: a message's kind and channel. A payload may have any length and come
+/// from any client, and no subscription reads it.
 const READ_OF_PUSHES: usize = 2;
 
 /// A connection that has passed its handshake.
@@ -36,11 +39,11 @@ pub(crate) struct Open {
     pub(crate) decoder: Decoder,
     pub(crate) input: BytesMut,
     pub(crate) info: ServerInfo,
-    /// How often the credentials had been renewed before they were asked for.
+    /// Number of renewals before the credentials were read.
     pub(crate) renewals: u64,
 }
 
-/// Finds the server and connects to it within the connect timeout, DNS, TLS and handshake included.
+/// Finds the server and connects within the connect timeout. The timeout includes DNS, TLS and the handshake.
 pub(crate) async fn open(shared: &Shared, locator: &Locator) -> Result<Open, Error> {
     match locator {
         Locator::At(address) => open_at(shared, address).await,
@@ -70,8 +73,9 @@ async fn open_named(
     Opening { shared, address, server: &server, named_by: Some(named_by) }.run(patience).await
 }
 
-/// Connects to the one address whose server says that it is the primary. All are tried at once, and again, ever less often, those that
-/// cannot be reached or are no primary, while one of them may become it. Who refuses us is asked once.
+/// Connects to the one address whose server reports that it is the primary. Tries all addresses at once. Retries with
+/// backoff the servers that cannot be reached or are not a primary, because one of them may become the primary. Does
+/// not retry a server that refuses this client.
 async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open, Error> {
     let mut patience = Patience::new(&shared.config.timer, shared.config.connect_timeout);
     let mut looks: Vec<_> = addresses.iter().map(|address| Look::new(shared, address)).collect();
@@ -92,8 +96,9 @@ async fn open_the_primary(shared: &Shared, addresses: &[Address]) -> Result<Open
     }
 }
 
-/// Whether waiting within this attempt cannot help: each has failed, and none is up and may become the primary. Where some cannot be
-/// reached and others refuse us, the next attempt would only be refused once more.
+/// Returns true if waiting within this attempt cannot help. In that case each address has failed, and no server is up
+/// that may become the primary. If some servers cannot be reached and others refuse the client, a retry would only be
+/// refused again.
 fn is_hopeless(looks: &[Look<'_>]) -> bool {
     let any = |of: fn(&Error) -> bool| looks.iter().filter_map(|look| look.last.as_ref()).any(of);
     let answered = looks.iter().all(|look| look.last.is_some());
@@ -101,14 +106,14 @@ fn is_hopeless(looks: &[Look<'_>]) -> bool {
     answered && !any(|error| error.kind() == ErrorKind::NotReady) && !(unreachable && any(Error::is_refusal))
 }
 
-/// One of several addresses, looked at again and again.
+/// One of several addresses, with its repeated attempts.
 struct Look<'a> {
     shared: &'a Shared,
     address: &'a Address,
-    /// There is none once the server has said something that another attempt would not change.
+    /// `None` after an error that another attempt would not change.
     attempt: Option<Attempt<'a>>,
     backoff: Backoff,
-    /// How the last attempt ended.
+    /// The error of the last attempt.
     last: Option<Error>,
 }
 
@@ -135,6 +140,7 @@ impl<'a> Look<'a> {
                 shared.config.timer.sleep(pause).await;
                 open_at(shared, address).await
             }));
+            // The new attempt was not polled yet, so no other event would wake this task.
             cx.waker().wake_by_ref();
         }
         self.last = Some(error);
@@ -142,7 +148,8 @@ impl<'a> Look<'a> {
     }
 }
 
-/// What the last of each had to say. They refuse us only if each of them does: another one may be the primary.
+/// Returns one error with the last error of each address. The error is a refusal only if every server refuses the
+/// client, because a server without a verdict may be the primary.
 fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
     let errors = || last.iter().flatten();
     let all_refuse = last.iter().all(|last| last.as_ref().is_some_and(Error::is_refusal));
@@ -157,7 +164,7 @@ fn none_is_primary(shared: &Shared, last: &[Option<Error>]) -> Error {
     shared.not_connected(kind, &detail)
 }
 
-/// Connects to the address that the Sentinels name, and turns to another one as soon as they do.
+/// Connects to the address that the Sentinels name. Switches to a new address as soon as the Sentinels name one.
 async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error> {
     let timer = &shared.config.timer;
     let mut patience = Patience::new(timer, shared.config.connect_timeout);
@@ -168,6 +175,7 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
         let opened = {
             let mut attempt = pin!(open_named(shared, &address, SENTINELS, &mut patience));
             let mut renamed = pin!(finder.renamed(version));
+            // Poll `renamed` first. A connection to an outdated address must not win.
             std::future::poll_fn(|cx| match renamed.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(None),
                 Poll::Pending => attempt.as_mut().poll(cx).map(Some),
@@ -187,7 +195,7 @@ async fn open_the_named(shared: &Shared, finder: &Finder) -> Result<Open, Error>
     }
 }
 
-/// The source of a primary's address.
+/// The source of a primary's address, for messages.
 const SENTINELS: &str = "a Sentinel";
 
 /// One attempt at one address.
@@ -196,7 +204,7 @@ struct Opening<'a> {
     address: &'a Address,
     /// The address for messages.
     server: &'a str,
-    /// The server that named the address, if the user did not.
+    /// The server that named the address. `None` if the user did.
     named_by: Option<&'a str>,
 }
 
@@ -214,7 +222,7 @@ impl Opening<'_> {
         opened.map_err(|error| self.with_former_certificate(error))
     }
 
-    /// Adds to the error of a connection that the client presented a former certificate, if it did.
+    /// Adds to a connect error that the client presented a former certificate, if it did.
     fn with_former_certificate(&self, error: Error) -> Error {
         match self.shared.config.tls.as_ref().and_then(tls::TlsConfig::trouble) {
             Some(trouble) if error.kind() == ErrorKind::Connect => {
@@ -225,7 +233,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Opens the socket, and encrypts it if that is asked for.
+    /// Opens the socket. Encrypts it if TLS is configured.
     async fn reach(&self, patience: &mut Patience<'_>) -> Result<Stream, Error> {
         let config = &self.shared.config;
         let resolved =
@@ -249,7 +257,7 @@ impl Opening<'_> {
         }
     }
 
-    /// Adds to the error of an address that cannot be reached which server named it, and what the user can do.
+    /// Adds to a connect error which server named the address and how the user can fix it.
     fn with_source_of_address(&self, error: Error) -> Error {
         match self.named_by {
             Some(named_by) if error.kind() == ErrorKind::Connect => {
@@ -264,7 +272,8 @@ impl Opening<'_> {
         }
     }
 
-    /// One stage of connecting; what it says if it comes no further is what to look into.
+    /// Runs one stage of connecting within the time limit. The error of a timeout begins with `silent`, which names
+    /// the likely cause.
     async fn within<T>(
         &self,
         patience: &mut Patience<'_>,
@@ -295,7 +304,8 @@ impl Opening<'_> {
         let mut answered = false;
         loop {
             if let Err(error) = write_all(&mut stream, &mut output).await {
-                // A server that has no room says so and hangs up before it reads; what it said can still be read.
+                // A server at its connection limit sends an error and closes before it reads. That error can still be
+                // read.
                 let said = last_words(&mut stream, &mut decoder, &mut input).await;
                 if let Some(said) = said.filter(Value::is_error) {
                     handshake.on_reply(&said, &mut output)?;
@@ -317,7 +327,7 @@ impl Opening<'_> {
                             step => break step,
                         }
                     }
-                    // Nothing was subscribed to, but a server may announce itself.
+                    // The client has not subscribed yet, but a server may send a push on its own.
                     Some(Frame::Push(_)) => {}
                     None => {
                         let read = std::future::poll_fn(|cx| stream.poll_read(cx, &mut input)).await;
@@ -328,7 +338,7 @@ impl Opening<'_> {
                 }
             };
             if step == Step::Done {
-                // A reply too many would be taken for the first call's.
+                // An extra reply would be taken for the reply to the first call.
                 if !input.is_empty() || decoder.is_mid_frame() {
                     let detail = "the server sent more than the handshake asked for";
                     return Err(self.not_connected(ErrorKind::Protocol, detail));
@@ -344,9 +354,9 @@ impl Opening<'_> {
         self.not_connected(ErrorKind::Connect, &detail).because_of_io(error)
     }
 
-    /// The connection broke in the handshake. What a server does that expects something else is told apart by when it
-    /// hangs up (observed on Redis 7.0): a TLS port resets a plain client before any answer, and with TLS 1.3 a missing
-    /// client certificate shows only after the TLS handshake, as an end of the stream.
+    /// Returns the error of a connection that broke during the handshake. The moment at which the server closes tells
+    /// which protocol it expects (observed on Redis 7.0). A TLS port resets a plain client before any reply. With TLS
+    /// 1.3, a missing client certificate shows only after the TLS handshake, as an end of the stream.
     fn broke(&self, error: io::Error, answered: bool) -> Error {
         let local = matches!(self.address, Address::Unix(_));
         let hint = match (answered || local, self.shared.config.is_encrypted()) {
@@ -366,19 +376,19 @@ impl Opening<'_> {
     }
 }
 
-/// Adds to what an error says.
+/// Appends a hint to an error's detail.
 fn hinted(error: Error, hint: &str) -> Error {
     let detail = format!("{}{hint}", error.detail());
     error.in_other_words(detail)
 }
 
-/// How a server that does not speak TLS meets a client that does.
+/// The hint for a TLS client whose server does not speak TLS.
 const PLAIN_PORT: &str = "; a server that does not speak TLS on this port stays silent like this";
 
 /// The first byte of a TLS record that carries an alert (RFC 8446, section 5.1).
 const TLS_ALERT: u8 = 21;
 
-/// The first reply among what a broken connection still holds.
+/// Returns the first reply that a broken connection still holds.
 async fn last_words(stream: &mut Stream, decoder: &mut Decoder, input: &mut BytesMut) -> Option<Value> {
     loop {
         match decoder.decode(input) {

@@ -1,10 +1,10 @@
-//! How one call is to be made, where its caller has a say.
+//! Options of one call.
 
 use std::time::Instant;
 
 use crate::protocol::pipeline::Lane;
 
-/// How one call is to be made.
+/// Options of one call.
 ///
 /// ```no_run
 /// use std::time::{Duration, Instant};
@@ -20,20 +20,21 @@ use crate::protocol::pipeline::Lane;
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// Absolute deadline that covers queueing, connecting and the reply; the configured response timeout from the
-    /// first poll if `None`.
+    /// The absolute deadline. It covers queueing, connecting and the reply. If `None`, the configured response
+    /// timeout applies from the first poll.
     pub deadline: Option<Instant>,
-    /// May use the room that is kept free for calls that must not be refused when the queue is full.
+    /// Whether the call may use the reserved room. That room stays free for calls that must not be refused when the
+    /// queue is full.
     pub reserved: bool,
 }
 
 impl CallOptions {
-    /// Options with a deadline.
+    /// Returns options with a deadline.
     pub fn by(deadline: Instant) -> Self {
         Self { deadline: Some(deadline), ..Self::default() }
     }
 
-    /// The same options with access to the reserved room.
+    /// Returns the same options with access to the reserved room.
     #[must_use]
     pub fn reserved(self) -> Self {
         Self { reserved: true, ..self }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::connection::Shared;
 
-/// The server that serves a call; borrowed where it is always the same one.
+/// The server of a call. It is borrowed if every call has the same server.
 pub(crate) enum Server<'a> {
     Only(&'a Arc<Shared>),
     Node(Arc<Shared>),

@@ -1,5 +1,7 @@
-//! One attempt at a call: a request that was submitted, and the slot in which its reply will be. Owns nothing but the slot's
-//! index, so a call allocates nothing, and dropping it at any point loses nothing but its result.
+//! One attempt at a call: a submitted request and its reply's slot.
+//!
+//! An attempt owns only the slot's index, so a call does not allocate. Dropping an attempt at any point loses only
+//! its result.
 
 use std::fmt;
 use std::future::Future;
@@ -21,18 +23,19 @@ use crate::protocol::handshake::Role;
 use crate::protocol::pipeline::{Done, Failure, NoWait};
 use crate::protocol::request::Request;
 
-/// When one attempt is made, and how. Whoever begins it has looked at the clock, and nobody need look again.
+/// The start of one attempt, with its options. The caller has already read the clock, so the attempt does not read it
+/// again.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {
-    /// When that is.
+    /// The instant at which the attempt starts.
     pub at: Instant,
-    /// What its caller wants.
+    /// The caller's options.
     pub options: CallOptions,
 }
 
-/// A call that is under way: it was queued when this was made, by [`Client::start_eval`](crate::Client::start_eval).
+/// A call that is under way. [`Client::start_eval`](crate::Client::start_eval) queues it and returns this value.
 ///
-/// Its parameters need not live on, so a caller who keeps many calls keeps little.
+/// The call's parameters need not outlive its start, so a caller that keeps many calls needs little memory.
 #[must_use = "the result is lost"]
 pub struct Started<'a> {
     under_way: Result<UnderWay<'a>, Option<Error>>,
@@ -45,18 +48,19 @@ struct UnderWay<'a> {
     script: bool,
 }
 
-/// How far a call has come. Every waiter's future contains one.
+/// The progress of a call. It is small, because every waiter's future contains it.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// Its slot.
+    /// The call waits for its reply in this slot.
     Waiting(u32),
-    /// Which of the node's connections answered.
+    /// The call is done. `epoch` numbers the node's connection on which it ended.
     Done { epoch: u32 },
 }
 
 impl<'a> Started<'a> {
-    /// Queues a request at `server`, if there is one. Its deadline covers queueing, connecting and the reply; `None` means the
-    /// configured response timeout. The request is asked out of turn if the server has to be told so.
+    /// Queues a request at `server`, or keeps the error if there is no server. The deadline covers queueing,
+    /// connecting and the reply. `None` means the configured response timeout. The boolean beside the server says
+    /// whether ASKING must precede the request.
     pub(crate) fn new(
         server: Result<(Server<'a>, bool), Error>,
         name: &'a str,
@@ -86,7 +90,7 @@ impl<'a> Started<'a> {
         Self { under_way: Ok(UnderWay { server, stage: Stage::Waiting(slot), name, script }) }
     }
 
-    /// A wait for acknowledgements of what was written on `connection`.
+    /// Submits a wait for acknowledgements of the writes of `connection`.
     pub(crate) fn wait(
         server: Server<'a>,
         connection: ConnectionId,
@@ -103,7 +107,8 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// The connection on which the call was answered, or given up; `None` before that, and if it was never queued.
+    /// Returns the connection on which the call was answered or given up. Returns `None` before that, and for a call
+    /// that was never queued.
     pub fn connection(&self) -> Option<ConnectionId> {
         match &self.under_way {
             Ok(UnderWay { server, stage: Stage::Done { epoch }, .. }) => {
@@ -113,12 +118,13 @@ impl<'a> Started<'a> {
         }
     }
 
-    /// Whether the call was queued, so that its waker will be woken. Otherwise its first poll tells why it was not.
+    /// Returns true if the call was queued, so that its waker will be woken. Otherwise the first poll returns the
+    /// error.
     pub fn is_under_way(&self) -> bool {
         self.under_way.is_ok()
     }
 
-    /// A call that was not queued.
+    /// Returns a call that was not queued.
     pub(crate) fn refused(error: Error) -> Self {
         Self { under_way: Err(Some(error)) }
     }
@@ -145,7 +151,7 @@ impl UnderWay<'_> {
     }
 }
 
-/// The error of a script that was queued without a caller and ended like this; `None` if it was answered without one.
+/// Returns the error of a detached script. Returns `None` if the server replied without an error.
 pub(crate) fn error_of_detached(server: &Shared, operation: &str, detached: &Detached) -> Option<Error> {
     match (&detached.result, &detached.cause) {
         (Ok(value), _) => value.as_error().map(|text| refusal(server, operation, true, text)),
@@ -183,7 +189,7 @@ fn submit_wait(
     Ok(slot)
 }
 
-/// The error that the server sent in reply to `operation`.
+/// Returns the error that the server sent in reply to `operation`.
 fn refusal(server: &Shared, operation: &str, script: bool, text: &[u8]) -> Error {
     let error = Error::server(operation, &server.server(), script, text);
     let to = (server.role == Role::Node).then(|| redirect::target(text, || server.host())).flatten();
@@ -193,15 +199,15 @@ fn refusal(server: &Shared, operation: &str, script: bool, text: &[u8]) -> Error
     }
 }
 
-/// The error of a call that was not queued.
+/// Returns the error of a call that was not queued.
 #[cold]
 fn queue_is_full(shared: &Shared, operation: &str) -> Error {
     let detail = "the queue of this connection is full";
     shared.error(ErrorKind::Overloaded, Outcome::NotSent, operation, detail)
 }
 
-/// What was written on a connection that has ended can be waited for no more: what the next one has written is all that a
-/// wait there would ask for.
+/// Returns the error of a wait for writes of an ended connection. A wait on the next connection would cover only the
+/// writes of that connection.
 fn connection_has_ended(shared: &Shared, acks: Acks) -> Error {
     let detail = "the connection on which it was written has ended";
     shared.error(ErrorKind::ConnectionLost, Outcome::NotSent, acks.verb(), detail)

@@ -1,4 +1,4 @@
-//! The only place that touches a socket: opening one, reading and writing. Knows bytes, not commands.
+//! Access to sockets: opening, reading and writing. This module knows bytes, not commands.
 
 #[cfg(feature = "tls")]
 mod encrypted;
@@ -25,7 +25,7 @@ use crate::base::patience::Patience;
 use crate::config::Config;
 use encrypted::Encrypted;
 
-/// An open connection, owned by the driver.
+/// An open connection. The driver owns it.
 pub(crate) struct Stream {
     read: ReadHalf,
     write: Arc<WriteHalf>,
@@ -39,7 +39,7 @@ enum ReadHalf {
     Memory(Pipe),
 }
 
-/// The writing half of a connection. Shared with callers who write for themselves, through `&self`.
+/// The writing half of a connection. Callers that write themselves share it through `&self`.
 pub(crate) enum WriteHalf {
     Tcp(tcp::OwnedWriteHalf),
     #[cfg(unix)]
@@ -48,8 +48,8 @@ pub(crate) enum WriteHalf {
     Memory(Pipe),
 }
 
-/// Returns where `address` is on the network: none for a unix socket and for a connection in memory, which need no address.
-/// Resolves a host name anew on every call.
+/// Resolves `address` to socket addresses. Returns none for a unix socket and for a connection in memory, which need
+/// no socket address. Resolves a host name anew on every call.
 pub(crate) async fn resolve(config: &Config, address: &Address) -> io::Result<Vec<SocketAddr>> {
     match address {
         Address::Tcp { host, port } if config.connector.is_none() => {
@@ -59,10 +59,10 @@ pub(crate) async fn resolve(config: &Config, address: &Address) -> io::Result<Ve
     }
 }
 
-/// Opens a connection. Tries each address that was `found`, one after the other.
+/// Opens a connection. Tries the addresses in `found` one after the other.
 ///
-/// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead; its own
-/// default is about 15 minutes. It is kept within what a kernel takes.
+/// `liveness` bounds how long the kernel retransmits unacknowledged bytes before it reports the peer dead. The
+/// kernel's own default is about 15 minutes. `liveness` is clamped to the range that kernels accept.
 pub(crate) async fn connect(
     config: &Config,
     address: &Address,
@@ -76,7 +76,7 @@ pub(crate) async fn connect(
     match address {
         Address::Tcp { host, .. } => {
             let stream = reach(found, config).await?;
-            // Commands are small and pipelined by us: waiting for more would only delay them.
+            // The driver already batches small commands. Nagle's algorithm would only delay them.
             stream.set_nodelay(true)?;
             let socket = SockRef::from(&stream);
             let liveness = liveness.clamp(LEAST_LIVENESS, MOST_LIVENESS);
@@ -105,8 +105,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// Connects to the first of a host's addresses where somebody answers. One that is silent takes its share of the time, and what is left is
-/// for the others.
+/// Connects to the first of a host's addresses that accepts. A silent address uses up its share of the timeout, and
+/// the rest is left for the other addresses.
 async fn reach(found: &[SocketAddr], config: &Config) -> io::Result<TcpStream> {
     let Some((last, others)) = found.split_last() else {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
@@ -121,7 +121,8 @@ async fn reach(found: &[SocketAddr], config: &Config) -> io::Result<TcpStream> {
     TcpStream::connect(last).await
 }
 
-/// A kernel counts in seconds, and Linux takes no more than nine hours. Two are its own default.
+/// Bounds of `liveness`. A kernel counts in seconds, and Linux accepts at most nine hours. Two hours are its own
+/// default.
 const LEAST_LIVENESS: Duration = Duration::from_secs(1);
 const MOST_LIVENESS: Duration = Duration::from_secs(2 * 3600);
 
@@ -130,13 +131,13 @@ impl Stream {
         Self { read, write: Arc::new(write) }
     }
 
-    /// Reads what has arrived into the spare capacity of `buf`; 0 means the peer closed.
+    /// Reads bytes that have arrived into the spare capacity of `buf`. Returns 0 if the peer has closed.
     pub(crate) fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut BytesMut) -> Poll<io::Result<usize>> {
         tokio_util::io::poll_read_buf(Pin::new(self), cx, buf)
     }
 
-    /// As [`poll_read`](Self::poll_read) for those who cannot wait. Asks the socket and not its runtime, which may have
-    /// ended.
+    /// Reads without waiting; see [`poll_read`](Self::poll_read). Reads the socket itself, because the runtime may
+    /// have ended.
     pub(crate) fn try_read(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
         let mut bytes = [0; 4096];
         let read = match &self.read {
@@ -150,17 +151,17 @@ impl Stream {
         Ok(read)
     }
 
-    /// Writes as much as the socket takes; pending when it takes nothing now.
+    /// Writes as many bytes as the socket takes. Pending while the socket takes no bytes.
     pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_with(cx, |write| write.try_write(bytes))
     }
 
-    /// Moves what the layers above the socket still hold into it.
+    /// Flushes buffered bytes of the layers above the socket into it.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_with(cx, WriteHalf::try_flush)
     }
 
-    /// Tries until it no longer would block.
+    /// Retries `attempt` while the socket would block and then becomes writable.
     fn poll_with<T>(
         &self,
         cx: &mut Context<'_>,
@@ -179,22 +180,22 @@ impl Stream {
         }
     }
 
-    /// Has the kernel forget, when this is dropped, what it has not delivered. Otherwise it goes on trying, and what counts as lost may
-    /// arrive behind what was sent on the next connection.
+    /// Makes the kernel discard undelivered bytes when this stream is dropped. Otherwise the kernel keeps sending.
+    /// Bytes of calls that count as lost could then arrive after the calls of the next connection.
     pub(crate) fn forget_undelivered(&self) {
         let forgotten = match &self.read {
             ReadHalf::Tcp(half) => SockRef::from(half.as_ref()).set_linger(Some(Duration::ZERO)),
             ReadHalf::Tls(stream) => stream.forget_undelivered(),
-            // Both ends are one machine's, which delivers at once.
+            // Both ends are on one machine, which delivers at once.
             #[cfg(unix)]
             ReadHalf::Unix(_) => Ok(()),
             ReadHalf::Memory(_) => Ok(()),
         };
-        // A socket that has been reset has nothing left to forget.
+        // A socket that was reset has no undelivered bytes.
         drop(forgotten);
     }
 
-    /// What callers may write to.
+    /// Returns the half to which callers may write.
     pub(crate) fn writer(&self) -> Arc<WriteHalf> {
         Arc::clone(&self.write)
     }
@@ -213,7 +214,7 @@ impl AsyncRead for Stream {
 }
 
 impl WriteHalf {
-    /// Writes as much as the socket takes now.
+    /// Writes as many bytes as the socket takes now.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(half) => half.try_write(bytes),
@@ -224,7 +225,7 @@ impl WriteHalf {
         }
     }
 
-    /// Moves what the layers above the socket still hold into it, as far as it takes it now.
+    /// Flushes buffered bytes of the layers above the socket, as far as the socket takes them now.
     pub(crate) fn try_flush(&self) -> io::Result<()> {
         match self {
             Self::Tls(stream) => stream.try_flush(),
@@ -232,7 +233,7 @@ impl WriteHalf {
         }
     }
 
-    /// Ready when the socket may take bytes again. One task at a time may wait.
+    /// Waits until the socket may take bytes again. Only one task at a time may wait.
     fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(half) => half.as_ref().poll_write_ready(cx),

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// What TLS has encrypted and the socket has not taken is in no queue: a driver that flushed before a caller left it there flushes again
-/// before it waits, and so waits for the socket, too.
+/// TLS bytes that are encrypted and not yet taken by the socket are not in any queue. A driver that flushed before a
+/// caller left such bytes must flush again before it waits. Then it also waits for the socket.
 #[test]
 fn a_driver_does_not_wait_while_a_caller_has_left_it_something() {
     let config: Config = "redis://in.memory".parse().unwrap();

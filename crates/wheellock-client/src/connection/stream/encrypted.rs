@@ -1,5 +1,7 @@
-//! A TLS session and its socket. Owns both, because one session encrypts and decrypts: the driver reads, and whoever has
-//! something to say writes.
+//! A TLS session and its socket.
+//!
+//! One type owns both, because one session encrypts and decrypts. The driver reads from the session, and any task may
+//! write to it.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
@@ -14,13 +16,13 @@ use tokio_rustls::client::TlsStream;
 
 use crate::config::tls::TlsConfig;
 
-/// Clones are the same session. Its lock is held while bytes are encrypted or decrypted and handed to the socket, which
-/// never blocks.
+/// A TLS session. Clones share the session. Its lock is held while bytes are encrypted or decrypted and passed to the
+/// socket, which never blocks.
 #[derive(Clone)]
 pub(crate) struct Encrypted(Arc<Mutex<TlsStream<TcpStream>>>);
 
 impl Encrypted {
-    /// Shakes hands over `socket`. Returns what reads and what writes: both are the same session.
+    /// Performs the TLS handshake over `socket`. Returns the reader and the writer, which share the session.
     pub(super) async fn connect(tls: &TlsConfig, host: &str, socket: TcpStream) -> io::Result<(Self, Self)> {
         let stream = tls.connector()?.connect(tls.server_name(host)?, socket).await?;
         let session = Self(Arc::new(Mutex::new(stream)));
@@ -31,7 +33,7 @@ impl Encrypted {
         Pin::new(&mut *self.lock()).poll_read(cx, buf)
     }
 
-    /// Decrypts what has arrived, without asking the runtime.
+    /// Decrypts bytes that have arrived, without the runtime.
     pub(super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let mut stream = self.lock();
         let (socket, session) = stream.get_mut();
@@ -48,15 +50,16 @@ impl Encrypted {
         }
     }
 
-    /// Encrypts and writes as long as the socket takes it. What was encrypted counts as written: it leaves before everything that is
-    /// encrypted later. Nothing is encrypted behind what the socket has not taken, because the session has little room for that.
+    /// Encrypts and writes while the socket takes bytes. Encrypted bytes count as written, because they leave before
+    /// all bytes that are encrypted later. The session has little room, so no further bytes are encrypted until the
+    /// socket has taken the previous ones.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut stream = self.lock();
         let mut encrypted = 0;
         loop {
             match flush(&mut stream) {
                 Ok(()) => {}
-                // Some of it may have left; the next attempt meets the error again.
+                // Some bytes may have left. The next attempt meets the same error again.
                 Err(_) if encrypted > 0 => return Ok(encrypted),
                 Err(error) => return Err(error),
             }
@@ -70,7 +73,7 @@ impl Encrypted {
         }
     }
 
-    /// Writes what is encrypted already, as far as the socket takes it now.
+    /// Writes bytes that are already encrypted, as far as the socket takes them now.
     pub(super) fn try_flush(&self) -> io::Result<()> {
         flush(&mut self.lock())
     }
@@ -88,7 +91,7 @@ impl Encrypted {
     }
 }
 
-/// So much at least is encrypted before others get the session, who may want to read.
+/// Minimum number of bytes that are encrypted before other tasks get the session, for example to read.
 const AT_ONCE: usize = 256 << 10;
 
 fn flush(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
@@ -101,7 +104,8 @@ fn flush(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what the socket takes now. Asks the socket and not its runtime, which may have ended.
+/// A writer that writes only as much as the socket takes now. It uses the socket itself, because the runtime may have
+/// ended.
 struct Now<'a>(&'a TcpStream);
 
 impl Write for Now<'_> {

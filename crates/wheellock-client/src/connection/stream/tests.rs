@@ -13,13 +13,13 @@ async fn a_socket_is_opened_however_long_it_may_be_silent() {
     }
 }
 
-/// A name may have an address where nobody is any more, and none says so.
+/// A name may have an address whose host is gone and sends no refusal.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn an_address_that_is_silent_does_not_keep_the_next_one_from_being_tried() {
     use std::net::TcpListener;
 
-    // Who comes when nobody else is to wait there gets no answer.
+    // A full backlog makes the kernel ignore further connection attempts.
     let silent = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     silent.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
     silent.listen(0).unwrap();

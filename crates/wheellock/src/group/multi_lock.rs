@@ -1,27 +1,32 @@
-//! Several locks taken as one: all of them or none. Owns the order in which they are waited for; every attempt and every
-//! wait is an ordinary lock's.
+//! Several locks taken as one, all or none.
+//!
+//! This module owns the order in which members are waited for. Every request and every wait is the one of an ordinary
+//! lock.
 //!
 //! # No deadlock, no livelock
 //!
-//! All members are tried without waiting: those on one server in one request that takes all or none of them, so an uncontended
-//! set there costs the time of one lock. If some are held by others:
+//! First, all members are tried without waiting. Members on one server go in one request that takes all or none of
+//! them. So a free set on one server costs the time of one lock. If others hold some members:
 //!
-//! 1. The first time, all that was granted is given back at once and the task waits for the first refused member, holding
-//!    nothing: a set of which one member is busy for minutes keeps nobody from the others.
-//! 2. With that one in hand all others are tried again. If some are still refused, only those granted are kept that come
-//!    *before* the first refused one in a fixed order, and that one is waited for, and so on.
+//! 1. The first time, all granted members are released at once. The task waits for the first refused member and holds
+//!    nothing meanwhile. So a set with one member that is busy for minutes does not keep other tasks from its other
+//!    members.
+//! 2. Once that member is granted, all others are tried again. If some are still refused, the task keeps only the
+//!    granted members that come *before* the first refused one in a fixed order. Then it waits for that member, and so
+//!    on.
 //!
-//! So a task that waits holds only members that come before the one it waits for. Tasks and processes that use the same order
-//! cannot wait for each other in a circle, and cannot chase each other for ever either: what is granted in a failed try
-//! of later members is given back within a round trip and makes nobody start again, only look again.
+//! So a waiting task holds only members that come before the member for which it waits. Tasks and processes that use
+//! the same order cannot wait for each other in a circle. They cannot chase each other for ever either. A failed try of
+//! later members releases its grants within a round trip. No other task starts over because of them; it only polls
+//! again.
 //!
-//! The order is by key, then by server. Keys are the same for all processes; addresses may be spelled in many ways, and
-//! only matter where a set has one key on several servers.
+//! The order is by key, then by server. Keys are the same for all processes. Addresses can be spelled in several ways,
+//! and only matter if a set has one key on several servers.
 //!
-//! Others need not keep the order: Redisson's `MultiLock` takes its members in the order of its arguments, and any task may
-//! take single locks in any order. Therefore a task holds members while it waits only for [`PATIENCE`] and a random time
-//! more. Then it lets go of all of them and waits with empty hands, as the first time; the task it was in a circle with goes
-//! on. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
+//! Other clients need not keep the order. Redisson's `MultiLock` takes its members in the order of its arguments, and
+//! any task may take single locks in any order. Therefore a task holds members while it waits only for [`PATIENCE`] and
+//! a random time more. Then it releases all of them and waits without any, as the first time. The other task in the
+//! circle can then continue. Redisson does the same after 1.5 s per member (`RedissonMultiLock.lock`).
 
 use std::convert::identity;
 use std::fmt;
@@ -47,11 +52,11 @@ use crate::request::guard::{Guard, Released};
 use crate::wait::spans::{Held, Subject, acquiring};
 use crate::wire::Refusal;
 
-/// Several locks that are taken together, all or none: of any managers, so also on several servers. Made by
-/// [`multi_lock`].
+/// Several locks that are taken together, all or none. They may belong to any managers, and so be on several servers.
+/// Use [`multi_lock`] to create one.
 ///
-/// Each member is an ordinary lock: everybody else who uses its name respects it, Redisson's processes included, and its
-/// lease and owner are those of the [`Lock`] that was given.
+/// Each member is an ordinary lock. It excludes all other users of its name, Redisson's processes included. Its lease
+/// and owner are those of the [`Lock`] that was given.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -65,15 +70,15 @@ use crate::wire::Refusal;
 /// ```
 #[derive(Clone)]
 pub struct MultiLock {
-    /// As they were given.
+    /// The members, in the order in which they were given.
     members: Arc<[Lock]>,
-    /// The one whose clock measures the waits.
+    /// The member whose clock measures the waits.
     lead: Lock,
-    /// Their places, in the order in which they are waited for.
+    /// The members' places, in the order in which they are waited for.
     order: Arc<[usize]>,
 }
 
-/// Puts locks together into one that takes them all or none.
+/// Combines locks into one that takes all or none of them.
 ///
 /// ```no_run
 /// # async fn example(locks: wheellock::LockManager) -> Result<(), wheellock::Error> {
@@ -85,9 +90,10 @@ pub struct MultiLock {
 /// # }
 /// ```
 ///
-/// A lock may be named only once. Two with the same name on one server are the same, also by way of two managers, as far as
-/// the servers' addresses or run ids show it; whose lease and owner would count is for the caller to say. Of a server to which a
-/// manager has yet to connect the run id is known only later: then it is told when such a set is taken and is in its own way.
+/// A lock may be named only once, because it would be unclear which lease and owner count. Two locks with the same name
+/// on one server are the same lock, even through two managers. The servers' addresses or run ids show this. If a
+/// manager has yet to connect, the run id of its server is known only later. Then the error comes when the set is taken
+/// and one of its members refuses another.
 ///
 /// # Errors
 ///
@@ -98,7 +104,7 @@ pub fn multi_lock(members: impl IntoIterator<Item = Lock>) -> Result<MultiLock, 
     Ok(MultiLock { order: in_order(&members)?, lead, members })
 }
 
-/// The members' places in the order in which they are waited for, if no two are the same lock as far as is known now.
+/// Returns the members' places in the order in which they are waited for. Fails if two are known to be the same lock.
 fn in_order(members: &[Lock]) -> Result<Arc<[usize]>, Error> {
     let mut places: Vec<_> = members.iter().enumerate().map(|(place, lock)| (Key::of(lock), place)).collect();
     places.sort();
@@ -111,7 +117,7 @@ fn in_order(members: &[Lock]) -> Result<Arc<[usize]>, Error> {
     Ok(places.into_iter().map(|(_, place)| place).collect())
 }
 
-/// What tells locks apart, and their order.
+/// Identity of a lock, and its rank in the order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     key: String,
@@ -139,13 +145,13 @@ impl Key {
 }
 
 impl MultiLock {
-    /// The members, as they were given.
+    /// Returns the members, in the order in which they were given.
     pub fn members(&self) -> &[Lock] {
         &self.members
     }
 
-    /// The same locks taken with a fixed lease each, without watchdogs. Members that had to be held while others were
-    /// waited for are renewed before `acquire` returns.
+    /// Returns the same locks with a fixed lease each, without watchdogs. `acquire` renews members that it held while
+    /// it waited for others, before it returns.
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         self.map(|lock| lock.with_lease(lease))
@@ -156,23 +162,24 @@ impl MultiLock {
         Self { members, lead: self.lead.clone(), order: Arc::clone(&self.order) }
     }
 
-    /// Waits until all members are ours at the same time. The watchdog renews those without a fixed lease.
+    /// Waits until all members are held at the same time. The watchdog renews members without a fixed lease.
     ///
     /// # Cancel safety
     ///
-    /// Safe at every point: what any server may have granted meanwhile is released.
+    /// Safe at every point: any grant of a server meanwhile is released.
     ///
     /// # Errors
     ///
-    /// As [`Lock::acquire`], of the first member that fails; nothing is held then. [`Error::DuplicateMember`] if a member was refused,
-    /// and two turn out to be the same lock.
+    /// As [`Lock::acquire`], for the first member that fails. No member is held then. [`Error::DuplicateMember`] if a
+    /// member was refused, and two turn out to be the same lock.
     pub async fn acquire(&self) -> Result<MultiGuard, Error> {
         let Ok(guard) = self.take(Wait::FOREVER).await?;
         Ok(guard)
     }
 
-    /// Takes all members if all are free: one round trip if one server has them all (other than in a cluster), two otherwise.
-    /// Of several who try to take the same free locks at the same moment one succeeds.
+    /// Takes all members if all are free. This takes one round trip if one server has them all (other than in a
+    /// cluster), and two otherwise. If several callers try to take the same free locks at the same moment, one
+    /// succeeds.
     ///
     /// # Cancel safety
     ///
@@ -185,8 +192,8 @@ impl MultiLock {
         self.take_within(Wait::NO)
     }
 
-    /// Waits up to `wait`, counted from this call, until all members are ours. Returns `None` if some are still held by
-    /// another holder then. The servers are asked at least once, as in [`Lock::try_acquire_for`].
+    /// Waits up to `wait`, counted from this call, until all members are held. Returns `None` if another holder still
+    /// has some of them then. The servers get at least one request, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -194,7 +201,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); also if the wait ended while a server did not answer.
+    /// As [`acquire`](Self::acquire). Also an error if the wait ended while a server did not answer.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
@@ -203,7 +210,7 @@ impl MultiLock {
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If a member is lost meanwhile, `work` is
-    /// dropped where it stands.
+    /// dropped at its current await point.
     ///
     /// # Cancel safety
     ///
@@ -211,7 +218,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::run`], of the first member that was lost.
+    /// As [`Lock::run`], for the first member that was lost.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
         Self::run_under(self.acquire().await?, work).await
     }
@@ -224,7 +231,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`run`](Self::run).
+    /// The error of `work`, and all errors of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&MultiGuard) -> Result<T, E>,
@@ -232,7 +239,8 @@ impl MultiLock {
         self.run(work).await?
     }
 
-    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
+    /// [`Lock::try_run_for`].
     ///
     /// # Cancel safety
     ///
@@ -240,7 +248,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
     pub async fn try_run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -252,43 +260,43 @@ impl MultiLock {
         }
     }
 
-    /// Runs `work` under what was granted, and gives that back.
+    /// Runs `work` under `guard`, and releases the guard.
     async fn run_under<T>(guard: MultiGuard, work: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
         let result = guard.run_unconfirmed(work(&guard)).await?;
         guard.release_after_work().await?;
         Ok(result)
     }
 
-    /// Whether anybody holds any member now, so that [`try_acquire`](Self::try_acquire) would be refused by others than the holder.
-    /// All members are asked at once.
+    /// Returns true if any member is held now. Then [`try_acquire`](Self::try_acquire) would be refused to all but that
+    /// holder. All members are polled at once.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`Lock::is_locked`], of the first member that could not be asked.
+    /// As [`Lock::is_locked`], for the first member without a reply.
     pub async fn is_locked(&self) -> Result<bool, Error> {
         let locked = self.ask_all(|lock| Box::pin(lock.is_locked())).await?;
         Ok(locked.contains(&true))
     }
 
-    /// Whether `owner` holds every member, as it does if each was given [`with_owner`](Lock::with_owner). An owner belongs to one
-    /// manager: it holds nothing of another one's. All members are asked at once.
+    /// Returns true if `owner` holds every member. It does if each was given [`with_owner`](Lock::with_owner). An owner
+    /// belongs to one manager and holds no locks of another. All members are polled at once.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`Lock::is_held_by`], of the first member that could not be asked.
+    /// As [`Lock::is_held_by`], for the first member without a reply.
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
         self.is_each_held_by(|_| owner.clone()).await
     }
 
-    /// Whether every member is held by the owner that is named for it.
+    /// Returns true if every member is held by the owner that `owner` names for it.
     pub(crate) async fn is_each_held_by(&self, owner: impl Fn(&Lock) -> Owner) -> Result<bool, Error> {
         let held = self.ask_all(|lock| {
             let owner = owner(lock);
@@ -297,15 +305,15 @@ impl MultiLock {
         Ok(!held.await?.contains(&false))
     }
 
-    /// How often `owner` holds the set: as often as the member that it holds least often. All members are asked at once.
+    /// Returns the hold count of `owner`: the smallest of its counts of the members. All members are polled at once.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`Lock::hold_count`], of the first member that could not be asked.
+    /// As [`Lock::hold_count`], for the first member without a reply.
     pub async fn hold_count(&self, owner: &Owner) -> Result<u64, Error> {
         let counts = self.ask_all(|lock| {
             let owner = owner.clone();
@@ -314,24 +322,24 @@ impl MultiLock {
         Ok(counts.await?.into_iter().min().unwrap_or_default())
     }
 
-    /// How long all members stay held unless they are renewed: the shortest of their leases; `None` if any member is free. All members
-    /// are asked at once.
+    /// Returns the shortest remaining lease of the members. All members stay held for this time without a renewal.
+    /// Returns `None` if any member is free. All members are polled at once.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it changes nothing.
+    /// Safe: the call changes nothing.
     ///
     /// # Errors
     ///
-    /// As [`Lock::remaining_lease`], of the first member that could not be asked.
+    /// As [`Lock::remaining_lease`], for the first member without a reply.
     pub async fn remaining_lease(&self) -> Result<Option<Duration>, Error> {
         let leases = self.ask_all(|lock| Box::pin(lock.remaining_lease())).await?;
-        // Nothing is less than any lease.
+        // `None`, a free member, sorts before every lease.
         Ok(leases.into_iter().min().flatten())
     }
 
-    /// Frees every member, no matter who holds it, as [`Lock::force_release`] does. Returns whether any was held. All servers are asked at
-    /// once.
+    /// Frees every member, even if others hold it, as [`Lock::force_release`] does. Returns true if any was held. All
+    /// servers get the request at once.
     ///
     /// # Cancel safety
     ///
@@ -339,13 +347,13 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// As [`Lock::force_release`], of the first member that could not be freed; others may have been.
+    /// As [`Lock::force_release`], for the first member that could not be freed. Other members may have been freed.
     pub async fn force_release(&self) -> Result<bool, Error> {
         let held = self.ask_all(|lock| Box::pin(lock.force_release())).await?;
         Ok(held.contains(&true))
     }
 
-    /// What every member says, or the error of the first that could not be asked.
+    /// Sends a request to every member at once. Returns the replies, or the error of the first member that failed.
     async fn ask_all<'a, T>(
         &'a self,
         ask: impl Fn(&'a Lock) -> Request<'a, Result<T, Error>>,
@@ -369,11 +377,12 @@ impl MultiLock {
     async fn take_all<L: Copy + Into<Limit>>(&self, wait: Wait<L>) -> Result<Result<MultiGuard, L>, Error> {
         self.members.iter().try_for_each(Lock::check)?;
         let mut taken = Taken(self.members.iter().map(|_| None).collect());
-        // The first time, nothing is kept: see above.
+        // The first wait keeps no members: see the module's documentation.
         let (mut keep, mut known_held) = (false, false);
-        // Leases that end before all are held do so again, where servers are slow beside them: nothing was waited for in between.
+        // If leases end before all members are held and no wait was in between, the servers are too slow for them. A
+        // second try would end the same way, so report it.
         let mut was_too_late = false;
-        // Tries that waiting may cure, for the pauses between them.
+        // Failed tries that a wait may cure, for the pauses between them.
         let mut failures = 0;
         loop {
             taken.forget_lost();
@@ -398,7 +407,7 @@ impl MultiLock {
                         continue;
                     }
                 }
-                // What another hand has freed is taken again.
+                // A member that another client freed is taken again.
                 let is_too_late = !taken.was_taken_away();
                 if is_too_late && (waited_with.is_empty() || was_too_late) {
                     let error = self.granted_too_late(&taken);
@@ -409,7 +418,8 @@ impl MultiLock {
             };
             (known_held, was_too_late) = (true, false);
             if self.has_several_managers() {
-                // They may have connected since the set was made, and then it is known whether the set is in its own way.
+                // A manager may have connected since the set was made. Only now can its run id show that two members
+                // are the same lock, which would wait for itself for ever.
                 in_order(&self.members)?;
             }
             if let Some(limit) = wait.one_try().or_else(|| wait.over(self.timer())) {
@@ -425,7 +435,8 @@ impl MultiLock {
         }
     }
 
-    /// Releases the granted members and pauses, if the wait outlasts this failure. Other callers can take the members meanwhile.
+    /// Releases the granted members and pauses, if the wait outlasts `error`. Other callers can take the members
+    /// meanwhile.
     async fn try_again_later<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
@@ -446,9 +457,9 @@ impl MultiLock {
 
     /// Tries all members that are not taken. Returns the first one in order that others hold.
     ///
-    /// Members on one server go in one request. Where there are several servers, the one of the first member in order is asked
-    /// alone, and the others at once after it: of all who want the same locks at the same moment one gets the first, and
-    /// nobody is in its way at the others.
+    /// Members on one server go in one request. With several servers, the server of the first member in order gets its
+    /// request alone, and all others at once after it. If several callers want the same locks at the same moment, one
+    /// gets the first member. The other callers then do not disturb it at the other servers.
     async fn try_rest(
         &self,
         taken: &mut Taken,
@@ -475,7 +486,7 @@ impl MultiLock {
             let mut refused: Option<(usize, Refusal)> = None;
             while !flight.is_over() {
                 for (_, (places, answer)) in flight.ready().await {
-                    // After an error those still under way are dropped, and what they were granted is given back.
+                    // An error drops the requests under way, which releases their grants.
                     match answer? {
                         Ok(guards) => {
                             places.into_iter().zip(guards).for_each(|(place, guard)| taken.put(place, guard));
@@ -496,7 +507,8 @@ impl MultiLock {
         Ok(None)
     }
 
-    /// The places of the members that are not taken, in order, and apart where one request cannot take them together.
+    /// Returns the places of the members that are not taken, in order. Each group contains members that one request can
+    /// take together.
     fn groups(&self, taken: &Taken) -> Vec<Vec<usize>> {
         let mut groups: Vec<(&Lock, Vec<usize>)> = Vec::new();
         for place in self.order.iter().copied().filter(|place| taken.get(*place).is_none()) {
@@ -510,7 +522,8 @@ impl MultiLock {
         groups.into_iter().map(|(_, places)| places).collect()
     }
 
-    /// Waits for one member, which was just refused. If that takes too long with others in hand, lets go of them.
+    /// Waits for one member, which was just refused. If that takes too long while other members are held, releases
+    /// these.
     async fn wait_for<L: Copy + Into<Limit>>(
         &self,
         lock: &Lock,
@@ -525,7 +538,7 @@ impl MultiLock {
             match acquire(lock.request(), Wait::until(until), Some(refusal), identity).await {
                 Ok(Ok(guard)) => return Ok(Ok(guard)),
                 Ok(Err(_)) => {}
-                // The shorter wait may be why there was no answer.
+                // The shorter wait may be the reason for the missing reply.
                 Err(error) if self.now() < until => return Err(error),
                 Err(_) => {}
             }
@@ -534,8 +547,8 @@ impl MultiLock {
         acquire(lock.request(), wait, Some(refusal), identity).await
     }
 
-    /// Renews members with a fixed lease that were waited with, so that all leases begin now. Returns whether all are
-    /// still held.
+    /// Renews members with a fixed lease that were held during a wait, so that all leases begin now. Returns true if
+    /// all are still held.
     async fn renew_fixed(&self, waited_with: &[usize], taken: &Taken) -> Result<bool, Error> {
         let fixed =
             waited_with.iter().filter(|place| self.members.get(**place).is_some_and(|lock| !lock.renews()));
@@ -558,7 +571,7 @@ impl MultiLock {
         self.members.iter().any(|lock| !Arc::ptr_eq(&lock.context, &self.lead.context))
     }
 
-    /// The first member that is not held for long enough to take the others.
+    /// Returns the error for the first member whose lease was too short to take the others.
     fn granted_too_late(&self, taken: &Taken) -> Error {
         let is_over = |place: &&usize| taken.get(**place).is_none_or(|guard| !guard.is_valid());
         let place = self.order.iter().find(is_over).copied().unwrap_or_default();
@@ -569,7 +582,7 @@ impl MultiLock {
         }
     }
 
-    /// The first question has the time for an answer, however short the wait.
+    /// Returns the deadline for the replies to a try. The first try gets the time for a reply, however short the wait.
     fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
         if known_held {
             return wait.deadline();
@@ -581,7 +594,8 @@ impl MultiLock {
         firsts?.into_iter().max()
     }
 
-    /// What has ended the wait, if a question was not answered only because of that: a dead server is not a busy lock.
+    /// Returns the limit that ended the wait, if a reply is missing only because of it. A dead server is not a busy
+    /// lock.
     fn cut_short_by<L: Copy + Into<Limit>>(
         &self,
         wait: Wait<L>,
@@ -614,7 +628,7 @@ impl fmt::Debug for MultiLock {
     }
 }
 
-/// What has been taken so far, by place. Dropped, it gives everything back.
+/// The members taken so far, by place. Dropping this releases them all.
 struct Taken(Vec<Option<Guard>>);
 
 impl Taken {
@@ -636,18 +650,18 @@ impl Taken {
         }
     }
 
-    /// Gives back the others.
+    /// Releases the members for which `which` is false.
     fn keep(&mut self, which: impl Fn(usize) -> bool) {
         let others = self.0.iter_mut().enumerate().filter(|(place, _)| !which(*place));
         others.for_each(|(_, guard)| *guard = None);
     }
 
-    /// A member may have been lost while another one was waited for.
+    /// Removes members that were lost during a wait for another member.
     fn forget_lost(&mut self) {
         self.0.iter_mut().for_each(|guard| *guard = guard.take().filter(Guard::is_valid));
     }
 
-    /// Whether one was lost though its lease runs.
+    /// Returns true if a member was lost before its lease ended.
     fn was_taken_away(&self) -> bool {
         let reason = |guard: &Guard| guard.check().err();
         let mut lost = self.0.iter().flatten().filter_map(reason);
@@ -663,7 +677,7 @@ impl Taken {
     }
 }
 
-/// One hold of every member of a [`MultiLock`]. Dropping it releases all of them in the background;
+/// One hold of every member of a [`MultiLock`]. Dropping the guard releases all members in the background.
 /// [`release`](Self::release) does so with confirmation.
 ///
 /// ```no_run
@@ -682,7 +696,7 @@ pub struct MultiGuard {
     members: Vec<Guard>,
 }
 
-/// Which member of a [`MultiLock`] was lost, and why.
+/// A lost member of a [`MultiLock`], and the reason.
 ///
 /// ```no_run
 /// # async fn example(guard: wheellock::MultiGuard) -> Result<(), wheellock::Error> {
@@ -695,11 +709,11 @@ pub struct MultiGuard {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct LostMember {
-    /// Its place among [`MultiGuard::members`].
+    /// The member's place among [`MultiGuard::members`].
     pub place: usize,
-    /// Its lock's name.
+    /// The name of the member's lock.
     pub lock: String,
-    /// Why it is no longer held.
+    /// The reason of the loss.
     pub reason: LostReason,
 }
 
@@ -710,39 +724,39 @@ impl Held for MultiGuard {
 }
 
 impl MultiGuard {
-    /// The members' own guards, in the order in which the locks were given.
+    /// Returns the members' own guards, in the order in which the locks were given.
     pub fn members(&self) -> &[Guard] {
         &self.members
     }
 
-    /// Until when all members may be believed held, as far as is known now: the earliest of their instants.
+    /// Returns the time until which all members are known to be held, the earliest of their own. Renewals move it.
     pub fn valid_until(&self) -> BootInstant {
         let ends = self.members.iter().map(Guard::valid_until);
         Quorum::all(self.members.len()).valid_until(ends).unwrap_or_else(BootInstant::now)
     }
 
-    /// Whether all members may be believed held right now.
+    /// Returns true if all members are held now, as far as is known.
     pub fn is_valid(&self) -> bool {
         self.members.iter().all(Guard::is_valid)
     }
 
-    /// Resolves when any member can no longer be believed held, and says which. The other members are still held then,
-    /// and renewed, until this guard is released or dropped.
+    /// Resolves when any member is lost, and returns that member. The others stay held and renewed until this guard is
+    /// released or dropped.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only waits.
+    /// Safe: the call only waits.
     pub async fn lost(&self) -> LostMember {
         let mut watch = Watch { members: &self.members, watchers: vec![None; self.members.len()] };
         std::future::poll_fn(|cx| watch.poll(cx.waker())).await
     }
 
-    /// Runs `work` while all members are held. If one is lost first, `work` is dropped where it stands. When `work` has
-    /// ended the servers are asked once more, as [`Guard::run`] does.
+    /// Runs `work` while all members are held. If a member is lost first, `work` is dropped at its current await point.
+    /// After `work` has ended, the servers are polled once more, as [`Guard::run`] does.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops `work`; the guard lives on.
+    /// Dropping the future drops `work`. The guard stays.
     ///
     /// # Errors
     ///
@@ -761,7 +775,7 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`run`](Self::run).
+    /// The error of `work`, and all errors of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         self.run(work).await?
     }
@@ -790,12 +804,12 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// Those of the first member whose renewal failed. All were tried.
+    /// The error of the first member whose renewal failed. All members were tried.
     pub async fn renew(&self) -> Result<(), Error> {
         self.all(Guard::renew).await
     }
 
-    /// Asks something of every member at once. Returns the first error in order.
+    /// Sends a request for every member at once. Returns the first error in order.
     async fn all<'a, F: Future<Output = Result<(), Error>> + Send + 'a>(
         &'a self,
         ask: impl Fn(&'a Guard) -> F,
@@ -804,7 +818,7 @@ impl MultiGuard {
         JoinAll::new(requests.enumerate()).all().await.into_iter().collect()
     }
 
-    /// Gives all members back, at once, and waits for every server's word.
+    /// Releases all members at once, and waits for every server's confirmation.
     ///
     /// [`Released::AlreadyLost`] if any member had been lost before.
     ///
@@ -814,8 +828,8 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// As [`Guard::release`], those of the first member that could not be released in time. All were tried, and those that
-    /// failed are tried again in the background until their leases have ended.
+    /// As [`Guard::release`], for the first member that could not be released in time. All members were tried. Failed
+    /// releases are retried in the background until the leases have ended.
     pub async fn release(self) -> Result<Released, Error> {
         let releases = self.members.into_iter().map(|guard| -> Request<'_, _> { Box::pin(guard.release()) });
         let mut all = Released::Released;
@@ -830,7 +844,7 @@ impl MultiGuard {
         failed.map_or(Ok(all), Err)
     }
 
-    /// An error if a member is lost.
+    /// Fails if a member is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.members.iter().try_for_each(Guard::check)
     }
@@ -842,7 +856,7 @@ impl fmt::Debug for MultiGuard {
     }
 }
 
-/// Looks out for losses of several guards.
+/// Watches several guards for a loss.
 struct Watch<'a> {
     members: &'a [Guard],
     watchers: Vec<Option<u64>>,
@@ -869,12 +883,12 @@ impl Drop for Watch<'_> {
     }
 }
 
-/// A random time below `bound`.
+/// Returns a random time below `bound`.
 pub(crate) fn jitter(random: fn() -> u64, bound: Duration) -> Duration {
     let nanos = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
     Duration::from_nanos(random() % nanos.max(1))
 }
 
-/// How long members are held while another one is waited for, random time apart. Long beside the time for which locks are
-/// usually held, short enough not to keep others from the members in hand for long.
+/// Time for which members are held during a wait for another member. A random time is added. Locks are usually held for
+/// much less, and other callers do not lack these members for long.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,22 +1,23 @@
-//! Locks on a majority of independent servers: the Redlock algorithm. Owns the rounds. Every attempt is an ordinary lock's,
-//! `queue` orders the waiters of this process, `servers` identifies the servers, `members` is the guard, and `roster` looks
-//! after its members.
+//! Locks on a majority of independent servers (Redlock).
 //!
-//! # How it differs from what is usually built
+//! This module owns the rounds of requests. Every request is the one of an ordinary lock. `queue` orders the waiters of
+//! this process, `servers` identifies the servers, `members` is the guard, and `roster` keeps the guard's members.
 //!
-//! - A round is over when enough servers have granted, or can no longer grant; it never waits for the slowest. A server
-//!   that grants later joins the hold, so that the next server may fail without harm.
-//! - A held lock asks missing members again with each renewal, so that all servers may be restarted one after the other.
-//! - Each member counts its validity from before its own request, less 1 % and 2 ms, as any lock does; the quorum is valid
-//!   as long as enough members are. That is the page's `lease - elapsed - drift`, and it is still right when one request
-//!   was repeated and the others were not.
-//! - A member lock is an ordinary one: a hash of owner to count under the lock's name, with a TTL, released by a script that
-//!   checks the owner, and repeated idempotently after a lost answer. The page's `SET NX PX` with compare-and-delete is the
-//!   same thing without counts; with it a repeated attempt would be refused by its own earlier grant, a waiter would not be
-//!   told of the release, and no Redisson client would see the lock.
-//! - Waiting costs nothing: after a failed round the first task of a process listens for the releases, and tries again when
-//!   so many members have been released that a quorum is in reach.
-//! - Too few servers is [`Error::NoQuorum`], never a busy lock.
+//! # Differences from the usual implementation
+//!
+//! - A round ends when enough servers have granted, or can no longer grant. A round never waits for the slowest server.
+//!   A server that grants later joins the hold, so that the next server may fail without harm.
+//! - A held lock requests missing members again with each renewal. All servers may be restarted one after the other.
+//! - Each member counts its validity from before its own request, less 1 % and 2 ms, as every lock does. The quorum is
+//!   valid while enough members are. That is the Redlock page's `lease - elapsed - drift`. This rule stays right when
+//!   one request was repeated and the others were not.
+//! - A member lock is an ordinary lock: a hash of owner to count under the lock's name, with a TTL. A script that
+//!   checks the owner releases it. A request is repeated idempotently after a lost reply. The page's `SET NX PX` with
+//!   compare-and-delete is the same without counts. With it, a repeated request is refused by its own earlier grant, a
+//!   waiter is not notified of the release, and no Redisson client sees the lock.
+//! - Waiting sends no requests. After a failed round the first task of a process subscribes to the releases. It retries
+//!   when enough members were released for a quorum to be possible.
+//! - Too few reachable servers give [`Error::NoQuorum`], never a busy lock.
 
 mod members;
 mod queue;
@@ -48,10 +49,11 @@ use queue::{Place, Queue, Turn};
 use roster::{Asker, Member};
 use servers::Servers;
 
-/// Independent servers of which a majority decides who holds a lock: the Redlock algorithm.
+/// Independent servers whose majority decides which client holds a lock: the Redlock algorithm.
 ///
-/// Locks outlive any minority of the servers, without a failover and without the loss of grants that one may bring. Read
-/// [when to use it](https://docs.rs/wheellock/latest/wheellock/struct.RedLockManager.html#when-to-use-it-and-when-not) first.
+/// Locks outlive the failure of any minority of the servers. They need no failover, and so lose no grants in one. Read
+/// [when to use it](https://docs.rs/wheellock/latest/wheellock/struct.RedLockManager.html#when-to-use-it-and-when-not)
+/// first.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), wheellock::Error> {
@@ -65,35 +67,38 @@ use servers::Servers;
 ///
 /// # When to use it, and when not
 ///
-/// - It needs servers that fail independently: none a replica of another, none behind Sentinel, a cluster, or an address
-///   that moves with a failover. Those are refused where they can be recognised.
-/// - A server that restarts without its data may grant again what it had granted. Give every member an append-only file with
-///   `appendfsync always`, or keep it down for the longest lease before it is started again.
-/// - Clocks: a majority's must not run fast by more than 1 %, nor jump ahead.
-/// - Within these bounds two guards are never valid at once. A process that is stopped after asking its guard may still
-///   act late, as with every lease. There is no fencing token: each server can only count its own grants, and a number
-///   agreed upon in a second round (the highest of a majority, plus one) would be given out twice exactly when exclusion has
-///   failed, which is the one case that a token is for. Where a resource can check tokens, one server and a check there
-///   is simpler and stronger.
+/// - `RedLockManager` needs servers that fail independently. A server must not be a replica of another, or stand behind
+///   Sentinel, a cluster or an address that moves with a failover. Such servers are refused where they can be
+///   recognised.
+/// - A server that restarts without its data may grant its locks a second time. Give every server an append-only file
+///   with `appendfsync always`. Or keep the server down for the longest lease before you start it again.
+/// - The clocks of a majority must not run fast by more than 1 %, and must not jump ahead.
+/// - Within these bounds two guards are never valid at once. A process that is paused after it checked its guard may
+///   still act late, as with every lease. A quorum has no fencing token, because each server can count only its own
+///   grants. The servers could agree on a number in a second round (the highest of a majority, plus one). They would
+///   give it out twice exactly when exclusion has failed, which is the one case that a token is for. If your resource
+///   can check tokens, use one server and check the token there. That is simpler and stronger.
 #[derive(Clone)]
 pub struct RedLockManager {
     servers: Arc<Servers>,
 }
 
 impl RedLockManager {
-    /// Puts independent servers together. Returns when all have said who they are, or a majority has and the others have had
-    /// a little more time: those are asked when they are first used. Managers may have been made
-    /// [`lazily`](LockManagerBuilder::lazy), so that a dead minority keeps nobody from starting.
+    /// Combines independent servers into one manager.
+    ///
+    /// The call returns when all servers have identified themselves. If a majority has, it gives the others only a
+    /// little more time; these are then identified on first use. Create the managers
+    /// [`lazily`](LockManagerBuilder::lazy), so that a dead minority does not prevent a start.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only asks.
+    /// Safe: the call only reads.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMembers`]; [`Error::NotIndependent`] if a server is named twice, is a replica, or is one of those that
-    /// Sentinel, a cluster or replication makes of several; [`Error::NoQuorum`], without a lock's name and with the outcome
-    /// [`NotSent`](crate::Outcome::NotSent), if no majority answered within the response timeout.
+    /// [`Error::NoMembers`]; [`Error::NotIndependent`] if a server is named twice, is a replica, or belongs to
+    /// Sentinel, to a cluster or to the same replication as another; [`Error::NoQuorum`], without a lock's name and
+    /// with the outcome [`NotSent`](crate::Outcome::NotSent), if no majority answered within the response timeout.
     ///
     /// # Panics
     ///
@@ -104,7 +109,7 @@ impl RedLockManager {
         Ok(Self { servers })
     }
 
-    /// Connects to the servers at `urls` with default settings; those that cannot be reached now, in the background.
+    /// Connects to the servers at `urls` with default settings. Unreachable servers are connected in the background.
     ///
     /// # Cancel safety
     ///
@@ -123,13 +128,13 @@ impl RedLockManager {
         Self::new(managers).await
     }
 
-    /// A lock by name. No I/O. Members are the ordinary locks of this name on every server.
+    /// Returns a lock by name, without I/O. Its members are the ordinary locks of this name on every server.
     pub fn lock(&self, name: &str) -> RedLock {
         self.of(name, LockManager::lock)
     }
 
-    /// A lock by name whose members are [simple locks](LockManager::simple_lock): a majority that is shared with redsync,
-    /// node-redlock, redlock-py and their kin. No I/O.
+    /// Returns a lock by name whose members are [simple locks](LockManager::simple_lock), without I/O. This lock
+    /// excludes redsync, node-redlock, redlock-py and their kin.
     pub fn simple_lock(&self, name: &str) -> RedLock {
         self.of(name, LockManager::simple_lock)
     }
@@ -140,13 +145,13 @@ impl RedLockManager {
         RedLock { locks, queue: self.servers.queue(name, kind), servers: Arc::clone(&self.servers) }
     }
 
-    /// The servers' managers, in the order in which they were given.
+    /// Returns the servers' managers, in the order in which they were given.
     pub fn managers(&self) -> impl ExactSizeIterator<Item = &LockManager> {
         self.servers.managers()
     }
 
-    /// Ends everything, on all servers at once: [`LockManager::shutdown`] of each, within the same time. Who waits for a lock of
-    /// this `RedLockManager` is told at once.
+    /// Shuts down all servers' managers at once, as [`LockManager::shutdown`] does, within the same time. Waiters for a
+    /// lock of this `RedLockManager` fail at once.
     ///
     /// # Cancel safety
     ///
@@ -160,24 +165,24 @@ impl RedLockManager {
         Leftover::together(all)
     }
 
-    /// How many servers have to grant.
+    /// Returns the number of servers that have to grant.
     pub fn quorum(&self) -> usize {
         self.servers.quorum().wanted()
     }
 
-    /// Whether a majority of the servers is [healthy](LockManager::health), each for itself: which are not, the
-    /// [managers](Self::managers) say. No I/O.
+    /// Returns whether a majority of the servers is [healthy](LockManager::health), without I/O. Ask the
+    /// [managers](Self::managers) for the health of each server.
     pub fn health(&self) -> Health {
         health_of_quorum(self.managers().map(LockManager::health), self.quorum())
     }
 
-    /// Whether [`health`](Self::health) is [`Healthy`](Health::Healthy).
+    /// Returns true if [`health`](Self::health) is [`Healthy`](Health::Healthy).
     pub fn is_healthy(&self) -> bool {
         self.health().is_healthy()
     }
 
-    /// What about the servers is known to put locks at risk: what their managers found when connecting, and replicas that
-    /// an operator may promote.
+    /// Returns known risks to locks on these servers. These are the findings of each manager when connecting, and
+    /// replicas that an operator may promote.
     pub fn diagnostics(&self) -> Vec<Finding> {
         self.servers.findings()
     }
@@ -189,9 +194,9 @@ impl fmt::Debug for RedLockManager {
     }
 }
 
-/// A lock of a [`RedLockManager`], by name: held by the one to whom a majority of the servers has granted it.
+/// A lock of a [`RedLockManager`], by name. Its holder is the client to which a majority of the servers granted it.
 ///
-/// It is not reentrant: an owner belongs to one server's manager.
+/// The lock is not reentrant, because an owner belongs to one server's manager.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -213,12 +218,13 @@ pub struct RedLock {
 }
 
 impl RedLock {
-    /// The lock's name, which is also its key on every server.
+    /// Returns the lock's name, which is also its key on every server.
     pub fn name(&self) -> &str {
         self.locks.first().map_or("", Lock::name)
     }
 
-    /// The same lock taken with a fixed lease: no watchdog, it ends by itself after `lease` unless released before.
+    /// Returns the same lock with a fixed lease. The watchdog does not renew this lease; the lock expires after `lease`
+    /// unless released before.
     #[must_use]
     pub fn with_lease(&self, lease: Duration) -> Self {
         self.map(|lock| lock.with_lease(lease))
@@ -228,28 +234,28 @@ impl RedLock {
         Self { locks: self.locks.iter().map(change).collect(), ..self.clone() }
     }
 
-    /// Waits until a majority of the servers has granted the lock. Without [`with_lease`](Self::with_lease) the watchdog of
-    /// each server's manager renews its member.
+    /// Waits until a majority of the servers has granted the lock. Without [`with_lease`](Self::with_lease) the
+    /// watchdog of each server's manager renews its member.
     ///
-    /// Waiters of one process are served in the order in which they came.
+    /// Waiters of one process are served in the order of their calls.
     ///
     /// # Cancel safety
     ///
-    /// Safe at every point: what any server may have granted meanwhile is released.
+    /// Safe at every point: any grant of a server meanwhile is released.
     ///
     /// # Errors
     ///
-    /// [`Error::NoQuorum`] if no majority could be asked within the response timeout; [`Error::InvalidName`],
-    /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had run out before the last
-    /// grant that was needed; [`Error::ShutDown`] once everything is [shut down](RedLockManager::shutdown).
+    /// [`Error::NoQuorum`] if no majority answered within the response timeout; [`Error::InvalidName`],
+    /// [`Error::InvalidLease`] before anything is sent; [`Error::GrantedTooLate`] if the lease had ended before the
+    /// last grant that was needed; [`Error::ShutDown`] after a [shutdown](RedLockManager::shutdown).
     pub async fn acquire(&self) -> Result<RedLockGuard, Error> {
         let Ok(guard) = self.take(Wait::FOREVER).await?;
         Ok(guard)
     }
 
-    /// Takes the lock if a majority grants it now: one round trip to the fastest majority.
+    /// Takes the lock if a majority grants it now, in one round trip to the fastest majority.
     ///
-    /// `None` as well if others were at it at the same time and nobody got a majority.
+    /// Also returns `None` if several callers tried at the same time and none of them got a majority.
     ///
     /// # Cancel safety
     ///
@@ -262,8 +268,8 @@ impl RedLock {
         self.take_within(Wait::NO)
     }
 
-    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then. The
-    /// servers are asked at least once, as in [`Lock::try_acquire_for`].
+    /// Waits up to `wait`, counted from this call, for the lock. Returns `None` if another holder still has it then.
+    /// The servers get at least one request, as in [`Lock::try_acquire_for`].
     ///
     /// # Cancel safety
     ///
@@ -271,7 +277,7 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); also if the wait ended while no majority answered.
+    /// As [`acquire`](Self::acquire). Also an error if the wait ended while no majority answered.
     pub fn try_acquire_for(
         &self,
         wait: Duration,
@@ -280,7 +286,7 @@ impl RedLock {
     }
 
     /// Acquires, runs `work` with the guard, and releases with confirmation. If the quorum is lost meanwhile, `work` is
-    /// dropped where it stands.
+    /// dropped at its current await point.
     ///
     /// # Cancel safety
     ///
@@ -288,8 +294,8 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` had ended, or was found lost when
-    /// it was released. If the release could not be confirmed, the leases decide: what ended under a valid quorum is `Ok`.
+    /// As [`acquire`](Self::acquire); [`Error::Lost`] if the quorum was lost before `work` ended, or the release found
+    /// it lost. If the release could not be confirmed, the leases decide: work that ended under a valid quorum is `Ok`.
     pub async fn run<T>(&self, work: impl AsyncFnOnce(&RedLockGuard) -> T) -> Result<T, Error> {
         Self::run_under(self.acquire().await?, work).await
     }
@@ -302,7 +308,7 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`run`](Self::run).
+    /// The error of `work`, and all errors of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(
         &self,
         work: impl AsyncFnOnce(&RedLockGuard) -> Result<T, E>,
@@ -310,7 +316,8 @@ impl RedLock {
         self.run(work).await?
     }
 
-    /// [`try_run`](Self::try_run) that waits as long as [`try_acquire_for`](Self::try_acquire_for), as [`Lock::try_run_for`].
+    /// [`try_run`](Self::try_run) with the wait of [`try_acquire_for`](Self::try_acquire_for), as
+    /// [`Lock::try_run_for`].
     ///
     /// # Cancel safety
     ///
@@ -318,7 +325,7 @@ impl RedLock {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
+    /// The error of `work`, and all errors of [`try_acquire_for`](Self::try_acquire_for) and [`run`](Self::run).
     pub async fn try_run_for<T, E: From<Error>>(
         &self,
         wait: Duration,
@@ -330,7 +337,7 @@ impl RedLock {
         }
     }
 
-    /// Runs `work` under what was granted, and gives that back.
+    /// Runs `work` under `guard`, and releases the guard.
     async fn run_under<T>(
         guard: RedLockGuard,
         work: impl AsyncFnOnce(&RedLockGuard) -> T,
@@ -371,7 +378,7 @@ impl RedLock {
         }
     }
 
-    /// Waits for a pause between two rounds, within the wait.
+    /// Pauses between two rounds, at most until the wait ends.
     async fn pause<L: Copy + Into<Limit>>(&self, pause: Duration, wait: Wait<L>) {
         let timer = self.servers.timer();
         let until = timer.now() + pause;
@@ -403,7 +410,7 @@ impl RedLock {
             Err(limit) => return self.in_vain(limit, true, Vec::new()),
         };
         let news = place.as_mut().map_or(&mut own_news, |place| &mut place.news);
-        // `questions` counts rounds in vain, for the pauses between them.
+        // `questions` counts failed rounds, for the pauses between them.
         let (mut splits, mut given_up, mut known_held, mut questions) = (0, 0, false, 0_u32);
         loop {
             if let Some(news) = news {
@@ -438,17 +445,17 @@ impl RedLock {
                 return self.in_vain(limit, true, Vec::new());
             }
             let Some(news) = news else {
-                // What was released before anybody listened is found by asking once more.
+                // Poll once more after subscribing: a release before the subscription gives no message.
                 *news = Some(News::listen(&self.locks));
                 continue;
             };
-            // Several who share the members between them and retry at once would do so for ever.
+            // Contenders that split the members and retry at once would split them for ever.
             splits = if busy.granted > 0 { splits + 1 } else { 0 };
             let began = timer.now();
             let unheard = busy.is_silent.then(|| Backoff::default().pause(questions, self.random()));
             questions = questions.saturating_add(1);
             let heard = news.wait(timer, &busy, unheard, wait.deadline(), self.random()).await;
-            // Who hears of releases was up against contenders, not against the absence of slow servers.
+            // A message about a release shows that contenders split the members, not that slow servers were missing.
             given_up = if busy.given_up.is_some() && !heard { given_up + 1 } else { 0 };
             if timer.now() - began > LONG {
                 splits = 0;
@@ -463,10 +470,11 @@ impl RedLock {
         }
     }
 
-    /// Asks all servers at once, and is done when it is certain what will become of it, or when it takes a server so slow
-    /// that others had better be let through: contenders that share the fast servers between them would keep those from
-    /// everybody while they wait for the slow ones. After `given_up` rounds of that kind in a row the slow ones get more
-    /// time, because it may really take one of them.
+    /// Sends a request to all servers at once, and returns when the outcome is certain.
+    ///
+    /// The round also ends if only slow servers could still decide it. Contenders may have split the fast servers
+    /// between them. While each waits for the slow servers, it keeps the fast ones from all others. After `given_up`
+    /// such rounds in a row the slow servers get more time, because the quorum may really need one of them.
     async fn round(&self, deadline: Option<Instant>, given_up: u32) -> Result<Round, Error> {
         let timer = self.servers.timer();
         let began = timer.now();
@@ -526,7 +534,8 @@ impl RedLock {
                 give_up = Some((now + patience, patience));
             }
             if tally.is_out_of_reach() {
-                // Of no use any more, while the others are still heard to know whether this is a busy lock.
+                // These grants cannot make a quorum any more. The other replies still tell a busy lock from dead
+                // servers.
                 for member in &mut members {
                     member.give_back();
                 }
@@ -534,7 +543,7 @@ impl RedLock {
         }
     }
 
-    /// This has ended the wait. Another holder has the lock, unless it cannot be known.
+    /// Returns the result of a wait that `limit` ended: the limit, if another holder is known to have the lock.
     fn in_vain<L>(
         &self,
         limit: L,
@@ -543,7 +552,7 @@ impl RedLock {
     ) -> Result<Result<RedLockGuard, L>, Error> {
         let ready = |lock: &&Lock| lock.context.client.is_ready_for(lock.name.key().as_bytes());
         let enough = self.locks.iter().filter(ready).count() >= self.servers.quorum().wanted();
-        // Answers that the end of the wait cut short say nothing about their servers; other failures do.
+        // Replies that the end of the wait cut short say nothing about their servers. Other failures do.
         let late = |failure: &MemberFailure| is_only_late(&failure.error);
         if known_held && enough && failures.iter().all(late) {
             return Ok(Err(limit));
@@ -566,13 +575,14 @@ impl RedLock {
         Error::NoQuorum { lock: self.name().to_owned(), granted, wanted, failures }
     }
 
-    /// Whether the owners that were presented hold it already: they need not queue behind those who wait for them.
+    /// Returns true if the presented owners hold the lock already. They must not queue behind waiters that wait for
+    /// them.
     fn is_ours(&self) -> bool {
         let held = self.locks.iter().filter(|lock| lock.is_held_by_owner()).count();
         held >= self.servers.quorum().wanted()
     }
 
-    /// The first question has the time for an answer, however short the wait.
+    /// Returns the deadline for a round's replies. The first round gets the time for a reply, however short the wait.
     fn answer_by(&self, wait: Wait<impl Copy + Into<Limit>>, known_held: bool) -> Option<Instant> {
         if known_held {
             return wait.deadline();
@@ -581,7 +591,7 @@ impl RedLock {
             first_answer_by(&lock.context.client, lock.name.key(), Duration::ZERO, wait.of_any())
         };
         let firsts: Vec<_> = self.locks.iter().filter_map(first).collect();
-        // A majority that has never been connected decides by its response timeout.
+        // A majority that was never connected decides by its response timeout.
         firsts.iter().copied().max().filter(|_| firsts.len() >= self.servers.quorum().wanted())
     }
 
@@ -601,19 +611,19 @@ enum Round {
     Busy(Busy),
 }
 
-/// Who holds the lock, as far as a round could see.
+/// A refused round, with the holders that it found.
 struct Busy {
-    /// Members that others hold, or that failed: news can only come from them.
+    /// Members that others hold, or that failed. Only these can still be released.
     elsewhere: Vec<usize>,
-    /// One of the others tells nobody of its release.
+    /// Another holder does not publish its release.
     is_silent: bool,
-    /// How many were free.
+    /// Number of members that were free.
     granted: usize,
-    /// How many of the others it takes.
+    /// Number of members that are missing for a quorum.
     needed: usize,
-    /// By when so many of them may have come free because their leases ended.
+    /// Time after which the leases of `needed` members will have ended.
     free_after: Option<Duration>,
-    /// How long slow servers were waited for in vain that might have granted.
+    /// Time for which the round waited in vain for slow servers that could have granted.
     given_up: Option<Duration>,
 }
 
@@ -634,7 +644,7 @@ impl Busy {
     }
 }
 
-/// What is heard of releases, from every server.
+/// Subscriptions to the releases, one per server.
 struct News {
     subscriptions: Vec<Subscription>,
 }
@@ -645,16 +655,18 @@ impl News {
         Self { subscriptions: locks.iter().map(listen).collect() }
     }
 
-    /// What was heard so far is not news to the answers of the round that begins.
+    /// Discards messages from before the next round, because that round's replies are newer.
     fn forget(&mut self) {
         for subscription in &mut self.subscriptions {
             subscription.take_changed();
         }
     }
 
-    /// Waits until another round has a chance: so many members were released that a quorum is in reach, or some were and the
-    /// others have had time to follow; enough leases may have ended; or simply for long, but where nobody tells of releases no
-    /// longer than `unheard`. Returns whether anything was heard.
+    /// Waits until another round has a chance.
+    ///
+    /// That is when enough members were released for a quorum. If fewer were, the other releases get `FOLLOW` to
+    /// arrive. The wait also ends when enough leases may have ended, or after the repoll interval. That interval is
+    /// `unheard` if a holder does not publish its release. Returns true if any message arrived.
     async fn wait(
         &mut self,
         timer: &Timer,
@@ -666,10 +678,10 @@ impl News {
         let now = timer.now();
         let deaf = self.subscriptions.iter().any(|news| news.refusal().is_some());
         let repoll = unheard.unwrap_or(if deaf { REPOLL_WHEN_DEAF } else { REPOLL });
-        // One millisecond more, because servers round down.
+        // Servers round the remaining lease down, so wait one millisecond more.
         let free_after = busy.free_after.map(|left| left + Duration::from_millis(1));
         let poll_at = match busy.given_up {
-            // Contenders release within the same time. If nobody does, it takes the slow ones.
+            // Contenders release within the same time. If no release comes, the quorum needs the slow servers.
             Some(patience) => now + patience.min(repoll) + jitter(random, patience.min(repoll)),
             None => now + free_after.map_or(repoll, |left| left.min(repoll)) + jitter(random, LEASE_JITTER),
         };
@@ -703,24 +715,25 @@ impl News {
 /// Longest time between two rounds of a waiting process, as for plain locks.
 const REPOLL: Duration = Duration::from_secs(5);
 
-/// The same where a server refuses the subscription.
+/// The same if a server refuses the subscription.
 const REPOLL_WHEN_DEAF: Duration = Duration::from_millis(100);
 
-/// A holder's release reaches the servers at different times; who has heard it from some gives the others so long.
+/// Time between a holder's first and last message. Its release reaches the servers at different times.
 const FOLLOW: Duration = Duration::from_millis(20);
 
-/// Processes that wait for the same lease to end shall not all ask in the same moment.
+/// Spread of the polls at the end of a lease, so that waiting processes do not all poll in the same moment.
 const LEASE_JITTER: Duration = Duration::from_millis(20);
 
-/// A round in which others got some of the members is repeated after a random time below this, doubled each time: a few
-/// round trips, so that one contender finds all members free.
+/// Upper bound of the first random pause after a split round, doubled each time. It spans a few round trips, in which
+/// one contender finds all members free.
 const SPLIT_PAUSE: Duration = Duration::from_millis(1);
 const MOST_DOUBLINGS: u32 = 6;
 
-/// When a majority has answered and some were refused, the others get at least so long, and twice the time that those took.
+/// Least time for slow servers after a majority has answered and some refused. They get at least twice the time of that
+/// majority.
 const SLOW_PATIENCE: Duration = Duration::from_millis(5);
-/// It is four times longer each time, up to 5 s, beyond which no answer is waited for.
+/// Number of times that `SLOW_PATIENCE` is multiplied by four, up to 5 s. No reply is waited for longer.
 const MOST_PATIENCE: u32 = 5;
 
-/// Who has waited so long was no party to a split.
+/// A wait of this length was not caused by a split.
 const LONG: Duration = Duration::from_millis(200);

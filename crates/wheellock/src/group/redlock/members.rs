@@ -1,4 +1,6 @@
-//! The guard of a hold on a majority of servers. Owns its verbs; which member counts is `roster`'s.
+//! The guard of a hold on a majority of servers.
+//!
+//! This module owns the guard's methods. `roster` decides which member counts.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -20,13 +22,13 @@ use crate::wait::spans::{End, Held, HoldSpan, Subject};
 /// One hold of a [`RedLock`](super::RedLock). Dropping it releases all members in the background;
 /// [`release`](Self::release) does so with confirmation.
 ///
-/// The guard is valid as long as a majority of the servers is known to keep it. A server that grants after `acquire` has
-/// returned joins it, so the guard survives a later failure of a minority, too.
+/// The guard is valid while a majority of the servers is known to hold the lock for it. A server that grants after
+/// `acquire` has returned joins the hold. So the guard survives the later failure of a minority.
 ///
-/// While the guard is valid, the watchdog also asks missing members again, with each renewal: members that were lost, that
-/// refused, or that could not be reached. So all servers may be restarted one after the other under a held lock. A server
-/// that says that it does not know the hold is left alone for one lease first. With a fixed lease, [`renew`](Self::renew)
-/// asks missing members again.
+/// While the guard is valid, the watchdog also requests missing members again with each renewal. These are members that
+/// were lost, that refused, or that could not be reached. So you can restart all servers one after the other under a
+/// held lock. If a server does not know the hold any more, the watchdog waits for one lease before it requests that
+/// member again. With a fixed lease, [`renew`](Self::renew) requests missing members again.
 ///
 /// ```no_run
 /// # async fn example(servers: wheellock::RedLockManager) -> Result<(), wheellock::Error> {
@@ -60,11 +62,11 @@ pub struct RedLockGuard {
 pub struct RedLockMember {
     /// The server.
     pub server: Arc<str>,
-    /// What became of the lock there.
+    /// The state of the lock there.
     pub state: MemberState,
 }
 
-/// What became of a lock on one server of a quorum.
+/// State of a lock on one server of a quorum.
 ///
 /// ```no_run
 /// use wheellock::MemberState;
@@ -80,45 +82,45 @@ pub struct RedLockMember {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum MemberState {
-    /// It is ours.
+    /// The guard holds the lock there.
     Held {
-        /// Until when it may be believed held there.
+        /// Time until which the member is valid.
         valid_until: BootInstant,
     },
     /// The server has not answered yet. The member joins if the server grants it.
     Pending,
-    /// Another holder had it.
+    /// Another holder had the lock.
     Refused,
-    /// The server could not be asked.
+    /// The server gave no usable reply.
     Failed(Error),
-    /// It was ours and is no longer.
+    /// The guard held the lock there, and lost it.
     Lost(LostReason),
 }
 
-/// What became of a request to all members.
+/// Outcome of a request to all members.
 struct Asked {
     verdict: Verdict,
     granted: usize,
-    /// So many members were lost before that fewer than a majority were ours.
+    /// Too many members were lost before. The guard held fewer than a majority.
     is_lost: bool,
     failures: Vec<MemberFailure>,
 }
 
 impl RedLockGuard {
-    /// Makes the guard of members of which a majority is held. The requests in `pending` have not been answered yet.
+    /// Creates a guard of `members`, of which a majority is held. The requests in `pending` have no reply yet.
     pub(super) fn new(asker: &Asker, members: Vec<Member>, pending: Pending, runtime: &Handle) -> Self {
         let locks = Arc::clone(&asker.locks);
         let roster = roster::keep(asker.clone(), members, pending, runtime);
         Self { locks, roster, span: HoldSpan::none() }
     }
 
-    /// The lock's name.
+    /// Returns the lock's name.
     pub fn name(&self) -> &str {
         self.locks.first().map_or("", Lock::name)
     }
 
-    /// What became of the lock on each server, in the order in which they were given. Fewer than all `Held` is degraded:
-    /// so many fewer failures are survived.
+    /// Returns the state of the lock on each server, in the order in which the servers were given. If fewer than all
+    /// are `Held`, the guard survives fewer further failures.
     pub fn members(&self) -> Vec<RedLockMember> {
         let roster = lock(&self.roster);
         let told = self.locks.iter().zip(&roster.members).map(|(lock, member)| {
@@ -136,34 +138,34 @@ impl RedLockGuard {
         told.collect()
     }
 
-    /// Until when a majority may be believed held, as far as is known now. Moves when renewals succeed.
+    /// Returns the time until which a majority is known to be held. Renewals move it.
     pub fn valid_until(&self) -> BootInstant {
         let now = || self.locks.first().map_or_else(BootInstant::now, |lock| lock.context.clock.now());
         lock(&self.roster).valid_until().unwrap_or_else(now)
     }
 
-    /// Whether a majority may be believed held right now.
+    /// Returns true if a majority is held now, as far as is known.
     pub fn is_valid(&self) -> bool {
         lock(&self.roster).is_valid()
     }
 
-    /// Resolves when fewer than a majority can be believed held: no later than [`valid_until`](Self::valid_until), as long
-    /// as the runtime polls its tasks. The reason is that of the member that was lost last.
+    /// Resolves when fewer than a majority are valid. The future resolves at [`valid_until`](Self::valid_until) at the latest, if
+    /// the runtime polls its tasks. Returns the reason of the member that was lost last.
     ///
     /// # Cancel safety
     ///
-    /// Safe: it only waits.
+    /// Safe: the call only waits.
     pub async fn lost(&self) -> LostReason {
         let mut watch = Watch { roster: &self.roster, watched: vec![Watched::default(); self.locks.len()] };
         std::future::poll_fn(|cx| watch.poll(cx.waker())).await
     }
 
-    /// Runs `work` while a majority is held. If it is lost first, `work` is dropped where it stands. When `work` has ended
-    /// the servers are asked once more, as [`Guard::run`] does.
+    /// Runs `work` while a majority is held. If the majority is lost first, `work` is dropped at its current await
+    /// point. After `work` has ended, the servers are polled once more, as [`Guard::run`] does.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops `work`; the guard lives on.
+    /// Dropping the future drops `work`. The guard stays.
     ///
     /// # Errors
     ///
@@ -182,13 +184,13 @@ impl RedLockGuard {
     ///
     /// # Errors
     ///
-    /// What `work` returns, and all of [`run`](Self::run).
+    /// The error of `work`, and all errors of [`run`](Self::run).
     pub async fn try_run<T, E: From<Error>>(&self, work: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         self.run(work).await?
     }
 
-    /// Asks the servers whether the lock is still held, those that join meanwhile included, until a majority says so or
-    /// nobody is left to ask. An error only if it is lost.
+    /// Polls the servers whether the lock is still held, until a majority has confirmed it or no reply is missing.
+    /// Members that join meanwhile are polled, too. Fails only if the quorum is lost.
     async fn confirm(&self) -> Result<(), Error> {
         let wanted = Quorum::majority(self.locks.len()).wanted();
         let mut asked = vec![false; self.locks.len()];
@@ -215,7 +217,7 @@ impl RedLockGuard {
         unless_lost(work, lost, || self.check()).await
     }
 
-    /// Gives all members back after work that ended under a valid quorum: see [`Guard::release_after_work`].
+    /// Releases all members after work that ended under a valid quorum: see [`Guard::release_after_work`].
     pub(crate) async fn release_after_work(self) -> Result<(), Error> {
         let locks = Arc::clone(&self.locks);
         match self.release().await {
@@ -228,8 +230,8 @@ impl RedLockGuard {
         }
     }
 
-    /// Extends the leases of all members at once, and is done when a majority has been extended; those that are slower keep
-    /// the leases they have. See [`Guard::renew`].
+    /// Extends the leases of all members at once, and returns when a majority is extended. Slower members keep their
+    /// old leases. See [`Guard::renew`].
     ///
     /// # Cancel safety
     ///
@@ -237,8 +239,8 @@ impl RedLockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if a majority is lost, or turns out to be; [`Error::NoQuorum`] if too few servers could be asked. The
-    /// lock may then be believed until [`valid_until`](Self::valid_until) as before.
+    /// [`Error::Lost`] if a majority is lost, or is found lost; [`Error::NoQuorum`] if too few servers replied. After
+    /// `NoQuorum` the lock stays valid until [`valid_until`](Self::valid_until), as before.
     pub async fn renew(&self) -> Result<(), Error> {
         roster::ask_missing(&self.roster);
         let members: Vec<_> = lock(&self.roster).members.iter().map(Member::standing).collect();
@@ -255,7 +257,8 @@ impl RedLockGuard {
         }
     }
 
-    /// Gives all members back, at once, and is done when a majority has confirmed it; the others go on in the background.
+    /// Releases all members at once, and returns when a majority has confirmed it. The other releases continue in the
+    /// background.
     ///
     /// [`Released::AlreadyLost`] if the quorum had been lost before.
     ///
@@ -265,17 +268,17 @@ impl RedLockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::NoQuorum`] if too few servers answered. The release is then repeated in the background until the leases
+    /// [`Error::NoQuorum`] if too few servers answered. The release is then retried in the background until the leases
     /// have ended.
     pub async fn release(mut self) -> Result<Released, Error> {
         let believed = self.is_valid();
-        // Requests under way are taken back, and no member joins from here on.
+        // `close` takes back unanswered requests, and no member joins from here on.
         let members: Vec<_> = roster::close(&self.roster).into_iter().map(Member::into_standing).collect();
         let release = |guard: Arc<Guard>| -> Request<'static, _> {
             Box::pin(async move {
                 match Arc::into_inner(guard) {
                     Some(guard) => guard.give_back().await.map(Released::of),
-                    // A renewal by hand has it too; but that needs this guard.
+                    // `renew` holds a second reference, but it borrows this guard, so it cannot run now.
                     None => Ok(Released::AlreadyLost),
                 }
             })
@@ -299,7 +302,7 @@ impl RedLockGuard {
         }
     }
 
-    /// Asks something of every member that is held, until it is certain what a majority says.
+    /// Sends a request to every held member, until the majority's outcome is certain.
     async fn ask_all(
         &self,
         members: Vec<Standing>,
@@ -323,7 +326,7 @@ impl RedLockGuard {
         }
         let mut flight = JoinAll::new(requests);
         loop {
-            // When nobody is left to answer, there is a verdict.
+            // Once every member has answered, there is a verdict, so this loop ends.
             if let Some(verdict) = tally.verdict() {
                 let is_lost = lost + tally.wanted() > held;
                 return Asked { verdict, granted: tally.granted, is_lost, failures };
@@ -349,7 +352,7 @@ impl RedLockGuard {
         MemberFailure { server: server.unwrap_or_default(), error }
     }
 
-    /// An error if the quorum is lost.
+    /// Fails if the quorum is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.is_valid() { Ok(()) } else { Err(self.lost_error(self.reason())) }
     }
@@ -402,7 +405,7 @@ struct Watch<'a> {
     watched: Vec<Watched>,
 }
 
-/// The guard that is watched at one place, and the number under which it is. A member that joins again has a new guard.
+/// The watched guard at one place, and the number of its watcher. A member that joins again has a new guard.
 #[derive(Clone, Default)]
 struct Watched {
     guard: Weak<Guard>,

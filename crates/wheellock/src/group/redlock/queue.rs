@@ -1,5 +1,7 @@
-//! Who wants one name in this process, in order. Only the head asks the servers, so tasks of one process never split the
-//! members between them. Owns what all of them may know; asks no server.
+//! The waiters of this process for one name, in order.
+//!
+//! Only the head polls the servers, so tasks of one process never split the members between them. This module owns the
+//! state that all waiters share. It sends no request.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -19,22 +21,23 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Shared {
     waiters: Waiters<()>,
-    /// What a head that left has heard with, for the next one: so not every waiter has to subscribe, and to ask twice for it.
+    /// Subscriptions of a head that left, kept for the next head. Otherwise each head subscribes and polls once more
+    /// for it.
     news: Option<News>,
-    /// Since somebody waits, the lock was held when last heard of, by one of us or by others.
+    /// The lock was held at the last reply while a waiter was queued, by this process or by another.
     held: bool,
 }
 
 pub(super) enum Turn<'a, L> {
     Come(Place<'a>),
-    /// A waiter before this one could not ask the servers; what stopped it stops all.
+    /// A waiter before this one could not poll the servers. The cause stops all waiters.
     Failed(Error),
-    /// This has ended the wait before.
+    /// This limit ended the wait first.
     TooLate(L),
 }
 
 impl Queue {
-    /// Waits until all who came before have left.
+    /// Waits until all earlier waiters have left.
     pub(super) async fn turn<L: Copy + Into<Limit>>(&self, timer: &Timer, wait: Wait<L>) -> Turn<'_, L> {
         let mut place = self.join();
         let come = std::future::poll_fn(|cx| place.poll_come(cx.waker()));
@@ -64,7 +67,7 @@ impl Queue {
         self.shared().held
     }
 
-    /// The servers cannot be asked, so no waiter knows whether the lock is held.
+    /// Fails all waiters, because the servers do not reply. No waiter knows any more whether the lock is held.
     pub(super) fn fail_all(&self, error: &Error) {
         let mut shared = self.shared();
         shared.held = false;
@@ -78,11 +81,11 @@ impl Queue {
     }
 }
 
-/// A place in the queue; left when dropped. The head asks for all.
+/// A place in the queue, left on drop. The head polls for all waiters.
 pub(super) struct Place<'a> {
     queue: &'a Queue,
     ticket: u64,
-    /// The head's from the turn it has come to.
+    /// The subscriptions, which the head takes over when its turn begins.
     pub(super) news: Option<News>,
 }
 
@@ -108,11 +111,11 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut shared = self.queue.shared();
         shared.waiters.leave(self.ticket);
-        // What nobody waits for any more is given up, which may write to a socket, only after unlocking.
+        // Dropping subscriptions may write to a socket, so drop them only after unlocking.
         let (mut next, mut over) = (None, None);
         if shared.waiters.is_empty() {
             over = shared.news.take();
-            // What was heard is soon out of date, and whoever comes next asks.
+            // The last reply will soon be out of date, and the next waiter polls anyway.
             shared.held = false;
         } else {
             shared.news = self.news.take().or(shared.news.take());

@@ -1,10 +1,14 @@
-//! The members of one hold of a quorum. Owns who holds, which late answers still count, and when a missing member is asked again.
+//! The members of one hold of a quorum.
+//!
+//! This module owns which members are held, which late replies still count, and when a missing member is requested
+//! again.
 //!
 //! # Why a member may join later
 //!
-//! A quorum is believed while a majority of the servers really has the hold. As long as that is so, no other holder can
-//! have a majority, so a further grant takes nothing from anybody. A quorum that was lost for a moment proves nothing about
-//! the time after it: another holder may have had a majority since. So a member joins only a quorum that is still believed.
+//! A quorum is valid while a majority of the servers really has the hold. In that time no other holder can have a
+//! majority, so a further grant takes nothing from another holder. A quorum that was lost for a moment proves nothing
+//! about the time after it, because another holder may have had a majority since. So a member joins only a quorum that
+//! is still valid.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,7 +39,7 @@ pub(super) enum Member {
     GivenBack,
 }
 
-/// Where a request to all members finds one of them.
+/// State in which a request to all members finds one of them.
 pub(super) enum Standing {
     Held(Arc<Guard>),
     NotHeld,
@@ -87,7 +91,7 @@ impl Member {
     }
 }
 
-/// Asks one server of a quorum for its member.
+/// Requests the member of one server.
 #[derive(Clone)]
 pub(super) struct Asker {
     pub(super) servers: Arc<Servers>,
@@ -120,9 +124,9 @@ pub(super) struct Roster {
     pub(super) broken: bool,
     /// The guard has ended. No member joins any more.
     closed: bool,
-    /// The keeper is to ask missing members now, and not at its next turn.
+    /// The keeper must request missing members now, and not at its next turn.
     asks_now: bool,
-    /// Per server, the end of the time for which a member that the server forgot is left alone.
+    /// Per server, the end of the time in which a member that the server forgot is not requested.
     barred_until: Vec<Option<Instant>>,
     /// Length of that time.
     bar: Duration,
@@ -161,7 +165,7 @@ impl Roster {
         self.quorum.valid_until(held.map(|guard| guard.valid_until())).filter(|_| !self.broken)
     }
 
-    /// Returns the servers that are to be asked again at `now`.
+    /// Returns the servers whose members must be requested again at `now`.
     fn missing(&mut self, now: Instant, pending: &Pending) -> Vec<usize> {
         self.broken |= !self.is_valid();
         if self.broken {
@@ -176,8 +180,9 @@ impl Roster {
             Some(Member::Refused(_) | Member::Failed(_) | Member::GivenBack) => true,
             Some(Member::Held(guard)) => match guard.reason() {
                 Some(LostReason::Expired) => true,
-                // An operator may be freeing the lock server by server, or the server restarted without its data. Asking at
-                // once would undo the first, and would not keep the delay that a server without its data must have.
+                // An operator may be freeing the lock server by server, or the server restarted without its data. A
+                // request at once would undo the first, and would not keep the delay that a server without its data
+                // needs.
                 Some(LostReason::NotOwner) => self.is_no_longer_barred(place, now),
                 Some(LostReason::ShutDown) | None => false,
             },
@@ -190,7 +195,7 @@ impl Roster {
         self.barred_until.get_mut(place).is_some_and(|until| now >= *until.get_or_insert(now + bar))
     }
 
-    /// Takes in the answers of members. Returns the guards to drop once this is unlocked.
+    /// Records the replies of members. Returns the guards to drop once this is unlocked.
     fn join(&mut self, answers: Vec<(usize, Result<Answer, Error>)>) -> Vec<Member> {
         let mut replaced = Vec::new();
         for (place, answer) in answers {
@@ -210,7 +215,7 @@ impl Roster {
                 Err(error) => Member::Failed(error),
             };
             if let Some(place) = self.members.get_mut(place) {
-                // The reason of a loss that broke the quorum is what the caller is told.
+                // A caller gets the reason of the loss that broke the quorum, so keep that member.
                 if !self.broken || !matches!(place, Member::Held(_)) {
                     replaced.push(std::mem::replace(place, member));
                 }
@@ -220,7 +225,7 @@ impl Roster {
     }
 }
 
-/// The task that looks after the members of one guard. It ends with the guard.
+/// The task that keeps the members of one guard. The task ends with the guard.
 ///
 /// The guard, not this task, owns the requests while they are not polled. If the runtime ends first, dropping the guard
 /// still takes back what a server may have granted.
@@ -228,7 +233,8 @@ struct Keeper {
     roster: Arc<Mutex<Roster>>,
     asker: Asker,
     timer: Timer,
-    /// The pause until missing members are asked again, and its length. A fixed lease has none: only `renew` extends it.
+    /// The pause until missing members are requested again, and its length. `None` with a fixed lease, because only
+    /// `renew` extends it.
     turn: Option<(Sleep, Duration)>,
 }
 
@@ -263,7 +269,7 @@ impl Keeper {
         if is_over { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Returns true if the pause has ended. The next one has begun then.
+    /// Returns true if the pause has ended. Then the next pause has begun.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> bool {
         let Some((sleep, period)) = &mut self.turn else { return false };
         let mut is_turn = false;
@@ -275,8 +281,7 @@ impl Keeper {
     }
 }
 
-/// Makes the roster of a new guard, and starts the task that looks after it. The requests in `pending` have not been
-/// answered yet.
+/// Creates the roster of a new guard, and starts its keeper task. The requests in `pending` have no reply yet.
 pub(super) fn keep(
     asker: Asker,
     members: Vec<Member>,
@@ -286,7 +291,7 @@ pub(super) fn keep(
     let timer = asker.servers.timer().clone();
     let lock = asker.locks.first();
     let lease = lock.and_then(|lock| lock.lease().ok());
-    // Other holders may have a longer lease than this one; the managers' own is the best guess.
+    // Other holders may have a longer lease than this one. The managers' own lease is the best guess.
     let bar = lease.into_iter().chain(lock.map(|lock| lock.context.watchdog_lease)).max();
     let bar = bar.map_or(Duration::ZERO, |lease| lease.duration());
     let turn = lease.filter(|_| lock.is_some_and(Lock::renews)).map(|lease| {
@@ -299,7 +304,7 @@ pub(super) fn keep(
     roster
 }
 
-/// Asks missing members again without waiting for the keeper's next turn.
+/// Makes the keeper request missing members now, without waiting for its next turn.
 pub(super) fn ask_missing(roster: &Mutex<Roster>) {
     let mut locked = lock(roster);
     locked.asks_now = true;
@@ -308,7 +313,7 @@ pub(super) fn ask_missing(roster: &Mutex<Roster>) {
     keeper.into_iter().for_each(Waker::wake);
 }
 
-/// Ends the roster: no member joins any more, and unanswered requests are taken back. Returns the members.
+/// Ends the roster, and returns the members. No member joins any more, and unanswered requests are taken back.
 pub(super) fn close(roster: &Mutex<Roster>) -> Vec<Member> {
     let mut locked = lock(roster);
     locked.closed = true;

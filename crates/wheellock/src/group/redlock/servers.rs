@@ -1,5 +1,6 @@
-//! The servers of a quorum, and whether they are as independent as they have to be. Owns their identities and the queues of
-//! this process' waiters.
+//! The servers of a quorum, and the checks of their independence.
+//!
+//! This module owns the servers' identities and the queues of this process' waiters.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -21,14 +22,14 @@ use crate::wait::name::Name;
 
 pub(super) struct Servers {
     members: Vec<LockManager>,
-    /// The one whose timer measures waits.
+    /// The manager whose timer measures waits.
     lead: LockManager,
-    /// By member; unknown until it has been asked once.
+    /// Identity per member, `None` until the member was identified.
     identities: Mutex<Vec<Option<Identity>>>,
     queues: Mutex<Queues>,
-    /// Whether all of them were shut down.
+    /// True once all managers were shut down.
     shut: watch::Sender<bool>,
-    /// Where late grants are waited for.
+    /// The runtime of the tasks that wait for late grants.
     runtime: Handle,
 }
 
@@ -38,11 +39,11 @@ struct Queues {
     purge_at: usize,
 }
 
-/// What a server says of itself. Empty if the user may not ask: then its address has to do.
+/// Identity that a server reports. Empty if the user may not run `INFO`; then only the address identifies the server.
 #[derive(Clone, Default)]
 struct Identity {
     run_id: Option<String>,
-    /// The history of changes that it has in common with its replicas.
+    /// Id of the replication history, which a primary shares with its replicas.
     replication_id: Option<String>,
     is_replica: bool,
     replicas: u32,
@@ -71,17 +72,17 @@ impl Servers {
         self.members.iter()
     }
 
-    /// The tally with which every round begins.
+    /// Returns the tally with which every round begins.
     pub(super) fn quorum(&self) -> Quorum {
         Quorum::majority(self.members.len())
     }
 
-    /// From here on nothing is granted, and every waiter is told.
+    /// Stops all grants from here on, and wakes every waiter with [`Error::ShutDown`].
     pub(super) fn shut_down(&self) {
         self.shut.send_replace(true);
     }
 
-    /// Does `work` for the lock `name`, but only until everything is shut down. What it has asked for is then taken back.
+    /// Does `work` for the lock `name` until a shutdown. A shutdown drops `work`, which takes back its requests.
     pub(super) async fn unless_shut_down<T>(
         &self,
         name: &str,
@@ -117,7 +118,7 @@ impl Servers {
         MemberFailure { server, error }
     }
 
-    /// The queue of all who want `name`, of the kind with this [address](crate::kind::Kind::address).
+    /// Returns the queue of all waiters for `name`, of the kind with this [address](crate::kind::Kind::address).
     pub(super) fn queue(&self, name: &str, kind: usize) -> Arc<Queue> {
         if !Name::may_be(name) {
             return Arc::default();
@@ -147,7 +148,7 @@ impl Servers {
         of_managers.chain(replicas).collect()
     }
 
-    /// Asks all who they are, at least a majority.
+    /// Identifies all servers, at least a majority.
     pub(super) async fn meet(self: &Arc<Self>) -> Result<(), Error> {
         let mut flight = JoinAll::new((0..self.members.len()).map(|place| {
             let servers = Arc::clone(self);
@@ -189,7 +190,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Makes sure that a member was asked once who it is, and is none of the others.
+    /// Identifies a member once, and rejects the member if it is the same server as another or related to one.
     pub(super) async fn identify(&self, place: usize, deadline: Option<Instant>) -> Result<(), Error> {
         let known = self.identities().get(place).is_none_or(Option::is_some);
         let Some(manager) = self.members.get(place).filter(|_| !known) else { return Ok(()) };
@@ -227,7 +228,7 @@ impl Servers {
 }
 
 impl Identity {
-    /// What `INFO` tells (source: the INFO command's documentation).
+    /// Parses the reply to `INFO` (source: the INFO command's documentation).
     fn parse(info: &str) -> Self {
         let field = |name: &str| {
             let mut fields = info.lines().filter_map(|line| line.trim_end().split_once(':'));
@@ -254,7 +255,7 @@ fn not_independent(manager: &LockManager, reason: String) -> Error {
     Error::NotIndependent { server: manager.client().server_address(), reason }
 }
 
-/// How long servers that have not answered are waited for when a majority has, to find mistakes early.
+/// Time for slow servers to identify themselves once a majority has, to report mistakes early.
 const INTRODUCTION: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ async fn three() -> ([Double; 3], RedLockManager) {
     (doubles, RedLockManager::new(managers).await.unwrap())
 }
 
-/// A task that waits for the lock, and stands in the queue behind so many others.
+/// Spawns a task that waits for the lock behind `others` waiters.
 async fn waits_behind(others: usize, lock: &RedLock) -> JoinHandle<Result<RedLockGuard, Error>> {
     let waits = lock.clone();
     let waiter = tokio::spawn(async move { waits.acquire().await });
@@ -27,7 +27,7 @@ async fn waits_behind(others: usize, lock: &RedLock) -> JoinHandle<Result<RedLoc
     waiter
 }
 
-/// Who holds a lock that is not reentrant and asks for it again is told so, and nobody else.
+/// A holder that requests its non-reentrant lock again gets an error, and the other waiters do not.
 #[tokio::test(start_paused = true)]
 async fn who_asks_again_for_its_own_fails_nobody_who_waits() {
     let (_doubles, red) = three().await;
@@ -45,7 +45,7 @@ async fn who_asks_again_for_its_own_fails_nobody_who_waits() {
     }
 }
 
-/// What the servers said while nobody waited is no answer to those who wait now.
+/// Replies from before the first waiter joined do not count for this waiter.
 #[tokio::test(start_paused = true)]
 async fn what_was_held_while_nobody_waited_is_not_known_to_be_held() {
     let (doubles, red) = three().await;
